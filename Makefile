@@ -1,0 +1,45 @@
+# Two commands are all a newcomer needs: `make demo` and `make test`. Each sets up .venv by itself.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format bench constraints clean
+
+help:         ## show this list
+	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
+
+$(READY): pyproject.toml constraints.txt
+	@echo "== setting up $(VENV) (a few minutes the first time)"
+	@$(PYTHON) -c 'import sys; sys.exit("Pilotlight needs Python 3.11 or newer; set PYTHON=...") if sys.version_info < (3, 11) else None'
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --upgrade pip setuptools wheel
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[tensorflow,dev]'
+	@touch $@
+
+demo: $(READY)   ## deploy one model of each kind and predict with them
+	@$(BIN)/pilotlight demo
+
+test: $(READY)   ## run the tests (minutes)
+	@echo "== tests"
+	@$(BIN)/python -m pytest
+
+check: $(READY)  ## formatting, lint and types
+	@echo "== format and lint"
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@echo "== types"
+	@$(BIN)/mypy
+
+format: $(READY) ## format the code and mend what lint can mend
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+constraints: $(READY) ## compile constraints.txt anew from pyproject.toml, without index addresses
+	@$(BIN)/pip-compile --quiet --upgrade --extra all --extra dev --strip-extras --allow-unsafe --no-annotate --no-header \
+	  --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --output-file $(VENV)/constraints.txt pyproject.toml
+	@grep -E '^[A-Za-z0-9._-]+==' $(VENV)/constraints.txt > constraints.txt
+
+clean:        ## remove the virtual environment and caches
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build *.egg-info

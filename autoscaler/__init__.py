@@ -1,0 +1,1 @@
+"""Keeps the right number of nodes per version; knows nodes, numbers and time, nothing of models."""

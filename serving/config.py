@@ -1,0 +1,172 @@
+"""Settings: each is written down once, here, with its default, its meaning and its bounds.
+
+A setting comes from, first wins: the command line, the environment (`PILOTLIGHT_` + its name in capitals),
+the file named by `--config`, its default. This module is the only reader of the environment.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from serving.errors import InvalidArgument
+
+PREFIX = "PILOTLIGHT_"
+MIB = 1 << 20
+
+T = TypeVar("T")
+
+
+def setting(default: Any, text: str, *, minimum: float | None = None, choices: tuple[str, ...] = ()) -> Any:
+    """One setting: its default, what it means in a sentence, and what values are allowed."""
+    return dataclasses.field(default=default, metadata={"help": text, "minimum": minimum, "choices": choices})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What bounds the work on requests, the same in front of a node and inside it."""
+
+    request_timeout: float = setting(60.0, "Seconds a request may take, waiting included.", minimum=0.001)
+    max_body_bytes: int = setting(32 * MIB, "Largest request body, in bytes.", minimum=1)
+    queue_requests: int = setting(4096, "Requests that may wait per version.", minimum=1)
+    queue_bytes: int = setting(256 * MIB, "Bytes of bodies that may wait in all.", minimum=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictSettings(Limits):
+    """How a node answers; the gateway hands these on to the nodes it starts."""
+
+    merge_requests: str = setting(
+        "auto",
+        "Answer concurrent requests with one call where rows are independent.",
+        choices=("auto", "off"),
+    )
+    merge_rows: int = setting(64, "Most rows in one merged call.", minimum=1)
+    legacy_model_errors: bool = setting(
+        False, 'Answer model errors as AI Platform did: status 200 with {"error": "TEXT"}.'
+    )
+    threads: int = setting(1, "Compute threads of a node.", minimum=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig(PredictSettings):
+    """`pilotlight node`: one process that serves one model directory."""
+
+    model_dir: str = setting("", "The model directory: gs://bucket/path, file:///path or a path.")
+    framework: str = setting(
+        "",
+        "The model's framework; found out from the files when left out.",
+        choices=("", "tensorflow", "scikit-learn", "xgboost"),
+    )
+    prediction_class: str = setting("", "A custom prediction routine's class: module.Class.")
+    package_uris: str = setting("", "Archives of user code to install, comma separated.")
+    host: str = setting("127.0.0.1", "Address to listen on.")
+    port: int = setting(8080, "Port to listen on; 0 picks a free one.", minimum=0)
+    uds: str = setting("", "Unix socket to listen on, instead of host and port.")
+    cache_dir: Path = setting(Path("~/.cache/pilotlight"), "Where model files fetched from gs:// are kept.")
+    cache_bytes: int = setting(20 << 30, "Size of that cache, in bytes.", minimum=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeConfig(PredictSettings):
+    """`pilotlight serve`: the gateway, its nodes and all state."""
+
+    host: str = setting("127.0.0.1", "Address to listen on.")
+    port: int = setting(8080, "Port to listen on; 0 picks a free one.", minimum=0)
+    state_dir: Path = setting(
+        Path("~/.local/share/pilotlight"), "The folder that holds everything the server must remember."
+    )
+    cache_bytes: int = setting(
+        20 << 30, "Most bytes of model files kept for no version, in bytes.", minimum=0
+    )
+    start_timeout: float = setting(300.0, "Seconds a node may take from its start to ready.", minimum=0.1)
+    node_concurrency: int = setting(128, "Most requests inside one node at a time.", minimum=1)
+    deployments: int = setting(2, "Versions that are created at the same time; more wait.", minimum=1)
+    log_queue_bytes: int = setting(
+        64 * MIB,
+        "Bytes of sampled request logs that may wait to be written; more are dropped and counted.",
+        minimum=1,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConfig:
+    """What the client commands need to know."""
+
+    server: str = setting("http://127.0.0.1:8080", "Address of the Pilotlight server.")
+    project: str = setting("local", "Project that resource names are under; any well-formed one exists.")
+
+
+def load(kind: type[T], given: Mapping[str, Any], file: Path | None = None) -> T:
+    """The settings of a program: `given` (flags that were typed) over environment over file over defaults.
+
+    Raises InvalidArgument naming the setting, its source and the allowed values.
+    """
+    values = {
+        **{name: (f"{file}: {name}", value) for name, value in _read_file(kind, file).items()},
+        **{name: (PREFIX + name.upper(), value) for name, value in _read_environment(kind).items()},
+        **{name: (flag(name), value) for name, value in given.items() if value is not None},
+    }
+    hints = typing.get_type_hints(kind)
+    fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    return kind(
+        **{name: _check(fields[name], hints[name], value, source) for name, (source, value) in values.items()}
+    )
+
+
+def flag(name: str) -> str:
+    """The command-line flag of a setting."""
+    return "--" + name.replace("_", "-")
+
+
+def _read_environment(kind: type[Any]) -> dict[str, str]:
+    names = (field.name for field in dataclasses.fields(kind))
+    return {name: os.environ[PREFIX + name.upper()] for name in names if PREFIX + name.upper() in os.environ}
+
+
+def _read_file(kind: type[Any], file: Path | None) -> dict[str, Any]:
+    if file is None:
+        return {}
+    import yaml  # noqa: PLC0415  only when a file is given: start-up time
+
+    try:
+        content = yaml.safe_load(file.read_text()) or {}
+    except (OSError, yaml.YAMLError) as error:
+        raise InvalidArgument(f"Cannot read the config file {file}: {error}") from error
+    if not isinstance(content, dict):
+        raise InvalidArgument(f"The config file {file} must hold a mapping of settings.")
+    content = {str(name).replace("-", "_"): value for name, value in content.items()}
+    known = {field.name for field in dataclasses.fields(kind)}
+    if unknown := sorted(content.keys() - known):
+        raise InvalidArgument(f"{file}: unknown settings {unknown}; known: {sorted(known)}")
+    return content
+
+
+def _check(field: dataclasses.Field[Any], hint: Any, value: Any, source: str) -> Any:
+    converted = _convert(hint, value, source)
+    minimum, choices = field.metadata["minimum"], field.metadata["choices"]
+    if minimum is not None and converted < minimum:
+        raise InvalidArgument(f"{source} must be at least {minimum}; it is {converted}.")
+    if choices and converted not in choices:
+        allowed = ", ".join(choice for choice in choices if choice)
+        raise InvalidArgument(f"{source} must be one of {allowed}; it is {converted!r}.")
+    return converted
+
+
+def _convert(hint: Any, value: Any, source: str) -> Any:
+    if isinstance(hint, types.UnionType):
+        hint = typing.get_args(hint)[0]
+    try:
+        if hint is bool and isinstance(value, str):
+            return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}[
+                value.lower()
+            ]
+        return hint(value)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidArgument(f"{source} must be a {hint.__name__}; it is {value!r}.") from error

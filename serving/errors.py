@@ -1,0 +1,246 @@
+"""Every error a client can see, and the one function that turns it into wire JSON.
+
+    ServingError
+    ├── InvalidArgument          400   ├── FailedPrecondition   400
+    │   └── BodyTooLarge         413   ├── Aborted              409
+    ├── NotFound                 404   ├── AlreadyExists        409
+    ├── MethodNotAllowed         405   ├── ResourceExhausted    429
+    ├── Cancelled                499   ├── Internal             500
+    ├── Unimplemented            501   ├── Unavailable          503
+    ├── DeadlineExceeded         504   ├── PermissionDenied     403
+    └── ModelError  (the contract's categories: `CATEGORY: DETAIL (Error code: N)`)
+        ├── LoadFailed       0   400   ├── InvalidInputs    1   400
+        ├── ModelFailed      2   500   ├── InvalidOutputs   3   500
+        └── UserCodeFailed   4   400
+
+An error carries its google.rpc code by name; only `http_status` knows HTTP.
+Source: sections 2.3 and 3.3 of the AI Platform contract, google/rpc/code.proto.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+RPC_CODES: Mapping[str, int] = {
+    "CANCELLED": 1,
+    "INVALID_ARGUMENT": 3,
+    "DEADLINE_EXCEEDED": 4,
+    "NOT_FOUND": 5,
+    "ALREADY_EXISTS": 6,
+    "PERMISSION_DENIED": 7,
+    "RESOURCE_EXHAUSTED": 8,
+    "FAILED_PRECONDITION": 9,
+    "ABORTED": 10,
+    "UNIMPLEMENTED": 12,
+    "INTERNAL": 13,
+    "UNAVAILABLE": 14,
+}
+
+_HTTP = {
+    "CANCELLED": 499,
+    "INVALID_ARGUMENT": 400,
+    "DEADLINE_EXCEEDED": 504,
+    "NOT_FOUND": 404,
+    "ALREADY_EXISTS": 409,
+    "PERMISSION_DENIED": 403,
+    "RESOURCE_EXHAUSTED": 429,
+    "FAILED_PRECONDITION": 400,
+    "ABORTED": 409,
+    "UNIMPLEMENTED": 501,
+    "INTERNAL": 500,
+    "UNAVAILABLE": 503,
+}
+
+
+class ServingError(Exception):
+    """Something a client should be told.
+
+    `field` names the request field at fault (it becomes a `google.rpc.BadRequest` detail);
+    `retry_after` is a number of seconds after which trying again makes sense.
+    """
+
+    status: ClassVar[str] = "INTERNAL"
+
+    def __init__(self, message: str, *, field: str = "", retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.field = field
+        self.retry_after = retry_after
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.message, self.field, self.retry_after)
+
+
+def _rebuild(kind: type[ServingError], message: str, field: str, retry_after: float | None) -> ServingError:
+    error = kind.__new__(kind)
+    ServingError.__init__(error, message, field=field, retry_after=retry_after)
+    return error
+
+
+class InvalidArgument(ServingError):
+    """The request is wrong whatever the state of the server."""
+
+    status = "INVALID_ARGUMENT"
+
+
+class BodyTooLarge(InvalidArgument):
+    """The body is over the configured limit."""
+
+
+class NotFound(ServingError):
+    """No such resource, method or path."""
+
+    status = "NOT_FOUND"
+
+
+class MethodNotAllowed(ServingError):
+    """The path exists, but not for this HTTP method."""
+
+    status = "UNIMPLEMENTED"
+
+
+class AlreadyExists(ServingError):
+    """The id is taken."""
+
+    status = "ALREADY_EXISTS"
+
+
+class FailedPrecondition(ServingError):
+    """The request is fine, the state of the resource does not allow it."""
+
+    status = "FAILED_PRECONDITION"
+
+
+class Aborted(ServingError):
+    """Somebody else changed the resource first (etag)."""
+
+    status = "ABORTED"
+
+
+class PermissionDenied(ServingError):
+    """The caller, or the server on its behalf, may not do this."""
+
+    status = "PERMISSION_DENIED"
+
+
+class ResourceExhausted(ServingError):
+    """A bounded queue is full."""
+
+    status = "RESOURCE_EXHAUSTED"
+
+
+class Cancelled(ServingError):
+    """The operation was cancelled, or the client went away."""
+
+    status = "CANCELLED"
+
+
+class DeadlineExceeded(ServingError):
+    """The request's time ran out."""
+
+    status = "DEADLINE_EXCEEDED"
+
+
+class Unavailable(ServingError):
+    """Not now; the same request may work later."""
+
+    status = "UNAVAILABLE"
+
+
+class Unimplemented(ServingError):
+    """Part of the API that this server does not offer."""
+
+    status = "UNIMPLEMENTED"
+
+
+class Internal(ServingError):
+    """A fault of the server or of a node."""
+
+    status = "INTERNAL"
+
+
+class ModelError(ServingError):
+    """An error of the model, its code or its inputs, in the contract's message layout."""
+
+    category: ClassVar[str]
+    number: ClassVar[int]
+
+    def __init__(self, detail: str, *, field: str = "", retry_after: float | None = None) -> None:
+        super().__init__(
+            f"{self.category}: {detail} (Error code: {self.number})", field=field, retry_after=retry_after
+        )
+        self.detail = detail
+
+
+class LoadFailed(ModelError):
+    """The model or its packages cannot be loaded; creating the version fails."""
+
+    status = "INVALID_ARGUMENT"
+    category = "Failed to load model"
+    number = 0
+
+
+class InvalidInputs(ModelError):
+    """The instances do not fit the model."""
+
+    status = "INVALID_ARGUMENT"
+    category = "Invalid inputs"
+    number = 1
+
+
+class ModelFailed(ModelError):
+    """The framework or the user's predict raised."""
+
+    category = "Failed to run the provided model"
+    number = 2
+
+
+class InvalidOutputs(ModelError):
+    """The model answered something that cannot be sent."""
+
+    category = "There was a problem processing the outputs"
+    number = 3
+
+
+class UserCodeFailed(ModelError):
+    """The custom class cannot be found or has the wrong shape."""
+
+    status = "INVALID_ARGUMENT"
+    category = "There was a problem processing the user code"
+    number = 4
+
+
+def http_status(error: ServingError) -> int:
+    """The HTTP status an error is answered with."""
+    match error:
+        case BodyTooLarge():
+            return 413
+        case MethodNotAllowed():
+            return 405
+        case _:
+            return _HTTP[error.status]
+
+
+def to_wire(error: ServingError) -> dict[str, Any]:
+    """The error in Google's structured form, as the body of an HTTP answer."""
+    body: dict[str, Any] = {"code": http_status(error), "message": error.message, "status": error.status}
+    if error.field:
+        violation = {
+            "field": error.field,
+            "description": error.message.removeprefix(f"Field: {error.field} Error: "),
+        }
+        body["details"] = [
+            {"@type": "type.googleapis.com/google.rpc.BadRequest", "fieldViolations": [violation]}
+        ]
+    return {"error": body}
+
+
+def to_rpc_status(error: ServingError) -> dict[str, Any]:
+    """The error as the `google.rpc.Status` of a failed operation."""
+    return {"code": RPC_CODES[error.status], "message": error.message}
+
+
+def field_error(kind: type[ServingError], field: str, description: str) -> ServingError:
+    """An error about one request field, worded as the API words it."""
+    return kind(f"Field: {field} Error: {description}", field=field)

@@ -1,0 +1,85 @@
+"""Resource names: `projects/P/models/M/versions/V` and the rules for each part.
+
+Source: section 2.2 of the AI Platform contract.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from serving.errors import InvalidArgument, field_error
+
+# No ":" in any id: it separates the verb of a path.
+_PROJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_ID = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}")
+_LOCATION = re.compile(r"[a-z][a-z0-9-]{0,62}")
+_PREDICT = re.compile(r"projects/([^/]+)/models/([^/]+)(?:/versions/([^/]+))?")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ModelName:
+    """The full name of a model."""
+
+    project: str
+    model: str
+
+    def __str__(self) -> str:
+        return f"projects/{self.project}/models/{self.model}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class VersionName:
+    """The full name of a version of a model."""
+
+    project: str
+    model: str
+    version: str
+
+    @property
+    def parent(self) -> ModelName:
+        """The model the version belongs to."""
+        return ModelName(self.project, self.model)
+
+    def __str__(self) -> str:
+        return f"projects/{self.project}/models/{self.model}/versions/{self.version}"
+
+
+def check_project(project: str) -> str:
+    """The project id itself; any well-formed project exists."""
+    if not _PROJECT.fullmatch(project):
+        raise InvalidArgument(
+            f"Invalid project id {project!r}: letters, digits, '.', '_' and '-', at most 63 characters."
+        )
+    return project
+
+
+def check_id(value: str, field: str) -> str:
+    """The id of a new model, version or job itself, or an error that states the rule."""
+    if not _ID.fullmatch(value):
+        raise field_error(
+            InvalidArgument,
+            field,
+            f"Invalid id {value!r}: it must start with a letter and contain only letters, numbers and "
+            "underscores, at most 128 characters.",
+        )
+    return value
+
+
+def check_location(location: str) -> str:
+    """The location id itself; any well-formed location exists."""
+    if not _LOCATION.fullmatch(location):
+        raise InvalidArgument(f"Invalid location {location!r}: lower-case letters, digits and '-'.")
+    return location
+
+
+def parse_target(name: str) -> ModelName | VersionName:
+    """What a prediction is addressed to: a model (its default version) or one version."""
+    match = _PREDICT.fullmatch(name)
+    if match is None:
+        raise InvalidArgument(
+            f"Invalid resource name {name!r}: expected projects/PROJECT/models/MODEL or "
+            "projects/PROJECT/models/MODEL/versions/VERSION."
+        )
+    project, model, version = match.groups()
+    return VersionName(project, model, version) if version else ModelName(project, model)

@@ -1,0 +1,130 @@
+"""A runtime is one loaded model. Nodes and batch workers stand on this package and on nothing else of it.
+
+Adding a framework: write `serving/runtimes/NAME.py` with a function `load(Source) -> Runtime` and
+add its line to `FRAMEWORKS`. Its framework is imported in that file only.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from serving.errors import LoadFailed
+from serving.runtimes.instances import Batch
+
+FRAMEWORKS: Mapping[str, str] = {
+    "TENSORFLOW": "serving.runtimes.tensorflow:load",
+    "SCIKIT_LEARN": "serving.runtimes.sklearn:load",
+    "XGBOOST": "serving.runtimes.xgboost:load",
+    "CUSTOM": "serving.runtimes.custom:load",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Instances as plain Python values, just as JSON has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """Instances as one dense numeric array, row by row.
+
+    `width` is the number of features of a row (None: any). The array is int64 when every number of
+    the body is an integer, float64 otherwise; `nullable` says whether null (NaN) is a value the model
+    takes, `objects` whether `{"column": value}` instances are welcome too (they arrive as rows).
+    """
+
+    width: int | None
+    nullable: bool
+    objects: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One named input: `shape` is that of one instance (None: any size), `dtype` object means bytes."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int | None, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Instances as one array per named input."""
+
+    inputs: tuple[Column, ...]
+
+
+Form = Rows | Array | Columns
+
+
+class Runtime(Protocol):
+    """A loaded model, used from one thread at a time.
+
+    `predict` has the shape of AI Platform's own `Predictor.predict(instances, **kwargs)`, so the
+    request's extra fields arrive as keyword arguments.
+    """
+
+    @property
+    def framework(self) -> str:
+        """A key of `FRAMEWORKS`."""
+
+    @property
+    def mergeable(self) -> bool:
+        """Whether rows are independent by construction, so that requests may share one call."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether regrouping rows must not change a single bit of the result (labels, trees)."""
+
+    def form(self, parameters: Mapping[str, Any]) -> Form:
+        """How the instances of a request with these parameters are to be parsed.
+
+        Raises InvalidInputs when a parameter is not one the model knows.
+        """
+
+    def predict(self, instances: Any, **parameters: Any) -> Batch:
+        """One prediction per instance, in the same order: a list, an array, or named columns.
+
+        Raises InvalidInputs for instances that do not fit, ModelFailed when the model raises, and
+        InvalidOutputs when its answer cannot be sent.
+        """
+
+    def samples(self, count: int) -> Batch | None:
+        """Made-up instances to warm and to probe with, or None when none can be made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a model is loaded from: local folders only.
+
+    `framework` is a key of `FRAMEWORKS` or "" to infer it. `packages` are folders with installed user
+    packages, looked up after the server's own. `prediction_class` is a custom routine's `module.Class`.
+    """
+
+    model_dir: Path
+    framework: str = ""
+    prediction_class: str = ""
+    packages: tuple[Path, ...] = ()
+    threads: int = 1
+
+
+def load(source: Source) -> Runtime:
+    """Load a model. Raises LoadFailed or UserCodeFailed with a sentence that says what to do."""
+    from serving.runtimes.detect import detect  # noqa: PLC0415  detect reads FRAMEWORKS
+
+    framework = source.framework or detect(source.model_dir, source.prediction_class)
+    if framework not in FRAMEWORKS:
+        raise LoadFailed(f"Unknown framework {framework!r}; known: {', '.join(FRAMEWORKS)}.")
+    module, _, function = FRAMEWORKS[framework].partition(":")
+    try:
+        loader = getattr(importlib.import_module(module), function)
+    except ImportError as error:
+        raise LoadFailed(f"{framework} is not installed here ({error}). Install pilotlight[all].") from error
+    runtime: Runtime = loader(source)
+    return runtime

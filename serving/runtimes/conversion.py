@@ -1,0 +1,287 @@
+"""Instances given as plain Python values, put into the form a runtime asks for.
+
+Every way in which instances can fail to fit a model is worded here: which instance, which input, what
+was expected and what came. Source: section 3.1 of the AI Platform contract.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from serving.errors import InvalidInputs
+from serving.runtimes import Array, Column, Columns, Form, Rows
+from serving.runtimes.instances import Batch
+
+
+def from_rows(instances: list[Any], form: Form) -> Batch:
+    """Instances given as Python values, in the form a runtime asks for. Raises InvalidInputs."""
+    match form:
+        case Rows():
+            return instances
+        case Array():
+            return _to_array(instances, form)
+        case Columns():
+            return _to_columns(instances, form)
+
+
+def _to_array(instances: list[Any], form: Array) -> Batch:
+    if form.objects and isinstance(instances[0], dict):
+        return instances
+    for index, row in enumerate(instances):
+        if not isinstance(row, list):
+            raise InvalidInputs(
+                f"Instance {index} is {kind(row)}; expected a list of {_width(form.width)}numbers."
+            )
+        if form.width is not None and len(row) != form.width:
+            raise InvalidInputs(f"Instance {index} has {len(row)} values; the model expects {form.width}.")
+        if len(row) != len(instances[0]):
+            raise InvalidInputs(
+                f"Instance {index} has {len(row)} values, instance 0 has {len(instances[0])}: "
+                "all instances must have the same number."
+            )
+    array = _natural(instances)
+    if array is not None and array.ndim == 2 and array.dtype.kind in "iuf":
+        return array
+    return _unusual_array(instances, form)
+
+
+def _unusual_array(instances: list[Any], form: Array) -> Batch:
+    """Rows that are not plainly numeric: null as NaN, booleans left to the library, or a clear error."""
+    for index, row in enumerate(instances):
+        for position, value in enumerate(row):
+            if value is None and not form.nullable:
+                raise InvalidInputs(
+                    f"Instance {index}, value {position} is null; this model does not take missing values."
+                )
+            if value is not None and not isinstance(value, bool | int | float):
+                raise InvalidInputs(
+                    f"Instance {index}, value {position} is {kind(value)}; expected a number."
+                )
+    if any(value is None for row in instances for value in row):
+        return np.array(instances, np.float64)
+    return instances
+
+
+def _to_columns(instances: list[Any], form: Columns) -> dict[str, NDArray[Any]]:
+    columns = _one_column(instances, form) if len(form.inputs) == 1 else _many_columns(instances, form)
+    return {
+        column.name: _to_column(values, column) for column, values in zip(form.inputs, columns, strict=True)
+    }
+
+
+def _one_column(instances: list[Any], form: Columns) -> list[list[Any]]:
+    """The values of a model with one input: bare, or as `{"input": value}`."""
+    name = form.inputs[0].name
+    takes_bytes = form.inputs[0].dtype.kind == "O"
+    values = []
+    for index, instance in enumerate(instances):
+        if not isinstance(instance, dict) or (takes_bytes and _is_base64(instance) and name != "b64"):
+            values.append(instance)
+        elif list(instance) == [name]:
+            values.append(instance[name])
+        else:
+            raise InvalidInputs(
+                f"Instance {index}: Expected tensor name: {name}, got tensor name: {list(instance)}."
+            )
+    return [values]
+
+
+def _many_columns(instances: list[Any], form: Columns) -> list[list[Any]]:
+    names = [column.name for column in form.inputs]
+    known = set(names)
+    for index, instance in enumerate(instances):
+        if not isinstance(instance, dict):
+            raise InvalidInputs(
+                f"Instance {index} is {kind(instance)}; the model has several inputs, so each instance must "
+                f"be an object with the keys {names}."
+            )
+        for key in instance:
+            if key not in known:
+                raise InvalidInputs(f"Unexpected tensor name: {key} in instance {index}; known: {names}.")
+    for name in names:
+        for index, instance in enumerate(instances):
+            if name not in instance:
+                raise InvalidInputs(
+                    f"Input {name} was missing in at least one input instance (instance {index})."
+                )
+    return [[instance[name] for instance in instances] for name in names]
+
+
+def _to_column(values: list[Any], column: Column) -> NDArray[Any]:
+    array = _bytes_array(values, column) if column.dtype.kind == "O" else _numeric(values, column)
+    if not shape_fits(array, column):
+        raise InvalidInputs(
+            f"Input {column.name} expects {_shape_text(column.shape)} per instance, "
+            f"got {_shape_text(array.shape[1:])}."
+        )
+    return array
+
+
+def _numeric(values: list[Any], column: Column) -> NDArray[Any]:
+    array = _natural(values)
+    if array is None:
+        raise InvalidInputs(_ragged(values, column.name))
+    wanted = _KINDS.get(column.dtype.kind, "iuf")
+    if array.dtype.kind not in wanted and array.size:
+        index, value = next(
+            (
+                (i, leaf)
+                for i, row in enumerate(values)
+                for leaf in _leaves(row)
+                if _leaf_kind(leaf) not in wanted
+            ),
+            (0, values[0]),
+        )
+        raise InvalidInputs(
+            f"Instance {index}: input {column.name} takes {_WORDS.get(column.dtype.kind, 'numbers')} "
+            f"({column.dtype}), got {kind(value)}{_shown(value)}."
+        )
+    if column.dtype.kind in "iu" and not in_range(array, column.dtype):
+        raise InvalidInputs(f"Input {column.name}: a number is out of the range of {column.dtype}.")
+    return array.astype(column.dtype, copy=False)
+
+
+# What np.array(list) may give for a column of a kind; ints are welcome where floats are wanted.
+_KINDS = {"f": "iuf", "V": "iuf", "c": "iuf", "i": "iu", "u": "iu", "b": "b"}
+_WORDS = {"f": "numbers", "i": "integers", "u": "integers", "b": "booleans"}
+
+
+def _natural(values: list[Any]) -> NDArray[Any] | None:
+    """np.array(values) when the values are regular, None when they are ragged."""
+    try:
+        return np.array(values)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _bytes_array(values: list[Any], column: Column) -> NDArray[Any]:
+    converted = [_to_bytes(value, column.name, index) for index, value in enumerate(values)]
+    shape: list[int] = []
+    first: Any = converted
+    while isinstance(first, list):
+        shape.append(len(first))
+        if not first:
+            break
+        first = first[0]
+    array = np.empty(shape, object)
+    flat = list(_leaves(converted))
+    if len(flat) != array.size or not _regular(converted, shape):
+        raise InvalidInputs(_ragged(values, column.name))
+    array.reshape(-1)[:] = flat
+    return array
+
+
+def _to_bytes(value: Any, name: str, index: int) -> Any:
+    """Strings as UTF-8, `{"b64": ...}` decoded, lists element by element."""
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, list):
+        return [_to_bytes(element, name, index) for element in value]
+    if _is_base64(value):
+        try:
+            return base64.b64decode(value["b64"], validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise InvalidInputs(f"Instance {index}: input {name} holds invalid base64: {error}.") from error
+    raise InvalidInputs(
+        f'Instance {index}: input {name} takes strings or {{"b64": "..."}}, got {kind(value)}{_shown(value)}.'
+    )
+
+
+def _is_base64(value: Any) -> bool:
+    return isinstance(value, dict) and len(value) == 1 and isinstance(value.get("b64"), str)
+
+
+def _regular(value: Any, shape: Sequence[int]) -> bool:
+    if not shape:
+        return not isinstance(value, list)
+    return (
+        isinstance(value, list)
+        and len(value) == shape[0]
+        and all(_regular(element, shape[1:]) for element in value)
+    )
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, list):
+        for element in value:
+            yield from _leaves(element)
+    else:
+        yield value
+
+
+def shape_fits(array: NDArray[Any], column: Column) -> bool:
+    """Whether the rows of an array have the shape of the input."""
+    if column.shape is None:
+        return True
+    shape = array.shape[1:]
+    return len(shape) == len(column.shape) and all(
+        want in (None, got) for want, got in zip(column.shape, shape, strict=True)
+    )
+
+
+def in_range(array: NDArray[Any], dtype: np.dtype[Any]) -> bool:
+    """Whether an integer dtype can hold every number of the array."""
+    if not array.size:
+        return True
+    limits = np.iinfo(dtype)
+    return bool(array.min() >= limits.min and array.max() <= limits.max)
+
+
+# ---- words for errors
+
+
+def _ragged(values: list[Any], name: str) -> str:
+    lengths = {len(value) if isinstance(value, list) else -1 for value in values}
+    where = "the instances differ in shape" if len(lengths) > 1 else "an instance is ragged"
+    return f"Input {name}: {where}; all instances, and all rows within one, must have the same shape."
+
+
+def _leaf_kind(value: Any) -> str:
+    match value:
+        case bool():
+            return "b"
+        case int():
+            return "i"
+        case float():
+            return "f"
+        case _:
+            return "O"
+
+
+def kind(value: Any) -> str:
+    """A JSON value in words, for messages."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case int() | float():
+            return "a number"
+        case str():
+            return "a string"
+        case list():
+            return "a list"
+        case _:
+            return "an object"
+
+
+def _shown(value: Any) -> str:
+    """The value in brackets when it is short enough to help."""
+    text = repr(value)
+    return f" ({text})" if value is not None and len(text) <= 40 else ""
+
+
+def _width(width: int | None) -> str:
+    return "" if width is None else f"{width} "
+
+
+def _shape_text(shape: tuple[int | None, ...] | None) -> str:
+    if not shape:
+        return "a single value"
+    return "shape [" + ", ".join("?" if size is None else str(size) for size in shape) + "]"

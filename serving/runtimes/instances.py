@@ -1,0 +1,65 @@
+"""Instances and predictions as values: rows, one array, or named columns.
+
+All three are batches: they have a count, can be put behind each other and cut apart again. Instances
+going in and predictions coming out are the same kind of thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Batch = list[Any] | NDArray[Any] | dict[str, NDArray[Any]]
+
+
+def count(batch: Batch) -> int:
+    """The number of rows."""
+    if isinstance(batch, dict):
+        return len(next(iter(batch.values())))
+    return len(batch)
+
+
+def concatenate(batches: Sequence[Batch]) -> Batch:
+    """One batch with the rows of all, in order. All must have the same form."""
+    first = batches[0]
+    if len(batches) == 1:
+        return first
+    if isinstance(first, dict):
+        return {name: np.concatenate([batch[name] for batch in batches]) for name in first}  # type: ignore[call-overload]
+    if isinstance(first, list):
+        return [row for batch in batches for row in batch]
+    return np.concatenate(batches)  # type: ignore[arg-type]
+
+
+def split(batch: Batch, counts: Iterable[int]) -> Iterator[Batch]:
+    """Cut a batch into pieces of these many rows; views, not copies."""
+    start = 0
+    for size in counts:
+        yield take(batch, slice(start, start + size))
+        start += size
+
+
+def take(batch: Batch, rows: slice) -> Batch:
+    """The rows of a slice."""
+    if isinstance(batch, dict):
+        return {name: column[rows] for name, column in batch.items()}
+    return batch[rows]
+
+
+def signature(batch: Batch) -> tuple[object, ...]:
+    """What two batches must share to be concatenated: form, dtypes and row shapes."""
+    if isinstance(batch, dict):
+        return tuple((name, column.dtype.str, column.shape[1:]) for name, column in batch.items())
+    if isinstance(batch, list):
+        return ("rows",)
+    return (batch.dtype.str, batch.shape[1:])
+
+
+def to_python(batch: Batch) -> Any:
+    """The batch as plain Python values, for comparing and printing."""
+    if isinstance(batch, Mapping):
+        return {name: column.tolist() for name, column in batch.items()}
+    return batch if isinstance(batch, list) else batch.tolist()

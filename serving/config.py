@@ -44,8 +44,8 @@ class PredictSettings(Limits):
 
     merge_requests: str = setting(
         "auto",
-        "Answer concurrent requests with one call where rows are independent.",
-        choices=("auto", "off"),
+        "Answer concurrent requests with one call: auto (where proven harmless), on, off.",
+        choices=("auto", "on", "off"),
     )
     merge_rows: int = setting(64, "Most rows in one merged call.", minimum=1)
     legacy_model_errors: bool = setting(
@@ -170,3 +170,8 @@ def _convert(hint: Any, value: Any, source: str) -> Any:
         return hint(value)
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidArgument(f"{source} must be a {hint.__name__}; it is {value!r}.") from error
+
+
+def process_environment() -> dict[str, str]:
+    """The environment for processes that the server starts: its own, without its settings."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}

@@ -1,0 +1,1 @@
+"""The gateway: the process with the control API, in front of all nodes."""

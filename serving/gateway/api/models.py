@@ -1,0 +1,50 @@
+"""projects.models.*"""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from serving.gateway.api.requests import (
+    answer,
+    answer_json,
+    answer_page,
+    model_name,
+    read,
+    read_mask,
+)
+from serving.gateway.catalog import Catalog, lookup, models
+from serving.resources import Model, operation_to_wire, to_wire
+
+
+class Models:
+    """The methods on models."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    async def create(self, request: Request) -> Response:
+        """projects.models.create."""
+        model = await read(request, Model)
+        return answer(await self._catalog.change(models.create_model, request.path_params["project"], model))
+
+    async def get(self, request: Request) -> Response:
+        """projects.models.get."""
+        record = lookup.get_model(self._catalog.state, model_name(request))
+        return answer(lookup.render_model(self._catalog.state, record))
+
+    async def list(self, request: Request) -> Response:
+        """projects.models.list."""
+        found = models.list_models(self._catalog.state, request.path_params["project"])
+        return answer_page(request, "models", [to_wire(model) for model in found])
+
+    async def patch(self, request: Request) -> Response:
+        """projects.models.patch."""
+        mask, given = read_mask(request), await read(request, Model)
+        operation = await self._catalog.change(models.update_model, model_name(request), given, mask)
+        return answer_json(operation_to_wire(operation))
+
+    async def delete(self, request: Request) -> Response:
+        """projects.models.delete."""
+        operation = await self._catalog.change(models.delete_model, model_name(request))
+        return answer_json(operation_to_wire(operation))

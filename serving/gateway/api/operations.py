@@ -1,0 +1,38 @@
+"""projects.operations.*"""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from serving.gateway.api.requests import answer_json, answer_page
+from serving.gateway.catalog import Catalog, operations
+from serving.gateway.operations import Operations as Runner
+from serving.resources import operation_to_wire
+
+
+class Operations:
+    """The methods on operations."""
+
+    def __init__(self, catalog: Catalog, runner: Runner) -> None:
+        self._catalog = catalog
+        self._runner = runner
+
+    async def get(self, request: Request) -> Response:
+        """projects.operations.get."""
+        record = operations.get_operation(self._catalog.state, _name(request))
+        return answer_json(operation_to_wire(record.operation))
+
+    async def list(self, request: Request) -> Response:
+        """projects.operations.list."""
+        found = operations.list_operations(self._catalog.state, request.path_params["project"])
+        return answer_page(request, "operations", [operation_to_wire(operation) for operation in found])
+
+    async def cancel(self, request: Request) -> Response:
+        """projects.operations.cancel."""
+        await self._runner.cancel(_name(request))
+        return answer_json({})
+
+
+def _name(request: Request) -> str:
+    return "projects/{project}/operations/{operation}".format(**request.path_params)

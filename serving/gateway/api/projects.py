@@ -1,0 +1,40 @@
+"""projects.getConfig and projects.locations.*: one machine is every project and every region."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from serving.gateway.api.requests import answer_json, answer_page
+from serving.names import check_location, check_project
+
+# The regions that gcloud offers; section 8 of the contract.
+REGIONS = (
+    "asia-east1", "asia-northeast1", "asia-southeast1", "australia-southeast1", "europe-west1",
+    "europe-west2", "europe-west3", "europe-west4", "northamerica-northeast1", "us-central1",
+    "us-east1", "us-east4", "us-west1",
+)  # fmt: skip
+
+
+async def get_config(request: Request) -> Response:
+    """projects.getConfig: the account the server acts as, which is nobody's but its own."""
+    project = check_project(request.path_params["project"])
+    account = f"pilotlight@{project}.iam.gserviceaccount.com"
+    return answer_json({"serviceAccount": account, "serviceAccountProject": "0", "config": {}})
+
+
+async def list_locations(request: Request) -> Response:
+    """projects.locations.list."""
+    project = check_project(request.path_params["project"])
+    return answer_page(request, "locations", [_location(project, region) for region in REGIONS])
+
+
+async def get_location(request: Request) -> Response:
+    """projects.locations.get; any well-formed location exists."""
+    project = check_project(request.path_params["project"])
+    return answer_json(_location(project, check_location(request.path_params["location"])))
+
+
+def _location(project: str, location: str) -> dict[str, object]:
+    capabilities = [{"type": "ONLINE_PREDICTION"}]
+    return {"name": f"projects/{project}/locations/{location}", "capabilities": capabilities}

@@ -1,0 +1,109 @@
+"""What all endpoints read from a request, and how they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import msgspec
+import orjson
+from starlette.convertors import Convertor, register_url_convertor
+from starlette.requests import Request
+from starlette.responses import Response
+
+from serving.errors import InvalidArgument, ServingError, http_status, to_wire
+from serving.gateway.api.paging import page
+from serving.names import ModelName, VersionName
+from serving.resources import Resource, from_wire
+from serving.resources import to_wire as resource_to_wire
+from serving.wire import retry_headers, too_large
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+_MAX_BODY = 4 << 20
+
+
+class IdConvertor(Convertor[str]):
+    """One path segment without ":", so that `{model}` never swallows the verb of `m:verb`."""
+
+    regex = "[^/:]+"
+
+    def convert(self, value: str) -> str:
+        """The segment itself."""
+        return value
+
+    def to_string(self, value: str) -> str:
+        """The segment itself."""
+        return value
+
+
+register_url_convertor("id", IdConvertor())
+
+
+def model_name(request: Request) -> ModelName:
+    """The model that the path names."""
+    return ModelName(request.path_params["project"], request.path_params["model"])
+
+
+def version_name(request: Request) -> VersionName:
+    """The version that the path names."""
+    path = request.path_params
+    return VersionName(path["project"], path["model"], path["version"])
+
+
+async def read(request: Request, kind: type[T]) -> T:
+    """The resource in the body."""
+    return from_wire(kind, await _read_json(request))
+
+
+def read_mask(request: Request) -> Sequence[str]:
+    """The paths of the update mask, under either of its names."""
+    mask = request.query_params.get("updateMask") or request.query_params.get("update_mask") or ""
+    paths = [path.strip() for path in mask.split(",") if path.strip()]
+    if not paths:
+        raise InvalidArgument(
+            "Field: update_mask Error: Say which fields to update, e.g. ?updateMask=description.",
+            field="update_mask",
+        )
+    return paths
+
+
+def answer(resource: Resource) -> Response:
+    """One resource."""
+    return answer_json(resource_to_wire(resource))
+
+
+def answer_page(request: Request, key: str, resources: Sequence[dict[str, Any]]) -> Response:
+    """One page of a list; no key at all when there is nothing to show."""
+    rows, token = page(resources, request.query_params)
+    body: dict[str, Any] = {key: rows} if rows else {}
+    if token:
+        body["nextPageToken"] = token
+    return answer_json(body)
+
+
+def answer_json(body: Any, status: int = 200) -> Response:
+    """JSON as it is."""
+    return Response(orjson.dumps(body), status, media_type="application/json")
+
+
+def answer_error(error: ServingError) -> Response:
+    """An error in Google's form."""
+    response = answer_json(to_wire(error), http_status(error))
+    for name, value in retry_headers(error):
+        response.headers[name.decode()] = value.decode()
+    return response
+
+
+async def _read_json(request: Request) -> Any:
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _MAX_BODY:
+            raise too_large(_MAX_BODY)
+    try:
+        return orjson.loads(body or b"{}")
+    except orjson.JSONDecodeError as error:
+        raise InvalidArgument(
+            f"Invalid JSON payload received. {error.msg} at line {error.lineno} column {error.colno}."
+        ) from error

@@ -1,0 +1,60 @@
+"""projects.models.versions.*"""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from serving.gateway.api.requests import (
+    answer,
+    answer_json,
+    answer_page,
+    model_name,
+    read,
+    read_mask,
+    version_name,
+)
+from serving.gateway.catalog import Catalog, lookup, versions
+from serving.gateway.operations import Operations
+from serving.resources import Version, operation_to_wire, to_wire
+
+
+class Versions:
+    """The methods on versions."""
+
+    def __init__(self, catalog: Catalog, operations: Operations) -> None:
+        self._catalog = catalog
+        self._operations = operations
+
+    async def create(self, request: Request) -> Response:
+        """projects.models.versions.create."""
+        version = await read(request, Version)
+        operation = await self._catalog.change(versions.create_version, model_name(request), version)
+        self._operations.begin(operation)
+        return answer_json(operation_to_wire(operation))
+
+    async def get(self, request: Request) -> Response:
+        """projects.models.versions.get."""
+        record = lookup.get_version(self._catalog.state, version_name(request))
+        return answer(lookup.render_version(self._catalog.state, record))
+
+    async def list(self, request: Request) -> Response:
+        """projects.models.versions.list."""
+        found = versions.list_versions(self._catalog.state, model_name(request))
+        return answer_page(request, "versions", [to_wire(version) for version in found])
+
+    async def patch(self, request: Request) -> Response:
+        """projects.models.versions.patch."""
+        mask, given = read_mask(request), await read(request, Version)
+        operation = await self._catalog.change(versions.update_version, version_name(request), given, mask)
+        return answer_json(operation_to_wire(operation))
+
+    async def set_default(self, request: Request) -> Response:
+        """projects.models.versions.setDefault."""
+        return answer(await self._catalog.change(versions.set_default, version_name(request)))
+
+    async def delete(self, request: Request) -> Response:
+        """projects.models.versions.delete."""
+        operation = await self._catalog.change(versions.delete_version, version_name(request))
+        self._operations.begin(operation)
+        return answer_json(operation_to_wire(operation))

@@ -1,0 +1,175 @@
+"""The gateway put together: every route in one list, every collaborator made in one place."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from autoscaler.activator import Activator
+from autoscaler.pools import Node, NodeState
+from autoscaler.pools.local import LocalPool
+from serving.config import ServeConfig
+from serving.errors import Internal, MethodNotAllowed, NotFound, ServingError, Unavailable
+from serving.gateway.api import projects, unimplemented
+from serving.gateway.api.models import Models
+from serving.gateway.api.operations import Operations as OperationsApi
+from serving.gateway.api.requests import answer_error, answer_json
+from serving.gateway.api.versions import Versions
+from serving.gateway.catalog import Catalog
+from serving.gateway.deployment import Deployment
+from serving.gateway.forward import Forwarder
+from serving.gateway.operations import Operations
+from serving.gateway.request_log import RequestLog
+from serving.gateway.store import Store
+from serving.gateway.targets import PREDICT, Targets
+from serving.wire import Receive, Scope, Send
+
+logger = logging.getLogger(__name__)
+
+_PROJECT = "/v1/projects/{project:id}"
+_MODEL = _PROJECT + "/models/{model:id}"
+_VERSION = _MODEL + "/versions/{version:id}"
+
+
+class Gateway:
+    """The ASGI application in front of all nodes.
+
+    `environment` is that of the server's process, handed on to the processes it starts.
+    """
+
+    def __init__(self, config: ServeConfig, store: Store, environment: Mapping[str, str]) -> None:
+        self._tasks = asyncio.TaskGroup()
+        self._activator = Activator(queue_requests=config.queue_requests, queue_bytes=config.queue_bytes)
+        self._pool = LocalPool(self._node_changed, drain=config.request_timeout)
+        self._deployment = Deployment(config, environment, self._activator, self._pool)
+        self._targets = Targets(self._deployment.spec)
+        self._catalog = Catalog(store, self._targets.publish)
+        self._operations = Operations(self._catalog, self._deployment, self._tasks, config)
+        self._request_log = RequestLog(config.state_dir / "logs", config.log_queue_bytes, environment)
+        self._forwarder = Forwarder(self._targets, self._activator, self._request_log, config)
+        self._ready = False
+        self._router = Starlette(
+            routes=self._routes(),
+            lifespan=self._lifespan,
+            exception_handlers={
+                ServingError: _serving_error,
+                404: _not_found,
+                405: _wrong_method,
+                Exception: _internal_error,
+            },
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Predictions take the short way; everything else is routed."""
+        if scope["type"] == "http" and scope["path"].endswith(PREDICT):
+            await self._forwarder.forward(scope, receive, send)
+        else:
+            await self._router(scope, receive, send)
+
+    def _routes(self) -> list[Route]:
+        models = Models(self._catalog)
+        versions = Versions(self._catalog, self._operations)
+        operations = OperationsApi(self._catalog, self._operations)
+        return [
+            Route("/healthz", self._healthz),
+            Route("/readyz", self._readyz),
+            Route("/stats", self._stats),
+            _method("projects.getConfig", "GET", _PROJECT + ":getConfig", projects.get_config),
+            _method("projects.locations.list", "GET", _PROJECT + "/locations", projects.list_locations),
+            _method(
+                "projects.locations.get", "GET", _PROJECT + "/locations/{location:id}", projects.get_location
+            ),
+            _method("projects.models.create", "POST", _PROJECT + "/models", models.create),
+            _method("projects.models.list", "GET", _PROJECT + "/models", models.list),
+            _method("projects.models.get", "GET", _MODEL, models.get),
+            _method("projects.models.patch", "PATCH", _MODEL, models.patch),
+            _method("projects.models.delete", "DELETE", _MODEL, models.delete),
+            _method("projects.models.versions.create", "POST", _MODEL + "/versions", versions.create),
+            _method("projects.models.versions.list", "GET", _MODEL + "/versions", versions.list),
+            _method("projects.models.versions.get", "GET", _VERSION, versions.get),
+            _method("projects.models.versions.patch", "PATCH", _VERSION, versions.patch),
+            _method("projects.models.versions.delete", "DELETE", _VERSION, versions.delete),
+            _method(
+                "projects.models.versions.setDefault", "POST", _VERSION + ":setDefault", versions.set_default
+            ),
+            _method("projects.operations.list", "GET", _PROJECT + "/operations", operations.list),
+            _method("projects.operations.get", "GET", _PROJECT + "/operations/{operation}", operations.get),
+            _method(
+                "projects.operations.cancel",
+                "POST",
+                _PROJECT + "/operations/{operation}:cancel",
+                operations.cancel,
+            ),
+            *unimplemented.routes(),
+        ]
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, _: Starlette) -> AsyncGenerator[None]:
+        await self._catalog.open()
+        uids = {record.uid for record in self._catalog.state.versions.values()}
+        await asyncio.to_thread(self._deployment.sweep, uids)
+        async with self._tasks:
+            log = self._tasks.create_task(self._request_log.run())
+            async with self._pool:
+                self._activator.connect(self._pool)
+                self._operations.resume()
+                self._ready = True
+                yield
+                self._ready = False
+                self._operations.suspend()
+            self._request_log.close()
+            await log
+        self._catalog.close()
+
+    def _node_changed(self, node: Node) -> None:
+        self._activator.node_changed(node)
+        if node.state is NodeState.GONE:
+            self._forwarder.node_gone(node)
+
+    async def _healthz(self, _: Request) -> Response:
+        return answer_json({"status": "live"})
+
+    async def _readyz(self, _: Request) -> Response:
+        if not self._ready:
+            return answer_error(Unavailable("The server is starting or stopping.", retry_after=1))
+        return answer_json({"status": "ready"})
+
+    async def _stats(self, _: Request) -> Response:
+        state = self._catalog.state
+        return answer_json(
+            {
+                "models": len(state.models),
+                "versions": len(state.versions),
+                "requestLog": self._request_log.stats(),
+            }
+        )
+
+
+def _method(name: str, verb: str, path: str, endpoint: Callable[[Request], Awaitable[Response]]) -> Route:
+    """The route of one method of the discovery document."""
+    return Route(path, endpoint, methods=[verb], name=name)
+
+
+async def _serving_error(_: Request, error: Exception) -> Response:
+    return answer_error(error if isinstance(error, ServingError) else Internal(str(error)))
+
+
+async def _not_found(request: Request, _: Exception) -> Response:
+    return answer_error(
+        NotFound(f"Nothing is at {request.url.path}. The API is below /v1/projects/PROJECT; see docs/api.md.")
+    )
+
+
+async def _wrong_method(request: Request, _: Exception) -> Response:
+    return answer_error(MethodNotAllowed(f"{request.method} is not allowed at {request.url.path}."))
+
+
+async def _internal_error(_: Request, __: Exception) -> Response:
+    return answer_error(Internal("Internal error encountered."))

@@ -1,0 +1,69 @@
+"""The catalog: what models, versions and operations exist, and the rules by which they change.
+
+A rule is a pure function from a draft of the state and a request to an answer. It raises a ServingError
+and nothing has happened, or returns and its changes are committed together.
+Source: sections 1.1, 2 and 7 of the AI Platform contract.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import secrets
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Concatenate, ParamSpec, TypeVar
+
+from serving.gateway.records import Draft, Stamp, State
+from serving.gateway.store import Store
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Catalog:
+    """The one owner of the state. Reads are free; changes go through one rule at a time.
+
+    `published` is called on the event loop with every new state, after it is on disk.
+    """
+
+    def __init__(self, store: Store, published: Callable[[State], None]) -> None:
+        self._store = store
+        self._published = published
+        self._turn = asyncio.Lock()
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
+        self.state = State()
+
+    async def open(self) -> None:
+        """Load what was committed before."""
+        self.state = await asyncio.get_running_loop().run_in_executor(self._writer, self._store.load)
+        self._published(self.state)
+
+    async def change(
+        self, rule: Callable[Concatenate[Draft, Stamp, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Apply a rule; when this returns, its changes are on disk and published."""
+        # Shielded: a client that goes away must not leave memory and disk apart.
+        return await asyncio.shield(
+            asyncio.ensure_future(self._apply(lambda draft: rule(draft, _stamp(), *args, **kwargs)))
+        )
+
+    async def _apply(self, rule: Callable[[Draft], T]) -> T:
+        async with self._turn:
+            draft = Draft(self.state)
+            answer = rule(draft)
+            if draft.changes:
+                loop = asyncio.get_running_loop()
+                await loop.run_in_executor(self._writer, self._store.commit, draft.changes)
+                self.state = draft.finished()
+                self._published(self.state)
+            return answer
+
+    def close(self) -> None:
+        """Finish what is being written and release the store."""
+        self._writer.submit(self._store.close)
+        self._writer.shutdown()
+
+
+def _stamp() -> Stamp:
+    return Stamp(datetime.datetime.now(datetime.UTC), secrets.token_hex(8))

@@ -1,0 +1,148 @@
+"""What a request must fulfil, each check with the sentence that says what is wrong and what to do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from serving.errors import (
+    Aborted,
+    FailedPrecondition,
+    InvalidArgument,
+    ServingError,
+    Unimplemented,
+    field_error,
+)
+from serving.gateway.records import VersionRecord
+from serving.resources import AutoScaling, ManualScaling, RequestLoggingConfig, Version, VersionState
+
+FRAMEWORKS = ("FRAMEWORK_UNSPECIFIED", "TENSORFLOW", "SCIKIT_LEARN", "XGBOOST")
+_NUMBERED = re.compile(r"\d+\.\d+(\.\d+)?")
+_LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+_LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
+
+
+def check_version(version: Version) -> None:
+    """A version to be created: everything that can be said without looking at its files."""
+    if version.container is not None:
+        raise Unimplemented(
+            "Field: version.container Error: Custom containers are not supported.", field="version.container"
+        )
+    if not version.deployment_uri and not version.prediction_class:
+        raise field_error(
+            InvalidArgument,
+            "version.deployment_uri",
+            "A model directory must be given: gs://BUCKET/PATH or a path.",
+        )
+    if version.framework and version.framework not in FRAMEWORKS:
+        raise field_error(
+            InvalidArgument,
+            "version.framework",
+            f"Unknown framework {version.framework!r}; known: {', '.join(FRAMEWORKS[1:])}.",
+        )
+    if version.prediction_class:
+        _check_routine(version)
+    for name, value in (
+        ("runtime_version", version.runtime_version),
+        ("python_version", version.python_version),
+    ):
+        if value and not _NUMBERED.fullmatch(value):
+            raise field_error(InvalidArgument, f"version.{name}", f"{value!r} is not a version like 2.11.")
+    check_labels(version.labels)
+    check_scaling(version)
+
+
+def _check_routine(version: Version) -> None:
+    if not version.package_uris:
+        raise field_error(
+            InvalidArgument,
+            "version.package_uris",
+            "A custom prediction routine needs the packages its class is in.",
+        )
+    if version.framework and version.framework != "FRAMEWORK_UNSPECIFIED":
+        raise field_error(
+            InvalidArgument, "version.framework", "Leave the framework out for a custom prediction routine."
+        )
+
+
+def check_scaling(version: Version) -> None:
+    """Bounds that can be kept."""
+    if version.auto_scaling is not None and version.manual_scaling is not None:
+        raise field_error(
+            InvalidArgument, "version.manual_scaling", "Give either autoScaling or manualScaling, not both."
+        )
+    scaling = version.auto_scaling or AutoScaling()
+    manual = version.manual_scaling or ManualScaling()
+    if min(scaling.min_nodes, scaling.max_nodes, manual.nodes) < 0:
+        raise field_error(InvalidArgument, "version.auto_scaling", "Numbers of nodes cannot be negative.")
+    if scaling.max_nodes and scaling.min_nodes > scaling.max_nodes:
+        raise field_error(InvalidArgument, "version.auto_scaling", "minNodes cannot be over maxNodes.")
+
+
+def check_labels(labels: dict[str, str]) -> None:
+    """Labels as the API allows them."""
+    if len(labels) > 64:
+        raise field_error(InvalidArgument, "labels", "At most 64 labels can be given.")
+    for key, value in labels.items():
+        if not _LABEL_KEY.fullmatch(key) or not _LABEL_VALUE.fullmatch(value):
+            raise field_error(
+                InvalidArgument,
+                "labels",
+                f"Invalid label {key!r}: {value!r}. Keys and values have lower-case letters, digits, '_' and "
+                "'-', at most 63; a key starts with a letter.",
+            )
+
+
+def check_logging(config: RequestLoggingConfig | None) -> None:
+    """A request log that can be written."""
+    if config is None:
+        return
+    if not 0 <= config.sampling_percentage <= 1:
+        raise field_error(
+            InvalidArgument,
+            "version.request_logging_config.sampling_percentage",
+            f"It is a fraction from 0 to 1; {config.sampling_percentage:g} is not.",
+        )
+    if not config.bigquery_table_name:
+        raise field_error(
+            InvalidArgument,
+            "version.request_logging_config.bigquery_table_name",
+            "Say where to log: project.dataset.table, gs://BUCKET/PREFIX or a folder.",
+        )
+
+
+def check_etag(given: str, current: str) -> None:
+    """Refuse a change of something that somebody else changed meanwhile."""
+    if given and given != current:
+        raise Aborted(
+            "The etag does not match: somebody changed the resource since it was read. Read it again."
+        )
+
+
+def check_settled(record: VersionRecord, verb: str) -> None:
+    """Refuse to touch a version that an operation works on."""
+    state = record.version.state
+    if state in (VersionState.CREATING, VersionState.DELETING):
+        raise field_error(
+            FailedPrecondition,
+            "name",
+            f"The version is in state {state} and cannot be {verb} now. Wait for its operation.",
+        )
+
+
+def check_can_be_default(record: VersionRecord) -> str:
+    """The id of a version, if it may be the default one."""
+    if record.version.state is not VersionState.READY:
+        raise field_error(
+            FailedPrecondition,
+            "name",
+            f"Only a READY version can be the default; {record.name.version} is {record.version.state}.",
+        )
+    return record.name.version
+
+
+def bad_mask(path: str, allowed: Iterable[str]) -> ServingError:
+    """The error for a path of an update mask that cannot be updated."""
+    return field_error(
+        InvalidArgument, "update_mask", f"{path!r} cannot be updated; what can: {', '.join(allowed)}."
+    )

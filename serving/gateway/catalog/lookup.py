@@ -1,0 +1,64 @@
+"""Finding resources, and showing them as answers carry them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from serving.errors import FailedPrecondition, NotFound
+from serving.gateway.records import Draft, ModelRecord, State, VersionRecord
+from serving.names import ModelName, VersionName
+from serving.resources import Model, Version, VersionState
+
+
+def get_model(state: State | Draft, name: ModelName) -> ModelRecord:
+    """The model, or NotFound that says how to make it."""
+    if name not in state.models:
+        raise NotFound(
+            f'Field: name Error: The model resource: "{name}" was not found. Please create the model first, '
+            f"e.g. by `pilotlight models create {name.model}`.",
+            field="name",
+        )
+    return state.models[name]
+
+
+def get_version(state: State | Draft, name: VersionName) -> VersionRecord:
+    """The version, or NotFound for it or its model."""
+    if name not in state.versions:
+        get_model(state, name.parent)
+        raise NotFound(f'Field: name Error: The version resource: "{name}" was not found.', field="name")
+    return state.versions[name]
+
+
+def resolve(state: State, target: ModelName | VersionName) -> VersionRecord:
+    """The version that answers predictions for this name."""
+    if isinstance(target, VersionName):
+        record = get_version(state, target)
+    else:
+        model = get_model(state, target)
+        if not model.default:
+            raise FailedPrecondition(
+                f"The model {target} has no default version yet. Create a version, or name one in the "
+                "request."
+            )
+        record = state.versions[VersionName(target.project, target.model, model.default)]
+    if record.version.state is not VersionState.READY:
+        raise FailedPrecondition(
+            f"The version {record.name} is not ready: it is {record.version.state}."
+            + (f" {record.version.error_message}" if record.version.error_message else "")
+        )
+    return record
+
+
+def render_model(state: State | Draft, record: ModelRecord) -> Model:
+    """The model as answers carry it, with its default version."""
+    if not record.default:
+        return record.model
+    default = state.versions[VersionName(record.name.project, record.name.model, record.default)]
+    return msgspec.structs.replace(record.model, default_version=render_version(state, default))
+
+
+def render_version(state: State | Draft, record: VersionRecord) -> Version:
+    """The version as answers carry it."""
+    model = state.models.get(record.name.parent)
+    is_default = model is not None and model.default == record.name.version
+    return msgspec.structs.replace(record.version, is_default=is_default)

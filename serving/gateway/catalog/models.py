@@ -1,0 +1,80 @@
+"""Rules for models. Each works on a draft of the state; see the package."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from serving.errors import AlreadyExists, FailedPrecondition, InvalidArgument, field_error
+from serving.gateway.catalog.checks import bad_mask, check_can_be_default, check_etag, check_labels
+from serving.gateway.catalog.lookup import get_model, get_version, render_model
+from serving.gateway.catalog.operations import finished
+from serving.gateway.records import Draft, ModelRecord, Stamp, State, versions_of
+from serving.names import ModelName, VersionName, check_id, check_project
+from serving.resources import Model, Operation, camel, to_wire
+
+
+def create_model(draft: Draft, stamp: Stamp, project: str, model: Model) -> Model:
+    """Add a model."""
+    check_project(project)
+    name = ModelName(project, check_id(model.name, "model.name"))
+    check_labels(model.labels)
+    if len(model.regions) > 1:
+        raise field_error(InvalidArgument, "model.regions", "At most one region can be given.")
+    if name in draft.models:
+        raise field_error(AlreadyExists, "model.name", "A model with the same name already exists.")
+    stored = msgspec.structs.replace(
+        model,
+        name=str(name),
+        etag=stamp.etag,
+        default_version=None,
+        regions=model.regions or ("us-central1",),
+    )
+    record = ModelRecord(name=name, model=stored)
+    draft.put(record)
+    return render_model(draft, record)
+
+
+def list_models(state: State, project: str) -> list[Model]:
+    """The models of a project, by name."""
+    check_project(project)
+    return [
+        render_model(state, state.models[name]) for name in sorted(state.models) if name.project == project
+    ]
+
+
+def update_model(draft: Draft, stamp: Stamp, name: ModelName, given: Model, mask: Sequence[str]) -> Operation:
+    """Change what the mask names: description, labels, defaultVersion.name."""
+    record = get_model(draft, name)
+    check_etag(given.etag, record.model.etag)
+    model, default = record.model, record.default
+    for path in mask:
+        match camel(path):
+            case "description":
+                model = msgspec.structs.replace(model, description=given.description)
+            case "labels":
+                check_labels(given.labels)
+                model = msgspec.structs.replace(model, labels=given.labels)
+            case "defaultVersion.name":
+                wanted = given.default_version.name if given.default_version else ""
+                version = get_version(draft, VersionName(name.project, name.model, wanted.rsplit("/", 1)[-1]))
+                default = check_can_be_default(version)
+            case _:
+                raise bad_mask(path, ("description", "labels", "default_version.name"))
+    record = ModelRecord(name=name, model=msgspec.structs.replace(model, etag=stamp.etag), default=default)
+    draft.put(record)
+    return finished(draft, stamp, name, "UPDATE_MODEL", ("Model", to_wire(render_model(draft, record))))
+
+
+def delete_model(draft: Draft, stamp: Stamp, name: ModelName) -> Operation:
+    """Remove a model that has no versions."""
+    record = get_model(draft, name)
+    if versions_of(draft, name):
+        raise field_error(
+            FailedPrecondition,
+            "name",
+            f"Cannot delete the model {name.model} because it has versions. Delete its versions first.",
+        )
+    draft.delete(record)
+    return finished(draft, stamp, name, "DELETE_MODEL", None)

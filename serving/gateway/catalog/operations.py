@@ -1,0 +1,136 @@
+"""Rules for operations: how they begin, what they tell, how they end."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import msgspec
+
+from serving.errors import InvalidArgument, NotFound
+from serving.gateway.records import Draft, OperationRecord, Stamp, State, VersionRecord
+from serving.names import ModelName, VersionName, check_project
+from serving.resources import Operation, OperationMetadata, RpcStatus, Version, timestamp
+
+_TYPES = "type.googleapis.com/google.cloud.ml.v1."
+# Finished operations are kept for as long as a client may still ask for them.
+_OPERATIONS_KEPT = datetime.timedelta(days=30)
+
+
+def get_operation(state: State | Draft, name: str) -> OperationRecord:
+    """The operation, or NotFound."""
+    if name not in state.operations:
+        raise NotFound(f'Field: name Error: The operation "{name}" was not found.', field="name")
+    return state.operations[name]
+
+
+def list_operations(state: State, project: str) -> list[Operation]:
+    """The operations of a project, newest first."""
+    check_project(project)
+    found = (record.operation for record in state.operations.values() if record.project == project)
+    return sorted(found, key=lambda operation: (operation.metadata.create_time, operation.name), reverse=True)
+
+
+def cancel_operation(draft: Draft, stamp: Stamp, name: str) -> OperationRecord:
+    """Note that somebody wants the operation to end; a finished one stays as it is."""
+    record = get_operation(draft, name)
+    if not record.operation.done:
+        metadata = msgspec.structs.replace(record.operation.metadata, is_cancellation_requested=True)
+        record = msgspec.structs.replace(record, operation=with_metadata(record, metadata))
+        draft.put(record)
+    return record
+
+
+def unfinished(state: State) -> list[OperationRecord]:
+    """The operations that a restarted server has to take up again."""
+    return [record for record in state.operations.values() if not record.operation.done]
+
+
+def enter_phase(draft: Draft, stamp: Stamp, operation: str, phase: str) -> Operation:
+    """Tell in the operation what is being done now."""
+    record = get_operation(draft, operation)
+    metadata = record.operation.metadata
+    metadata = msgspec.structs.replace(
+        metadata, phase=phase, start_time=metadata.start_time or timestamp(stamp.now)
+    )
+    draft.put(msgspec.structs.replace(record, operation=with_metadata(record, metadata)))
+    return draft.operations[operation].operation
+
+
+def begin(draft: Draft, stamp: Stamp, target: VersionName, kind: str, version: Version) -> Operation:
+    """Begin an operation on a version."""
+    record = _new_operation(draft, stamp, target, kind, msgspec.structs.replace(version, state=None))
+    draft.put(record)
+    return record.operation
+
+
+def finished(
+    draft: Draft,
+    stamp: Stamp,
+    target: ModelName | VersionName,
+    kind: str,
+    response: tuple[str, dict[str, Any]] | None,
+) -> Operation:
+    """An operation that is done as soon as it is asked for."""
+    return end(draft, stamp, _new_operation(draft, stamp, target, kind, None), response)
+
+
+def end(
+    draft: Draft,
+    stamp: Stamp,
+    record: OperationRecord,
+    response: tuple[str, dict[str, Any]] | None,
+    error: RpcStatus | None = None,
+) -> Operation:
+    """Note that an operation is done, with a response or an error."""
+    kind, body = response or ("", {})
+    typed = {"@type": _TYPES + kind if kind else "type.googleapis.com/google.protobuf.Empty", **body}
+    metadata = msgspec.structs.replace(record.operation.metadata, end_time=timestamp(stamp.now), phase="")
+    operation = msgspec.structs.replace(
+        record.operation, metadata=metadata, done=True, error=error, response={} if error else typed
+    )
+    draft.put(msgspec.structs.replace(record, operation=operation))
+    return operation
+
+
+def under_way(draft: Draft, operation: str) -> tuple[OperationRecord, VersionRecord]:
+    """An operation on a version, with that version."""
+    record = get_operation(draft, operation)
+    if record.target is None:
+        raise InvalidArgument(f"{operation} does not work on a version.")
+    return record, draft.versions[record.target]
+
+
+def with_metadata(record: OperationRecord, metadata: OperationMetadata) -> Operation:
+    """The operation with other metadata."""
+    return msgspec.structs.replace(record.operation, metadata=metadata)
+
+
+def _new_operation(
+    draft: Draft, stamp: Stamp, target: ModelName | VersionName, kind: str, version: Version | None
+) -> OperationRecord:
+    _forget_old_operations(draft, stamp.now)
+    ids = [target.model] + ([target.version] if isinstance(target, VersionName) else [])
+    millis = int(stamp.now.timestamp() * 1000)
+    prefix = f"projects/{target.project}/operations/{kind.split('_', maxsplit=1)[0].lower()}_{'_'.join(ids)}-"
+    while f"{prefix}{millis}" in draft.operations:
+        millis += 1
+    metadata = OperationMetadata(
+        create_time=timestamp(stamp.now),
+        operation_type=kind,
+        model_name=str(target.parent if isinstance(target, VersionName) else target),
+        version=version,
+    )
+    return OperationRecord(
+        name=f"{prefix}{millis}",
+        project=target.project,
+        operation=Operation(name=f"{prefix}{millis}", metadata=metadata),
+        target=target if isinstance(target, VersionName) else None,
+    )
+
+
+def _forget_old_operations(draft: Draft, now: datetime.datetime) -> None:
+    oldest = timestamp(now - _OPERATIONS_KEPT)
+    for record in list(draft.operations.values()):
+        if record.operation.done and record.operation.metadata.end_time < oldest:
+            draft.delete(record)

@@ -1,0 +1,203 @@
+"""Rules for versions. Each works on a draft of the state; see the package."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from serving.errors import (
+    AlreadyExists,
+    Cancelled,
+    FailedPrecondition,
+    ServingError,
+    field_error,
+    to_rpc_status,
+)
+from serving.gateway.catalog.checks import (
+    bad_mask,
+    check_can_be_default,
+    check_etag,
+    check_labels,
+    check_logging,
+    check_scaling,
+    check_settled,
+    check_version,
+)
+from serving.gateway.catalog.lookup import get_model, get_version, render_version
+from serving.gateway.catalog.operations import begin, end, finished, under_way, with_metadata
+from serving.gateway.records import Deployed, Draft, Stamp, State, VersionRecord, versions_of
+from serving.names import ModelName, VersionName, check_id
+from serving.resources import (
+    AutoScaling,
+    ManualScaling,
+    Operation,
+    RpcStatus,
+    Version,
+    VersionState,
+    camel,
+    timestamp,
+    to_wire,
+)
+
+
+def create_version(draft: Draft, stamp: Stamp, parent: ModelName, version: Version) -> Operation:
+    """Add a version in state CREATING, and the operation that deploys it."""
+    get_model(draft, parent)
+    name = VersionName(parent.project, parent.model, check_id(version.name, "version.name"))
+    check_version(version)
+    if name in draft.versions:
+        raise field_error(AlreadyExists, "version.name", "A version with the same name already exists.")
+    stored = msgspec.structs.replace(
+        version,
+        name=str(name),
+        create_time=timestamp(stamp.now),
+        deployment_uri=version.deployment_uri.rstrip("/"),
+        error_message="",
+        etag=stamp.etag,
+        framework="" if version.framework == "FRAMEWORK_UNSPECIFIED" else version.framework,
+        is_default=False,
+        last_use_time="",
+        machine_type=version.machine_type or "mls1-c1-m2",
+        # Only a patch can switch request logging on.
+        request_logging_config=None,
+        state=VersionState.CREATING,
+    )
+    draft.put(VersionRecord(name=name, uid=stamp.token, version=stored))
+    return begin(draft, stamp, name, "CREATE_VERSION", stored)
+
+
+def finish_create(
+    draft: Draft, stamp: Stamp, operation: str, deployed: Deployed, warnings: tuple[str, ...]
+) -> Operation:
+    """The version is READY; the first one of a model becomes its default."""
+    record, version = under_way(draft, operation)
+    framework = "" if version.version.prediction_class else deployed.framework
+    ready = msgspec.structs.replace(
+        version.version, state=VersionState.READY, framework=framework, etag=stamp.etag
+    )
+    version = msgspec.structs.replace(version, version=ready, deployed=deployed)
+    draft.put(version)
+    model = get_model(draft, version.name.parent)
+    if not model.default:
+        draft.put(msgspec.structs.replace(model, default=version.name.version))
+    metadata = msgspec.structs.replace(record.operation.metadata, warnings=warnings, phase="")
+    response = ("Version", to_wire(render_version(draft, version)))
+    return end(
+        draft, stamp, msgspec.structs.replace(record, operation=with_metadata(record, metadata)), response
+    )
+
+
+def fail_create(draft: Draft, stamp: Stamp, operation: str, error: ServingError) -> Operation:
+    """The version is FAILED and says why."""
+    record, version = under_way(draft, operation)
+    message = error.message
+    if not isinstance(error, Cancelled):
+        message = f'Create Version failed. Bad model detected with error:  "{message}"'
+    status = RpcStatus(code=to_rpc_status(error)["code"], message=message)
+    failed = msgspec.structs.replace(
+        version.version, state=VersionState.FAILED, error_message=message, etag=stamp.etag
+    )
+    draft.put(msgspec.structs.replace(version, version=failed))
+    return end(draft, stamp, record, None, status)
+
+
+def list_versions(state: State, parent: ModelName) -> list[Version]:
+    """The versions of a model, by name."""
+    get_model(state, parent)
+    return [render_version(state, record) for record in versions_of(state, parent)]
+
+
+def update_version(
+    draft: Draft, stamp: Stamp, name: VersionName, given: Version, mask: Sequence[str]
+) -> Operation:
+    """Change what the mask names."""
+    record = get_version(draft, name)
+    check_settled(record, "updated")
+    check_etag(given.etag, record.version.etag)
+    version = record.version
+    for path in mask:
+        version = _apply(version, given, path)
+    check_scaling(version)
+    record = msgspec.structs.replace(record, version=msgspec.structs.replace(version, etag=stamp.etag))
+    draft.put(record)
+    response = ("Version", to_wire(render_version(draft, record)))
+    return finished(draft, stamp, name, "UPDATE_VERSION", response)
+
+
+def set_default(draft: Draft, stamp: Stamp, name: VersionName) -> Version:
+    """Make this the version that predictions addressed to the model get."""
+    record = get_version(draft, name)
+    model = get_model(draft, name.parent)
+    fresh = msgspec.structs.replace(model.model, etag=stamp.etag)
+    draft.put(msgspec.structs.replace(model, model=fresh, default=check_can_be_default(record)))
+    return render_version(draft, record)
+
+
+def delete_version(draft: Draft, stamp: Stamp, name: VersionName) -> Operation:
+    """Put a version into state DELETING, and begin the operation that removes it."""
+    record = get_version(draft, name)
+    check_settled(record, "deleted")
+    model = get_model(draft, name.parent)
+    if model.default == name.version:
+        if len(versions_of(draft, name.parent)) > 1:
+            raise field_error(
+                FailedPrecondition,
+                "name",
+                f"Cannot delete the default version {name.version} of the model {name.model} while it has "
+                "other versions. Make another version the default first.",
+            )
+        draft.put(msgspec.structs.replace(model, default=""))
+    deleting = msgspec.structs.replace(record.version, state=VersionState.DELETING, etag=stamp.etag)
+    draft.put(msgspec.structs.replace(record, version=deleting))
+    return begin(draft, stamp, name, "DELETE_VERSION", record.version)
+
+
+def finish_delete(draft: Draft, stamp: Stamp, operation: str) -> Operation:
+    """The version's nodes and files are gone; now it is too."""
+    record, version = under_way(draft, operation)
+    draft.delete(version)
+    return end(draft, stamp, record, None)
+
+
+_VERSION_PATHS = (
+    "description",
+    "labels",
+    "requestLoggingConfig",
+    "autoScaling",
+    "autoScaling.minNodes",
+    "autoScaling.maxNodes",
+    "autoScaling.metrics",
+    "manualScaling",
+    "manualScaling.nodes",
+)
+
+
+def _apply(version: Version, given: Version, path: str) -> Version:
+    """The version with one path of an update mask taken from what was given."""
+    outer, _, inner = camel(path).partition(".")
+    if outer == "requestLoggingConfig":
+        inner = ""  # its parts make no sense alone
+    elif camel(path) not in _VERSION_PATHS:
+        raise bad_mask(path, _VERSION_PATHS)
+    name = _snake(outer)
+    value: Any = getattr(given, name)
+    if inner:
+        empty: dict[str, Any] = {"auto_scaling": AutoScaling(), "manual_scaling": ManualScaling()}
+        part = _snake(inner)
+        changed = {part: getattr(value if value is not None else empty[name], part)}
+        value = msgspec.structs.replace(getattr(version, name) or empty[name], **changed)
+    if name == "labels":
+        check_labels(value)
+    if name == "request_logging_config":
+        check_logging(value)
+    # Whoever sets one kind of scaling leaves the other.
+    other = {"auto_scaling": "manual_scaling", "manual_scaling": "auto_scaling"}.get(name)
+    changes = {name: value} | ({other: None} if other and value is not None else {})
+    return msgspec.structs.replace(version, **changes)
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"[A-Z]", lambda match: f"_{match[0].lower()}", name)

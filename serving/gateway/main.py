@@ -1,0 +1,71 @@
+"""Runs the gateway until it is told to stop."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import logging
+import os
+from collections.abc import Callable, Generator, Mapping
+from pathlib import Path
+
+from serving import http
+from serving.config import ServeConfig
+from serving.errors import FailedPrecondition, Unavailable
+from serving.gateway.app import Gateway
+from serving.gateway.store import SqlStore
+
+logger = logging.getLogger(__name__)
+
+_KEEP_ALIVE = 75
+
+
+def serve(config: ServeConfig, environment: Mapping[str, str], announce: Callable[[str], None]) -> int:
+    """Serve until SIGTERM or SIGINT; returns the exit code.
+
+    `announce` is called with the server's address once it listens. Raises Unavailable when the address
+    is taken and FailedPrecondition when another server uses the state folder.
+    """
+    config = dataclasses.replace(config, state_dir=config.state_dir.expanduser().absolute())
+    with (
+        _exclusive(config.state_dir),
+        contextlib.closing(http.listen_tcp(config.host, config.port)) as listener,
+    ):
+        port = listener.getsockname()[1]
+        announce(f"http://{_in_url(config.host)}:{port}")
+
+        async def main() -> int:
+            gateway = Gateway(config, SqlStore(config.state_dir / "state.db"), environment)
+            server = http.make_server(gateway, keep_alive=_KEEP_ALIVE, drain=config.request_timeout)
+            await server.serve(sockets=[listener])
+            return 0
+
+        return http.run(main())
+
+
+@contextlib.contextmanager
+def _exclusive(folder: Path) -> Generator[None]:
+    """Hold the state folder; the kernel lets go of it however the process ends."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / "lock").open("a+")
+    except OSError as error:
+        raise Unavailable(f"Cannot use the state folder {folder}: {error.strerror}.") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.seek(0)
+            raise FailedPrecondition(
+                f"Another server (pid {file.read().strip() or 'unknown'}) uses the state folder {folder}. "
+                "Stop it, or choose another --state-dir."
+            ) from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,95 @@
+"""Does the work of long-running operations, and takes it up again after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from serving.config import ServeConfig
+from serving.errors import Cancelled, Internal, ServingError
+from serving.gateway.catalog import Catalog
+from serving.gateway.catalog import operations as operation_rules
+from serving.gateway.catalog import versions as version_rules
+from serving.gateway.deployment import Deployment
+from serving.gateway.records import OperationRecord, VersionRecord
+from serving.resources import Operation
+
+logger = logging.getLogger(__name__)
+
+
+class Operations:
+    """Runs operations as tasks of a group that the application owns."""
+
+    def __init__(
+        self, catalog: Catalog, deployment: Deployment, tasks: asyncio.TaskGroup, config: ServeConfig
+    ) -> None:
+        self._catalog = catalog
+        self._deployment = deployment
+        self._tasks = tasks
+        self._places = asyncio.Semaphore(config.deployments)
+        self._running: dict[str, asyncio.Task[None]] = {}
+
+    def begin(self, operation: Operation) -> None:
+        """Start the work of an operation that was just committed."""
+        record = self._catalog.state.operations[operation.name]
+        task = self._tasks.create_task(self._run(record))
+        self._running[record.name] = task
+        task.add_done_callback(lambda _: self._running.pop(record.name, None))
+
+    def resume(self) -> None:
+        """Begin again whatever a stop or a kill left unfinished."""
+        for record in operation_rules.unfinished(self._catalog.state):
+            logger.info("taking up %s again", record.name)
+            self.begin(record.operation)
+
+    async def cancel(self, name: str) -> None:
+        """End a creation that is under way; what is done, or cannot be undone, goes on."""
+        record = await self._catalog.change(operation_rules.cancel_operation, name)
+        task = self._running.get(name)
+        if task is not None and record.operation.metadata.operation_type == "CREATE_VERSION":
+            task.cancel(_CANCELLED)
+
+    def suspend(self) -> None:
+        """Drop all work without a word; `resume` takes it up at the next start."""
+        for task in list(self._running.values()):
+            task.cancel()
+
+    async def _run(self, record: OperationRecord) -> None:
+        target = record.target
+        if target is None:
+            return
+        version = self._catalog.state.versions[target]
+        match record.operation.metadata.operation_type:
+            case "CREATE_VERSION":
+                await self._create(record.name, version)
+            case "DELETE_VERSION":
+                await self._deployment.remove(version)
+                await self._catalog.change(version_rules.finish_delete, record.name)
+
+    async def _create(self, operation: str, version: VersionRecord) -> None:
+        async def enter_phase(phase: str) -> None:
+            await self._catalog.change(operation_rules.enter_phase, operation, phase)
+
+        failure: ServingError
+        try:
+            async with self._places:
+                deployed, warnings = await self._deployment.deploy(version, enter_phase)
+            await self._catalog.change(version_rules.finish_create, operation, deployed, warnings)
+        except ServingError as error:
+            failure = error
+        except asyncio.CancelledError as error:
+            if error.args != (_CANCELLED,):
+                raise  # the server stops
+            failure = Cancelled("The operation was cancelled.")
+        except Exception as error:
+            logger.exception("%s failed", operation)
+            failure = Internal(f"{type(error).__name__}: {error}")
+        else:
+            logger.info("%s is ready", version.name)
+            return
+        logger.warning("%s failed: %s", version.name, failure.message)
+        await self._deployment.stop(version)
+        await self._catalog.change(version_rules.fail_create, operation, failure)
+
+
+_CANCELLED = "cancelled by request"

@@ -1,0 +1,123 @@
+"""What the server remembers: resources with what only the server knows about them.
+
+A `State` is immutable; a rule works on a `Draft` of it, and the draft's changes are what the store writes.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from serving.names import ModelName, VersionName
+from serving.resources import Model, Operation, Version
+
+
+class ModelRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A model; `default` is the id of its default version, "" while it has none."""
+
+    name: ModelName
+    model: Model
+    default: str = ""
+
+
+class Deployed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What creating a version found out, so that later starts need not.
+
+    `merge` holds for the libraries that `fingerprint` names.
+    """
+
+    model_dir: str
+    packages: tuple[str, ...] = ()
+    framework: str = ""
+    merge: bool = False
+    fingerprint: str = ""
+
+
+class VersionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A version; `uid` tells it from an earlier version of the same name."""
+
+    name: VersionName
+    uid: str
+    version: Version
+    deployed: Deployed | None = None
+
+
+class OperationRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An operation and the version it works on, if any."""
+
+    name: str
+    project: str
+    operation: Operation
+    target: VersionName | None = None
+
+
+Record = ModelRecord | VersionRecord | OperationRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """The time of a change, and random bits (16 hex digits) for new uids and etags."""
+
+    now: datetime.datetime
+    token: str
+
+    @property
+    def etag(self) -> str:
+        """A new etag."""
+        return base64.b64encode(bytes.fromhex(self.token)).decode()
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Everything, by full resource name."""
+
+    models: Mapping[ModelName, ModelRecord] = field(default_factory=dict)
+    versions: Mapping[VersionName, VersionRecord] = field(default_factory=dict)
+    operations: Mapping[str, OperationRecord] = field(default_factory=dict)
+
+
+class Draft:
+    """A state being changed.
+
+    `changes` maps (table, name) to the new record, or to None where it goes.
+    """
+
+    def __init__(self, state: State) -> None:
+        self.models = dict(state.models)
+        self.versions = dict(state.versions)
+        self.operations = dict(state.operations)
+        self.changes: dict[tuple[str, str], Record | None] = {}
+
+    def put(self, record: Record) -> None:
+        """Add or replace a record."""
+        kind, table = self._table(type(record))
+        table[record.name] = record
+        self.changes[kind, str(record.name)] = record
+
+    def delete(self, record: Record) -> None:
+        """Remove a record."""
+        kind, table = self._table(type(record))
+        del table[record.name]
+        self.changes[kind, str(record.name)] = None
+
+    def finished(self) -> State:
+        """The state with the changes in it."""
+        return State(self.models, self.versions, self.operations)
+
+    def _table(self, kind: type[Record]) -> tuple[str, Any]:
+        tables: dict[type, tuple[str, Any]] = {
+            ModelRecord: ("models", self.models),
+            VersionRecord: ("versions", self.versions),
+            OperationRecord: ("operations", self.operations),
+        }
+        return tables[kind]
+
+
+def versions_of(state: State | Draft, model: ModelName) -> list[VersionRecord]:
+    """The versions of a model, by name."""
+    return [state.versions[name] for name in sorted(state.versions) if name.parent == model]

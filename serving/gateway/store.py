@@ -1,0 +1,101 @@
+"""Where records are kept: SQLite through SQLAlchemy Core, one JSON document per record.
+
+All calls are blocking and belong on one thread, the writer's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+import sqlalchemy as sa
+
+from serving.errors import FailedPrecondition
+from serving.gateway.records import ModelRecord, OperationRecord, Record, State, VersionRecord
+
+Changes = Mapping[tuple[str, str], Record | None]
+K = TypeVar("K", bound=msgspec.Struct)
+
+SCHEMA_VERSION = 1
+
+_metadata = sa.MetaData()
+
+
+def _table(name: str) -> sa.Table:
+    return sa.Table(
+        name,
+        _metadata,
+        sa.Column("name", sa.Text, primary_key=True),
+        sa.Column("document", sa.LargeBinary, nullable=False),
+    )
+
+
+_TABLES = {name: _table(name) for name in ("models", "versions", "operations")}
+
+
+class Store(Protocol):
+    """Keeps records over restarts."""
+
+    def load(self) -> State:
+        """Everything that was committed."""
+
+    def commit(self, changes: Changes) -> None:
+        """Write all changes or, when it raises, none."""
+
+    def close(self) -> None:
+        """Release the store."""
+
+
+class SqlStore:
+    """A store in one SQLite file. What `commit` returned from survives a kill of the process."""
+
+    def __init__(self, file: Path) -> None:
+        self._engine = sa.create_engine(f"sqlite:///{file}")
+        sa.event.listen(self._engine, "connect", _prepare_connection)
+        with self._engine.begin() as connection:
+            found = connection.execute(sa.text("PRAGMA user_version")).scalar_one()
+            if found not in (0, SCHEMA_VERSION):
+                raise FailedPrecondition(
+                    f"{file} was written by another version of Pilotlight (schema {found}, this one knows "
+                    f"{SCHEMA_VERSION}). Use that version, or another --state-dir."
+                )
+            _metadata.create_all(connection)
+            connection.execute(sa.text(f"PRAGMA user_version = {SCHEMA_VERSION}"))
+
+    def load(self) -> State:
+        """Everything that was committed."""
+        models = self._read("models", ModelRecord)
+        versions = self._read("versions", VersionRecord)
+        operations = self._read("operations", OperationRecord)
+        return State(
+            {record.name: record for record in models},
+            {record.name: record for record in versions},
+            {record.name: record for record in operations},
+        )
+
+    def commit(self, changes: Changes) -> None:
+        """Write all changes in one transaction."""
+        with self._engine.begin() as connection:
+            for (table, name), record in changes.items():
+                columns = _TABLES[table].c
+                connection.execute(sa.delete(_TABLES[table]).where(columns.name == name))
+                if record is not None:
+                    document = msgspec.json.encode(record)
+                    connection.execute(sa.insert(_TABLES[table]).values(name=name, document=document))
+
+    def close(self) -> None:
+        """Release the file."""
+        self._engine.dispose()
+
+    def _read(self, table: str, kind: type[K]) -> list[K]:
+        with self._engine.connect() as connection:
+            rows = connection.execute(sa.select(_TABLES[table].c.document))
+            return [msgspec.json.decode(row.document, type=kind) for row in rows]
+
+
+def _prepare_connection(connection: Any, _: object) -> None:
+    # Write-ahead log: a commit is one append; FULL: it is on disk when commit returns.
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=FULL")

@@ -1,0 +1,1 @@
+"""A node: one process that serves one version."""

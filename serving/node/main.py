@@ -1,0 +1,87 @@
+"""Runs one node until it is told to stop: in a pool's process, or alone on TCP or a unix socket."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from serving import http
+from serving.config import PredictSettings
+from serving.errors import ServingError
+from serving.node.app import Node, Report
+from serving.runtimes import Source
+
+logger = logging.getLogger(__name__)
+
+# The gateway keeps its connections for as long as the node lives.
+_FOREVER = 10 * 365 * 24 * 3600
+_KEEP_ALIVE = 75
+
+
+class NodeArguments(msgspec.Struct, frozen=True, kw_only=True):
+    """What the gateway tells a node it starts; `settings` are fields of PredictSettings."""
+
+    model_dir: str
+    framework: str = ""
+    prediction_class: str = ""
+    packages: tuple[str, ...] = ()
+    settings: dict[str, Any] = {}
+
+    def source(self, threads: int) -> Source:
+        """Where the runtime is loaded from."""
+        return Source(
+            model_dir=Path(self.model_dir),
+            framework=self.framework,
+            prediction_class=self.prediction_class,
+            packages=tuple(Path(package) for package in self.packages),
+            threads=threads,
+        )
+
+
+def start(
+    arguments: Mapping[str, Any], listener: socket.socket, report: Callable[[Mapping[str, Any]], None]
+) -> int:
+    """The entry of a pool's node: reports {"ready": ...} or {"failed": reason}; returns the exit code."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(message)s")
+    given = msgspec.convert(dict(arguments), NodeArguments)
+    settings = PredictSettings(**given.settings)
+    return http.run(
+        serve(
+            given.source(settings.threads),
+            settings,
+            listener,
+            keep_alive=_FOREVER,
+            on_ready=lambda ready: report({"ready": ready.to_dict()}),
+            on_failed=lambda error: report({"failed": error.message}),
+        )
+    )
+
+
+async def serve(
+    source: Source,
+    settings: PredictSettings,
+    listener: socket.socket,
+    *,
+    on_ready: Callable[[Report], None],
+    on_failed: Callable[[ServingError], None],
+    keep_alive: float = _KEEP_ALIVE,
+) -> int:
+    """Serve until SIGTERM (exit code 0) or until loading fails (exit code 1)."""
+    failed = asyncio.Event()
+
+    def stop(error: ServingError) -> None:
+        on_failed(error)
+        failed.set()
+        server.stop()
+
+    node = Node(source, settings, on_ready=on_ready, on_failed=stop)
+    server = http.make_server(node, keep_alive=keep_alive, drain=settings.request_timeout)
+    await server.serve(sockets=[listener])
+    return 1 if failed.is_set() else 0

@@ -1,0 +1,283 @@
+"""Models, versions and operations, and their way to and from wire JSON.
+
+Field names and types follow the discovery document `ml.v1.json`; a test holds the structs against it.
+Reading accepts camelCase and snake_case names, int64 as number or string, and drops nulls; writing omits
+fields at their default, as proto3 JSON does. Source: sections 2.1 and 7 of the AI Platform contract.
+"""
+
+from __future__ import annotations
+
+import datetime
+import enum
+import re
+import typing
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import msgspec
+
+from serving.errors import InvalidArgument
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+_SNAKE = re.compile(r"_([a-z0-9])")
+
+
+class Resource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """Base of everything that travels: immutable, every field optional, defaults omitted."""
+
+
+class MetricSpec(Resource, frozen=True):
+    """A target for the autoscaler, in percent."""
+
+    name: str = ""
+    target: int = 0
+
+
+class AutoScaling(Resource, frozen=True):
+    """Bounds for the number of nodes."""
+
+    max_nodes: int = 0
+    metrics: tuple[MetricSpec, ...] = ()
+    min_nodes: int = 0
+
+
+class ManualScaling(Resource, frozen=True):
+    """A fixed number of nodes."""
+
+    nodes: int = 0
+
+
+class RequestLoggingConfig(Resource, frozen=True):
+    """Where sampled requests are logged; `sampling_percentage` is a fraction from 0 to 1."""
+
+    bigquery_table_name: str = ""
+    sampling_percentage: float = 0.0
+
+
+class AcceleratorConfig(Resource, frozen=True):
+    """Accepted and echoed."""
+
+    count: str = ""
+    type: str = ""
+
+
+class EnvVar(Resource, frozen=True):
+    """Part of ContainerSpec."""
+
+    name: str = ""
+    value: str = ""
+
+
+class ContainerPort(Resource, frozen=True):
+    """Part of ContainerSpec."""
+
+    container_port: int = 0
+
+
+class ContainerSpec(Resource, frozen=True):
+    """A custom container."""
+
+    args: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    env: tuple[EnvVar, ...] = ()
+    image: str = ""
+    ports: tuple[ContainerPort, ...] = ()
+
+
+class RouteMap(Resource, frozen=True):
+    """The paths of a custom container."""
+
+    health: str = ""
+    predict: str = ""
+
+
+class IntegratedGradientsAttribution(Resource, frozen=True):
+    """Part of ExplanationConfig."""
+
+    num_integral_steps: int = 0
+
+
+class SampledShapleyAttribution(Resource, frozen=True):
+    """Part of ExplanationConfig."""
+
+    num_paths: int = 0
+
+
+class XraiAttribution(Resource, frozen=True):
+    """Part of ExplanationConfig."""
+
+    num_integral_steps: int = 0
+
+
+class ExplanationConfig(Resource, frozen=True):
+    """Accepted and echoed."""
+
+    integrated_gradients_attribution: IntegratedGradientsAttribution | None = None
+    sampled_shapley_attribution: SampledShapleyAttribution | None = None
+    xrai_attribution: XraiAttribution | None = None
+
+
+class VersionState(enum.StrEnum):
+    """CREATING, then READY or FAILED; from those DELETING. Published after the fact."""
+
+    READY = "READY"
+    CREATING = "CREATING"
+    FAILED = "FAILED"
+    DELETING = "DELETING"
+    UPDATING = "UPDATING"
+
+
+class Version(Resource, frozen=True):
+    """A deployed model directory. `name` is the bare id in requests, the full name in answers."""
+
+    accelerator_config: AcceleratorConfig | None = None
+    auto_scaling: AutoScaling | None = None
+    container: ContainerSpec | None = None
+    create_time: str = ""
+    deployment_uri: str = ""
+    description: str = ""
+    error_message: str = ""
+    etag: str = ""
+    explanation_config: ExplanationConfig | None = None
+    framework: str = ""
+    is_default: bool = False
+    labels: dict[str, str] = {}
+    last_migration_model_id: str = ""
+    last_migration_time: str = ""
+    last_use_time: str = ""
+    machine_type: str = ""
+    manual_scaling: ManualScaling | None = None
+    name: str = ""
+    package_uris: tuple[str, ...] = ()
+    prediction_class: str = ""
+    python_version: str = ""
+    request_logging_config: RequestLoggingConfig | None = None
+    routes: RouteMap | None = None
+    runtime_version: str = ""
+    service_account: str = ""
+    state: VersionState | None = None
+
+
+class Model(Resource, frozen=True):
+    """A container of versions, one of which is the default."""
+
+    default_version: Version | None = None
+    description: str = ""
+    etag: str = ""
+    labels: dict[str, str] = {}
+    name: str = ""
+    online_prediction_console_logging: bool = False
+    online_prediction_logging: bool = False
+    regions: tuple[str, ...] = ()
+
+
+class OperationMetadata(Resource, frozen=True):
+    """What an operation is about; `phase` and `warnings` are Pilotlight's own additions."""
+
+    create_time: str = ""
+    end_time: str = ""
+    is_cancellation_requested: bool = False
+    labels: dict[str, str] = {}
+    model_name: str = ""
+    operation_type: str = ""
+    phase: str = ""
+    start_time: str = ""
+    version: Version | None = None
+    warnings: tuple[str, ...] = ()
+
+
+class RpcStatus(Resource, frozen=True):
+    """google.rpc.Status."""
+
+    code: int = 0
+    message: str = ""
+
+
+class Operation(Resource, frozen=True):
+    """A long-running change. `done` is absent while it runs."""
+
+    name: str = ""
+    metadata: OperationMetadata = OperationMetadata()
+    done: bool = False
+    error: RpcStatus | None = None
+    response: dict[str, Any] = {}
+
+
+def from_wire(kind: type[T], value: Any, *, where: str = "") -> T:
+    """A resource from request JSON. Raises InvalidArgument naming the field at fault."""
+    if not isinstance(value, dict):
+        raise InvalidArgument(
+            f"Invalid JSON payload received. Expected an object for {where or kind.__name__}."
+        )
+    try:
+        return msgspec.convert(_normalise(kind, value, where), kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(f"Invalid value in the JSON payload: {error}") from error
+
+
+def to_wire(resource: Resource) -> dict[str, Any]:
+    """A resource as answers carry it."""
+    built: dict[str, Any] = msgspec.to_builtins(resource)
+    return built
+
+
+def operation_to_wire(operation: Operation) -> dict[str, Any]:
+    """An operation with the `@type` marks that typed clients look for."""
+    built = to_wire(operation)
+    built["metadata"] = {
+        "@type": "type.googleapis.com/google.cloud.ml.v1.OperationMetadata",
+        **to_wire(operation.metadata),
+    }
+    return built
+
+
+def timestamp(moment: datetime.datetime) -> str:
+    """RFC 3339 in UTC with `Z`, to the second."""
+    return moment.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def camel(name: str) -> str:
+    """The camelCase spelling of a snake_case name; camelCase stays."""
+    return _SNAKE.sub(lambda match: match[1].upper(), name)
+
+
+def _normalise(kind: type[msgspec.Struct], value: dict[str, Any], where: str) -> dict[str, Any]:
+    """Known names in camelCase, nulls dropped, nested resources likewise; anything unknown is refused."""
+    known = _fields(kind)
+    normal: dict[str, Any] = {}
+    for key, entry in value.items():
+        name = camel(key)
+        if name not in known:
+            place = f' at "{where}"' if where else ""
+            raise InvalidArgument(
+                f'Invalid JSON payload received. Unknown name "{key}"{place}: Cannot find field.'
+            )
+        if entry is not None:
+            normal[name] = _normalise_field(known[name], entry, f"{where}.{name}" if where else name)
+    return normal
+
+
+def _normalise_field(nested: type[msgspec.Struct] | None, entry: Any, where: str) -> Any:
+    if nested is None:
+        return str(entry) if isinstance(entry, int) and where.endswith("acceleratorConfig.count") else entry
+    if isinstance(entry, list):
+        return [
+            _normalise(nested, item, f"{where}[{index}]") if isinstance(item, dict) else item
+            for index, item in enumerate(entry)
+        ]
+    return _normalise(nested, entry, where) if isinstance(entry, dict) else entry
+
+
+@lru_cache
+def _fields(kind: type[msgspec.Struct]) -> dict[str, type[msgspec.Struct] | None]:
+    """Wire names of a struct's fields, each with the struct it holds, if it holds any."""
+    hints = typing.get_type_hints(kind)
+    return {field.encode_name: _struct_in(hints[field.name]) for field in msgspec.structs.fields(kind)}
+
+
+def _struct_in(hint: Any) -> type[msgspec.Struct] | None:
+    if not typing.get_args(hint):
+        return hint if issubclass(hint, msgspec.Struct) else None
+    found = (_struct_in(argument) for argument in typing.get_args(hint) if argument is not Ellipsis)
+    return next((struct for struct in found if struct is not None), None)

@@ -1,0 +1,85 @@
+"""Raw ASGI for the hot path: read a body, write an answer. Gateway and node share it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from typing import Any
+
+import orjson
+
+from serving.errors import BodyTooLarge, Cancelled, ServingError, http_status, to_wire
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Headers = Sequence[tuple[bytes, bytes]]
+
+JSON = (b"content-type", b"application/json; charset=utf-8")
+
+
+async def read_body(receive: Receive, limit: int) -> bytes:
+    """The whole body. Raises BodyTooLarge past `limit` bytes and Cancelled when the client goes away."""
+    message = await receive()
+    body: bytes = message.get("body", b"")
+    if message.get("more_body"):
+        body = await _read_rest(body, receive, limit)
+    elif message["type"] == "http.disconnect":
+        raise Cancelled("The client closed the connection.")
+    if len(body) > limit:
+        raise too_large(limit)
+    return body
+
+
+async def _read_rest(first: bytes, receive: Receive, limit: int) -> bytes:
+    parts, size = [first], len(first)
+    more = True
+    while more:
+        if size > limit:
+            raise too_large(limit)
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Cancelled("The client closed the connection.")
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        more = message.get("more_body", False)
+    return b"".join(parts)
+
+
+def too_large(limit: int) -> BodyTooLarge:
+    """The error for a body over the limit."""
+    return BodyTooLarge(
+        f"Request payload size exceeds the limit: {limit} bytes (setting max_body_bytes). "
+        "Send fewer instances per request."
+    )
+
+
+async def send_json(send: Send, status: int, body: bytes, headers: Headers = ()) -> None:
+    """A complete JSON answer."""
+    await send(
+        {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [JSON, (b"content-length", b"%d" % len(body)), *headers],
+        }
+    )
+    await send({"type": "http.response.body", "body": body})
+
+
+async def send_error(send: Send, error: ServingError) -> None:
+    """An error in Google's structured form."""
+    await send_json(send, http_status(error), orjson.dumps(to_wire(error)), retry_headers(error))
+
+
+def retry_headers(error: ServingError) -> Headers:
+    """`Retry-After`, where trying again makes sense."""
+    if error.retry_after is None:
+        return ()
+    return ((b"retry-after", b"%d" % max(1, round(error.retry_after))),)
+
+
+def header(scope: Scope, name: bytes) -> bytes | None:
+    """The value of a request header; names are lower case."""
+    for key, value in scope["headers"]:
+        if key == name:
+            return bytes(value)
+    return None

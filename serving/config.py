@@ -22,6 +22,15 @@ MIB = 1 << 20
 
 T = TypeVar("T")
 
+# What frameworks must be told before they are imported: one thread per library unless a node raises it
+# (more are slower for small models, and their pools would be there before a fork), and no chatter.
+FRAMEWORK_ENVIRONMENT = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+}
+
 
 def setting(default: Any, text: str, *, minimum: float | None = None, choices: tuple[str, ...] = ()) -> Any:
     """One setting: its default, what it means in a sentence, and what values are allowed."""
@@ -175,3 +184,9 @@ def _convert(hint: Any, value: Any, source: str) -> Any:
 def process_environment() -> dict[str, str]:
     """The environment for processes that the server starts: its own, without its settings."""
     return {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+
+
+def prepare_frameworks() -> None:
+    """Tell this process's frameworks, before they are imported, what `FRAMEWORK_ENVIRONMENT` says."""
+    for name, value in FRAMEWORK_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import resource
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Generator
+from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -46,6 +48,7 @@ def make_server(app: App, *, keep_alive: float, drain: float) -> Server:
     `keep_alive` is how many seconds an idle connection stays open, `drain` how many requests in flight
     are given when the server stops.
     """
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     return Server(
         uvicorn.Config(
             app,
@@ -58,6 +61,7 @@ def make_server(app: App, *, keep_alive: float, drain: float) -> Server:
             date_header=False,
             backlog=BACKLOG,
             timeout_keep_alive=int(keep_alive),
+            proxy_headers=False,
             timeout_graceful_shutdown=max(1, int(drain)),
         )
     )
@@ -74,6 +78,21 @@ def listen_tcp(host: str, port: int) -> socket.socket:
         listener.close()
         raise Unavailable(
             f"Cannot listen on {host}:{port}: {error.strerror}. Choose another --port."
+        ) from error
+    listener.listen(BACKLOG)
+    return listener
+
+
+def listen_unix(path: Path) -> socket.socket:
+    """A listening unix socket. Raises Unavailable when the path cannot be had."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        path.unlink(missing_ok=True)
+        listener.bind(str(path))
+    except OSError as error:
+        listener.close()
+        raise Unavailable(
+            f"Cannot listen on the unix socket {path}: {error}. Choose another --uds."
         ) from error
     listener.listen(BACKLOG)
     return listener

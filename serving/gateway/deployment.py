@@ -6,7 +6,9 @@ import asyncio
 import dataclasses
 import importlib.metadata
 import json
+import os
 import shutil
+import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
@@ -17,7 +19,8 @@ import msgspec
 from autoscaler.activator import Activator
 from autoscaler.errors import RetiredError, StartFailedError
 from autoscaler.pools import Node, NodePool, NodeSpec
-from serving.config import PredictSettings, ServeConfig
+from serving import prepare
+from serving.config import FRAMEWORK_ENVIRONMENT, PredictSettings, ServeConfig
 from serving.errors import (
     Cancelled,
     FailedPrecondition,
@@ -34,9 +37,6 @@ NODE_ENTRY = "serving.node.main:start"
 
 _LIBRARIES = ("pilotlight", "numpy", "scikit-learn", "xgboost", "tensorflow")
 _LINE_LIMIT = 1 << 20
-# One thread per library unless a node raises it: more are slower for small models, and their pools
-# would be there before a fork. OpenBLAS must be told before it is imported.
-_ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1")
 
 EnterPhase = Callable[[str], Awaitable[None]]
 
@@ -69,8 +69,7 @@ class Deployment:
             },
             environment={
                 **self._environment,
-                **_ONE_THREAD,
-                "TF_CPP_MIN_LOG_LEVEL": "3",
+                **FRAMEWORK_ENVIRONMENT,
                 "PYTHONUNBUFFERED": "1",
                 "create_version_request": _create_version_request(record),
             },
@@ -87,13 +86,13 @@ class Deployment:
         """
         prepared = await self._prepare(record, enter_phase)
         await enter_phase("LOADING")
-        deployed = Deployed(model_dir=prepared["model_dir"], packages=tuple(prepared["packages"]))
+        deployed = Deployed(model_dir=prepared.model_dir, packages=prepared.packages)
         spec = self.spec(msgspec.structs.replace(record, deployed=deployed))
         report = await self._first_report(spec)
         deployed = msgspec.structs.replace(
             deployed, framework=report["framework"], merge=report["merge"], fingerprint=fingerprint()
         )
-        return deployed, (*prepared["warnings"], *report["warnings"])
+        return deployed, (*prepared.warnings, *report["warnings"])
 
     async def remove(self, record: VersionRecord) -> None:
         """Stop a version's nodes and delete its files. Requests in flight finish."""
@@ -120,15 +119,15 @@ class Deployment:
             settings["merge_requests"] = "on" if deployed.merge else "off"
         return settings
 
-    async def _prepare(self, record: VersionRecord, enter_phase: EnterPhase) -> dict[str, Any]:
+    async def _prepare(self, record: VersionRecord, enter_phase: EnterPhase) -> prepare.Prepared:
         """Run `python -m serving.prepare`; its last word is the result or the reason it failed."""
-        request = {
-            "deployment_uri": record.version.deployment_uri,
-            "package_uris": record.version.package_uris,
-            "destination": str(self._folder / record.uid),
-            "cache_dir": str(self._config.state_dir / "cache"),
-            "cache_bytes": self._config.cache_bytes,
-        }
+        request = prepare.Request(
+            deployment_uri=record.version.deployment_uri,
+            package_uris=record.version.package_uris,
+            destination=str(self._folder / record.uid),
+            cache_dir=str(self._config.state_dir / "cache"),
+            cache_bytes=self._config.cache_bytes,
+        )
         child = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "serving.prepare",
             stdin=asyncio.subprocess.PIPE,
@@ -139,24 +138,23 @@ class Deployment:
         )  # fmt: skip
         if child.stdin is None or child.stdout is None:
             raise Internal("The preparing process has no pipes.")
-        last: dict[str, Any] = {}
+        last = prepare.Report()
         try:
-            child.stdin.write(json.dumps(request).encode())
+            child.stdin.write(msgspec.json.encode(request))
             child.stdin.close()
             while line := await child.stdout.readline():
-                last = json.loads(line)
-                if "phase" in last:
-                    await enter_phase(last["phase"])
+                last = msgspec.json.decode(line, type=prepare.Report)
+                if last.phase is not None:
+                    await enter_phase(last.phase)
             code = await child.wait()
         finally:
             if child.returncode is None:
-                child.kill()
-        if "done" in last:
-            done: dict[str, Any] = last["done"]
-            return done
-        if "failed" in last:
-            raise _error(last["failed"]["status"], last["failed"]["message"])
-        raise Internal(f"Preparing the version ended with exit code {code} and without a word.")
+                os.killpg(child.pid, signal.SIGKILL)  # with pip, if it is at work
+        if last.failed is not None:
+            raise _error(last.failed)
+        if last.done is None:
+            raise Internal(f"Preparing the version ended with exit code {code} and without a word.")
+        return last.done
 
     async def _first_report(self, spec: NodeSpec) -> Mapping[str, Any]:
         async def forever(granted: asyncio.Future[Node]) -> Node:
@@ -198,8 +196,6 @@ def fingerprint() -> str:
     return " ".join(found)
 
 
-def _error(status: str, message: str) -> ServingError:
-    kinds: tuple[type[ServingError], ...] = (
-        InvalidArgument, NotFound, PermissionDenied, FailedPrecondition, Unavailable, Cancelled,
-    )  # fmt: skip
-    return next((kind for kind in kinds if kind.status == status), Internal)(message)
+def _error(failed: prepare.Failed) -> ServingError:
+    kinds = (InvalidArgument, NotFound, PermissionDenied, FailedPrecondition, Unavailable)
+    return next((kind for kind in kinds if kind.status == failed.status), Internal)(failed.message)

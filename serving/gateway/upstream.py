@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import cast
 
 import httptools
 
@@ -53,9 +54,9 @@ class _Connection(asyncio.Protocol):
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if isinstance(transport, asyncio.Transport):
-            self.transport = transport
-            self.open = True
+        # uvloop's transports are no subclass of asyncio's.
+        self.transport = cast(asyncio.Transport, transport)
+        self.open = True
 
     def data_received(self, data: bytes) -> None:
         try:

@@ -1,0 +1,64 @@
+"""Turns a settings class of `serving.config` into command-line flags, so that no setting is named twice."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from serving import config
+
+T = TypeVar("T")
+
+
+def with_settings(kind: type[T]) -> Callable[[Callable[[T], int]], Callable[..., None]]:
+    """Give a command one flag per setting, and `--config`; it is called with the settings.
+
+    Its result is the exit code.
+    """
+
+    def decorate(command: Callable[[T], int]) -> Callable[..., None]:
+        def run(**flags: Any) -> None:
+            file = flags.pop("config")
+            raise typer.Exit(command(config.load(kind, flags, file)))
+
+        run.__doc__ = command.__doc__
+        run.__name__ = command.__name__
+        run.__signature__ = inspect.Signature([*_parameters(kind), _CONFIG])  # type: ignore[attr-defined]
+        return run
+
+    return decorate
+
+
+def _parameters(kind: type[Any]) -> list[inspect.Parameter]:
+    hints = typing.get_type_hints(kind)
+    return [_parameter(field, hints[field.name]) for field in dataclasses.fields(kind)]
+
+
+def _parameter(field: dataclasses.Field[Any], hint: Any) -> inspect.Parameter:
+    """A flag without default: what is not typed may come from elsewhere."""
+    text = field.metadata["help"]
+    if field.default != "":
+        text += f" [default: {field.default}]"
+    flag = config.flag(field.name)
+    declaration = f"{flag}/--no-{flag[2:]}" if hint is bool else flag
+    option = typer.Option(declaration, help=text, show_default=False)
+    return inspect.Parameter(
+        field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[hint | None, option]
+    )
+
+
+_CONFIG = inspect.Parameter(
+    "config",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=None,
+    annotation=Annotated[
+        Path | None,
+        typer.Option("--config", help="YAML file with any of these settings.", show_default=False),
+    ],
+)

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from serving.node.probe import judge_merging, warm
+from serving.runtimes import Array, Form
+from serving.runtimes.instances import Batch
+
+
+@dataclass
+class Fake:
+    """A runtime whose answer may depend on how many rows it is given."""
+
+    drift: float = 0.0
+    from_rows: int = 0
+    mergeable: bool = True
+    exact: bool = False
+    framework: str = "FAKE"
+    warnings: tuple[str, ...] = ()
+    calls: int = 0
+
+    def form(self, parameters: Mapping[str, Any]) -> Form:
+        return Array(1, nullable=False)
+
+    def predict(self, instances: Any, **parameters: Any) -> Batch:
+        self.calls += 1
+        many = len(instances) >= self.from_rows > 0
+        answer: Batch = instances[:, 0] + (self.drift if many else 0.0)
+        return answer
+
+    def samples(self, count: int) -> Batch | None:
+        return np.linspace(1.0, 2.0, count)[:, None]
+
+    def warmup_requests(self) -> list[tuple[Batch, dict[str, Any]]]:
+        return []
+
+
+ULP = float(np.spacing(2.0))
+
+
+@pytest.mark.parametrize(
+    ("runtime", "merge"),
+    [
+        (Fake(), True),
+        (Fake(mergeable=False), False),
+        (Fake(drift=3 * ULP, from_rows=3), True),  # within 4 units in the last place
+        (Fake(drift=1e-3, from_rows=64), True),  # the library itself differs by as much, but not for 32 rows
+        (Fake(drift=3 * ULP, from_rows=3, exact=True), False),  # labels and trees must not move at all
+    ],
+)
+def test_merging_is_allowed_only_within_the_rule_of_equality(runtime: Fake, merge: bool) -> None:
+    """Identical where exact, else no further apart than the library is from itself."""
+    assert judge_merging(runtime).merge is merge
+
+
+def test_rows_that_influence_each_other_are_found_out() -> None:
+    """A model that normalises over its batch is not merged."""
+
+    class Batchwise(Fake):
+        def predict(self, instances: Any, **parameters: Any) -> Batch:
+            answer: Batch = instances[:, 0] * (2.0 if len(instances) in (3, 7, 32) else 1.0)
+            return answer
+
+    verdict = judge_merging(Batchwise())
+
+    assert not verdict.merge
+    assert "3 rows are predicted together" in verdict.reason
+
+
+def test_a_model_that_refuses_made_up_rows_is_neither_merged_nor_broken() -> None:
+    """Made-up rows may be refused; that is a reason, not a failure."""
+
+    class Picky(Fake):
+        def predict(self, instances: Any, **parameters: Any) -> Batch:
+            raise ValueError("not these")
+
+    assert judge_merging(Picky()).reason == "trying it failed: not these"
+    assert warm(Picky(), (1,)) is None
+
+
+def test_recorded_requests_are_preferred_for_warming() -> None:
+    """With recorded warm-up requests nothing is made up."""
+
+    class Recorded(Fake):
+        def warmup_requests(self) -> list[tuple[Batch, dict[str, Any]]]:
+            return [(np.array([[1.0]]), {})] * 3
+
+    runtime = Recorded()
+
+    assert warm(runtime, (1, 64)) is not None
+    assert runtime.calls == 3

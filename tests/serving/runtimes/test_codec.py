@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from serving.errors import InvalidInputs, InvalidOutputs
+from serving.runtimes import Array, Column, Columns, Form, Rows
+from serving.runtimes.codec import Decoder, encode
+from serving.runtimes.instances import Batch
+
+PADDING = " " * 512  # makes a body long enough for the dense way
+FLOAT = np.dtype(np.float32)
+INT = np.dtype(np.int32)
+BYTES = np.dtype(object)
+
+
+def decode(body: Any, form: Form) -> tuple[Batch, dict[str, Any]]:
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return Decoder().decode(raw, lambda _: form)
+
+
+def one(dtype: np.dtype[Any], *shape: int | None, name: str = "x") -> Columns:
+    return Columns((Column(name, dtype, shape),))
+
+
+def refusal(body: Any, form: Form) -> str:
+    with pytest.raises(InvalidInputs) as caught:
+        decode(body, form)
+    return caught.value.detail
+
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+numbers = finite | st.integers(-(2**53), 2**53)
+
+
+@given(
+    st.integers(1, 4).flatmap(
+        lambda width: st.lists(st.lists(numbers, min_size=width, max_size=width), min_size=1, max_size=5)
+    )
+)
+@example([[0]])
+@example([[-0.0, 1e308]])
+@example([[2**53, 2**53 + 1]])
+def test_both_ways_give_what_numpy_makes_of_the_list(rows: list[list[float]]) -> None:
+    """The dense way, the plain way and np.array(list) agree to the bit and in dtype."""
+    body = json.dumps({"instances": rows})
+
+    short, _ = decode(body.encode(), Array(None, nullable=False))
+    long, _ = decode((body + PADDING).encode(), Array(None, nullable=False))
+
+    wanted = np.array(rows)
+    for got in (short, long):
+        assert isinstance(got, np.ndarray)
+        assert got.dtype == wanted.dtype
+        assert got.tobytes() == wanted.tobytes() or np.array_equal(got, wanted)
+
+
+@given(
+    st.recursive(numbers | st.none() | st.text(max_size=3) | st.booleans(), lambda x: st.lists(x, max_size=3))
+)
+def test_both_ways_agree_on_anything(value: Any) -> None:
+    """What the dense way does not take is refused or converted exactly as the plain way does it."""
+    body = json.dumps({"instances": [value], "signature_name": "s"})
+
+    def outcome(raw: str) -> Any:
+        try:
+            instances, parameters = decode(raw.encode(), Array(None, nullable=True))
+        except InvalidInputs as error:
+            return error.message
+        return np.array(instances, object).tolist(), parameters
+
+    assert repr(outcome(body)) == repr(outcome(body + PADDING))
+
+
+def test_image_rows_become_one_array_of_the_models_dtype() -> None:
+    """Nested numeric instances of a single-input signature arrive as one named column."""
+    image = np.arange(2 * 3 * 4 * 3).reshape(2, 3, 4, 3)
+
+    instances, parameters = decode(
+        json.dumps({"instances": image.tolist(), "signature_name": "s"}).encode(), one(FLOAT, 3, 4, 3)
+    )
+
+    assert isinstance(instances, dict)
+    assert parameters == {"signature_name": "s"}
+    assert instances["x"].dtype == np.float32
+    np.testing.assert_array_equal(instances["x"], image)
+
+
+def test_the_form_may_depend_on_the_parameters() -> None:
+    """The other fields of the body are known before the instances are parsed."""
+
+    def form_of(parameters: Mapping[str, Any]) -> Form:
+        assert parameters == {"signature_name": "b", "options": {"k": [1, 2]}}
+        return Rows()
+
+    body = {"instances": [[1.5] * 200], "signature_name": "b", "options": {"k": [1, 2]}}
+
+    instances, _ = Decoder().decode(json.dumps(body).encode(), form_of)
+
+    assert instances == body["instances"]
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [([[1, 2]], np.int64), ([[1, 2.0]], np.float64), ([[True, False]], np.bool_), ([[1, None]], np.float64)],
+)
+def test_dtype_follows_the_numbers(values: list[Any], dtype: type) -> None:
+    """All-integer bodies stay int64, null is NaN where the model takes it, booleans are left to numpy."""
+    instances, _ = decode({"instances": values}, Array(None, nullable=True))
+
+    assert np.array(instances).dtype == dtype
+
+
+def test_objects_pass_as_rows_where_welcome() -> None:
+    """A model with column names takes objects as they are."""
+    rows = [{"age": 3, "city": "x"}]
+
+    instances, _ = decode({"instances": rows}, Array(2, nullable=False, objects=True))
+
+    assert instances == rows
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"", "empty"),
+        (b"{", "not valid JSON"),
+        (b'{"instances": [[NaN]]}', "send null for a missing value"),
+        (b'{"instances": [[-Infinity]]}', "send null for a missing value"),
+        (b"\xff\xfe", "not valid JSON"),
+        (b"[1]", "must be a JSON object"),
+        (b"{}", 'no "instances"'),
+        (b'{"instances": 3}', "it is a number"),
+        (b'{"instances": []}', "empty list"),
+        (b'{"instances": ' + b"[" * 5000 + b"]" * 5000 + b"}", "nested too deeply"),
+    ],
+)
+@pytest.mark.parametrize("padding", ["", PADDING])
+def test_bad_bodies_are_refused_in_words(body: bytes, said: str, padding: str) -> None:
+    """Whatever is wrong with a body is said, on either way."""
+    assert said in refusal(body + padding.encode() if body else body, Array(2, nullable=False))
+
+
+@pytest.mark.parametrize(
+    ("instances", "said"),
+    [
+        ([[1, 2, 3]], "Instance 0 has 3 values; the model expects 2"),
+        ([[1, 2], [1]], "Instance 1 has 1 values; the model expects 2"),
+        ([1, 2], "Instance 0 is a number; expected a list of 2 numbers"),
+        ([[1, "a"]], "Instance 0, value 1 is a string; expected a number"),
+        ([[1, None]], "Instance 0, value 1 is null; this model does not take missing values"),
+        ([[1, [2]]], "Instance 0, value 1 is a list; expected a number"),
+        ([{"a": 1}], "Instance 0 is an object"),
+    ],
+)
+def test_bad_rows_are_named(instances: Any, said: str) -> None:
+    """The instance, the place in it, what was expected and what came."""
+    assert said in refusal({"instances": instances}, Array(2, nullable=False))
+
+
+def test_ragged_rows_are_named_where_any_width_will_do() -> None:
+    """Without a known width, rows must still agree."""
+    assert "Instance 1 has 1 values, instance 0 has 2" in refusal(
+        {"instances": [[1, 2], [1]]}, Array(None, nullable=False)
+    )
+
+
+TWO = Columns((Column("a", FLOAT, ()), Column("s", BYTES, ())))
+
+
+@pytest.mark.parametrize(
+    ("instances", "form", "said"),
+    [
+        ([{"b": [1]}], one(FLOAT, 1), "Expected tensor name: x, got tensor name: ['b']"),
+        ([[1, 2]], one(FLOAT, 3), "Input x expects shape [3] per instance, got shape [2]"),
+        ([[1, 2], [1]], one(FLOAT, None), "the instances differ in shape"),
+        ([["a", "b"]], one(FLOAT, 2), "Instance 0: input x takes numbers (float32), got a string ('a')"),
+        ([[None]], one(FLOAT, 1), "got null"),
+        ([[True]], one(FLOAT, 1), "got a boolean"),
+        ([[1.5]], one(INT, 1), "takes integers (int32), got a number (1.5)"),
+        ([[2**40]], one(INT, 1), "out of the range of int32"),
+        ([3], one(BYTES), "takes strings"),
+        ([{"b64": "%%"}], one(BYTES), "invalid base64"),
+        ([["a"], ["b", "c"]], one(BYTES, None), "the instances differ in shape"),
+        ([1], TWO, "the model has several inputs"),
+        ([{"a": 1, "s": "x", "z": 1}], TWO, "Unexpected tensor name: z"),
+        (
+            [{"a": 1, "s": "x"}, {"a": 1}],
+            TWO,
+            "Input s was missing in at least one input instance (instance 1)",
+        ),
+    ],
+)
+def test_bad_columns_are_named(instances: Any, form: Form, said: str) -> None:
+    """The contract's sentences for tensors that do not fit."""
+    assert said in refusal({"instances": instances}, form)
+
+
+def test_strings_and_base64_become_bytes() -> None:
+    """Text is UTF-8, {"b64"} is decoded at any depth, rows become columns."""
+    rows = [{"a": 1, "s": "é"}, {"a": 2.5, "s": {"b64": "AP8="}}]
+
+    instances, _ = decode({"instances": rows}, TWO)
+
+    assert isinstance(instances, dict)
+    np.testing.assert_array_equal(instances["a"], np.array([1, 2.5], np.float32))
+    assert instances["s"].tolist() == ["é".encode(), b"\x00\xff"]
+
+
+@pytest.mark.parametrize("value", ["abc", {"x": "abc"}, {"b64": "YWJj"}])
+def test_one_string_input_takes_bare_named_and_base64_values(value: Any) -> None:
+    """A single input may be given bare or by name."""
+    instances, _ = decode({"instances": [value]}, one(BYTES))
+
+    assert isinstance(instances, dict)
+    assert instances["x"].tolist() == [b"abc"]
+
+
+@pytest.mark.parametrize(
+    ("predictions", "wanted"),
+    [
+        (np.array([1, 2]), [1, 2]),
+        (np.array([0.1], np.float32), [float(np.float32(0.1))]),
+        (np.array([[0.5, 1.5]]), [[0.5, 1.5]]),
+        (np.array(["a", "b"]), ["a", "b"]),
+        (np.array(["a", None], object), ["a", None]),
+        (np.array([[1.0, 2.0], [3.0, 4.0]]).T, [[1.0, 3.0], [2.0, 4.0]]),
+        (np.array([True]), [True]),
+        ([{"k": np.float64(1.5), 3: [1]}], [{"k": 1.5, "3": [1]}]),
+        ([math.nan, math.inf, 1.0], [None, None, 1.0]),
+        (np.array([math.nan, -math.inf]), [None, None]),
+        (
+            {"p": np.array([[1.0], [2.0]], np.float32), "c": np.array([b"x", b"y"], object)},
+            [{"p": [1.0], "c": "x"}, {"p": [2.0], "c": "y"}],
+        ),
+        ({"i_bytes": np.array([b"\xff"], object)}, [{"i_bytes": {"b64": "/w=="}}]),
+        ({"n": np.array([7], np.int64)}, [{"n": 7}]),
+    ],
+)
+def test_predictions_as_json(predictions: Batch, wanted: Any) -> None:
+    """Arrays as tolist() gives them, exact; NaN and infinities as null; named outputs as objects."""
+    assert json.loads(encode(predictions)) == {"predictions": wanted}
+
+
+@pytest.mark.parametrize("predictions", [[object()], [2**70], {"s": np.array([b"\xff"], object)}])
+def test_predictions_that_json_cannot_carry(predictions: Batch) -> None:
+    """An answer that cannot be written is the model's fault, and said so."""
+    with pytest.raises(InvalidOutputs):
+        encode(predictions)

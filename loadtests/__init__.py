@@ -1,0 +1,1 @@
+"""Load tests: they speak HTTP from outside and import nothing of the server."""

@@ -1,0 +1,16 @@
+"""Folders with installed user packages, as places to import from."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+
+def use_packages(packages: Iterable[Path]) -> None:
+    """Let user packages be imported, after everything the server itself has, so they cannot shadow it."""
+    for folder in map(str, packages):
+        if folder not in sys.path:
+            sys.path.append(folder)
+    importlib.invalidate_caches()

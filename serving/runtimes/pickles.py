@@ -1,0 +1,269 @@
+"""Reading a model from a joblib or pickle file, and saying what to do when that fails.
+
+Unpickling runs code of the file: whoever may create a version may run code. That is what serving a
+pickled model means, and why nothing here tries to sandbox it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import mmap
+import pickle
+import re
+import sys
+import types
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+
+from serving.errors import LoadFailed
+from serving.runtimes.detect import content, first_class
+from serving.runtimes.packages import use_packages
+
+_OTHER_FORMATS = {
+    b"version https://git-lfs": "a Git LFS pointer, not the file itself: run git lfs pull and upload again",
+    b"\x89HDF": "an HDF5 file, most likely of Keras",
+    b"PK\x03\x04": "a zip archive, most likely of PyTorch, Keras or numpy",
+    b"binf": "an XGBoost model written by save_model: name it model.bst",
+    b"{": "a JSON file",
+    b"<": "an HTML or XML file",
+}
+_COMPRESSED = (b"\x1f\x8b", b"BZ", b"\xfd7zXZ", b"\x5d\x00", b"\x04\x22\x4d\x18", b"x", b"ZF")
+_DISTRIBUTIONS = {"sklearn": "scikit-learn"}
+_PACKAGE_IT = "Package it and name the archive in packageUris."
+_WARNINGS_KEPT = 5
+_SCANNED_WHOLE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """An unpickled object, what its libraries warned of while it was read, and all `parts` of it."""
+
+    model: Any
+    warnings: tuple[str, ...]
+    parts: tuple[Any, ...]
+
+
+def load(file: Path, packages: Iterable[Path] = ()) -> Loaded:
+    """Read the model of a joblib or pickle file. Raises LoadFailed with the reason and the ways out."""
+    use_packages(packages)
+    if not file.stat().st_size:
+        raise LoadFailed(f"{file.name} is empty: upload it again.")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            model = _read(file)
+        except (Exception, SystemExit) as error:
+            raise LoadFailed(_reason(file, error)) from error
+    inside = tuple(parts(model))
+    _fill_in(inside)
+    return Loaded(model, texts(caught), inside)
+
+
+def _read(file: Path) -> Any:
+    if _written_by_joblib(file):
+        return joblib.load(file)
+    with file.open("rb") as stream:
+        # joblib reads such files too, but with an unpickler in Python, many times slower on big dictionaries.
+        return pickle.load(stream)
+
+
+def _written_by_joblib(file: Path) -> bool:
+    with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return data[:6].startswith(_COMPRESSED) or data.find(b"joblib.numpy_pickle") >= 0
+
+
+def _fill_in(inside: Iterable[Any]) -> None:
+    for part in inside:
+        if type(part).__name__ == "LinearRegression" and "positive" not in vars(part):
+            part.positive = False  # a parameter since scikit-learn 0.24
+
+
+# What was warned of.
+
+
+def texts(caught: Iterable[warnings.WarningMessage]) -> tuple[str, ...]:
+    """Recorded warnings as sentences for a user, each once. Those meant for developers are left out."""
+    texts = [_text(one.message) for one in caught if not issubclass(one.category, DeprecationWarning)]
+    return tuple(dict.fromkeys(texts))[:_WARNINGS_KEPT]
+
+
+def _text(warning: Warning | str) -> str:
+    saved = getattr(warning, "original_sklearn_version", None)
+    if saved is None:
+        return " ".join(str(warning).split())
+    # One sentence for all the estimators of a model: each of them warns.
+    current = getattr(warning, "current_sklearn_version", "")
+    return (
+        f"The model was saved with scikit-learn {saved} and is served with {current}: "
+        "its answers may differ. Save it again with the version it is served with, or map its "
+        "runtime version to an interpreter that has the old one (serve --runtime VERSION=PYTHON)."
+    )
+
+
+# Why it failed.
+
+
+def _reason(file: Path, error: BaseException) -> str:
+    return f"{file.name}: {_needs(file, error) or _unreadable(file, error) or _unexpected(file, error)}"
+
+
+def _needs(file: Path, error: BaseException) -> str:
+    """The text for a module or a class that is not there, "" for other errors."""
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return _absent(file, f"module {error.name}", error.name, error)
+    lost = re.match(r"Can't get (?:local )?attribute '?(\S+?)'? on <module '([\w.]+)'", str(error))
+    if lost is None:
+        return ""
+    name, module = lost.groups()
+    if module in _names_of_main():
+        return (
+            f"it needs {name}, which was defined in the script that trained the model (__main__.{name}). "
+            f"Move it into a module of its own, save the model again from there. {_PACKAGE_IT}"
+        )
+    return _absent(file, f"{name} of module {module}", module, error)
+
+
+def _names_of_main() -> set[str]:
+    # Started with `python -m`, __main__ shows itself in messages under the name of its module.
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return {"__main__", spec.name} if spec else {"__main__"}
+
+
+def _absent(file: Path, what: str, module: str, error: BaseException) -> str:
+    root = module.partition(".")[0]
+    installed = _installed(root)
+    if installed:
+        return f"it needs {what}, which {installed} does not have. {_other_version(file, installed)}"
+    if _importable(root):
+        return f"it needs {what}, but your package does not have it ({error}). {_PACKAGE_IT}"
+    return f"it needs {what}, which is not installed here. {_PACKAGE_IT}"
+
+
+def _unreadable(file: Path, error: BaseException) -> str:
+    """The text for a file that is cut off or no pickle at all, "" for other errors."""
+    head = file.open("rb").read(64)
+    for start, what in _OTHER_FORMATS.items():
+        if head.startswith(start):
+            return f"this is not a pickle or joblib file but {what}."
+    if isinstance(error, UnicodeDecodeError):
+        return f"it seems to be written by Python 2 ({error}). Save the model again with Python 3."
+    if not head.startswith((b"\x80", *_COMPRESSED)) and not first_class(file):
+        return f"this is not a pickle or joblib file: it starts with {head[:8]!r}."
+    if _ran_out(error) or not _complete(file):
+        return f"the file is cut off after {file.stat().st_size} bytes ({error}): upload it again."
+    return ""
+
+
+def _ran_out(error: BaseException) -> bool:
+    ended = re.search("truncated|exhausted|ran out of input", str(error), re.IGNORECASE)
+    return isinstance(error, EOFError) or (isinstance(error, pickle.UnpicklingError) and ended is not None)
+
+
+def _complete(file: Path) -> bool:
+    try:
+        return content(file).endswith(pickle.STOP)
+    except Exception:
+        return False  # what was compressed cannot be unpacked to its end
+
+
+def _unexpected(file: Path, error: BaseException) -> str:
+    first_line = str(error).partition("\n")[0].rstrip(":")
+    text = f"{type(error).__name__}: {first_line}"
+    installed = _installed(first_class(file).partition(".")[0])
+    return f"{text}. {_other_version(file, installed)}" if installed else text
+
+
+def _other_version(file: Path, installed: str) -> str:
+    saved = _saved_with(file)
+    written = f"was saved with scikit-learn {saved}" if saved else "was saved with another version"
+    return (
+        f"The model probably {written}; this server has {installed}. "
+        f"Save it again with {installed}, or map its runtime version to an interpreter that has "
+        "the old version (serve --runtime VERSION=PYTHON)."
+    )
+
+
+def _saved_with(file: Path) -> str:
+    """The scikit-learn version an estimator's state carries, "" if none can be read."""
+    try:
+        data = content(file)
+    except Exception:
+        return ""
+    found = re.search(rb"_sklearn_version.{1,12}?(\d+\.\d+[\w.]*)", data, re.DOTALL)
+    return found[1].decode() if found else ""
+
+
+def _installed(root: str) -> str:
+    name = _DISTRIBUTIONS.get(root, root)
+    try:
+        return f"{name} {metadata.version(name)}" if name else ""
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _importable(root: str) -> bool:
+    return root in sys.modules or importlib.util.find_spec(root) is not None
+
+
+# Walking a model.
+
+_Function = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, np.ufunc, partial)
+_Plain = (str, bytes, int, float, type(None), np.generic, type)
+
+
+def parts(model: object) -> Iterator[object]:
+    """A model and every object and function that is part of it, at any depth, each once.
+
+    `get_params` would not do: it shows the estimators a user configured, while `predict` runs on
+    their fitted copies (`estimators_`), and it fails on objects of an older version.
+    """
+    seen: set[int] = set()
+    waiting = [model]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, _Plain) or id(part) in seen:
+            continue
+        seen.add(id(part))
+        if isinstance(part, _Function) or _has_state(part):
+            yield part
+        waiting += _inside(part)
+
+
+def _has_state(part: object) -> bool:
+    return isinstance(getattr(part, "__dict__", None), dict)
+
+
+def _inside(part: object) -> list[object]:
+    match part:
+        case partial():
+            return [part.func, *part.args, *part.keywords.values()]
+        case dict():
+            return _worth_a_look(list(part.values()))
+        case list() | tuple() | set() | frozenset():
+            return _worth_a_look(list(part))
+        case np.ndarray():
+            return _worth_a_look(part.ravel().tolist()) if part.dtype.hasobject else []
+    inside_library = root(part) in {"numpy", "scipy", "pandas"} or isinstance(part, _Function)
+    return list(vars(part).values()) if _has_state(part) and not inside_library else []
+
+
+def _worth_a_look(values: list[object]) -> list[object]:
+    # A vocabulary has a million numbers, and whoever holds that many of one kind holds nothing else.
+    plain = len(values) > _SCANNED_WHOLE and isinstance(values[0], _Plain)
+    return [] if plain else values
+
+
+def root(part: object) -> str:
+    """The top-level package of an object's class, or of a function."""
+    if isinstance(part, np.ufunc):
+        return "numpy"
+    owner = part if isinstance(part, _Function) and not isinstance(part, partial) else type(part)
+    return str(getattr(owner, "__module__", None) or "").partition(".")[0]

@@ -1,0 +1,199 @@
+"""XGBoost models: a Booster in `model.bst`, or an XGBoost object in `model.joblib` or `model.pkl`.
+
+A Booster is asked as `booster.predict(DMatrix(np.array(instances)))`. An object of XGBoost's scikit-learn
+interface (XGBClassifier and its relatives) is asked through its own `predict`, so that labels come out of a
+classifier: the contract calls `predict` of whatever was saved, and that object's takes no DMatrix.
+
+`model.bst` may be in any format XGBoost has written: the binary one of 1.x and 2.x, UBJSON, JSON, or a
+pickle, since people have saved all of them under this name. The content decides, not the name.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xgboost as xgb
+from numpy.typing import NDArray
+from sklearn.base import is_classifier
+from sklearn.exceptions import NotFittedError
+
+from serving.errors import InvalidInputs, InvalidOutputs, LoadFailed, ModelFailed
+from serving.runtimes import Array, Runtime, Source, frames, pickles
+from serving.runtimes.arguments import accepted, checked
+from serving.runtimes.detect import PICKLES, find_model, first_class
+from serving.runtimes.instances import Batch
+from serving.runtimes.pickles import root
+
+# The width is checked here and names are put in order here, so that plain rows can ask a model with names.
+_OURS = ("validate_features",)
+_NATIVE = (b"binf", b"{")
+
+
+class BoosterRuntime:
+    """A Booster, and what its scikit-learn sibling shares with it.
+
+    Rows are independent in every booster. Trees give a row the same bits in any company; gblinear's
+    products need not. Categories are sent as their codes: a saved model does not keep their names.
+    """
+
+    framework = "XGBOOST"
+    mergeable = True
+
+    def __init__(self, booster: Any, warnings: tuple[str, ...], threads: int) -> None:
+        booster.set_param({"nthread": threads})
+        self.warnings = warnings
+        self.exact = _kind(booster) != "gblinear"
+        self._booster = booster
+        self._threads = threads
+        self._names: list[str] = booster.feature_names or []
+        self._width: int | None = booster.num_features() or None
+        self._owner = "a Booster"
+        self._known = accepted(booster.predict, besides=_OURS)
+
+    def form(self, parameters: Mapping[str, Any]) -> Array:
+        """One array of the model's width, in which null is a missing value."""
+        self._arguments(parameters)
+        return Array(self._width, nullable=True, objects=bool(self._names))
+
+    def predict(self, instances: Any, **parameters: Any) -> Batch:
+        """What the model's own `predict` says, in the shape the library gives it."""
+        arguments = self._arguments(parameters)
+        array = self._array(instances)
+        try:
+            result = self._predicted(array, arguments)
+        except InvalidInputs:
+            raise
+        except Exception as error:
+            # The rows have been checked: what is still wrong is a parameter of the request, or the model.
+            blame = InvalidInputs if arguments else ModelFailed
+            raise blame(f"Exception during xgboost prediction: {_sentence(error)}") from error
+        return _checked(result, len(instances))
+
+    def samples(self, count: int) -> Batch | None:
+        """Numbers in the width of the model, None if it does not say."""
+        return frames.made_up(count, self._width) if self._width else None
+
+    def _arguments(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        given = {name: value for name, value in parameters.items() if name not in _OURS}
+        arguments = checked(given, self._known, self._owner)
+        if isinstance(arguments.get("iteration_range"), list):
+            arguments["iteration_range"] = tuple(arguments["iteration_range"])
+        return arguments
+
+    def _array(self, instances: Any) -> NDArray[Any]:
+        if frames.are_objects(instances):
+            instances = frames.in_order(instances, self._names)
+        try:
+            array = np.array(instances) if isinstance(instances, list) else np.asarray(instances)
+        except ValueError as error:
+            raise _no_matrix(error) from error
+        if array.ndim == 2 and self._width is not None and array.shape[1] != self._width:
+            raise InvalidInputs(
+                f"The instances have {array.shape[1]} values; the model expects {self._width}."
+            )
+        if array.dtype.kind not in "biufO" or array.ndim != 2:
+            raise InvalidInputs(
+                "Could not initialize DMatrix from inputs: each instance must be a list of numbers or nulls."
+            )
+        return array
+
+    def _predicted(self, array: NDArray[Any], arguments: dict[str, Any]) -> Any:
+        try:
+            matrix = xgb.DMatrix(array, nthread=self._threads)
+        except (ValueError, TypeError) as error:
+            raise _no_matrix(error) from error
+        return self._booster.predict(matrix, validate_features=False, **arguments)
+
+
+class EstimatorRuntime(BoosterRuntime):
+    """An object of XGBoost's scikit-learn interface."""
+
+    def __init__(self, estimator: Any, warnings: tuple[str, ...], threads: int) -> None:
+        super().__init__(_booster_of(estimator), warnings, threads)
+        estimator.n_jobs = threads
+        self.exact = self.exact or is_classifier(estimator)
+        self._estimator = estimator
+        self._owner = type(estimator).__name__
+        self._known = accepted(estimator.predict, besides=(*_OURS, "base_margin"))
+
+    def _predicted(self, array: NDArray[Any], arguments: dict[str, Any]) -> Any:
+        return self._estimator.predict(array, validate_features=False, **arguments)
+
+
+def load(source: Source) -> Runtime:
+    """Load an XGBoost model. Raises LoadFailed with a sentence that says what to do."""
+    file = find_model(source.model_dir, "XGBOOST")
+    if _is_native(file):
+        return _native(file, source.threads)
+    loaded = pickles.load(file, source.packages)
+    model = loaded.model
+    if isinstance(model, xgb.Booster):
+        return BoosterRuntime(model, loaded.warnings, source.threads)
+    if isinstance(model, xgb.XGBModel):
+        return EstimatorRuntime(model, loaded.warnings, source.threads)
+    name = f"{type(model).__module__}.{type(model).__name__}"
+    ways = (
+        "Set the framework to SCIKIT_LEARN, or leave it out."
+        if root(model) == "sklearn"
+        else (
+            "Save the Booster or the XGBoost estimator itself, or serve it with a custom prediction routine."
+        )
+    )
+    raise LoadFailed(f"{file.name} holds a {name}, which is not an XGBoost model. {ways}")
+
+
+def _is_native(file: Path) -> bool:
+    if file.name in PICKLES:
+        with file.open("rb") as stream:
+            return stream.read(4).startswith(_NATIVE)
+    return not first_class(file)
+
+
+def _native(file: Path, threads: int) -> BoosterRuntime:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            # From memory: given a path, XGBoost tells the format from the name.
+            booster = xgb.Booster(model_file=bytearray(file.read_bytes()))
+        except (xgb.core.XGBoostError, ValueError, TypeError) as error:
+            raise LoadFailed(
+                f"{file.name} is not a model that XGBoost {xgb.__version__} can read: {_sentence(error)}"
+            ) from error
+    return BoosterRuntime(booster, pickles.texts(caught), threads)
+
+
+def _booster_of(estimator: Any) -> Any:
+    try:
+        return estimator.get_booster()
+    except NotFittedError as error:
+        name = type(estimator).__name__
+        raise LoadFailed(f"The {name} is not fitted: call fit before saving it.") from error
+
+
+def _kind(booster: Any) -> str:
+    config = json.loads(booster.save_config())
+    return str(config["learner"]["gradient_booster"]["name"])
+
+
+def _no_matrix(error: Exception) -> InvalidInputs:
+    return InvalidInputs(f"Could not initialize DMatrix from inputs: {_sentence(error)}")
+
+
+def _sentence(error: Exception) -> str:
+    """XGBoost's message without its clock, source lines and native stack."""
+    text = str(error).partition("\nStack trace")[0].partition("\n\n")[0]
+    return re.sub(r"^\[[\d:]+\] \S+:\d+: ", "", text).strip()
+
+
+def _checked(result: Any, rows: int) -> Batch:
+    if not isinstance(result, np.ndarray) or not result.ndim:
+        raise InvalidOutputs(f"predict must return an array, not {type(result).__name__}.")
+    if len(result) != rows:
+        raise InvalidOutputs(f"predict returned {len(result)} predictions for {rows} instances.")
+    return result

@@ -1,0 +1,610 @@
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sklearn.base import BaseEstimator
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.cluster import DBSCAN, Birch, KMeans
+from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
+from sklearn.decomposition import NMF, PCA
+from sklearn.dummy import DummyClassifier
+from sklearn.ensemble import (
+    BaggingRegressor,
+    ExtraTreesRegressor,
+    GradientBoostingClassifier,
+    GradientBoostingRegressor,
+    HistGradientBoostingClassifier,
+    HistGradientBoostingRegressor,
+    IsolationForest,
+    RandomForestClassifier,
+    RandomForestRegressor,
+    StackingClassifier,
+    VotingRegressor,
+)
+from sklearn.feature_extraction import DictVectorizer
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
+from sklearn.mixture import GaussianMixture
+from sklearn.model_selection import GridSearchCV
+from sklearn.multioutput import MultiOutputClassifier
+from sklearn.naive_bayes import GaussianNB
+from sklearn.neighbors import KNeighborsClassifier, LocalOutlierFactor
+from sklearn.neural_network import MLPRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, MinMaxScaler, OneHotEncoder, StandardScaler
+from sklearn.svm import SVC, SVR
+from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
+from threadpoolctl import threadpool_info
+from xgboost import XGBClassifier
+
+from serving.errors import InvalidInputs, InvalidOutputs, LoadFailed, ModelFailed
+from serving.runtimes import Array, Rows, Runtime, Source
+from serving.runtimes.codec import Decoder
+from serving.runtimes.instances import count
+from serving.runtimes.sklearn import load
+
+RNG = np.random.default_rng(3)
+X = RNG.normal(size=(120, 4))
+X_INT = RNG.integers(-9, 9, size=(120, 4))
+X_NAN = np.where(RNG.random(X.shape) < 0.2, np.nan, X)
+LABELS = (X[:, 0] + X[:, 1] > 0).astype(int)
+NAMES = np.array(["no", "yes"])[LABELS]
+VALUES = X @ [1.0, -2.0, 0.5, 0.0] + RNG.normal(size=120) / 10
+FRAME = pd.DataFrame(X, columns=["a", "b", "c", "d"])
+PEOPLE = pd.DataFrame({"age": [3, 40, 25, 70] * 5, "city": ["x", "y", "z", "y"] * 5})
+TEXTS = ["good thing", "bad thing", "very good", "very bad"] * 4
+SENTIMENT = [1, 0, 1, 0] * 4
+
+
+def served(model: Any, folder: Path, **options: Any) -> Runtime:
+    joblib.dump(model, folder / "model.joblib")
+    return load(Source(folder, "SCIKIT_LEARN", **options))
+
+
+def answers(runtime: Runtime, instances: list[Any], **parameters: Any) -> Any:
+    """What a request would get, body included."""
+    body = json.dumps({"instances": instances, **parameters}).encode()
+    batch, others = Decoder().decode(body, runtime.form)
+    return runtime.predict(batch, **others)
+
+
+def assert_same_bits(one: Any, other: Any) -> None:
+    assert type(one) is type(other)
+    assert one.dtype == other.dtype and one.shape == other.shape
+    assert one.tolist() == other.tolist() if one.dtype.hasobject else one.tobytes() == other.tobytes()
+
+
+def clean(array: Any) -> list[Any]:
+    return [[None if value != value else value for value in row] for row in array.tolist()]
+
+
+# Estimator, exact, mergeable; all of them take one array.
+NUMERIC: dict[str, tuple[Callable[[], Any], bool, bool]] = {
+    "logistic": (lambda: LogisticRegression().fit(X, LABELS), True, True),
+    "logistic, string labels": (lambda: LogisticRegression().fit(X, NAMES), True, True),
+    "linear": (lambda: LinearRegression().fit(X, VALUES), False, True),
+    "linear, two targets": (lambda: LinearRegression().fit(X, np.c_[VALUES, X[:, 0]]), False, True),
+    "ridge": (lambda: Ridge().fit(X, VALUES), False, True),
+    "tree": (lambda: DecisionTreeRegressor().fit(X, VALUES), True, True),
+    "forest": (lambda: RandomForestClassifier(10, random_state=0, n_jobs=2).fit(X, NAMES), True, True),
+    "forest regressor": (lambda: RandomForestRegressor(10, random_state=0).fit(X, VALUES), True, True),
+    "extra trees, two targets": (
+        lambda: ExtraTreesRegressor(5, random_state=0).fit(X, np.c_[VALUES, X[:, 0]]),
+        True,
+        True,
+    ),
+    "gradient boosting": (lambda: GradientBoostingClassifier(n_estimators=10).fit(X, LABELS), True, True),
+    "gradient boosting regressor": (
+        lambda: GradientBoostingRegressor(n_estimators=10).fit(X, VALUES),
+        True,
+        True,
+    ),
+    "hist": (lambda: HistGradientBoostingClassifier(max_iter=10).fit(X, LABELS), True, True),
+    "hist regressor": (lambda: HistGradientBoostingRegressor(max_iter=10).fit(X, VALUES), True, True),
+    "svc": (lambda: SVC().fit(X, LABELS), True, True),
+    "svr": (lambda: SVR().fit(X, VALUES), False, True),
+    "neighbours": (lambda: KNeighborsClassifier().fit(X, NAMES), True, True),
+    "network": (
+        lambda: MLPRegressor(hidden_layer_sizes=(8,), max_iter=2000, tol=1e-2, random_state=0).fit(X, VALUES),
+        False,
+        True,
+    ),
+    "bayes": (lambda: GaussianNB().fit(X, LABELS), True, True),
+    "kmeans": (lambda: KMeans(3, random_state=0, n_init=1).fit(X), True, True),
+    "birch": (lambda: Birch(n_clusters=3).fit(X), True, True),
+    "mixture": (lambda: GaussianMixture(2, random_state=0).fit(X), True, True),
+    "isolation forest": (lambda: IsolationForest(n_estimators=10, random_state=0).fit(X), True, True),
+    "gaussian process": (lambda: GaussianProcessRegressor(alpha=1e-3).fit(X, VALUES), False, True),
+    "multi-output": (
+        lambda: MultiOutputClassifier(LogisticRegression()).fit(X, np.c_[LABELS, 1 - LABELS]),
+        True,
+        True,
+    ),
+    "scaled": (lambda: make_pipeline(StandardScaler(), LogisticRegression()).fit(X, NAMES), True, True),
+    "scaled, reduced": (
+        lambda: make_pipeline(MinMaxScaler(), "passthrough", PCA(2), Ridge()).fit(X, VALUES),
+        False,
+        True,
+    ),
+    "imputed": (lambda: make_pipeline(SimpleImputer(), LinearRegression()).fit(X_NAN, VALUES), False, True),
+    "searched": (
+        lambda: GridSearchCV(DecisionTreeClassifier(), {"max_depth": [2, 3]}, cv=2).fit(X, LABELS),
+        True,
+        True,
+    ),
+    "calibrated": (lambda: CalibratedClassifierCV(GaussianNB(), cv=2).fit(X, LABELS), True, True),
+    "calibrated, isotonic": (
+        lambda: CalibratedClassifierCV(GaussianNB(), method="isotonic", cv=2).fit(X, LABELS),
+        True,
+        True,
+    ),
+    "voting": (
+        lambda: VotingRegressor([("a", LinearRegression()), ("b", DecisionTreeRegressor())]).fit(X, VALUES),
+        False,
+        True,
+    ),
+    "stacking": (
+        lambda: StackingClassifier([("a", GaussianNB()), ("b", DecisionTreeClassifier())], cv=2).fit(
+            X, LABELS
+        ),
+        True,
+        True,
+    ),
+    "bagging": (lambda: BaggingRegressor(n_estimators=3, random_state=0).fit(X, VALUES), False, True),
+    "target": (
+        lambda: TransformedTargetRegressor(LinearRegression(), transformer=StandardScaler()).fit(X, VALUES),
+        False,
+        True,
+    ),
+    "outliers": (lambda: LocalOutlierFactor(novelty=True).fit(X), True, False),
+    "factors": (
+        lambda: make_pipeline(NMF(2, init="random", random_state=0, max_iter=2000), Ridge()).fit(
+            abs(X), VALUES
+        ),
+        False,
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NUMERIC)
+def test_numeric_models_take_an_array_and_answer_to_the_bit(name: str, tmp_path: Path) -> None:
+    """Known numeric models get one array and give what predict(list) gives, bit for bit."""
+    make, exact, mergeable = NUMERIC[name]
+    estimator = make()
+    runtime = served(estimator, tmp_path)
+    rows = (abs(X) if name == "factors" else X).tolist()
+    whole = (abs(X_INT) if name == "factors" else X_INT).tolist()
+
+    form = runtime.form({})
+    assert isinstance(form, Array) and form.width == 4 and not form.objects
+    for instances in (rows[:1], rows, whole[:1], whole):
+        assert_same_bits(answers(runtime, instances), estimator.predict(instances))
+    assert (runtime.framework, runtime.exact, runtime.mergeable) == ("SCIKIT_LEARN", exact, mergeable)
+    assert count(runtime.predict(runtime.samples(7))) == 7 if name != "factors" else True
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, (_, exact, mergeable) in NUMERIC.items() if exact and mergeable]
+)
+def test_exact_models_answer_alike_in_any_company(name: str, tmp_path: Path) -> None:
+    """Where regrouping must not change a bit, rows one by one give what they give together."""
+    runtime = served(NUMERIC[name][0](), tmp_path)
+
+    together = np.asarray(runtime.predict(X))
+    alone = np.concatenate([np.asarray(runtime.predict(row[None])) for row in X])
+
+    assert_same_bits(together, alone)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "nullable"),
+    [
+        (HistGradientBoostingClassifier(max_iter=10).fit(X_NAN, LABELS), True),
+        (make_pipeline(SimpleImputer(), LinearRegression()).fit(X_NAN, VALUES), True),
+        (
+            GridSearchCV(HistGradientBoostingRegressor(max_iter=5), {"max_depth": [2]}, cv=2).fit(
+                X_NAN, VALUES
+            ),
+            True,
+        ),
+        (LogisticRegression().fit(X, LABELS), False),
+        (SVC().fit(X, LABELS), False),
+    ],
+)
+def test_null_is_a_value_where_the_estimator_says_so(estimator: Any, nullable: bool, tmp_path: Path) -> None:
+    """The estimator's own tags decide whether null is read as NaN or refused."""
+    runtime = served(estimator, tmp_path)
+    form = runtime.form({})
+
+    assert isinstance(form, Array) and form.nullable is nullable
+    if nullable:
+        assert_same_bits(answers(runtime, clean(X_NAN)), estimator.predict(X_NAN))
+    else:
+        with pytest.raises(InvalidInputs, match="Instance 0, value 1 is null"):
+            answers(runtime, [[1.0, None, 0.0, 0.0]])
+
+
+def test_nan_the_last_step_refuses_is_the_clients_fault(tmp_path: Path) -> None:
+    """A scaler lets NaN through; the sentence of the step that refuses it reaches the client."""
+    runtime = served(make_pipeline(StandardScaler(), LogisticRegression()).fit(X, LABELS), tmp_path)
+
+    with pytest.raises(InvalidInputs, match="Input X contains NaN"):
+        answers(runtime, [[1.0, None, 0.0, 0.0]])
+
+
+@given(
+    rows=st.lists(
+        st.lists(st.one_of(st.integers(-(2**40), 2**40), st.floats(-1e30, 1e30)), min_size=4, max_size=4),
+        min_size=1,
+        max_size=40,
+    )
+)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_numbers_give_the_librarys_answer(rows: list[list[float]], tmp_path: Path) -> None:
+    """Integers, floats and mixtures of them mean to the array what they mean to predict(list)."""
+    estimator = DecisionTreeRegressor(random_state=0).fit(X, VALUES)
+    if not (tmp_path / "model.joblib").exists():
+        joblib.dump(estimator, tmp_path / "model.joblib")
+    runtime = load(Source(tmp_path))
+
+    assert_same_bits(answers(runtime, rows), estimator.predict(rows))
+
+
+def test_a_model_with_column_names_takes_lists_and_objects(tmp_path: Path) -> None:
+    """Lists are answered as predict(list), objects as predict(DataFrame), in any order of keys."""
+    estimator = make_pipeline(StandardScaler(), Ridge()).fit(FRAME, VALUES)
+    runtime = served(estimator, tmp_path)
+    objects = [dict(reversed(row.items())) for row in FRAME.to_dict("records")]
+
+    assert runtime.form({}) == Array(4, nullable=True, objects=True)
+    assert runtime.mergeable
+    assert_same_bits(answers(runtime, X.tolist()), estimator.predict(X))
+    assert_same_bits(answers(runtime, objects), estimator.predict(FRAME))
+
+
+@pytest.mark.parametrize(
+    ("instances", "message"),
+    [
+        ([{"age": 1, "city": "x"}, {"age": 1}], "Instance 1 has no 'city'. The model takes 'age', 'city'"),
+        (
+            [{"age": 1, "city": "x", "zip": 2}],
+            "Instance 0 has an unknown 'zip'. The model takes 'age', 'city'",
+        ),
+        ([{"age": 1, "city": "x"}, [1, "x"]], "Instance 1 is a list, but instance 0 is an object"),
+        ([[1, "x"], [1]], "Instance 1 has 1 values; the model expects 2: 'age', 'city'"),
+        (["x"], "Instance 0 is a string; expected an object or a list with 'age', 'city'"),
+        ([{"age": "old", "city": "x"}], "could not convert string to float: 'old'"),
+    ],
+)
+def test_rows_that_do_not_fit_the_columns_are_named(
+    instances: list[Any], message: str, tmp_path: Path
+) -> None:
+    """A missing or unknown column is an error that names the instance, the column and what is known."""
+    runtime = served(people(), tmp_path)
+
+    with pytest.raises(InvalidInputs) as caught:
+        answers(runtime, instances)
+
+    assert message in caught.value.detail
+
+
+def people() -> Any:
+    columns = ColumnTransformer(
+        [("n", StandardScaler(), ["age"]), ("c", OneHotEncoder(handle_unknown="ignore"), ["city"])]
+    )
+    return make_pipeline(columns, LogisticRegression()).fit(PEOPLE, [0, 1, 0, 1] * 5)
+
+
+def test_columns_picked_by_name_get_a_data_frame(tmp_path: Path) -> None:
+    """A ColumnTransformer over a data frame with strings is served from objects, and from lists too."""
+    estimator = people()
+    runtime = served(estimator, tmp_path)
+
+    assert runtime.form({}) == Rows()
+    assert not runtime.mergeable
+    assert runtime.samples(3) is None
+    assert_same_bits(answers(runtime, PEOPLE.to_dict("records")), estimator.predict(PEOPLE))
+    assert_same_bits(answers(runtime, PEOPLE.values.tolist()), estimator.predict(PEOPLE))
+
+
+def test_objects_need_a_model_with_column_names(tmp_path: Path) -> None:
+    """A model trained on an array says that it takes lists."""
+    runtime = served(LinearRegression().fit(X, VALUES), tmp_path)
+
+    with pytest.raises(InvalidInputs, match="without column names"):
+        runtime.predict([{"a": 1}])
+
+
+def test_text_pipelines_take_strings(tmp_path: Path) -> None:
+    """An instance of a text pipeline is a string; anything else is named."""
+    estimator = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(TEXTS, SENTIMENT)
+    runtime = served(estimator, tmp_path)
+
+    assert runtime.form({}) == Rows()
+    assert runtime.mergeable
+    assert_same_bits(answers(runtime, TEXTS), estimator.predict(TEXTS))
+    with pytest.raises(InvalidInputs, match="Instance 1 is a list; the model takes one string per instance"):
+        answers(runtime, ["fine", ["not fine"]])
+
+
+@pytest.mark.parametrize(
+    ("estimator", "instances"),
+    [
+        (make_pipeline(DictVectorizer(), Ridge()).fit([{"a": 1}, {"b": 2}], [1, 2]), [{"a": 3}, {"b": 1}]),
+        (make_pipeline(OneHotEncoder(), Ridge()).fit([["a", "b"], ["c", "d"]], [1, 2]), [["a", "d"]]),
+        (
+            make_pipeline(SimpleImputer(strategy="most_frequent"), OneHotEncoder(), Ridge()).fit(
+                np.array([["a"], ["b"]], object), [1, 2]
+            ),
+            [["b"], ["a"]],
+        ),
+        (
+            make_pipeline(FunctionTransformer(np.cumsum, kw_args={"axis": 0}), Ridge()).fit(X, VALUES),
+            X[:5].tolist(),
+        ),
+        (
+            make_pipeline(ColumnTransformer([("s", StandardScaler(), [0, 1])]), Ridge()).fit(X, VALUES),
+            X.tolist(),
+        ),
+    ],
+)
+def test_other_models_get_the_plain_rows(estimator: Any, instances: list[Any], tmp_path: Path) -> None:
+    """What is not known to be numeric gets the rows of the request itself, never merged."""
+    runtime = served(estimator, tmp_path)
+
+    assert runtime.form({}) == Rows()
+    assert not runtime.mergeable
+    assert_same_bits(answers(runtime, instances), estimator.predict(instances))
+
+
+def test_models_that_guess_are_not_merged(tmp_path: Path) -> None:
+    """A dummy's answer depends on how often it was asked."""
+    runtime = served(DummyClassifier(strategy="stratified").fit(X, LABELS), tmp_path)
+
+    assert not runtime.mergeable
+
+
+def test_xgboost_may_be_the_last_step(tmp_path: Path) -> None:
+    """A pipeline of scikit-learn that ends in XGBoost is as numeric as any."""
+    estimator = make_pipeline(StandardScaler(), XGBClassifier(n_estimators=3, n_jobs=2)).fit(X, LABELS)
+    runtime = served(estimator, tmp_path)
+
+    assert runtime.form({}) == Array(4, nullable=True)
+    assert (runtime.framework, runtime.mergeable, runtime.exact) == ("SCIKIT_LEARN", True, True)
+    assert_same_bits(answers(runtime, X.tolist()), estimator.predict(X.tolist()))
+
+
+def test_an_only_step_of_xgboost_needs_its_names(tmp_path: Path) -> None:
+    """XGBoost refuses rows without names where scikit-learn would take them: it gets a data frame."""
+    estimator = make_pipeline(XGBClassifier(n_estimators=3)).fit(FRAME, LABELS)
+    runtime = served(estimator, tmp_path)
+
+    assert runtime.form({}) == Rows()
+    assert_same_bits(answers(runtime, X.tolist()), estimator.predict(FRAME))
+    assert_same_bits(answers(runtime, FRAME.to_dict("records")), estimator.predict(FRAME))
+
+
+# Models with the user's code.
+
+USER_CODE = """
+    import numpy as np
+    from sklearn.base import BaseEstimator, TransformerMixin
+
+    class Lengths(TransformerMixin, BaseEstimator):
+        def fit(self, X, y=None):
+            return self
+        def transform(self, X):
+            if X[0] == "boom":
+                raise ValueError("no such word")
+            return np.array([[len(word)] for word in X])
+
+    class Model(BaseEstimator):
+        answer = None
+        def predict(self, X, factor=1, **others):
+            return [len(row) * factor for row in X] if self.answer is None else self.answer
+"""
+
+
+@pytest.fixture
+def user_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A module that can be imported while a model is saved; a version finds it in its packages."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    folder = tmp_path / "packages"
+    folder.mkdir()
+    (folder / "words_of_user.py").write_text(textwrap.dedent(USER_CODE))
+    sys.path.append(str(folder))
+    yield __import__("words_of_user")
+    sys.modules.pop("words_of_user")
+
+
+def forget(module: Any) -> None:
+    sys.path.pop()
+    del sys.modules[module.__name__]
+
+
+def test_user_steps_come_from_the_packages(user_code: Any, tmp_path: Path) -> None:
+    """A pipeline with a class from the user's package gets plain rows, and is never merged."""
+    estimator = make_pipeline(user_code.Lengths(), LinearRegression()).fit(["a", "bb"], [1, 2])
+    joblib.dump(estimator, tmp_path / "model.joblib")
+    expected = estimator.predict(["abc", "d"])
+    forget(user_code)
+
+    runtime = load(Source(tmp_path, packages=(tmp_path / "packages",)))
+
+    assert runtime.form({}) == Rows()
+    assert (runtime.mergeable, runtime.exact) == (False, True)
+    assert_same_bits(answers(runtime, ["abc", "d"]), expected)
+
+
+def test_an_error_of_user_code_is_the_models_fault(user_code: Any, tmp_path: Path) -> None:
+    """The same ValueError is a 500 when the user's code raises it, and a 400 when scikit-learn does."""
+    estimator = make_pipeline(user_code.Lengths(), LinearRegression()).fit(["a", "bb"], [1, 2])
+    runtime = served(estimator, tmp_path, packages=(tmp_path / "packages",))
+
+    with pytest.raises(ModelFailed, match="Exception during sklearn prediction: ValueError: no such word"):
+        answers(runtime, ["boom"])
+    with pytest.raises(InvalidInputs, match="1 features"):
+        served(LinearRegression().fit(X, VALUES), tmp_path).predict([[1.0]])
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        ("text", "must return an array or a list, not str"),
+        ((1, 2), "must return an array or a list, not tuple"),
+        (np.float64(3), "must return an array or a list, not float64"),
+        (np.array(3), "0 predictions for 2 instances"),
+        ([1], "1 predictions for 2 instances"),
+        (pd.Series([1, 2]), "must return an array or a list, not Series"),
+    ],
+)
+def test_answers_that_cannot_be_sent_are_refused(
+    answer: object, problem: str, user_code: Any, tmp_path: Path
+) -> None:
+    """predict must return a list or an array with one prediction per instance."""
+    model = user_code.Model()
+    model.answer = answer
+    runtime = served(model, tmp_path, packages=(tmp_path / "packages",))
+
+    with pytest.raises(InvalidOutputs, match=problem):
+        runtime.predict([[1], [2]])
+
+
+def test_extra_fields_are_arguments_of_predict(user_code: Any, tmp_path: Path) -> None:
+    """Fields beside the instances reach predict, except signature_name."""
+    runtime = served(user_code.Model(), tmp_path, packages=(tmp_path / "packages",))
+
+    assert answers(runtime, [[1, 2]], factor=5, other=1, signature_name="serving_default") == [10]
+
+
+@pytest.mark.parametrize(
+    ("estimator", "message"),
+    [
+        (
+            LinearRegression(),
+            "The predict of LinearRegression does not take the request field 'factor'; it takes none.",
+        ),
+        (make_pipeline(StandardScaler(), GaussianProcessRegressor()), "it takes return_cov, return_std."),
+    ],
+)
+def test_unknown_fields_are_named_before_anything_runs(estimator: Any, message: str, tmp_path: Path) -> None:
+    """A field that predict does not take is refused by form already."""
+    runtime = served(estimator.fit(X, VALUES), tmp_path)
+
+    with pytest.raises(InvalidInputs) as caught:
+        runtime.form({"factor": 1})
+    assert message in caught.value.detail
+    assert runtime.form({"signature_name": "x"}) == runtime.form({})
+
+
+def test_known_fields_pass_through_a_pipeline(tmp_path: Path) -> None:
+    """return_std makes a pair of arrays of the answer, which cannot be sent."""
+    runtime = served(make_pipeline(StandardScaler(), GaussianProcessRegressor()).fit(X, VALUES), tmp_path)
+
+    with pytest.raises(InvalidOutputs, match="not tuple"):
+        answers(runtime, X.tolist(), return_std=True)
+
+
+# Loading.
+
+
+@pytest.mark.parametrize("names", [["model.joblib"], ["model.pkl"], ["model.joblib", "model.pkl"]])
+def test_joblib_comes_before_pickle(names: list[str], tmp_path: Path) -> None:
+    """With the framework given, model.joblib is taken where both files are there."""
+    for value, name in enumerate(names, start=1):
+        (tmp_path / name).write_bytes(pickle.dumps(LinearRegression().fit([[0.0], [1.0]], [value, value])))
+
+    runtime = load(Source(tmp_path, "SCIKIT_LEARN"))
+
+    assert np.asarray(runtime.predict([[0.0]])).tolist() == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ({"model": 1}, "model.joblib holds a builtins.dict, which is not a scikit-learn estimator"),
+        (LinearRegression(), "model.joblib holds a LinearRegression that is not fitted"),
+        (StandardScaler().fit(X), "model.joblib holds a StandardScaler, which has no predict"),
+        (DBSCAN().fit(X), "model.joblib holds a DBSCAN, which has no predict"),
+    ],
+)
+def test_objects_that_cannot_be_served_are_refused(model: Any, message: str, tmp_path: Path) -> None:
+    """Only a fitted estimator with predict is served; the message says what the file holds."""
+    with pytest.raises(LoadFailed) as caught:
+        served(model, tmp_path)
+
+    assert message in caught.value.detail
+
+
+def test_workers_and_threads_are_set_at_load(tmp_path: Path) -> None:
+    """Every nested estimator, fitted ones included, runs without joblib workers and on the given threads."""
+    stack = StackingClassifier(
+        [("forest", RandomForestClassifier(3, n_jobs=2)), ("neighbours", KNeighborsClassifier(n_jobs=-1))],
+        cv=2,
+        n_jobs=1,
+    ).fit(X, LABELS)
+
+    runtime = served(stack, tmp_path, threads=1)
+
+    estimator = runtime._estimator  # type: ignore[attr-defined]
+    assert [inner.n_jobs for inner in estimator.estimators_] == [1, 1]
+    assert {info["num_threads"] for info in threadpool_info()} == {1}
+
+
+def test_the_thread_limit_holds_in_another_thread(tmp_path: Path) -> None:
+    """OpenMP keeps its limit per thread, so it is set again in the one that predicts."""
+    runtime = served(HistGradientBoostingClassifier(max_iter=5).fit(X, LABELS), tmp_path, threads=1)
+    seen: list[set[int]] = []
+
+    def work() -> None:
+        runtime.predict(X)
+        seen.append({info["num_threads"] for info in threadpool_info()})
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    worker.join()
+
+    assert seen == [{1}]
+
+
+def test_big_vocabularies_do_not_slow_the_load_down(tmp_path: Path) -> None:
+    """Walking a model skips large collections of plain values."""
+    words = [f"word{number}" for number in range(200_000)]
+    vectors = TfidfVectorizer(vocabulary=words, use_idf=False)
+    estimator = make_pipeline(vectors, LogisticRegression()).fit(["word1", "word2"], [0, 1])
+    (tmp_path / "model.pkl").write_bytes(pickle.dumps(estimator))
+
+    start = time.perf_counter()
+    runtime = load(Source(tmp_path))
+
+    assert time.perf_counter() - start < 5
+    assert_same_bits(runtime.predict(["word2"]), estimator.predict(["word2"]))
+
+
+class Bare(BaseEstimator):  # type: ignore[misc]
+    """An estimator of this module, which is neither the library's nor in a package."""
+
+    def predict(self, rows: list[Any]) -> list[int]:
+        return [1 for _ in rows]
+
+
+def test_a_subclass_of_scikit_learn_is_an_estimator(tmp_path: Path) -> None:
+    """What inherits from scikit-learn is served, wherever its module was installed."""
+    assert served(Bare(), tmp_path).predict([[1], [2]]) == [1, 1]

@@ -1,0 +1,391 @@
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+import pandas as pd
+import pytest
+import xgboost as xgb
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sklearn.linear_model import LinearRegression
+
+from serving.errors import InvalidInputs, LoadFailed, ModelFailed
+from serving.runtimes import Array, Runtime, Source, load
+from serving.runtimes.codec import Decoder
+from serving.runtimes.instances import count
+from serving.runtimes.xgboost import BoosterRuntime
+
+DATA = Path(__file__).parents[2] / "data" / "xgboost"
+RNG = np.random.default_rng(5)
+X = np.where(RNG.random((150, 4)) < 0.1, np.nan, RNG.normal(size=(150, 4)))
+X_INT = RNG.integers(-3, 3, size=(150, 4))
+SCORE = np.nan_to_num(X) @ [1.0, -2.0, 0.5, 0.0]
+LABELS = (SCORE > 0).astype(int)
+CLASSES = np.digitize(SCORE, [-1, 1])
+NAMES = ["a", "b", "c", "d"]
+
+
+def train(
+    objective: str = "binary:logistic", labels: Any = LABELS, *, names: Any = None, **parameters: Any
+) -> xgb.Booster:
+    matrix = xgb.DMatrix(X, label=labels, feature_names=names)
+    return xgb.train({"objective": objective, "max_depth": 3, "nthread": 1, **parameters}, matrix, 8)
+
+
+def served(model: Any, folder: Path, name: str = "model.bst", **options: Any) -> Runtime:
+    if name in {"model.pkl", "model.joblib"}:
+        joblib.dump(model, folder / name)
+    elif name == "model.bst":  # saving under this name warns today
+        (folder / name).write_bytes(model.save_raw())
+    else:
+        model.save_model(folder / name)
+    return load(Source(folder, **options))
+
+
+def answers(runtime: Runtime, instances: list[Any], **parameters: Any) -> Any:
+    """What a request would get, body included."""
+    body = json.dumps({"instances": instances, **parameters}).encode()
+    batch, others = Decoder().decode(body, runtime.form)
+    return runtime.predict(batch, **others)
+
+
+def rows(array: Any) -> list[Any]:
+    return [[None if value != value else value for value in row] for row in array.tolist()]
+
+
+def assert_same_bits(one: Any, other: Any) -> None:
+    assert (one.dtype, one.shape) == (other.dtype, other.shape)
+    assert one.tobytes() == other.tobytes()
+
+
+BOOSTERS: dict[str, tuple[Callable[[], xgb.Booster], bool]] = {
+    "logistic": (train, True),
+    "squared error": (lambda: train("reg:squarederror", SCORE), True),
+    "softprob": (lambda: train("multi:softprob", CLASSES, num_class=3), True),
+    "softmax": (lambda: train("multi:softmax", CLASSES, num_class=3), True),
+    "dart": (lambda: train(booster="dart", rate_drop=0.3), True),
+    "linear": (
+        lambda: xgb.train({"booster": "gblinear", "nthread": 1}, xgb.DMatrix(X, label=SCORE), 8),
+        False,
+    ),
+    "two targets": (lambda: train("reg:squarederror", np.c_[SCORE, -SCORE]), True),
+    "with names": (lambda: train(names=NAMES), True),
+}
+
+
+@pytest.mark.parametrize("file", ["model.bst", "model.json", "model.ubj", "model.pkl", "model.joblib"])
+@pytest.mark.parametrize("name", BOOSTERS)
+def test_boosters_answer_to_the_bit(name: str, file: str, tmp_path: Path) -> None:
+    """Whatever the file, the answer is booster.predict(DMatrix(np.array(instances))), bit for bit."""
+    make, exact = BOOSTERS[name]
+    booster = make()
+    runtime = served(booster, tmp_path, file)
+
+    assert (runtime.framework, runtime.mergeable, runtime.exact) == ("XGBOOST", True, exact)
+    assert runtime.form({}) == Array(4, nullable=True, objects=name == "with names")
+    for array in (X[:1], X, X_INT):
+        expected = booster.predict(xgb.DMatrix(array), validate_features=False)
+        assert_same_bits(answers(runtime, rows(array)), expected)
+        assert_same_bits(runtime.predict(array), expected)
+    assert count(runtime.predict(runtime.samples(7))) == 7
+
+
+@pytest.mark.parametrize("name", [name for name, (_, exact) in BOOSTERS.items() if exact])
+def test_exact_boosters_answer_alike_in_any_company(name: str, tmp_path: Path) -> None:
+    """Rows one by one give the bits they give together."""
+    runtime = served(BOOSTERS[name][0](), tmp_path)
+
+    together = np.asarray(runtime.predict(X))
+    alone = np.concatenate([np.asarray(runtime.predict(row[None])) for row in X])
+
+    assert_same_bits(together, alone)
+
+
+@pytest.mark.parametrize("file", sorted(DATA.glob("*.bst")), ids=lambda file: file.stem)
+def test_binary_models_of_old_versions_are_served(file: Path, tmp_path: Path) -> None:
+    """model.bst as XGBoost 1.x wrote it gives what that version gave, bit for bit."""
+    shutil.copy(file, tmp_path / "model.bst")
+    expected = json.loads(file.with_suffix(".json").read_text())
+    runtime = load(Source(tmp_path))
+
+    for kind in ("predict", "output_margin", "pred_leaf"):
+        result = answers(runtime, expected["instances"], **({} if kind == "predict" else {kind: True}))
+        assert result.tolist() == expected[kind]
+
+
+def test_a_pickle_of_an_old_version_loads_with_a_warning(tmp_path: Path) -> None:
+    """XGBoost's own advice about old pickles becomes a warning of the version."""
+    shutil.copy(DATA / "1.7.6-booster.pkl", tmp_path / "model.pkl")
+
+    runtime = load(Source(tmp_path))
+
+    assert isinstance(runtime, BoosterRuntime)
+    assert any("Booster.save_model" in text for text in runtime.warnings)
+    assert len(runtime.predict([[1.0, 2.0, 3.0]])) == 1
+
+
+@pytest.mark.parametrize("save", [joblib.dump, lambda model, file: file.write_bytes(pickle.dumps(model))])
+def test_a_pickle_called_model_bst_is_served(save: Any, tmp_path: Path) -> None:
+    """The content decides, not the name."""
+    booster = train()
+    save(booster, tmp_path / "model.bst")
+
+    assert_same_bits(load(Source(tmp_path)).predict(X), booster.predict(xgb.DMatrix(X)))
+
+
+@pytest.mark.parametrize("name", ["model.joblib", "model.pkl"])
+@pytest.mark.parametrize("format_", ["json", "binary"])
+def test_a_saved_booster_called_model_joblib_is_served(name: str, format_: str, tmp_path: Path) -> None:
+    """As on AI Platform: what joblib cannot read is given to XGBoost."""
+    if format_ == "json":
+        train().save_model(tmp_path / "model.json")
+        (tmp_path / "model.json").rename(tmp_path / name)
+    else:
+        shutil.copy(DATA / "1.7.6-logistic.bst", tmp_path / name)
+
+    assert len(load(Source(tmp_path, "XGBOOST")).predict(X)) == 150
+
+
+ESTIMATORS: dict[str, tuple[Callable[[], Any], bool]] = {
+    "classifier": (lambda: xgb.XGBClassifier(n_estimators=8, max_depth=3, n_jobs=2).fit(X, LABELS), True),
+    "classes": (lambda: xgb.XGBClassifier(n_estimators=4, max_depth=3).fit(X, CLASSES), True),
+    "regressor": (lambda: xgb.XGBRegressor(n_estimators=8, max_depth=3).fit(X, SCORE), True),
+    "random forest": (lambda: xgb.XGBRFRegressor(n_estimators=8, max_depth=3).fit(X, SCORE), True),
+    "linear": (lambda: xgb.XGBRegressor(booster="gblinear", n_estimators=4).fit(X, SCORE), False),
+    "linear classifier": (lambda: xgb.XGBClassifier(booster="gblinear", n_estimators=4).fit(X, LABELS), True),
+}
+
+
+@pytest.mark.parametrize("framework", ["", "XGBOOST", "SCIKIT_LEARN"])
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_estimators_answer_through_their_own_predict(name: str, framework: str, tmp_path: Path) -> None:
+    """XGBClassifier gives labels, under either framework, since its module names both."""
+    make, exact = ESTIMATORS[name]
+    estimator = make()
+    runtime = served(estimator, tmp_path, "model.joblib", framework=framework)
+
+    assert (runtime.framework, runtime.mergeable, runtime.exact) == ("XGBOOST", True, exact)
+    assert runtime.form({}) == Array(4, nullable=True)
+    for array in (X[:1], X, X_INT):
+        assert_same_bits(answers(runtime, rows(array)), estimator.predict(array))
+
+
+@pytest.mark.parametrize("kind", ["booster", "estimator"])
+def test_named_features_take_lists_and_objects(kind: str, tmp_path: Path) -> None:
+    """Trained with names, a model takes lists in their order, and objects in any order of keys."""
+    frame = pd.DataFrame(X, columns=NAMES)
+    model = train(names=NAMES) if kind == "booster" else xgb.XGBRegressor(n_estimators=4).fit(frame, SCORE)
+    runtime = served(model, tmp_path, "model.pkl")
+    expected = model.predict(xgb.DMatrix(X, feature_names=NAMES) if kind == "booster" else frame)
+    objects = [dict(zip(reversed(NAMES), reversed(row), strict=True)) for row in rows(X)]
+
+    assert_same_bits(answers(runtime, rows(X)), expected)
+    assert_same_bits(answers(runtime, objects), expected)
+    with pytest.raises(
+        InvalidInputs, match=r"Instance 0 has no 'b', 'c', 'd'\. The model takes 'a', 'b', 'c', 'd'"
+    ):
+        answers(runtime, [{"a": 1}])
+
+
+def test_categories_are_sent_as_codes(tmp_path: Path) -> None:
+    """A model with categorical features is right for codes, and refuses names clearly."""
+    frame = pd.DataFrame({"city": pd.Categorical(RNG.choice(list("xyz"), 150)), "age": X[:, 0]})
+    labels = (frame["city"] == "y") * 2.0
+    matrix = xgb.DMatrix(frame, label=labels, enable_categorical=True)
+    booster = xgb.train({"nthread": 1, "max_depth": 3}, matrix, 5)
+    runtime = served(booster, tmp_path, "model.json")
+
+    codes = np.c_[frame["city"].cat.codes, frame["age"]]
+
+    assert_same_bits(answers(runtime, rows(codes)), booster.predict(matrix))
+    with pytest.raises(InvalidInputs, match="Could not initialize DMatrix from inputs"):
+        answers(runtime, [{"city": "y", "age": 1}])
+
+
+@pytest.mark.parametrize(
+    ("instances", "message"),
+    [
+        ([[1.0, 2.0]], "The instances have 2 values; the model expects 4"),
+        ([[1.0, 2.0, 3.0, 4.0], [1.0]], "Could not initialize DMatrix from inputs"),
+        ([1.0, 2.0], "Could not initialize DMatrix from inputs: each instance must be a list of numbers"),
+        ([["a", "b", "c", "d"]], "Could not initialize DMatrix from inputs: each instance must be a list"),
+        (
+            [[None, "b", 1, 2]],
+            "Could not initialize DMatrix from inputs: could not convert string to float: 'b'",
+        ),
+        ([[[1.0, 2.0, 3.0, 4.0]]], "Could not initialize DMatrix from inputs"),
+        ([[1e300, 0.0, 0.0, 0.0]], "Input data contains `inf` or a value too large"),
+        ([{"a": 1.0}], "without column names"),
+    ],
+)
+def test_instances_that_do_not_fit_are_the_clients_fault(
+    instances: list[Any], message: str, tmp_path: Path
+) -> None:
+    """Wrong width, shape or type: InvalidInputs in the contract's words, without native stack traces."""
+    runtime = served(train(), tmp_path)
+
+    with pytest.raises(InvalidInputs) as caught:
+        runtime.predict(instances)
+
+    assert message in caught.value.detail
+    assert "Stack trace" not in caught.value.detail and "/src/" not in caught.value.detail
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"output_margin": True},
+        {"pred_leaf": True},
+        {"pred_contribs": True},
+        {"pred_contribs": True, "approx_contribs": True},
+        {"pred_interactions": True},
+        {"iteration_range": [0, 3]},
+        {"strict_shape": True},
+        {"output_margin": False, "training": False},
+    ],
+)
+def test_extra_fields_are_arguments_of_predict(parameters: dict[str, Any], tmp_path: Path) -> None:
+    """Fields beside the instances reach booster.predict; signature_name and validate_features do not."""
+    booster = train()
+    runtime = served(booster, tmp_path)
+
+    result = answers(runtime, rows(X), signature_name="serving_default", validate_features=True, **parameters)
+
+    assert_same_bits(result, booster.predict(xgb.DMatrix(X), **parameters))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        (
+            {"ntree_limit": 3},
+            "The predict of a Booster does not take the request field 'ntree_limit'; it takes approx",
+        ),
+        ({"output_margin": True, "pred_leaf": True}, "One type of prediction at a time."),
+        ({"iteration_range": [0, 99]}, "Exception during xgboost prediction: "),
+        ({"iteration_range": 3}, "Exception during xgboost prediction: "),
+    ],
+)
+def test_fields_that_do_not_fit_are_the_clients_fault(
+    parameters: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    """Unknown fields are named; values the library refuses are reported as it words them."""
+    with pytest.raises(InvalidInputs) as caught:
+        answers(served(train(), tmp_path), rows(X), **parameters)
+
+    assert message in caught.value.detail
+
+
+def test_an_estimator_names_itself_in_errors(tmp_path: Path) -> None:
+    """The scikit-learn interface takes fewer fields than a Booster."""
+    runtime = served(ESTIMATORS["classifier"][0](), tmp_path, "model.pkl")
+
+    with pytest.raises(
+        InvalidInputs, match="predict of XGBClassifier does not take the request field 'pred_leaf'"
+    ):
+        runtime.form({"pred_leaf": True})
+
+
+def test_a_failure_of_the_library_is_the_models_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Good rows and no parameters: what fails then is the model."""
+    runtime = served(train(), tmp_path)
+
+    def broken(*_: object, **__: object) -> None:
+        raise xgb.core.XGBoostError(
+            "[01:02:03] /workspace/src/gbm.cc:77: out of luck\nStack trace:\n  [bt] (0)"
+        )
+
+    monkeypatch.setattr(xgb.Booster, "predict", broken)
+
+    with pytest.raises(ModelFailed) as caught:
+        runtime.predict(X)
+    assert caught.value.detail == "Exception during xgboost prediction: out of luck"
+
+
+@given(
+    numbers=st.lists(
+        st.lists(
+            st.one_of(st.none(), st.integers(-(2**40), 2**40), st.floats(-1e30, 1e30)), min_size=4, max_size=4
+        ),
+        min_size=1,
+        max_size=30,
+    )
+)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_numbers_give_the_librarys_answer(numbers: list[list[Any]], tmp_path: Path) -> None:
+    """Nulls, integers, floats and mixtures mean what np.array(instances) makes of them."""
+    if not (tmp_path / "model.bst").exists():
+        (tmp_path / "model.bst").write_bytes(train().save_raw())
+    runtime = load(Source(tmp_path))
+    expected = xgb.Booster(model_file=tmp_path / "model.bst").predict(xgb.DMatrix(np.array(numbers)))
+
+    assert_same_bits(answers(runtime, numbers), expected)
+
+
+# Loading.
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [("model.bst", b"hello"), ("model.json", b'{"layers": []}'), ("model.ubj", b"{"), ("model.bst", b"")],
+)
+def test_a_file_xgboost_cannot_read_says_so(name: str, data: bytes, tmp_path: Path) -> None:
+    """Not a model: the file and the library's version are named."""
+    (tmp_path / name).write_bytes(data)
+
+    with pytest.raises(LoadFailed, match=f"{name} is not a model that XGBoost {xgb.__version__} can read"):
+        load(Source(tmp_path, "XGBOOST"))
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (LinearRegression().fit([[0], [1]], [0, 1]), "Set the framework to SCIKIT_LEARN, or leave it out."),
+        ({"booster": 1}, "model.pkl holds a builtins.dict, which is not an XGBoost model"),
+        (xgb.XGBClassifier(), "The XGBClassifier is not fitted: call fit before saving it."),
+    ],
+)
+def test_objects_that_are_no_models_are_refused(model: Any, message: str, tmp_path: Path) -> None:
+    """The message says what the file holds and what to do."""
+    (tmp_path / "model.pkl").write_bytes(pickle.dumps(model))
+
+    with pytest.raises(LoadFailed) as caught:
+        load(Source(tmp_path, "XGBOOST"))
+    assert message in caught.value.detail
+
+
+def test_a_booster_is_not_a_scikit_learn_model(tmp_path: Path) -> None:
+    """SCIKIT_LEARN with a Booster in the file names the framework that would do."""
+    with pytest.raises(LoadFailed, match=r"holds a xgboost.core.Booster: set the framework to XGBOOST"):
+        served(train(), tmp_path, "model.pkl", framework="SCIKIT_LEARN")
+
+
+def test_threads_are_those_of_the_node(tmp_path: Path) -> None:
+    """A model saved with many threads is served with the given number."""
+    runtime = served(ESTIMATORS["classifier"][0](), tmp_path, "model.pkl", threads=1)
+
+    config = json.loads(runtime._booster.save_config())  # type: ignore[attr-defined]
+    assert config["learner"]["generic_param"]["nthread"] == "1"
+    assert runtime._estimator.n_jobs == 1  # type: ignore[attr-defined]
+
+
+def test_the_recipe_of_the_old_models_is_kept() -> None:
+    """Every old model has its expected answers beside it and its version in the recipe."""
+    recipe = (DATA / "README.md").read_text()
+    files = sorted(DATA.glob("*.bst"))
+
+    assert len(files) == 6
+    for file in files:
+        assert file.with_suffix(".json").exists()
+        assert f"xgboost=={file.name.partition('-')[0]}" in recipe
+    assert textwrap.dedent(recipe).count("save_model(") == 1

@@ -138,14 +138,13 @@ class Node:
         verdict = self._judge(runtime)
         typical = warm(runtime, (self._settings.merge_rows, 1) if verdict.merge else (1,))
         warmed = time.perf_counter()
-        warnings = tuple(getattr(runtime, "warnings", ()))
-        for warning in warnings:
+        for warning in runtime.warnings:
             logger.warning(warning)
         report = Report(
             framework=runtime.framework,
             merge=verdict.merge,
             merge_reason=verdict.reason,
-            warnings=warnings,
+            warnings=runtime.warnings,
             load_seconds=round(loaded - start, 4),
             warm_seconds=round(warmed - loaded, 4),
         )

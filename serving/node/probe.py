@@ -42,7 +42,7 @@ def warm(runtime: Runtime, sizes: Sequence[int]) -> float | None:
     logged and change nothing: they were only made up.
     """
     seconds = None
-    requests = recorded if (recorded := list(_recorded(runtime))) else _made_up(runtime, sizes)
+    requests = list(runtime.warmup_requests()) or _made_up(runtime, sizes)
     for instances, parameters in requests:
         start = time.perf_counter()
         try:
@@ -52,11 +52,6 @@ def warm(runtime: Runtime, sizes: Sequence[int]) -> float | None:
             continue
         seconds = time.perf_counter() - start
     return seconds
-
-
-def _recorded(runtime: Runtime) -> Iterable[tuple[Batch, dict[str, Any]]]:
-    read = getattr(runtime, "warmup_requests", None)
-    return read() if read is not None else ()
 
 
 def _made_up(runtime: Runtime, sizes: Sequence[int]) -> Iterable[tuple[Batch, dict[str, Any]]]:

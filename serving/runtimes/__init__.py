@@ -7,7 +7,7 @@ add its line to `FRAMEWORKS`. Its framework is imported in that file only.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -88,7 +88,11 @@ class Runtime(Protocol):
         Raises InvalidInputs when a parameter is not one the model knows.
         """
 
-    def predict(self, instances: Any, **parameters: Any) -> Batch:
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the owner of the model should know, such as a pickle of another library version."""
+
+    def predict(self, instances: Any, /, **parameters: Any) -> Batch:
         """One prediction per instance, in the same order: a list, an array, or named columns.
 
         Raises InvalidInputs for instances that do not fit, ModelFailed when the model raises, and
@@ -97,6 +101,9 @@ class Runtime(Protocol):
 
     def samples(self, count: int) -> Batch | None:
         """Made-up instances to warm and to probe with, or None when none can be made."""
+
+    def warmup_requests(self) -> Iterable[tuple[Batch, dict[str, Any]]]:
+        """The recorded requests that came with the model: instances and parameters; often none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ class CustomRuntime:
         self._arguments(parameters)
         return Rows()
 
-    def predict(self, instances: Any, **parameters: Any) -> Batch:
+    def predict(self, instances: Any, /, **parameters: Any) -> Batch:
         """What the class returns. Raises ModelFailed when it raises, InvalidOutputs if it is not a list."""
         arguments = self._arguments(parameters)
         try:
@@ -51,6 +51,10 @@ class CustomRuntime:
 
     def samples(self, count: int) -> None:
         """None: only the class knows what its instances look like."""
+
+    def warmup_requests(self) -> tuple[()]:
+        """None: the contract records no requests for custom routines."""
+        return ()
 
     def _arguments(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         if self._known is None:

@@ -72,7 +72,7 @@ class SklearnRuntime:
         self._arguments(parameters)
         return self._form
 
-    def predict(self, instances: Any, **parameters: Any) -> Batch:
+    def predict(self, instances: Any, /, **parameters: Any) -> Batch:
         """What `estimator.predict` says. Objects become a data frame, where the model was trained on one."""
         arguments = self._arguments(parameters)
         inputs = self._inputs(instances)
@@ -87,6 +87,10 @@ class SklearnRuntime:
         """Numbers in the width of the model; None where the rows hold more than numbers."""
         width = self._anatomy.width
         return frames.made_up(count, width) if self._anatomy.numeric and width else None
+
+    def warmup_requests(self) -> tuple[()]:
+        """None: scikit-learn models carry no recorded requests."""
+        return ()
 
     def _arguments(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         return checked(parameters, self._known, self._owner)

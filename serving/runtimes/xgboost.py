@@ -61,7 +61,7 @@ class BoosterRuntime:
         self._arguments(parameters)
         return Array(self._width, nullable=True, objects=bool(self._names))
 
-    def predict(self, instances: Any, **parameters: Any) -> Batch:
+    def predict(self, instances: Any, /, **parameters: Any) -> Batch:
         """What the model's own `predict` says, in the shape the library gives it."""
         arguments = self._arguments(parameters)
         array = self._array(instances)
@@ -78,6 +78,10 @@ class BoosterRuntime:
     def samples(self, count: int) -> Batch | None:
         """Numbers in the width of the model, None if it does not say."""
         return frames.made_up(count, self._width) if self._width else None
+
+    def warmup_requests(self) -> tuple[()]:
+        """None: XGBoost models carry no recorded requests."""
+        return ()
 
     def _arguments(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         given = {name: value for name, value in parameters.items() if name not in _OURS}

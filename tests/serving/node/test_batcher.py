@@ -128,7 +128,7 @@ def test_only_alike_requests_share_a_call(first: Any, second: Any) -> None:
 
     async def main() -> None:
         batcher, place, model = make()
-        answers = [batcher.submit(*request, LATER, 1) for request in (first, second)]
+        answers = [batcher.submit(rows, parameters, LATER, 1) for rows, parameters in (first, second)]
         for _ in range(2):
             await turn()
             place.free()

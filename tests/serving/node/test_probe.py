@@ -27,7 +27,7 @@ class Fake:
     def form(self, parameters: Mapping[str, Any]) -> Form:
         return Array(1, nullable=False)
 
-    def predict(self, instances: Any, **parameters: Any) -> Batch:
+    def predict(self, instances: Any, /, **parameters: Any) -> Batch:
         self.calls += 1
         many = len(instances) >= self.from_rows > 0
         answer: Batch = instances[:, 0] + (self.drift if many else 0.0)
@@ -62,7 +62,7 @@ def test_rows_that_influence_each_other_are_found_out() -> None:
     """A model that normalises over its batch is not merged."""
 
     class Batchwise(Fake):
-        def predict(self, instances: Any, **parameters: Any) -> Batch:
+        def predict(self, instances: Any, /, **parameters: Any) -> Batch:
             answer: Batch = instances[:, 0] * (2.0 if len(instances) in (3, 7, 32) else 1.0)
             return answer
 
@@ -76,7 +76,7 @@ def test_a_model_that_refuses_made_up_rows_is_neither_merged_nor_broken() -> Non
     """Made-up rows may be refused; that is a reason, not a failure."""
 
     class Picky(Fake):
-        def predict(self, instances: Any, **parameters: Any) -> Batch:
+        def predict(self, instances: Any, /, **parameters: Any) -> Batch:
             raise ValueError("not these")
 
     assert judge_merging(Picky()).reason == "trying it failed: not these"

@@ -7,6 +7,7 @@ larger of 4 units in the last place and what the library itself shows between ba
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import Iterable, Sequence
@@ -42,7 +43,9 @@ def warm(runtime: Runtime, sizes: Sequence[int]) -> float | None:
     logged and change nothing: they were only made up.
     """
     seconds = None
-    requests = list(runtime.warmup_requests()) or _made_up(runtime, sizes)
+    recorded = iter(runtime.warmup_requests())
+    first = next(recorded, None)
+    requests = _made_up(runtime, sizes) if first is None else itertools.chain((first,), recorded)
     for instances, parameters in requests:
         start = time.perf_counter()
         try:

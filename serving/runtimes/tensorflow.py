@@ -1,0 +1,332 @@
+"""TensorFlow SavedModels, of version 1 and 2. Only this file and `tensorflow_signature` import TensorFlow.
+
+A model is loaded into a Session, and every signature becomes one prepared callable that runs on the
+caller's thread. It answers what `tf.saved_model.load(...).signatures[name](...)` answers, to the bit, for a
+tenth of the cost of a small call. Bits depend on how the graph optimiser rewrites the graph, and that on
+what it is told, so a Session has to be told what a signature call tells:
+
+- The shapes of the inputs. A Session takes those of fed tensors as unknown, so each input is fed to a
+  placeholder of our own and enters the graph through an EnsureShape op with the signature's shape.
+- Not the values of the constants that a function captured (version 2): a signature call passes them as
+  arguments, a Session would fold them. They are hidden behind PlaceholderWithDefault ops.
+
+Names are those of the saved SignatureDef; the argument names of a signature function, which differ where an
+alias is no Python identifier, never come into it.
+
+Importing this module runs no op and starts no thread, and it leaves the environment alone: who starts the
+process sets TF_CPP_MIN_LOG_LEVEL and CUDA_VISIBLE_DEVICES.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+from tensorflow.core.framework import tensor_pb2
+from tensorflow.core.protobuf import config_pb2
+from tensorflow.python.saved_model.loader_impl import SavedModelLoader
+
+from serving.errors import InvalidInputs, LoadFailed
+from serving.runtimes import Columns, Source, tensorflow_warmup
+from serving.runtimes.tensorflow_signature import Arrays, Shape, Signature, Tensor, brief
+
+_log = logging.getLogger(__name__)
+
+
+_TAG = "serve"
+_DEFAULT = "serving_default"
+_INTERNAL = "__saved_model_"  # the loader's own signatures: __saved_model_init_op, __saved_model_train_op
+_LOAD_ERRORS = (tf.errors.OpError, OSError, RuntimeError, ValueError, KeyError, TypeError)
+
+
+def load(source: Source) -> TensorFlowRuntime:
+    """Load the SavedModel with the tag `serve`. Raises LoadFailed with a sentence that says what to do.
+
+    The thread pools belong to the process: the first model loaded sets their size.
+    """
+    _require_saved_model(source.model_dir)
+    _load_custom_ops(source.model_dir)
+    try:
+        loader = SavedModelLoader(str(source.model_dir))
+        meta_graph = _serving_graph(loader.saved_model.meta_graphs)
+        session, feeds = _open(loader, meta_graph, source.threads)
+    except _LOAD_ERRORS as error:
+        raise _load_failure(error, source.model_dir) from error
+    signatures = {
+        name: Signature(name, _tensors(definition.inputs), _tensors(definition.outputs), session, feeds)
+        for name, definition in _servable(meta_graph)
+    }
+    return TensorFlowRuntime(source.model_dir, signatures)
+
+
+# ---- the runtime
+
+
+class TensorFlowRuntime:
+    """A loaded SavedModel: named columns in, named columns out.
+
+    `warnings` names the signatures that JSON instances cannot reach.
+    """
+
+    framework = "TENSORFLOW"
+    exact = False
+
+    def __init__(self, model_dir: Path, signatures: Mapping[str, Signature]) -> None:
+        self._model_dir = model_dir
+        self._signatures = signatures
+        self.mergeable = all(signature.independent_rows for signature in signatures.values())
+        self.warnings = tuple(
+            problem
+            for signature in signatures.values()
+            for problem in (signature.input_problem, signature.output_problem)
+            if problem
+        )
+
+    def form(self, parameters: Mapping[str, Any]) -> Columns:
+        """One column per input alias of the signature that `signature_name` chooses."""
+        signature = self._choose(parameters.get("signature_name"))
+        if signature.input_problem:
+            raise InvalidInputs(signature.input_problem)
+        return signature.form
+
+    def predict(self, instances: Arrays, /, **parameters: Any) -> Arrays:
+        """The outputs by alias. Of the parameters only `signature_name` has a meaning."""
+        return self._choose(parameters.get("signature_name")).predict(instances)
+
+    def samples(self, count: int) -> Arrays | None:
+        """Made-up instances for the default signature, the same at every call.
+
+        Unknown dimensions count as 1. A signature with a fixed batch gets that many instances, whatever
+        the count. None without a default signature, or when a rank is unknown.
+        """
+        try:
+            signature = self._choose(None)
+        except InvalidInputs:
+            return None
+        return signature.samples(count)
+
+    def warmup_requests(self) -> Iterator[tuple[Arrays, dict[str, Any]]]:
+        """The recorded warm-up requests that came with the model: instances and parameters.
+
+        A damaged file ends the sequence with a logged warning.
+        """
+        path = self._model_dir / tensorflow_warmup.FILE
+        if not path.is_file():
+            return
+        try:
+            for request in _recorded(path):
+                yield self._warmup_request(request)
+        except (tf.errors.OpError, tensorflow_warmup.Malformed, ValueError, TypeError) as error:
+            _log.warning(
+                "%s is damaged, the rest of it is not used: %s", tensorflow_warmup.FILE, brief(error)
+            )
+
+    def _warmup_request(self, request: tensorflow_warmup.Request) -> tuple[Arrays, dict[str, Any]]:
+        tensors = {alias: _array(tensor) for alias, tensor in request.inputs.items()}
+        name = request.signature_name
+        return _as_instances(tensors), {"signature_name": name} if name else {}
+
+    def _choose(self, name: object) -> Signature:
+        if name is None or name == "":
+            return self._default
+        if not isinstance(name, str):
+            raise InvalidInputs(f'"signature_name" must be a string; it is {name!r}.')
+        try:
+            return self._signatures[name]
+        except KeyError:
+            raise InvalidInputs(f"No signature found for signature key {name}. {self._known}") from None
+
+    @property
+    def _default(self) -> Signature:
+        if len(self._signatures) == 1:
+            return next(iter(self._signatures.values()))
+        try:
+            return self._signatures[_DEFAULT]
+        except KeyError:
+            raise InvalidInputs(f'Say which signature to use in "signature_name". {self._known}') from None
+
+    @property
+    def _known(self) -> str:
+        return f"The model has: {', '.join(self._signatures)}."
+
+
+# ---- loading
+
+
+def _require_saved_model(model_dir: Path) -> None:
+    if (model_dir / "saved_model.pb").is_file() or (model_dir / "saved_model.pbtxt").is_file():
+        return
+    below = sorted(path.parent.name for path in model_dir.glob("*/saved_model.pb*"))
+    hint = f" There is one in its folder {below[-1]}: use that as deploymentUri." if below else ""
+    raise LoadFailed(
+        f"There is no saved_model.pb or saved_model.pbtxt directly in the model directory.{hint}"
+    )
+
+
+def _load_custom_ops(model_dir: Path) -> None:
+    for library in sorted((model_dir / "assets.extra").glob("*.so")):
+        try:
+            tf.load_op_library(str(library))
+        except (tf.errors.OpError, RuntimeError, OSError) as error:
+            raise LoadFailed(
+                f"assets.extra/{library.name} cannot be loaded as custom ops: {brief(error, model_dir)}. "
+                f"Build it against TensorFlow {tf.__version__} for this machine."
+            ) from error
+
+
+def _serving_graph(meta_graphs: Iterable[Any]) -> Any:
+    tags = [set(meta_graph.meta_info_def.tags) for meta_graph in meta_graphs]
+    if {_TAG} not in tags:
+        found = "; ".join(", ".join(sorted(some)) or "none" for some in tags) or "no graph at all"
+        raise LoadFailed(
+            f'The SavedModel has no graph with just the tag "{_TAG}" (found: {found}). Export it again.'
+        )
+    meta_graph = list(meta_graphs)[tags.index({_TAG})]
+    if not _servable(meta_graph):
+        raise LoadFailed("The SavedModel has no signature. Export it with signatures=... or model.export().")
+    return meta_graph
+
+
+def _servable(meta_graph: Any) -> list[tuple[str, Any]]:
+    return sorted(item for item in meta_graph.signature_def.items() if not item[0].startswith(_INTERNAL))
+
+
+def _tensors(infos: Mapping[str, Any]) -> tuple[Tensor, ...]:
+    return tuple(_tensor(alias, infos[alias]) for alias in sorted(infos))
+
+
+def _tensor(alias: str, info: Any) -> Tensor:
+    dense = _dense(info)
+    dtype = np.dtype(_dtype(info).as_numpy_dtype if dense else object)
+    return Tensor(alias, info.name, dtype, _shape(info.tensor_shape), dense)
+
+
+def _dtype(info: Any) -> Any:
+    return tf.dtypes.as_dtype(info.dtype).base_dtype
+
+
+def _dense(info: Any) -> bool:
+    return info.WhichOneof("encoding") == "name" and _dtype(info) not in (tf.resource, tf.variant)
+
+
+def _shape(proto: Any) -> Shape | None:
+    if proto.unknown_rank:
+        return None
+    return tuple(None if dimension.size < 0 else dimension.size for dimension in proto.dim)
+
+
+def _open(loader: Any, meta_graph: Any, threads: int) -> tuple[Any, dict[str, str]]:
+    """A session with the model in it, and which placeholder feeds which of the model's tensors."""
+    graph = tf.Graph()
+    config = config_pb2.ConfigProto(
+        intra_op_parallelism_threads=threads, inter_op_parallelism_threads=threads, allow_soft_placement=True
+    )
+    session = tf.compat.v1.Session(graph=graph, config=config)
+    if meta_graph.HasField("object_graph_def"):  # what makes a model one of version 2
+        _hide_captured(meta_graph.graph_def)
+    with graph.as_default():
+        feeds, inputs = _doors(meta_graph)
+        loader.load(session, [_TAG], input_map=inputs)
+    return session, feeds
+
+
+def _doors(meta_graph: Any) -> tuple[dict[str, str], dict[str, Any]]:
+    """For every dense input: the name of the placeholder to feed, and the tensor that takes its place."""
+    feeds: dict[str, str] = {}
+    inputs: dict[str, Any] = {}
+    infos = [info for _, definition in _servable(meta_graph) for info in definition.inputs.values()]
+    for info in infos:
+        if _dense(info) and info.name not in feeds:
+            door = tf.compat.v1.placeholder(_dtype(info), name="pilotlight_feed")
+            feeds[info.name] = door.name
+            inputs[info.name] = tf.ensure_shape(door, info.tensor_shape, name="pilotlight_input")
+    return feeds, inputs
+
+
+def _hide_captured(graph: Any) -> None:
+    """Make the constants that are passed to functions unknown to the graph optimiser."""
+    calls = [node for node in graph.node if node.op in ("PartitionedCall", "StatefulPartitionedCall")]
+    passed = {name.removesuffix(":0") for call in calls for name in call.input}
+    for node in [node for node in graph.node if node.op == "Const" and node.name in passed]:
+        value = graph.node.add()
+        value.CopyFrom(node)
+        value.name = f"{node.name}/pilotlight_value"
+        node.op = "PlaceholderWithDefault"
+        node.input[:] = [value.name]
+        node.attr["shape"].shape.CopyFrom(value.attr["value"].tensor.tensor_shape)
+        del node.attr["value"]
+
+
+# ---- errors
+
+_UNKNOWN_OP = re.compile(r"(?:Op type not registered|No op named) '?(\w+)")
+
+
+def _load_failure(error: BaseException, model_dir: Path) -> LoadFailed:
+    said = brief(error, model_dir)
+    if unknown := _UNKNOWN_OP.search(said):
+        return LoadFailed(
+            f"The graph uses the op {unknown[1]}, which TensorFlow {tf.__version__} does not have. "
+            "Put the library of a custom op into assets.extra/ as a .so file, or export the model again."
+        )
+    if said.startswith("Cannot parse file") or isinstance(error, UnicodeDecodeError):
+        return LoadFailed(
+            "saved_model.pb or saved_model.pbtxt is cut short or is not a SavedModel. "
+            "Copy the exported folder again."
+        )
+    return LoadFailed(
+        f"TensorFlow {tf.__version__} cannot load the SavedModel: {said}. "
+        "Check that the exported folder was copied whole, with variables/ and assets/."
+    )
+
+
+# ---- recorded warm-up requests
+
+
+def _recorded(path: Path) -> Iterator[tensorflow_warmup.Request]:
+    skipped = 0
+    with _quiet():
+        records = tf.compat.v1.io.tf_record_iterator(str(path))
+    for number, record in enumerate(records):
+        if number == tensorflow_warmup.LIMIT:
+            _log.warning("%s has more than %d records; the rest is not used.", tensorflow_warmup.FILE, number)
+            break
+        request = tensorflow_warmup.parse(record)
+        if request is not None:
+            yield request
+        else:
+            skipped += 1
+    if skipped:
+        _log.warning(
+            "%s: %d records are not predict requests and are not used.", tensorflow_warmup.FILE, skipped
+        )
+
+
+def _array(serialised: bytes) -> NDArray[Any]:
+    array: NDArray[Any] = tf.make_ndarray(tensor_pb2.TensorProto.FromString(serialised))
+    return array
+
+
+def _as_instances(tensors: Arrays) -> Arrays:
+    """The tensors of a request as columns: one without a batch dimension is repeated for every row."""
+    count = next((len(array) for array in tensors.values() if array.ndim), 1)
+    return {alias: array if array.ndim else np.repeat(array, count) for alias, array in tensors.items()}
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without TensorFlow's advice that a function is deprecated."""
+    logger = tf.get_logger()
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,271 @@
+"""A signature of a loaded SavedModel as a callable on arrays, with the checks around it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+from tensorflow.core.protobuf import config_pb2
+
+from serving.errors import InvalidInputs, InvalidOutputs, ModelFailed
+from serving.runtimes import Column, Columns
+
+Arrays = dict[str, NDArray[Any]]
+Shape = tuple[int | None, ...]
+
+_OWN_THREAD = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """An input or output of a signature. `shape` includes the batch; None: the rank is unknown."""
+
+    alias: str
+    name: str
+    dtype: np.dtype[Any]
+    shape: Shape | None
+    dense: bool
+
+    @property
+    def scalar(self) -> bool:
+        """Whether the tensor is one value without a batch dimension."""
+        return self.shape == ()
+
+    @property
+    def rows(self) -> int | None:
+        """The number of rows, where it is fixed."""
+        return self.shape[0] if self.shape else None
+
+    @property
+    def row_shape(self) -> Shape | None:
+        """The shape of one instance."""
+        return None if self.shape is None else self.shape[1:]
+
+    @property
+    def any_rows(self) -> bool:
+        """Whether the first dimension is there and left open."""
+        return bool(self.shape) and self.rows is None
+
+    def takes(self, shape: tuple[int, ...]) -> bool:
+        """Whether instances stacked to this shape fit; the number of rows is not looked at."""
+        if not shape or self.shape is None:
+            return bool(shape)
+        row_shape = self.shape[1:]
+        return shape[1:] == row_shape or (
+            len(shape) == len(row_shape) + 1
+            and all(want in (None, size) for want, size in zip(row_shape, shape[1:], strict=True))
+        )
+
+
+class Signature:
+    """One signature of a loaded model.
+
+    An input without a batch dimension holds for the whole request. Its column has one value per instance
+    like every other; they must all be equal, and that one value is fed.
+
+    `input_problem` and `output_problem` say why instances cannot express the inputs, or JSON the outputs.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        inputs: tuple[Tensor, ...],
+        outputs: tuple[Tensor, ...],
+        session: Any,
+        feeds: Mapping[str, str],
+    ) -> None:
+        self.name = name
+        self.inputs = inputs
+        self.outputs = outputs
+        self.form = Columns(tuple(Column(i.alias, i.dtype, i.row_shape) for i in inputs))
+        self.independent_rows = all(tensor.any_rows for tensor in (*inputs, *outputs))
+        self.input_problem = _input_problem(name, inputs)
+        self.output_problem = _output_problem(name, outputs)
+        self._session = session
+        self._feeds = feeds
+        self._aliases = {i.alias for i in inputs}
+        self._fixed_rows = next((i.rows for i in inputs if i.rows is not None), None)
+        # An output may be an input passed on, and two aliases may share a tensor: each tensor is fed or
+        # fetched once. `_places` says where in [*fed, *fetched] an output's value is.
+        fed = list(dict.fromkeys(i.name for i in inputs))
+        self._fetched = [name for name in dict.fromkeys(o.name for o in outputs) if name not in fed]
+        self._fed = fed
+        names = fed + self._fetched
+        self._places = tuple((o.alias, names.index(o.name), o.dtype) for o in outputs)
+
+    def predict(self, instances: Arrays) -> Arrays:
+        """The outputs by alias, one row per instance."""
+        count, values = self._arrange(instances)
+        try:
+            fetched = self._run(*values)
+        except tf.errors.OpError as error:
+            raise _run_failure(error) from error
+        values.extend(fetched)
+        answer = {alias: _rows(values[place], dtype) for alias, place, dtype in self._places}
+        if any(len(column) != count for column in answer.values()):
+            raise InvalidOutputs(_uneven(answer, count))
+        return answer
+
+    def samples(self, count: int) -> Arrays | None:
+        """Made-up instances; None when no dense array can be guessed."""
+        if not self.inputs or any(i.shape is None or not i.dense for i in self.inputs):
+            return None
+        rows = self._fixed_rows or count
+        return {i.alias: _made_up(i, rows, seed) for seed, i in enumerate(self.inputs)}
+
+    @cached_property
+    def _run(self) -> Callable[..., Sequence[Any]]:
+        """The prepared callable, made when the signature is first used (warm-up, as a rule)."""
+        if self.output_problem:
+            raise InvalidOutputs(self.output_problem)
+        if not self._fetched:
+            return lambda *_: ()
+        options = config_pb2.CallableOptions(
+            feed=[self._feeds[name] for name in self._fed], fetch=self._fetched
+        )
+        options.run_options.inter_op_thread_pool = _OWN_THREAD
+        run: Callable[..., Sequence[Any]] = self._session._make_callable_from_options(options)
+        return run
+
+    def _arrange(self, instances: Arrays) -> tuple[int, list[Any]]:
+        """The number of instances, and the arrays in the order they are fed."""
+        if self.input_problem:
+            raise InvalidInputs(self.input_problem)
+        if instances.keys() != self._aliases:
+            raise InvalidInputs(f"Expected the inputs {sorted(self._aliases)}, got {sorted(instances)}.")
+        for spec in self.inputs:
+            array = instances[spec.alias]
+            if array.dtype != spec.dtype or not spec.takes(array.shape):
+                raise InvalidInputs(_misfit(spec, array))
+        count = self._count(instances)
+        values = {
+            spec.name: _one_value(spec, instances[spec.alias]) if spec.scalar else instances[spec.alias]
+            for spec in self.inputs
+        }
+        return count, list(values.values())
+
+    def _count(self, instances: Arrays) -> int:
+        counts = {len(array) for array in instances.values()}
+        count = counts.pop()
+        if counts:
+            lengths = ", ".join(f"{alias} has {len(array)}" for alias, array in instances.items())
+            raise InvalidInputs(f"The inputs do not have the same number of rows: {lengths}.")
+        if count == 0:
+            raise InvalidInputs("There are no instances.")
+        if self._fixed_rows not in (None, count):
+            raise InvalidInputs(
+                f"Signature {self.name} takes exactly {self._fixed_rows} instance(s) in a request "
+                f"(its batch dimension is fixed); got {count}."
+            )
+        return count
+
+
+# ---- errors
+
+_PREAMBLE = re.compile(
+    r"(?:\d+ root error\(s\) found\.\s*\(0\) [\w ]+: )?(?:\{\{function_node [^}]*\}\}\s*)*"
+)
+_NOISE = re.compile(r"\s*(?:\[\[\{\{|\n|Original stack trace|Caused by op).*", re.DOTALL)
+
+
+def brief(error: BaseException, model_dir: Path | None = None) -> str:
+    """The first meaningful sentence of a TensorFlow error, without nodes, stacks and our own folders."""
+    text = str(error.message if isinstance(error, tf.errors.OpError) else error).strip()
+    if model_dir is not None:
+        text = text.replace(f"{model_dir}/", "")
+    text = _NOISE.sub("", text[_PREAMBLE.match(text).end() :])  # type: ignore[union-attr]  # it matches ""
+    return text.rstrip(".")[:500] or type(error).__name__
+
+
+def _run_failure(error: Any) -> InvalidInputs | ModelFailed:
+    said = brief(error)
+    of_input = isinstance(error, tf.errors.InvalidArgumentError | tf.errors.OutOfRangeError)
+    if of_input or said.startswith("Unsupported object type"):
+        return InvalidInputs(said)
+    return ModelFailed(f"Exception during running the graph: {said}")
+
+
+def _input_problem(signature: str, inputs: Iterable[Tensor]) -> str:
+    if not inputs:
+        return f"Signature {signature} has no inputs, so it cannot be given instances."
+    if sparse := [tensor.alias for tensor in inputs if not tensor.dense]:
+        return (
+            f"Signature {signature} takes sparse or ragged tensors as {', '.join(sparse)}. "
+            "Export the model with a signature of dense tensors."
+        )
+    return ""
+
+
+def _output_problem(signature: str, outputs: Iterable[Tensor]) -> str:
+    if sparse := [tensor.alias for tensor in outputs if not tensor.dense]:
+        return (
+            f"Signature {signature} answers sparse or ragged tensors as {', '.join(sparse)}. "
+            "Export the model with a signature that makes them dense."
+        )
+    return ""
+
+
+def _misfit(spec: Tensor, array: NDArray[Any]) -> str:
+    sizes = "any" if spec.row_shape is None else [size or "any" for size in spec.row_shape]
+    return (
+        f"Input {spec.alias} takes {_type_name(spec.dtype)} instances of shape {sizes}; "
+        f"got {_type_name(array.dtype)} of shape {list(array.shape[1:])}."
+    )
+
+
+def _type_name(dtype: np.dtype[Any]) -> str:
+    return "string" if dtype.kind == "O" else dtype.name
+
+
+def _uneven(answer: Arrays, count: int) -> str:
+    shapes = ", ".join(f"{alias} {list(column.shape)}" for alias, column in answer.items())
+    return (
+        f"Every output must have one row per instance. There were {count} instance(s); "
+        f"the outputs have the shapes: {shapes}."
+    )
+
+
+# ---- arrays
+
+
+def _one_value(spec: Tensor, column: NDArray[Any]) -> NDArray[Any]:
+    """The value of an input without a batch dimension."""
+    if not (column[1:] == column[:-1]).all():
+        raise InvalidInputs(
+            f"Input {spec.alias} is one value for the whole request: it must be the same in every instance."
+        )
+    return column[:1].reshape(())
+
+
+def _rows(value: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """An output as an array with rows: what has no dimension becomes one element."""
+    if isinstance(value, np.ndarray) and value.ndim:
+        return value
+    column = np.empty(1, dtype)
+    column[0] = value  # np.full would cut the zero bytes off the end of a string
+    return column
+
+
+def _made_up(spec: Tensor, rows: int, seed: int) -> NDArray[Any]:
+    shape = (rows, *(size or 1 for size in spec.row_shape or ()))
+    if spec.scalar:
+        return np.full(shape, _made_up_values(spec.dtype, (), seed), spec.dtype)
+    return _made_up_values(spec.dtype, shape, seed)
+
+
+def _made_up_values(dtype: np.dtype[Any], shape: tuple[int, ...], seed: int) -> NDArray[Any]:
+    random = np.random.default_rng(seed)
+    if dtype.kind == "O":
+        return np.full(shape, b"", object)
+    if dtype.kind == "b":
+        return np.asarray(random.integers(0, 2, shape), dtype)
+    if dtype.kind in "iu":
+        return np.asarray(random.integers(0, 3, shape), dtype)
+    return np.asarray(random.standard_normal(shape)).astype(dtype)

@@ -1,0 +1,242 @@
+"""A user's package archives, installed into a folder of their own beside what the server has.
+
+Each source archive is built into a wheel, pip then plans against exact pins of this environment, and only
+the difference goes into the folder. pip runs as a process: the environment it sees is the one the models
+will run in, and nothing is ever written to it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pkgutil
+import re
+import site
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from serving.errors import LoadFailed
+
+# What an operator may set: where packages come from. The rest of pip's environment (another target,
+# --user, --upgrade, ...) would change what an install means.
+_WHERE = {
+    "PIP_CONFIG_FILE", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_NO_INDEX", "PIP_FIND_LINKS",
+    "PIP_TRUSTED_HOST", "PIP_CERT", "PIP_CLIENT_CERT", "PIP_PROXY", "PIP_KEYRING_PROVIDER",
+}  # fmt: skip
+_OPTIONS = (
+    "--disable-pip-version-check", "--no-input", "--no-color", "--no-build-isolation",
+    # pip would keep wheels by the path of their source, where the next archive may be another one.
+    "--no-cache-dir",
+    # An index that cannot be reached shall cost seconds, not minutes.
+    "--retries=1", "--timeout=10",
+)  # fmt: skip
+_MOST_LINES = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """What was installed, each as "name==version", and sentences worth showing to the user."""
+
+    packages: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def install(archives: Sequence[Path], target: Path) -> Installed:
+    """Install source archives or wheels, with what they need and the server lacks, into `target`.
+
+    `target` is a new or empty folder. Raises LoadFailed naming the archive at fault: it cannot be built,
+    needs what is nowhere to be found, or needs another version of what the server has.
+    """
+    target.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="pilotlight-packages-") as folder:
+        work = Path(folder)
+        wheels = [_wheel(archive.absolute(), work / f"archive-{n}") for n, archive in enumerate(archives)]
+        try:
+            plan = _plan(wheels, work)
+            if plan:
+                _pip("install", "--no-deps", f"--target={target}", *(item.wanted for item in plan), cwd=work)
+        except _PipFailed as failure:
+            reason = _reason(str(failure))
+            named = [
+                archive for archive, wheel in zip(archives, wheels, strict=True) if _names(reason, wheel)
+            ]
+            raise _load_failed(named or archives, reason) from failure
+    return Installed(tuple(f"{item.name}=={item.version}" for item in plan), tuple(_warnings(target)))
+
+
+def search_path(target: Path) -> tuple[Path, ...]:
+    """The folders in which to look for modules installed into `target`.
+
+    AI Platform's own example of a custom routine lists its modules as `scripts`, and those land in `bin`.
+    """
+    return tuple(folder for folder in (target, target / "bin") if folder.is_dir())
+
+
+# ---- pip ----
+
+
+class _PipFailed(Exception):
+    """pip did not succeed; the message is all that it said."""
+
+
+def _pip(*arguments: str, cwd: Path, **variables: str) -> None:
+    command = [sys.executable, "-m", "pip", arguments[0], *_OPTIONS, *arguments[1:]]
+    # The environment is passed on here, not read: pip needs PATH, HOME, proxies and the like.
+    environment = {name: value for name, value in os.environ.items() if name in _WHERE or name[:4] != "PIP_"}
+    environment |= {"PIP_USER": "0", "PIP_REQUIRE_VIRTUALENV": "0", "PYTHONUTF8": "1"} | variables
+    if not site.ENABLE_USER_SITE:
+        # pip shall see what this process sees, and that may come from a command-line option.
+        environment["PYTHONNOUSERSITE"] = "1"
+    done = subprocess.run(
+        command,
+        cwd=cwd,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        errors="replace",
+        check=False,
+    )
+    if done.returncode:
+        raise _PipFailed(done.stdout)
+
+
+def _wheel(archive: Path, folder: Path) -> Path:
+    """The archive as a wheel, built in `folder` if it is not one."""
+    if archive.suffix == ".whl":
+        return archive
+    folder.mkdir()
+    build = ("wheel", "--no-deps", f"--wheel-dir={folder}", str(archive))
+    try:
+        try:
+            _pip(*build, cwd=folder)
+        except _PipFailed as failure:
+            if "discovered in a flat-layout" not in str(failure):
+                raise
+            # Before version 61 setuptools did not look for modules by itself, and archives of that time may
+            # list scripts alone. It does not look either when told that there are no modules.
+            settings = folder / "setup.cfg"
+            settings.write_text("[options]\npy_modules =\n")
+            _pip(*build, cwd=folder, DIST_EXTRA_CONFIG=str(settings))
+    except _PipFailed as failure:
+        hint = "If it builds on your machine, give the wheel instead."
+        raise _load_failed([archive], f"{_reason(str(failure))}\n{hint}") from failure
+    return next(folder.glob("*.whl"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """A package to install; `wanted` is how pip is to be asked for it."""
+
+    name: str
+    version: str
+    wanted: str
+
+
+def _plan(wheels: Sequence[Path], work: Path) -> list[_Item]:
+    """What an install of the wheels would add to this environment without changing anything in it."""
+    pins = work / "pins.txt"
+    pins.write_text("".join(f"{name}=={version}\n" for name, version in _environment().items()))
+    report = work / "report.json"
+    wanted = (str(wheel) for wheel in wheels)
+    _pip("install", "--dry-run", f"--report={report}", f"--constraint={pins}", *wanted, cwd=work)
+    return [_item(entry) for entry in json.loads(report.read_bytes())["install"]]
+
+
+def _environment() -> dict[str, str]:
+    """Version of each installed distribution; of two with one name, Python uses the first."""
+    found: dict[str, str] = {}
+    for distribution in metadata.distributions():
+        # A broken or half-removed distribution has neither, or one that is no version.
+        name, version = distribution.metadata["Name"], distribution.metadata["Version"]
+        if name and _is_version(version):
+            found.setdefault(canonicalize_name(name), version)
+    return found
+
+
+def _is_version(text: str | None) -> bool:
+    try:
+        return bool(text and Version(text))
+    except InvalidVersion:
+        return False
+
+
+def _item(entry: dict[str, Any]) -> _Item:
+    name, version = entry["metadata"]["name"], entry["metadata"]["version"]
+    # The report hides passwords, so a package from an index is asked for by its version, not by its URL.
+    url = urlsplit(entry["download_info"]["url"])
+    return _Item(name, version, unquote(url.path) if entry["is_direct"] else f"{name}=={version}")
+
+
+# ---- what went wrong, and what might ----
+
+
+def _load_failed(archives: Sequence[Path], reason: str) -> LoadFailed:
+    names = ", ".join(archive.name for archive in archives)
+    return LoadFailed(f"User-provided package {names} failed to install: {reason}")
+
+
+def _names(text: str, wheel: Path) -> bool:
+    """Whether a text speaks of the package in `wheel`."""
+    name = canonicalize_name(wheel.name.partition("-")[0])
+    return bool(re.search(rf"(?<![a-z0-9]){re.escape(name)}(?![a-z0-9])", canonicalize_name(text)))
+
+
+def _reason(output: str) -> str:
+    """The few lines of pip's output that tell what is wrong."""
+    if conflict := re.search(r"The conflict is caused by:\n(.+?)(\n\n|\Z)", output, re.DOTALL):
+        return _conflict(conflict[1])
+    if missing := re.search(r"No matching distribution found for (.+)", output):
+        return (
+            f"it needs {missing[1]}, which the server does not have and no package index in reach offers. "
+            "Give an archive of it too, or let the server reach an index (it reads pip's own settings)."
+        )
+    if build := re.search(r"\[\d+ lines? of output\]\n(.+?)\n\s*\[end of output\]", output, re.DOTALL):
+        return _last_error(dedent(build[1]).splitlines())
+    if trouble := re.search(r"\N{MULTIPLICATION SIGN} (.+)\n\s*╰─> (.+)", output):
+        return f"{trouble[1]} {trouble[2]}"
+    return _last_error(output.splitlines())
+
+
+def _conflict(lines: str) -> str:
+    lines = re.sub(r"The user requested \(constraint\) (\S+?)==(\S+)", r"the server has \1 \2", lines)
+    lines = re.sub(r"The user requested (\S+) (\S+) \(from .+\)", r"the package is \1 \2", lines)
+    sides = ", but ".join(line.strip() for line in lines.splitlines())
+    return (
+        f"{sides}. Let the package accept the server's version, or serve it from an interpreter that has the "
+        "version it needs (`pilotlight serve --runtime VERSION=PYTHON`)."
+    )
+
+
+def _last_error(lines: Sequence[str]) -> str:
+    """The last error and what follows it, without the frames of tracebacks, which are indented."""
+    said = [line.rstrip() for line in lines if line[:1].strip() and not line.startswith("Traceback ")]
+    errors = [n for n, line in enumerate(said) if re.match(r"[\w.]*error\b.*:", line, re.IGNORECASE)]
+    start = errors[-1] if errors else max(0, len(said) - _MOST_LINES)
+    return "\n".join(said[start : start + _MOST_LINES]).removeprefix("ERROR: ")
+
+
+def _warnings(target: Path) -> Iterator[str]:
+    if not any(file.suffix in {".py", ".pyc", ".so"} for file in target.rglob("*")):
+        yield "The packages hold no Python module. Name them in setup.py: py_modules, packages or scripts."
+    for module in pkgutil.iter_modules(map(str, search_path(target))):
+        spec = find_spec(module.name)
+        # A folder without __init__.py has no loader, and hides nothing.
+        if spec and spec.loader:
+            yield (
+                f"The server has a module {module.name} of its own ({spec.origin}), which is found first. "
+                "Rename the one in the packages if the model needs it."
+            )

@@ -1,0 +1,145 @@
+"""Makes a version's files ready on disk: fetches the model, installs its packages. A process of its own.
+
+The gateway starts `python -m serving.prepare`, so that it never loads a storage client, and a build script
+of a user's package runs outside of it. One Request goes in on stdin, lines of Report come out on stdout, the
+last one with `done` or `failed`; logs go to stderr. The exit status is 0 also when the preparation failed.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from serving import packages
+from serving.errors import Internal, InvalidArgument, ServingError
+from serving.storage import Fetched, Storage
+
+logger = logging.getLogger(__name__)
+
+
+class Phase(StrEnum):
+    """What a preparation has just begun to do."""
+
+    FETCHING = "FETCHING"
+    INSTALLING = "INSTALLING"
+
+
+class Request(msgspec.Struct, frozen=True):
+    """What to prepare. `destination` becomes a folder with `model` and `packages`; what it held before goes.
+
+    `deployment_uri` may be empty if there are packages. `cache_bytes` caps the cache that servers share.
+    """
+
+    deployment_uri: str
+    package_uris: tuple[str, ...]
+    destination: str
+    cache_dir: str
+    cache_bytes: int
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """Where things are: the model's folder, and the folders to find the user's modules in, in this order.
+
+    `files` and `bytes` count the model's files; `digest` names their cache entry ("" without a model).
+    """
+
+    model_dir: str
+    packages: tuple[str, ...]
+    files: int
+    bytes: int
+    digest: str
+    warnings: tuple[str, ...]
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """A ServingError as it travels: the name of its google.rpc code, and its message."""
+
+    status: str
+    message: str
+
+
+class Report(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line of output; exactly one of its fields is set."""
+
+    phase: Phase | None = None
+    done: Prepared | None = None
+    failed: Failed | None = None
+
+
+def prepare(request: Request, on_phase: Callable[[Phase], None]) -> Prepared:
+    """Fetch and install. Raises what `Storage.fetch` and `packages.install` raise."""
+    _check(request)
+    storage = Storage(Path(request.cache_dir), request.cache_bytes)
+    destination = Path(request.destination)
+    if destination.exists():
+        # An attempt that was killed.
+        shutil.rmtree(destination)
+    destination.mkdir(parents=True)
+
+    on_phase(Phase.FETCHING)
+    model = destination / "model"
+    if request.deployment_uri:
+        fetched = storage.fetch(request.deployment_uri, model)
+    else:
+        model.mkdir()
+        fetched = Fetched(0, 0, "")
+
+    folders: tuple[Path, ...] = ()
+    warnings: tuple[str, ...] = ()
+    if request.package_uris:
+        target = destination / "packages"
+        with tempfile.TemporaryDirectory(dir=destination, prefix=".archives-") as folder:
+            archives = [storage.fetch_file(uri, Path(folder)) for uri in request.package_uris]
+            on_phase(Phase.INSTALLING)
+            warnings = packages.install(archives, target).warnings
+        folders = packages.search_path(target)
+    return Prepared(
+        model_dir=str(model),
+        packages=tuple(map(str, folders)),
+        files=fetched.files,
+        bytes=fetched.bytes,
+        digest=fetched.digest,
+        warnings=warnings,
+    )
+
+
+def _check(request: Request) -> None:
+    if not request.deployment_uri and not request.package_uris:
+        raise InvalidArgument("A version needs a deploymentUri or packageUris; both are empty.")
+    names = [PurePosixPath(uri).name for uri in request.package_uris]
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidArgument(f"Several packageUris end in {name}. Their file names must differ.")
+
+
+def main() -> None:
+    """Do what the Request on stdin says and report on stdout."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO)
+    try:
+        request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
+        prepared = prepare(request, lambda phase: _report(Report(phase=phase)))
+    except ServingError as error:
+        _report(Report(failed=Failed(error.status, error.message)))
+    except msgspec.DecodeError as error:
+        _report(Report(failed=Failed(InvalidArgument.status, f"Not a request to prepare: {error}")))
+    except Exception as error:
+        logger.exception("preparation failed")
+        _report(Report(failed=Failed(Internal.status, f"{type(error).__name__}: {error}")))
+    else:
+        _report(Report(done=prepared))
+
+
+def _report(report: Report) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""Fixtures that every test may use."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from collections.abc import Iterator
+
+import pytest
+
+from tests.emulator import Emulator, Front, running_emulator, running_front
+
+
+@pytest.fixture(scope="session")
+def emulator_server() -> Iterator[Emulator]:
+    """The one Cloud Storage emulator of a test run. Tests make buckets of their own in it."""
+    with running_emulator() as emulator:
+        yield emulator
+
+
+@pytest.fixture
+def emulator(emulator_server: Emulator, monkeypatch: pytest.MonkeyPatch) -> Emulator:
+    """The emulator, with gs:// pointing to it in this process and its children for the time of a test."""
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", emulator_server.url)
+    return emulator_server
+
+
+@pytest.fixture
+def front(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> Iterator[Front]:
+    """A server that can fail, between gs:// and the emulator."""
+    with running_front(emulator.url) as front:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", front.url)
+        # The client asks for the bucket's metadata in the background; tests count and fail requests.
+        monkeypatch.setenv("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
+        yield front
+    # The storage client drops the responses of failed downloads without closing them.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()

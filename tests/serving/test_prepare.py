@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from serving.errors import InvalidArgument
+from serving.prepare import Failed, Phase, Prepared, Report, Request, prepare
+from tests.emulator import Emulator
+from tests.serving.test_packages import wheel
+
+# google-api-core wishes for a package that only gRPC clients use.
+pytestmark = pytest.mark.filterwarnings("ignore:Please install grpcio-status:ImportWarning")
+
+
+@pytest.fixture(autouse=True)
+def no_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No package index is in reach."""
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+
+
+def asking(tmp_path: Path, uri: str, *packages: str) -> Request:
+    return Request(uri, packages, str(tmp_path / "version"), str(tmp_path / "cache"), 1 << 30)
+
+
+def reports(request: bytes) -> list[Report]:
+    """What the program prints for this input; it must succeed, and print nothing else."""
+    done = subprocess.run(
+        [sys.executable, "-m", "serving.prepare"], input=request, capture_output=True, check=True
+    )
+    return [msgspec.json.decode(line, type=Report) for line in done.stdout.splitlines()]
+
+
+def test_model_and_packages_are_made_ready(emulator: Emulator, tmp_path: Path) -> None:
+    """A model and a package from a bucket become two folders, and each phase is reported as it begins."""
+    uri = f"gs://{emulator.bucket()}"
+    archive = wheel(tmp_path, "user", "1.0", {"predictor.py": "", "json.py": ""})
+    emulator.put(f"{uri}/model/weights/part", b"12345")
+    emulator.put(f"{uri}/{archive.name}", archive.read_bytes())
+
+    *phases, last = reports(msgspec.json.encode(asking(tmp_path, f"{uri}/model", f"{uri}/{archive.name}")))
+
+    version = tmp_path / "version"
+    assert phases == [Report(phase=Phase.FETCHING), Report(phase=Phase.INSTALLING)]
+    assert last.done is not None
+    assert last.done.model_dir == str(version / "model")
+    assert last.done.packages == (str(version / "packages"),)
+    assert (last.done.files, last.done.bytes, len(last.done.digest)) == (1, 5, 64)
+    assert [text.split(" of its own")[0] for text in last.done.warnings] == ["The server has a module json"]
+    assert (version / "model/weights/part").read_bytes() == b"12345"
+    assert (version / "packages/predictor.py").exists()
+    assert sorted(path.name for path in version.iterdir()) == ["model", "packages"]
+
+
+def test_the_lines_on_the_wire(tmp_path: Path) -> None:
+    """The format between the processes: one JSON object per line, with one field."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/model.pkl").write_bytes(b"1")
+    request = {
+        "deployment_uri": str(tmp_path / "model"),
+        "package_uris": [],
+        "destination": str(tmp_path / "version"),
+        "cache_dir": str(tmp_path / "cache"),
+        "cache_bytes": 1000,
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "serving.prepare"],
+        input=msgspec.json.encode(request),
+        capture_output=True,
+        check=True,
+    )
+
+    first, second = map(msgspec.json.decode, done.stdout.splitlines())
+
+    assert first == {"phase": "FETCHING"}
+    digest = second["done"].pop("digest")
+    assert second == {
+        "done": {
+            "model_dir": str(tmp_path / "version/model"),
+            "packages": [],
+            "files": 1,
+            "bytes": 1,
+            "warnings": [],
+        }
+    }
+    assert (tmp_path / "cache" / digest).is_dir()
+
+
+def test_what_a_killed_attempt_left_is_removed(tmp_path: Path) -> None:
+    """A destination that exists is started afresh."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/new").write_bytes(b"1")
+    for name in ("model/old", ".model.part/old", "packages/old"):
+        (tmp_path / "version" / name).mkdir(parents=True)
+
+    prepare(asking(tmp_path, str(tmp_path / "model")), print)
+
+    assert [path.name for path in (tmp_path / "version").iterdir()] == ["model"]
+    assert [path.name for path in (tmp_path / "version/model").iterdir()] == ["new"]
+
+
+def test_packages_alone_will_do(tmp_path: Path) -> None:
+    """A custom routine may need no files: its model folder is then empty."""
+    archive = wheel(tmp_path, "user", "1.0", {"predictor.py": ""})
+    phases: list[Phase] = []
+
+    prepared = prepare(asking(tmp_path, "", str(archive)), phases.append)
+
+    assert prepared == Prepared(
+        model_dir=str(tmp_path / "version/model"),
+        packages=(str(tmp_path / "version/packages"),),
+        files=0,
+        bytes=0,
+        digest="",
+        warnings=(),
+    )
+    assert phases == [Phase.FETCHING, Phase.INSTALLING]
+    assert not list((tmp_path / "version/model").iterdir())
+
+
+def test_failures_are_reported_with_their_status(tmp_path: Path) -> None:
+    """A missing model, a package that cannot be installed and a bad request each end in `failed`."""
+    (tmp_path / "broken-0.1.tar.gz").write_bytes(b"garbage")
+    missing = asking(tmp_path, str(tmp_path / "missing"))
+    broken = asking(tmp_path, "", str(tmp_path / "broken-0.1.tar.gz"))
+
+    [*_, not_found] = reports(msgspec.json.encode(missing))
+    [*_, load_failed] = reports(msgspec.json.encode(broken))
+    [unreadable] = reports(b"{}")
+
+    assert not_found.failed is not None
+    assert not_found.failed.status == "NOT_FOUND"
+    assert load_failed.failed is not None
+    assert load_failed.failed.status == "INVALID_ARGUMENT"
+    assert load_failed.failed.message.startswith(
+        "Failed to load model: User-provided package broken-0.1.tar.gz failed to install: "
+    )
+    message = "Not a request to prepare: Object missing required field `deployment_uri`"
+    assert unreadable.failed == Failed("INVALID_ARGUMENT", message)
+
+
+def test_impossible_requests_touch_nothing(tmp_path: Path) -> None:
+    """Neither model nor packages, or two archives of one name, are refused before anything is fetched."""
+    twice = asking(tmp_path, "", "gs://a/user-1.0.tar.gz", "gs://b/user-1.0.tar.gz")
+
+    with pytest.raises(InvalidArgument, match="both are empty"):
+        prepare(asking(tmp_path, ""), print)
+    with pytest.raises(
+        InvalidArgument, match=r"Several packageUris end in user-1\.0\.tar\.gz\. Their file names"
+    ):
+        prepare(twice, print)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_unforeseen_is_reported_too(tmp_path: Path) -> None:
+    """An error that is nobody's mistake is INTERNAL, with its type and text, and its traceback on stderr."""
+    (tmp_path / "version").write_text("a file where a folder should be")
+    request = msgspec.json.encode(asking(tmp_path, "/nowhere"))
+
+    done = subprocess.run(
+        [sys.executable, "-m", "serving.prepare"], input=request, capture_output=True, check=True
+    )
+
+    failed = msgspec.json.decode(done.stdout, type=Report).failed
+    assert failed is not None
+    assert failed.status == "INTERNAL"
+    assert failed.message.startswith("NotADirectoryError: ")
+    assert b"Traceback" in done.stderr
+
+
+def test_importing_it_costs_the_gateway_nothing() -> None:
+    """The gateway shares the messages without a storage client or pip being loaded."""
+    script = (
+        "import sys, serving.prepare\n"
+        "assert not {'google.cloud.storage', 'google.auth', 'requests', 'pip'} & set(sys.modules)"
+    )
+
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -29,13 +29,14 @@ def with_settings(kind: type[T]) -> Callable[[Callable[[T], int]], Callable[...,
 
         run.__doc__ = command.__doc__
         run.__name__ = command.__name__
-        run.__signature__ = inspect.Signature([*_parameters(kind), _CONFIG])  # type: ignore[attr-defined]
+        run.__signature__ = inspect.Signature([*parameters_of(kind), _CONFIG])  # type: ignore[attr-defined]
         return run
 
     return decorate
 
 
-def _parameters(kind: type[Any]) -> list[inspect.Parameter]:
+def parameters_of(kind: type[Any]) -> list[inspect.Parameter]:
+    """A flag for each setting of a class; they are None when they were not typed."""
     hints = typing.get_type_hints(kind)
     return [_parameter(field, hints[field.name]) for field in dataclasses.fields(kind)]
 
@@ -44,7 +45,7 @@ def _parameter(field: dataclasses.Field[Any], hint: Any) -> inspect.Parameter:
     """A flag without default: what is not typed may come from elsewhere."""
     text = field.metadata["help"]
     if field.default != "":
-        text += f" [default: {field.default}]"
+        text += f" (default: {field.default})"  # square brackets would be read as markup
     flag = config.flag(field.name)
     declaration = f"{flag}/--no-{flag[2:]}" if hint is bool else flag
     option = typer.Option(declaration, help=text, show_default=False)

@@ -1,0 +1,191 @@
+"""The commands' side of the HTTP API: one way to call the server, with typed errors."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import quote, urlsplit
+
+from serving import errors, names
+from serving.config import ClientConfig
+from serving.errors import DeadlineExceeded, Internal, InvalidArgument, ServingError
+
+if TYPE_CHECKING:
+    import httpx
+
+_TIMEOUT = 30.0
+# The server bounds a prediction itself (setting request_timeout); this only ends a wait for nothing.
+_PREDICT_TIMEOUT = 900.0
+_CONNECT_TIMEOUT = 5.0
+_SHOWN = 300
+
+_KINDS: Mapping[str, type[ServingError]] = {
+    kind.status: kind
+    for kind in (
+        errors.InvalidArgument, errors.NotFound, errors.AlreadyExists, errors.FailedPrecondition,
+        errors.Aborted, errors.PermissionDenied, errors.ResourceExhausted, errors.Cancelled,
+        errors.DeadlineExceeded, errors.Unavailable, errors.Unimplemented, errors.Internal,
+    )
+}  # fmt: skip
+
+
+class Unreachable(ServingError):
+    """No server answers at the address."""
+
+    status = "UNAVAILABLE"
+
+
+class Client:
+    """Calls the server named in the settings, and knows what resources are called there.
+
+    `region` is what `--region` said: one machine is every region, so nothing but a new model looks at it.
+    """
+
+    def __init__(self, config: ClientConfig, region: str = "") -> None:
+        self._server = config.server.rstrip("/")
+        self._project = config.project
+        self.region = region
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # There is none if nothing was called.
+        if "_http" in self.__dict__:
+            self._http.close()
+
+    def model(self, model: str) -> str:
+        """The full name of a model, given by its id or its full name."""
+        if model.startswith("projects/"):
+            return str(names.parse_target(model))
+        return str(names.ModelName(self._checked_project(), names.check_id(model, "model")))
+
+    def version(self, model: str, version: str) -> str:
+        """The full name of a version, given by its id or its full name."""
+        if version.startswith("projects/"):
+            return str(names.parse_target(version))
+        return f"{self.model(model)}/versions/{names.check_id(version, 'version')}"
+
+    def operation(self, operation: str) -> str:
+        """The full name of an operation, given by its id or its full name."""
+        return operation if operation.startswith("projects/") else f"{self.project}/operations/{operation}"
+
+    @property
+    def project(self) -> str:
+        """The full name of the project, the parent of models and operations."""
+        return f"projects/{self._checked_project()}"
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        query: Mapping[str, Any] | None = None,
+        *,
+        timeout: float = _TIMEOUT,
+    ) -> dict[str, Any]:
+        """The server's answer to METHOD /v1/PATH. `body` is sent as JSON; bytes go as they are.
+
+        Raises Unreachable, DeadlineExceeded after `timeout` seconds of silence, or what the server said.
+        """
+        import httpx  # noqa: PLC0415  start-up time
+
+        content = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        try:
+            response = self._http.request(
+                method,
+                "/v1/" + quote(path, safe="/:"),
+                params={key: value for key, value in (query or {}).items() if value},
+                content=content,
+                timeout=httpx.Timeout(timeout, connect=_CONNECT_TIMEOUT),
+            )
+        except (httpx.ReadTimeout, httpx.WriteTimeout) as error:
+            raise DeadlineExceeded(f"{self._server} did not answer within {timeout:g} s.") from error
+        except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
+            raise self._no_address(str(error)) from error
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from error
+        return self._read(response)
+
+    def predict(self, name: str, body: bytes) -> dict[str, Any]:
+        """The answer to a prediction request, which may wait until a node is awake."""
+        return self.call("POST", f"{name}:predict", body, timeout=_PREDICT_TIMEOUT)
+
+    def pages(self, path: str, key: str, query: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """The resources of a list, page after page, as they are asked for."""
+        token = ""
+        while True:
+            page = self.call("GET", path, query={**query, "pageToken": token})
+            yield from page.get(key, [])
+            token = page.get("nextPageToken", "")
+            if not token:
+                return
+
+    @cached_property
+    def _http(self) -> httpx.Client:
+        import httpx  # noqa: PLC0415  start-up time
+
+        parts = urlsplit(self._server)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise self._no_address("it must look like http://HOST:PORT")
+        return httpx.Client(
+            base_url=self._server,
+            headers={"content-type": "application/json"},
+            # Reading all root certificates takes a quarter of a second.
+            verify=parts.scheme == "https",
+            # A proxy cannot know what runs on this machine.
+            trust_env=not _is_local(parts.hostname),
+        )
+
+    def _read(self, response: httpx.Response) -> dict[str, Any]:
+        try:
+            answer = response.json()
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise Internal(
+                f"{self._server} answered with status {response.status_code} and something that is not the "
+                f"API: {response.text[:_SHOWN].strip() or 'nothing'}. Is a Pilotlight server there?"
+            )
+        # A model's error may come with status 200 and a text; contract, section 3.3.
+        if "error" in answer:
+            raise _error(answer["error"])
+        if response.is_error:
+            raise Internal(f"{self._server} answered with status {response.status_code}: {answer}")
+        return answer
+
+    def _checked_project(self) -> str:
+        return names.check_project(self._project)
+
+    def _no_address(self, reason: str) -> InvalidArgument:
+        return InvalidArgument(f"{self._server!r} is no address of a server: {reason}.")
+
+    def _unreachable(self, error: Exception) -> Unreachable:
+        reason = str(error).rpartition("] ")[2]  # without [Errno 111]
+        return Unreachable(
+            f"The server at {self._server} cannot be reached ({reason}). Start one with `pilotlight serve`, "
+            "or say where it is with --server or PILOTLIGHT_SERVER."
+        )
+
+
+def rpc_error(status: Mapping[str, Any]) -> ServingError:
+    """The error that a failed operation holds as `google.rpc.Status`."""
+    code = status.get("code", 0)
+    name = next((name for name, number in errors.RPC_CODES.items() if number == code), "")
+    return _error({"status": name, "message": status.get("message", f"google.rpc code {code}")})
+
+
+def _error(error: Any) -> ServingError:
+    if isinstance(error, dict):
+        return _KINDS.get(error.get("status", ""), Internal)(str(error.get("message", error)))
+    return Internal(str(error))
+
+
+def _is_local(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,118 @@
+"""Instances from files, as the body of a prediction request."""
+
+from __future__ import annotations
+
+import codecs
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import orjson
+import typer
+
+from serving.cli.options import readable
+from serving.errors import InvalidArgument
+
+
+def _file(flag: str, text: str) -> Any:
+    return typer.Option(flag, parser=readable, metavar="FILE", help=text, show_default=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instances:
+    """The flags that say where the instances are; FILE may be `-` for standard input."""
+
+    json_instances: Annotated[
+        Path | None, _file("--json-instances", "One JSON value per line, each an instance; - is stdin.")
+    ] = None
+    json_request: Annotated[
+        Path | None,
+        _file(
+            "--json-request",
+            'A whole request, {"instances": ...}; - is stdin. It is sent as it is, with all its other fields '
+            "(gcloud kept only the instances).",
+        ),
+    ] = None
+    text_instances: Annotated[
+        Path | None, _file("--text-instances", "One text per line, each an instance; - is stdin.")
+    ] = None
+    signature_name: Annotated[
+        str | None, typer.Option(help="The signature of a SavedModel to use.", show_default=False)
+    ] = None
+
+    def body(self) -> bytes:
+        """The body to send. Raises InvalidArgument naming the file and the line at fault."""
+        ways: list[tuple[Path | None, Callable[[str, bytes], bytes]]] = [
+            (self.json_instances, _json_lines),
+            (self.json_request, _whole),
+            (self.text_instances, _text_lines),
+        ]
+        chosen = [(file, read) for file, read in ways if file is not None]
+        if len(chosen) != 1:
+            raise typer.BadParameter(
+                "Give exactly one of --json-instances, --json-request and --text-instances."
+            )
+        [(file, read)] = chosen
+        body = read(_title(file), _content(file))
+        return body if self.signature_name is None else _signed(body, self.signature_name)
+
+
+def _title(file: Path) -> str:
+    return "Standard input" if str(file) == "-" else str(file)
+
+
+def _content(file: Path) -> bytes:
+    try:
+        content = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+        return content.removeprefix(codecs.BOM_UTF8)
+    except OSError as error:
+        raise InvalidArgument(f"Cannot read {file}: {error.strerror}.") from error
+
+
+def _json_lines(title: str, content: bytes) -> bytes:
+    """The lines themselves, so that every number stays as it was written."""
+    lines = _lines(title, content)
+    for number, line in enumerate(lines, start=1):
+        try:
+            orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            raise InvalidArgument(
+                f"{title}, line {number}: not a JSON value ({error.msg} at column {error.colno})."
+            ) from error
+    return b'{"instances":[' + b",".join(lines) + b"]}"
+
+
+def _text_lines(title: str, content: bytes) -> bytes:
+    lines = _lines(title, content)
+    try:
+        return orjson.dumps({"instances": [line.decode() for line in lines]})
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(f"{title}: not UTF-8 text ({error}).") from error
+
+
+def _whole(title: str, content: bytes) -> bytes:
+    try:
+        request = orjson.loads(content)
+    except orjson.JSONDecodeError as error:
+        raise InvalidArgument(
+            f"{title}: not JSON ({error.msg} at line {error.lineno} column {error.colno})."
+        ) from error
+    if not isinstance(request, dict):
+        raise InvalidArgument(f'{title}: a request is a JSON object with "instances".')
+    return content
+
+
+def _lines(title: str, content: bytes) -> list[bytes]:
+    lines = [line.removesuffix(b"\r") for line in content.removesuffix(b"\n").split(b"\n")]
+    if lines == [b""]:
+        raise InvalidArgument(f"{title}: there are no instances.")
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            raise InvalidArgument(f"{title}, line {number}: an empty line is no instance.")
+    return lines
+
+
+def _signed(body: bytes, signature: str) -> bytes:
+    return orjson.dumps({**orjson.loads(body), "signature_name": signature})

@@ -1,0 +1,122 @@
+"""Arguments and flags that several commands share, and how their text is read."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from serving.cli.client import Client
+
+_PAGE_SIZE = 100
+
+
+class Framework(StrEnum):
+    """Frameworks as gcloud spells them."""
+
+    TENSORFLOW = "tensorflow"
+    SCIKIT_LEARN = "scikit-learn"
+    XGBOOST = "xgboost"
+
+
+def pairs(text: str) -> dict[str, str]:
+    """`key=value,key=value` as a mapping."""
+    entries = [entry.partition("=") for entry in items(text)]
+    if wrong := [key for key, separator, _ in entries if not separator or not key]:
+        raise typer.BadParameter(f"{wrong[0]!r} is not KEY=VALUE.")
+    return {key.strip(): value.strip() for key, _, value in entries}
+
+
+def items(text: str) -> tuple[str, ...]:
+    """`a,b,c` as its parts."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def absolute(uri: str) -> str:
+    """A URI as it is; a path made absolute, because the server stands in a folder of its own."""
+    return uri if "://" in uri or not uri else str(Path(uri).expanduser().absolute())
+
+
+def readable(text: str) -> Path:
+    """The path of a file that is there; `-` stands for standard input."""
+    path = Path(text)
+    if text != "-" and (not path.exists() or path.is_dir()):
+        raise typer.BadParameter(f"There is no file {text}.")
+    return path
+
+
+def given(**fields: Any) -> dict[str, Any]:
+    """The fields that have a value."""
+    return {key: value for key, value in fields.items() if value is not None}
+
+
+ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="The model.", show_default=False)]
+VersionArgument = Annotated[str, typer.Argument(metavar="VERSION", help="The version.", show_default=False)]
+OperationArgument = Annotated[
+    str, typer.Argument(metavar="OPERATION", help="The operation: id or full name.", show_default=False)
+]
+ModelOption = Annotated[str, typer.Option("--model", help="The model.", show_default=False)]
+Description = Annotated[
+    str | None, typer.Option("--description", help="What people should know about it.", show_default=False)
+]
+Labels = Annotated[
+    Any,
+    typer.Option(
+        "--labels", parser=pairs, metavar="KEY=VALUE,...", help="Labels to put on it.", show_default=False
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelChanges:
+    """The flags that change labels; what is cleared or removed goes before what is set."""
+
+    update_labels: Annotated[
+        Any,
+        typer.Option(
+            parser=pairs, metavar="KEY=VALUE,...", help="Labels to add or change.", show_default=False
+        ),
+    ] = None
+    clear_labels: Annotated[
+        bool, typer.Option("--clear-labels", help="Remove all labels.", show_default=False)
+    ] = False
+    remove_labels: Annotated[
+        Any, typer.Option(parser=items, metavar="KEY,...", help="Labels to remove.", show_default=False)
+    ] = None
+
+    def __bool__(self) -> bool:
+        return bool(self.clear_labels or self.update_labels is not None or self.remove_labels is not None)
+
+    def applied(self, labels: Mapping[str, str]) -> dict[str, str]:
+        """The labels after the change."""
+        if self.clear_labels and self.remove_labels is not None:
+            raise typer.BadParameter("Give either --clear-labels or --remove-labels, not both.")
+        removed = labels if self.clear_labels else self.remove_labels or ()
+        kept = {key: value for key, value in labels.items() if key not in removed}
+        return {**kept, **(self.update_labels or {})}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """The flags of lists."""
+
+    filter: Annotated[
+        str,
+        typer.Option(help="Only what matches, e.g. 'labels.team=ads' or 'state:READY'.", show_default=False),
+    ] = ""
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="At most this many in all.", show_default=False)
+    ] = None
+    page_size: Annotated[int, typer.Option(min=1, max=_PAGE_SIZE, help="How many to ask for at a time.")] = (
+        _PAGE_SIZE
+    )
+
+    def fetch(self, client: Client, path: str, key: str) -> Iterable[dict[str, Any]]:
+        """The resources of a list, from as many pages as it takes."""
+        query = {"filter": self.filter, "pageSize": min(self.page_size, self.limit or self.page_size)}
+        return itertools.islice(client.pages(path, key, query), self.limit)

@@ -1,0 +1,53 @@
+"""A model that is not on a server: its files made ready on this machine."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from serving.config import NodeConfig
+
+if TYPE_CHECKING:
+    from serving.runtimes import Source
+
+Say = Callable[[str], None]
+
+
+@contextmanager
+def prepared(config: NodeConfig, say: Say) -> Iterator[Source]:
+    """The model's files on disk for as long as they are used; `say` is told of phases and warnings.
+
+    A local folder without packages is used where it is.
+    """
+    workplace = Path(tempfile.mkdtemp(prefix="pilotlight-node-"))
+    try:
+        yield _prepare(config, workplace, say)
+    finally:
+        shutil.rmtree(workplace, ignore_errors=True)
+
+
+def _prepare(config: NodeConfig, workplace: Path, say: Say) -> Source:
+    from serving.runtimes import Source  # noqa: PLC0415  start-up time of the other commands
+
+    packages = tuple(uri for uri in config.package_uris.split(",") if uri)
+    framework = "CUSTOM" if config.prediction_class else config.framework.upper().replace("-", "_")
+    if "://" not in config.model_dir and not packages:
+        return Source(Path(config.model_dir), framework, config.prediction_class, (), config.threads)
+    from serving.prepare import Request, prepare  # noqa: PLC0415
+
+    request = Request(
+        deployment_uri=config.model_dir,
+        package_uris=packages,
+        destination=str(workplace / "version"),
+        cache_dir=str(config.cache_dir.expanduser()),
+        cache_bytes=config.cache_bytes,
+    )
+    ready = prepare(request, lambda phase: say(f"{phase.capitalize()} ..."))
+    for warning in ready.warnings:
+        say(f"WARNING: {warning}")
+    folders = tuple(Path(folder) for folder in ready.packages)
+    return Source(Path(ready.model_dir), framework, config.prediction_class, folders, config.threads)

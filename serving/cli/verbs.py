@@ -1,0 +1,64 @@
+"""What commands do to models and versions alike. `name` is always a full resource name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import typer
+
+from serving.cli.client import Client
+from serving.cli.options import LabelChanges
+from serving.cli.output import Output
+from serving.cli.progress import wait
+
+
+def describe(client: Client, output: Output, name: str) -> None:
+    """Show one resource."""
+    output.show(client.call("GET", name))
+
+
+def update(client: Client, output: Output, current: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
+    """Patch a resource that was just read; `changes` maps paths of the update mask to new values."""
+    if not changes:
+        raise typer.BadParameter("Nothing to update: give at least one flag that says what to change.")
+    body: dict[str, Any] = {"etag": current.get("etag", "")}
+    for path, value in changes.items():
+        *outer, last = path.split(".")
+        place = body
+        for part in outer:
+            place = place.setdefault(part, {})
+        place[last] = value
+    operation = client.call("PATCH", current["name"], body, {"updateMask": ",".join(changes)})
+    response = wait(client, operation, f"Updating {title(current['name'])}")
+    output.done(f"Updated {title(current['name'])}.", response)
+
+
+def common_changes(
+    current: Mapping[str, Any], description: str | None, labels: LabelChanges
+) -> dict[str, Any]:
+    """The changes that every resource has flags for."""
+    changes: dict[str, Any] = {}
+    if description is not None:
+        changes["description"] = description
+    if labels:
+        changes["labels"] = labels.applied(current.get("labels", {}))
+    return changes
+
+
+def delete(client: Client, output: Output, name: str) -> None:
+    """Delete a resource, after asking."""
+    output.confirm(f"This will delete {title(name)}. Continue?")
+    response = wait(client, client.call("DELETE", name), f"Deleting {title(name)}")
+    output.done(f"Deleted {title(name)}.", response)
+
+
+def title(name: str) -> str:
+    """A resource in words: `version v1 of model flowers`."""
+    _, _, _, model, *rest = name.split("/")
+    return f"version {rest[1]} of model {model}" if rest else f"model {model}"
+
+
+def bare(name: str) -> str:
+    """The id at the end of a full name."""
+    return name.rpartition("/")[2]

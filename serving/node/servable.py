@@ -29,12 +29,12 @@ class MeasuredPlace:
         self._thread = thread
         self._may_inline = may_inline
         self._clock = clock
-        self.typical = float("inf")  # seconds per call, the recent ones weighing most
+        self.typical: float | None = None  # seconds per call, the recent ones weighing most
 
     @property
     def inline(self) -> bool:
         """Whether the next call runs on the event loop."""
-        return self._may_inline and self.typical < INLINE_BELOW
+        return self._may_inline and self.typical is not None and self.typical < INLINE_BELOW
 
     def run(self, work: Callable[[], list[Outcome]], done: Callable[[list[Outcome]], None]) -> None:
         """Compute here or there, and learn from how long it took."""
@@ -47,7 +47,7 @@ class MeasuredPlace:
 
     def learn(self, seconds: float) -> None:
         """Take one measured call into account."""
-        self.typical = seconds if self.typical == float("inf") else 0.8 * self.typical + 0.2 * seconds
+        self.typical = seconds if self.typical is None else 0.8 * self.typical + 0.2 * seconds
 
     def _timed(self, work: Callable[[], list[Outcome]]) -> list[Outcome]:
         start = self._clock()
@@ -81,11 +81,12 @@ class Servable:
 
     def stats(self) -> dict[str, Any]:
         """Counts since the start, for people and dashboards."""
+        typical = self._place.typical
         return {
             "framework": self._runtime.framework,
             "calls": self._batcher.calls,
             "mergedRequests": self._batcher.merged_requests,
             "waiting": self._batcher.waiting,
-            "typicalCallMs": round(self._place.typical * 1000, 3),
+            "typicalCallMs": None if typical is None else round(typical * 1000, 3),
             "computesOn": "event loop" if self._place.inline else "compute thread",
         }

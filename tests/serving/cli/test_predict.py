@@ -1,0 +1,172 @@
+"""`pilotlight predict` and `pilotlight local predict`: what they have in common, and what not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import joblib
+import pytest
+
+from tests.end_to_end.models import data
+from tests.serving.cli.conftest import Run
+
+ROWS = data()[0][:5].tolist()
+
+
+@pytest.fixture(scope="session")
+def expected(models_dir: Path) -> list[int]:
+    """What the library says about the rows."""
+    predictions: list[int] = joblib.load(models_dir / "forest" / "model.joblib").predict(ROWS).tolist()
+    return predictions
+
+
+@pytest.fixture(params=["server", "local"])
+def predict(request: pytest.FixtureRequest, pilotlight: Run, forest: str, models_dir: Path) -> Run:
+    """Runs one of the two commands with these further flags."""
+    command = {
+        "server": f"predict --model {forest}",
+        "local": f"local predict --model-dir {models_dir / 'forest'}",
+    }[request.param]
+    return lambda flags, stdin="": pilotlight(f"{command} {flags}", stdin)
+
+
+def lines(rows: Sequence[object]) -> str:
+    """A file of instances."""
+    return "".join(f"{json.dumps(row)}\n" for row in rows)
+
+
+def test_json_lines(predict: Run, expected: list[int], tmp_path: Path) -> None:
+    """One instance per line in, one prediction per line out."""
+    (tmp_path / "rows.jsonl").write_text(lines(ROWS))
+    result = predict("--json-instances rows.jsonl")
+
+    assert result.code == 0
+    assert result.out == lines(expected)
+    assert result.err == ""
+
+
+def test_standard_input_and_json(predict: Run, expected: list[int]) -> None:
+    """`-` is standard input, with or without a mark at its start and an end to its last line."""
+    text = lines(ROWS)
+    for stdin in (text, text.strip(), "\ufeff" + text, text.replace("\n", "\r\n")):
+        result = predict("--json-instances - --format json", stdin)
+        assert result.json == {"predictions": expected}
+
+
+def test_more_than_a_hundred(predict: Run, expected: list[int]) -> None:
+    """gcloud's limit does not hold here."""
+    result = predict("--json-instances -", lines(ROWS * 50))
+
+    assert result.out == lines(expected * 50)
+
+
+def test_a_whole_request(predict: Run, expected: list[int], tmp_path: Path) -> None:
+    """A request is sent as it is, its other fields too."""
+    (tmp_path / "request.json").write_text(json.dumps({"instances": ROWS}, indent=1))
+    right = predict("--json-request request.json --format json")
+    (tmp_path / "request.json").write_text(json.dumps({"instances": ROWS, "unheard_of": 1}))
+    wrong = predict("--json-request request.json")
+
+    assert right.json == {"predictions": expected}
+    assert wrong.code == 1
+    assert "unheard_of" in wrong.err
+
+
+def test_text_lines(predict: Run) -> None:
+    """Lines are sent as strings, which this model refuses."""
+    result = predict("--text-instances -", "1,2,3,4\n")
+
+    assert result.code == 1
+    assert result.err.startswith("ERROR: Invalid inputs: ")
+    assert "string" in result.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "stdin", "problem"),
+    [
+        ("--json-instances -", "[1]\n\n[2]\n", "Standard input, line 2: an empty line"),
+        ("--json-instances -", "[1]\n\n", "Standard input, line 2: an empty line"),
+        ("--text-instances -", "a\n\nb\n", "Standard input, line 2: an empty line"),
+        ("--json-instances -", "[1]\n[1,\n", "Standard input, line 2: not a JSON value"),
+        ("--json-instances -", "[NaN]\n", "line 1: not a JSON value"),
+        ("--json-instances -", "", "there are no instances"),
+        ("--json-request -", "[1]", "a request is a JSON object"),
+        ("--json-request -", "{", "not JSON"),
+        ("--text-instances -", b"\xff\n", "not UTF-8"),
+    ],
+)
+def test_instances_that_cannot_be_read(offline: Run, flags: str, stdin: str | bytes, problem: str) -> None:
+    """The place of the problem is named, before any server is asked."""
+    result = offline(f"predict --model m {flags}", stdin)
+
+    assert result.code == 1
+    assert result.err.startswith("ERROR: ")
+    assert problem in result.err
+
+
+@pytest.mark.parametrize("flags", ["", "--json-instances - --text-instances -", "--json-instances nowhere"])
+def test_exactly_one_file(offline: Run, flags: str) -> None:
+    """None, two, or one that is not there is wrong usage."""
+    assert offline(f"predict --model m {flags}").code == 2
+    assert offline(f"local predict --model-dir d {flags}").code == 2
+
+
+def test_versions_and_names(pilotlight: Run, forest: str, expected: list[int]) -> None:
+    """The version can be named; one that is not there is refused."""
+    named = pilotlight(f"predict --model {forest} --version v1 --json-instances -", lines(ROWS))
+    missing = pilotlight(f"predict --model {forest} --version v9 --json-instances -", lines(ROWS))
+
+    assert named.out == lines(expected)
+    assert missing.code == 1
+    assert "v9" in missing.err
+
+
+def test_a_custom_routine(pilotlight: Run, models_dir: Path) -> None:
+    """Objects are a table. Locally too: gcloud refused, ours serves; what it prints stays out of the way."""
+    pilotlight("models create routine")
+    code = f"--prediction-class cli_routine.Predictor --package-uris {models_dir / 'routine.tar.gz'}"
+    created = pilotlight(f"versions create v1 --model routine --origin {models_dir / 'forest'} {code}")
+    table = pilotlight("predict --model routine --text-instances -", "one\ntwo words\n")
+    failed = pilotlight("predict --model routine --text-instances -", "raise\n")
+    request = json.dumps({"instances": ["one", [2]], "extra": True})
+    flags = "--json-request - --signature-name s --format json"
+    remote = pilotlight(f"predict --model routine {flags}", request)
+    local = pilotlight(f"local predict --model-dir {models_dir / 'forest'} {code} {flags}", request)
+
+    assert created.code == 0, created.err
+    assert "INSTALLING" in created.err
+    assert [line.split() for line in table.out.splitlines()] == [
+        ["value", "more"],
+        ["one", "{}"],
+        ["two", "words", "{}"],
+    ]
+    assert (failed.code, failed.out) == (1, "")
+    assert "RuntimeError: refused" in failed.err.splitlines()[-1]
+    extra = {"extra": True, "signature_name": "s"}
+    assert remote.json == {"predictions": [{"value": "one", "more": extra}, {"value": [2], "more": extra}]}
+    assert local.json == remote.json
+    assert "printed by the model" in local.err
+
+
+def test_a_local_folder_that_is_no_model(offline: Run, tmp_path: Path) -> None:
+    """Loading says what is missing."""
+    (tmp_path / "notes.txt").write_text("no model")
+    empty = offline(f"local predict --model-dir {tmp_path} --json-instances -", "[1]\n")
+    missing = offline("local predict --model-dir nowhere --json-instances -", "[1]\n")
+
+    assert (empty.code, missing.code) == (1, 1)
+    assert "notes.txt" in empty.err
+    assert "nowhere" in missing.err
+
+
+def test_a_local_folder_by_its_uri(
+    offline: Run, models_dir: Path, expected: list[int], tmp_path: Path
+) -> None:
+    """A URI is fetched first; that is told on stderr only."""
+    flags = f"--model-dir file://{models_dir / 'forest'} --framework scikit-learn --json-instances -"
+    result = offline(f"local predict {flags}", lines(ROWS))
+
+    assert result.out == lines(expected)
+    assert "Fetching" in result.err

@@ -1,0 +1,225 @@
+"""A node alone, as a process on a socket: `pilotlight node`."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import joblib
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+from tests.end_to_end.models import ROUTINE, archive, data
+from tests.server import Server, running_node, until
+
+PREDICT = "/v1/models/m:predict"
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A classifier in model.joblib."""
+    folder = tmp_path_factory.mktemp("node") / "model"
+    folder.mkdir()
+    joblib.dump(LogisticRegression().fit(*data()), folder / "model.joblib")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def node(model_dir: Path) -> Iterator[Server]:
+    """A node with the classifier."""
+    with running_node(model_dir) as server:
+        yield server
+
+
+@pytest.fixture
+def routine(tmp_path: Path) -> Iterator[Server]:
+    """A node with a custom routine that does what its instances say; old error form."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "factor.txt").write_text("2")
+    package = tmp_path / "routine-0.1.tar.gz"
+    package.write_bytes(archive("routine", {"routine": ROUTINE}))
+    flags = ("--package-uris", str(package), "--prediction-class", "routine.Routine", "--legacy-model-errors")
+    with running_node(tmp_path / "model", *flags) as server:
+        yield server
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        PREDICT,
+        "/v1/models/any/versions/v9:predict",
+        "/v1/projects/p/models/m:predict",
+        "/v1/projects/p/models/m/versions/v:predict",
+    ],
+)
+def test_a_node_answers_to_any_name(node: Server, path: str) -> None:
+    """It has one version, whatever it is called."""
+    rows, _ = data()
+    expected = joblib.load(node.state_dir / "model.joblib").predict(rows[:3]).tolist()
+
+    reply = node.call("POST", path, json={"instances": rows[:3].tolist()})
+
+    assert reply.status == 200
+    assert reply.json == {"predictions": expected}
+
+
+def test_health_tells_live_and_ready(node: Server) -> None:
+    """Two questions, two answers; and the shape TensorFlow Serving gives its status."""
+    assert node.call("GET", "/healthz").json == {"status": "live"}
+    assert node.call("GET", "/readyz").json == {"status": "ready"}
+    assert node.call("GET", "/v1/models/m").json["model_version_status"][0]["state"] == "AVAILABLE"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", PREDICT, 405),
+        ("POST", "/v1/nothing:predict", 404),
+        ("GET", "/nothing", 404),
+        ("POST", "/stats", 405),
+    ],
+)
+def test_wrong_paths_and_methods_are_told_in_googles_form(
+    node: Server, method: str, path: str, status: int
+) -> None:
+    """Every refusal has the same shape."""
+    assert node.call(method, path).error["code"] == status
+
+
+def test_concurrent_requests_share_calls_and_get_their_own_answers(node: Server) -> None:
+    """Merged or not, each request gets the predictions of its rows."""
+    rows, _ = data()
+    model = joblib.load(node.state_dir / "model.joblib")
+    before = node.call("GET", "/stats").json
+
+    def ask(index: int) -> tuple[list[int], list[int]]:
+        some = rows[index % 50 : index % 50 + 1 + index % 3]
+        return node.call("POST", PREDICT, json={"instances": some.tolist()}).json[
+            "predictions"
+        ], model.predict(some).tolist()
+
+    with ThreadPoolExecutor(16) as threads:
+        answers = list(threads.map(ask, range(400)))
+
+    after = node.call("GET", "/stats").json
+    assert all(got == wanted for got, wanted in answers)
+    assert after["requests"] - before["requests"] == 400
+    assert after["calls"] - before["calls"] <= 400
+
+
+def test_a_request_in_flight_is_finished_before_the_node_ends(routine: Server, tmp_path: Path) -> None:
+    """SIGTERM: no new connections, what is under way is answered, exit code 0."""
+    gate = tmp_path / "gate"
+    with ThreadPoolExecutor(1) as threads:
+        answer = threads.submit(routine.call, "POST", PREDICT, json={"instances": [f"wait {gate}"]})
+        until(gate.with_name("gate.reached").exists, "the request is being computed")
+        routine.process.send_signal(signal.SIGTERM)
+        until(lambda: _refused(routine.url), "new connections are refused")
+        gate.touch()
+
+        assert answer.result().json == {"predictions": ["done"]}
+    assert routine.process.wait(timeout=20) == 0
+
+
+def test_old_clients_can_have_the_old_form_of_model_errors(routine: Server) -> None:
+    """--legacy-model-errors: status 200 and a string."""
+    reply = routine.call("POST", PREDICT, json={"instances": ["raise on purpose"]})
+
+    assert reply.status == 200
+    assert reply.json == {
+        "error": "Failed to run the provided model: Exception during custom prediction: "
+        "RuntimeError: on purpose (Error code: 2)"
+    }
+
+
+def test_work_of_a_client_that_has_gone_is_dropped(routine: Server, tmp_path: Path) -> None:
+    """A queued request whose client hangs up is never computed."""
+    gate = tmp_path / "gate"
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(routine.call, "POST", PREDICT, json={"instances": [f"wait {gate}"]})
+        until(gate.with_name("gate.reached").exists, "the compute slot is taken")
+        body = json.dumps({"instances": ["sleep 0"]}).encode()
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(routine.url + PREDICT, content=body, timeout=0.2)
+        until(lambda: routine.call("GET", "/stats").json["errors"] == 1, "the node noticed")
+        gate.touch()
+        first.result()
+
+    assert routine.call("POST", PREDICT, json={"instances": ["seen"]}).json == {"predictions": [2]}
+
+
+def test_the_deadline_is_kept_while_the_model_computes(routine: Server) -> None:
+    """X-Request-Timeout bounds the wait; the node lives on."""
+    reply = routine.call(
+        "POST", PREDICT, json={"instances": ["sleep 1"]}, headers={"X-Request-Timeout": "0.1"}
+    )
+
+    assert reply.error["status"] == "DEADLINE_EXCEEDED"
+    assert reply.status == 504
+    assert routine.predict("models/m", [21]).json == {"predictions": [42]}
+
+
+def test_a_unix_socket_instead_of_a_port(model_dir: Path, tmp_path: Path) -> None:
+    """--uds listens on a path."""
+    path = tmp_path / "node.sock"
+    arguments = ("node", "--model-dir", str(model_dir), "--uds", str(path))
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from serving.cli import main; main()", *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert str(path) in process.stdout.readline()
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(path))) as client:
+            answer = client.post(f"http://node{PREDICT}", json={"instances": [np.zeros(4).tolist()]})
+        assert answer.status_code == 200
+    finally:
+        process.terminate()
+        process.communicate(timeout=20)
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ((), "Say what to serve"),
+        (("--model-dir", "nowhere"), "nowhere"),
+        (("--model-dir", ".", "--port", "-1"), "--port must be at least 0"),
+        (
+            ("--model-dir", ".", "--merge-requests", "perhaps"),
+            "--merge-requests must be one of auto, on, off",
+        ),
+    ],
+)
+def test_what_cannot_be_served_is_said_in_a_sentence(
+    flags: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    """No traceback: one line on standard error, exit code 1."""
+    done = subprocess.run(
+        [sys.executable, "-c", "from serving.cli import main; main()", "node", *flags],
+        cwd=tmp_path,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def _refused(url: str) -> bool:
+    try:
+        httpx.get(url + "/healthz", timeout=1)
+    except httpx.TransportError:
+        return True
+    return False

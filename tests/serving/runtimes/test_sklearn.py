@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
+import re
 import sys
 import textwrap
 import threading
@@ -16,7 +18,8 @@ import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sklearn.base import BaseEstimator
+from sklearn import config_context
+from sklearn.base import BaseEstimator, clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.cluster import DBSCAN, Birch, KMeans
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
@@ -405,7 +408,8 @@ def test_an_only_step_of_xgboost_needs_its_names(tmp_path: Path) -> None:
 
 USER_CODE = """
     import numpy as np
-    from sklearn.base import BaseEstimator, TransformerMixin
+    from sklearn import config_context
+from sklearn.base import BaseEstimator, clone, TransformerMixin
 
     class Lengths(TransformerMixin, BaseEstimator):
         def fit(self, X, y=None):
@@ -608,3 +612,29 @@ class Bare(BaseEstimator):  # type: ignore[misc]
 def test_a_subclass_of_scikit_learn_is_an_estimator(tmp_path: Path) -> None:
     """What inherits from scikit-learn is served, wherever its module was installed."""
     assert served(Bare(), tmp_path).predict([[1], [2]]) == [1, 1]
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast:RuntimeWarning")
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, 1e39])
+@pytest.mark.parametrize("estimator", [LogisticRegression(), RandomForestClassifier(3, random_state=0)])
+def test_values_that_are_not_finite_are_treated_as_by_the_library(
+    tmp_path: Path, estimator: Any, value: float
+) -> None:
+    """Sparing the library its search for NaN and infinities never changes what comes out."""
+    model = clone(estimator).fit([[0.0, 1.0], [1.0, 0.0], [2.0, 2.0]], [0, 1, 1])
+    joblib.dump(model, tmp_path / "model.joblib")
+    rows = np.array([[0.5, value]])
+    try:
+        with config_context(assume_finite=False):  # another runtime may have set it in this thread
+            wanted, refusal = model.predict(rows).tolist(), ""
+    except ValueError as error:
+        wanted, refusal = None, str(error).splitlines()[0]
+
+    runtime = load(Source(tmp_path))
+
+    if refusal:
+        with pytest.raises(InvalidInputs, match=re.escape(refusal)):
+            runtime.predict(rows)
+    else:
+        assert np.array(runtime.predict(rows)).tolist() == wanted
+    assert len(runtime.predict(np.array([[0.5, 0.5]]))) == 1

@@ -10,50 +10,15 @@ import signal
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import uvicorn
 import uvloop
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from serving.errors import Unavailable
 
 App = Callable[..., Awaitable[None]]
 BACKLOG = 2048
-
-
-class _CorkedTransport:
-    """A transport that sends the head of an answer together with its body.
-
-    uvicorn writes them one after the other: a system call and a wake-up of the client more, which is a
-    noticeable part of a short prediction.
-    """
-
-    def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
-        self._head = b""
-
-    def write(self, data: bytes) -> None:
-        if self._head:
-            data, self._head = self._head + data, b""
-        elif data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 100"):
-            self._head = data
-            return
-        self._transport.write(data)
-
-    def close(self) -> None:
-        if self._head:
-            self._transport.write(self._head)
-            self._head = b""
-        self._transport.close()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-
-class _Protocol(HttpToolsProtocol):
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(cast(asyncio.Transport, _CorkedTransport(transport)))
 
 
 class Server(uvicorn.Server):
@@ -71,6 +36,11 @@ class Server(uvicorn.Server):
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
 
+    @property
+    def connections(self) -> int:
+        """How many connections are open."""
+        return len(self.server_state.connections)
+
     def stop(self) -> None:
         """Begin to stop; a second call does not wait for requests in flight."""
         self.force_exit = self.should_exit
@@ -87,7 +57,7 @@ def make_server(app: App, *, keep_alive: float, drain: float) -> Server:
     return Server(
         uvicorn.Config(
             app,
-            http=_Protocol,
+            http="httptools",
             ws="none",
             lifespan="on",
             log_config=None,

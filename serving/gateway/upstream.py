@@ -7,11 +7,16 @@ bodies both ways, nothing parsed but the answer's head and length.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import cast
 
 import httptools
+
+
+# Seconds after which an idle connection is surplus: the bursts it was opened for are over.
+_UNNEEDED_AFTER = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +99,11 @@ class _Connection(asyncio.Protocol):
 
 
 class Upstream:
-    """The connections to one node."""
+    """The connections to one node: as many as were needed at once in the last few seconds."""
 
     def __init__(self, address: str) -> None:
         self._address = address
-        self._idle: list[_Connection] = []
+        self._idle: deque[tuple[float, _Connection]] = deque()  # the last used one at the right
 
     async def exchange(self, head: bytes, body: bytes, wait: Wait) -> Answer:
         """Send a request and wait for its whole answer.
@@ -113,18 +118,28 @@ class Upstream:
             connection.close()
             raise
         if connection.open:
-            self._idle.append(connection)
+            self._keep(connection)
         return answer
 
     def close(self) -> None:
         """Close the idle connections; those in use close when they are done."""
-        for connection in self._idle:
+        for _, connection in self._idle:
             connection.close()
         self._idle.clear()
 
+    def _keep(self, connection: _Connection) -> None:
+        """Keep a connection for the next request, and let go of one that has not been needed for long.
+
+        A node that has a single connection need not look out for requests to merge.
+        """
+        now = asyncio.get_running_loop().time()
+        self._idle.append((now, connection))
+        if now - self._idle[0][0] > _UNNEEDED_AFTER:
+            self._idle.popleft()[1].close()
+
     async def _connect(self) -> _Connection:
         while self._idle:
-            connection = self._idle.pop()
+            _, connection = self._idle.pop()
             if connection.open:
                 return connection
         loop = asyncio.get_running_loop()

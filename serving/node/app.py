@@ -54,7 +54,8 @@ class Node:
     """An ASGI application serving one version.
 
     `source` says what to load. `on_ready` is called once with the report, `on_failed` once with the
-    error when the version cannot be loaded; both on the event loop.
+    error when the version cannot be loaded; both on the event loop. `connections` tells how many are open:
+    with one, no request can arrive while another is worked on.
     """
 
     def __init__(
@@ -64,7 +65,9 @@ class Node:
         *,
         on_ready: Callable[[Report], None],
         on_failed: Callable[[ServingError], None],
+        connections: Callable[[], int],
     ) -> None:
+        self._connections = connections
         self._source = source
         self._settings = settings
         self._on_ready = on_ready
@@ -123,7 +126,7 @@ class Node:
             queue_requests=self._settings.queue_requests,
             queue_bytes=self._settings.queue_bytes,
         )
-        self._servable = Servable(runtime, place, bounds)
+        self._servable = Servable(runtime, place, bounds, alone=lambda: self._connections() < 2)
         self._predictor = Predictor(self._servable, self._settings)
         # What is loaded stays: the collector need not look at it again.
         gc.collect()

@@ -73,6 +73,11 @@ class Batcher:
         self.merged_requests = 0
 
     @property
+    def active(self) -> bool:
+        """Whether anything waits or is being computed."""
+        return self._active
+
+    @property
     def waiting(self) -> int:
         """Requests in the queue."""
         return len(self._waiting)

@@ -81,7 +81,7 @@ async def serve(
         failed.set()
         server.stop()
 
-    node = Node(source, settings, on_ready=on_ready, on_failed=stop)
+    node = Node(source, settings, on_ready=on_ready, on_failed=stop, connections=lambda: server.connections)
     server = http.make_server(node, keep_alive=keep_alive, drain=settings.request_timeout)
     await server.serve(sockets=[listener])
     return 1 if failed.is_set() else 0

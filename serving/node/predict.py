@@ -56,6 +56,8 @@ class Predictor:
 
     async def _predict(self, body: bytes, deadline: float, receive: Receive) -> Batch:
         instances, parameters = self._decoder.decode(body, self._servable.form)
+        if self._servable.idle:
+            return self._servable.predict_now(instances, parameters)
         answer = self._servable.predict(instances, parameters, deadline, len(body))
         if not self._servable.prompt:
             await _wait(answer, deadline, receive)

@@ -57,16 +57,37 @@ class MeasuredPlace:
 
 
 class Servable:
-    """What a request reaches: the runtime with its batcher and its place."""
+    """What a request reaches: the runtime with its batcher and its place.
 
-    def __init__(self, runtime: Runtime, place: MeasuredPlace, bounds: Bounds) -> None:
+    `alone` says whether no other request can be on its way.
+    """
+
+    def __init__(
+        self, runtime: Runtime, place: MeasuredPlace, bounds: Bounds, alone: Callable[[], bool]
+    ) -> None:
         self._runtime = runtime
         self._place = place
         self._batcher = Batcher(runtime.predict, place, bounds)
+        self._alone = alone
+        self._calls = 0
 
     def form(self, parameters: Mapping[str, Any]) -> Form:
         """How instances are to be parsed for a request with these parameters."""
         return self._runtime.form(parameters)
+
+    @property
+    def idle(self) -> bool:
+        """Whether a request can neither be merged nor has to wait, so that queueing it is only cost."""
+        return self._place.inline and not self._batcher.active and self._alone()
+
+    def predict_now(self, instances: Batch, parameters: Mapping[str, Any]) -> Batch:
+        """The predictions, computed here and now; for when the servable is idle."""
+        self._calls += 1
+        start = time.perf_counter()
+        try:
+            return self._runtime.predict(instances, **parameters)
+        finally:
+            self._place.learn(time.perf_counter() - start)
 
     def predict(
         self, instances: Batch, parameters: Mapping[str, Any], deadline: float, size: int
@@ -84,7 +105,7 @@ class Servable:
         typical = self._place.typical
         return {
             "framework": self._runtime.framework,
-            "calls": self._batcher.calls,
+            "calls": self._batcher.calls + self._calls,
             "mergedRequests": self._batcher.merged_requests,
             "waiting": self._batcher.waiting,
             "typicalCallMs": None if typical is None else round(typical * 1000, 3),

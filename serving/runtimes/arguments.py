@@ -22,6 +22,8 @@ def accepted(predict: Callable[..., Any], *, besides: Iterable[str] = ()) -> fro
 
 def checked(parameters: Mapping[str, Any], known: frozenset[str] | None, owner: str) -> dict[str, Any]:
     """The parameters to call with. Raises InvalidInputs naming those that `owner` does not know."""
+    if not parameters:
+        return {}
     given = {name: value for name, value in parameters.items() if name != SIGNATURE_NAME}
     if known is None or given.keys() <= known:
         return given

@@ -103,6 +103,8 @@ class SklearnRuntime:
         return checked(parameters, self._known, self._owner)
 
     def _inputs(self, instances: Any) -> Any:
+        if isinstance(instances, np.ndarray):
+            return instances
         anatomy = self._anatomy
         if anatomy.text:
             _check_text(instances)

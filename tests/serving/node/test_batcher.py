@@ -49,10 +49,14 @@ def run(main: Coroutine[Any, Any, None]) -> None:
 
 
 def make(
-    merge_rows: int = 8, queue_requests: int = 100, queue_bytes: int = 1000, now: float = 0.0
+    merge_rows: int = 8,
+    queue_requests: int = 100,
+    queue_bytes: int = 1000,
+    now: float = 0.0,
 ) -> tuple[Batcher, HeldPlace, Doubler]:
     place, model = HeldPlace(), Doubler()
-    return Batcher(model, place, Bounds(merge_rows, queue_requests, queue_bytes), lambda: now), place, model
+    bounds = Bounds(merge_rows, queue_requests, queue_bytes)
+    return Batcher(model, place, bounds, lambda: now), place, model
 
 
 def rows(*values: float) -> Batch:

@@ -25,6 +25,12 @@ test: $(READY)   ## run the tests (minutes)
 	@echo "== tests"
 	@$(BIN)/python -m pytest
 
+bench: $(READY)  ## measure parsing and latency beside two reference servers
+	@echo "== parsing"
+	@$(BIN)/python -m tests.benchmarks.parsing
+	@echo "== latency"
+	@$(BIN)/python -m tests.benchmarks.latency
+
 check: $(READY)  ## formatting, lint and types
 	@echo "== format and lint"
 	@$(BIN)/ruff format --check .

@@ -14,6 +14,7 @@ from serving.errors import InvalidInputs, InvalidOutputs
 from serving.runtimes import Array, Column, Columns, Form, Rows
 from serving.runtimes.codec import Decoder, encode
 from serving.runtimes.instances import Batch
+from tests.benchmarks.parsing import image_ratio
 
 PADDING = " " * 512  # makes a body long enough for the dense way
 FLOAT = np.dtype(np.float32)
@@ -254,3 +255,10 @@ def test_predictions_that_json_cannot_carry(predictions: Batch) -> None:
     """An answer that cannot be written is the model's fault, and said so."""
     with pytest.raises(InvalidOutputs):
         encode(predictions)
+
+
+def test_an_image_is_parsed_in_a_fifth_of_the_plain_time() -> None:
+    """A 224 x 224 x 3 image of JSON floats, beside json.loads and numpy.array in the same run."""
+    plain, ours = image_ratio()
+
+    assert plain / ours >= 5

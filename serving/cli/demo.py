@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from serving import config
-from serving.cli.demo_models import KINDS
 from serving.errors import Internal
 
 if TYPE_CHECKING:
     import httpx
 
+# Of models; `demo_models` has a function for each, and imports too much to be imported here.
+KINDS = ("scikit-learn", "xgboost", "tensorflow", "custom")
 PROJECT = "demo"
 BUCKET = "demo-models"
 _PATIENCE = 180.0

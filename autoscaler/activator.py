@@ -96,9 +96,9 @@ class Activator:
         waiter = _Waiter(asyncio.get_running_loop().create_future(), size)
         version.waiting.append(waiter)
         self._waiting_bytes += size
-        if not version.ready and not version.starting:
-            self._wake(version)
         try:
+            if not version.ready and not version.starting:
+                self._wake(version)
             return await wait(waiter.granted)
         except BaseException:
             self._give_up(spec.key, waiter)
@@ -154,7 +154,8 @@ class Activator:
 
         async def start() -> None:
             try:
-                await pool.scale(spec, 1)
+                if self._versions.get(spec.key) is version:  # not retired meanwhile
+                    await pool.scale(spec, 1)
             except OSError as error:
                 logger.exception("%s: cannot start a node", spec.title)
                 self._fail(version, StartFailedError(f"Cannot start a process: {error}"))

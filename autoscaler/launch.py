@@ -67,7 +67,7 @@ def main(argument: str) -> int:
 
 
 def die_with_server(lifeline_fd: int) -> None:
-    """End this process at once when the server is gone, however it went."""
+    """End this process, the leader of its group, at once when the server is gone, however it went."""
     parent = os.getppid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -76,7 +76,8 @@ def die_with_server(lifeline_fd: int) -> None:
     def watch() -> None:
         with contextlib.suppress(OSError):
             os.read(lifeline_fd, 1)
-        os._exit(1)
+        # The whole group: with whatever user code has started.
+        os.killpg(os.getpgrp(), signal.SIGKILL)
 
     threading.Thread(target=watch, name="lifeline", daemon=True).start()
 

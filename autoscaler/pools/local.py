@@ -56,6 +56,9 @@ class LocalPool:
         # Short on purpose: the path of a unix socket has at most 107 characters.
         self._folder = Path(tempfile.mkdtemp(prefix="pilotlight-"))
         self._tasks = asyncio.TaskGroup()
+        # One change at a time: a node that is being started is not among the processes yet.
+        self._turn = asyncio.Lock()
+        self._closed = False
 
     async def __aenter__(self) -> LocalPool:
         await self._tasks.__aenter__()
@@ -72,20 +75,24 @@ class LocalPool:
 
     async def scale(self, spec: NodeSpec, count: int) -> None:
         """Start or drain nodes until `count` are starting or ready; see NodePool."""
-        current = [
-            process
-            for process in self._processes.values()
-            if process.node.key == spec.key and process.node.state in (NodeState.STARTING, NodeState.READY)
-        ]
-        for _ in range(len(current), count):
-            await self._start(spec)
-        for process in current[count:]:
-            self._stop(process)
+        async with self._turn:
+            current = [
+                process
+                for process in self._processes.values()
+                if process.node.key == spec.key
+                and process.node.state in (NodeState.STARTING, NodeState.READY)
+            ]
+            for _ in range(len(current), 0 if self._closed else count):
+                await self._start(spec)
+            for process in current[count:]:
+                self._stop(process)
 
     async def close(self) -> None:
         """Drain every node and wait until all are gone."""
-        for process in list(self._processes.values()):
-            self._stop(process)
+        async with self._turn:
+            self._closed = True
+            for process in list(self._processes.values()):
+                self._stop(process)
         while self._processes:
             await asyncio.wait(
                 [asyncio.ensure_future(process.child.wait()) for process in self._processes.values()]
@@ -120,6 +127,11 @@ class LocalPool:
                 limit=_LINE_LIMIT,
                 start_new_session=True,  # Ctrl-C at the terminal is the server's to handle
             )
+        except BaseException:
+            control.close()
+            os.close(lifeline)
+            path.unlink()
+            raise
         finally:
             listener.close()
             remote_control.close()
@@ -150,6 +162,9 @@ class LocalPool:
         start = asyncio.create_task(self._await_ready(process))
         output = asyncio.create_task(self._read_output(process))
         code = await process.child.wait()
+        expected = process.node.state is NodeState.DRAINING
+        if process.node.state is NodeState.READY:
+            self._change(process, NodeState.DRAINING)  # it can be lent no more
         # What it reported and said last is still in the pipes.
         await asyncio.wait((start, output), timeout=1)
         start.cancel()
@@ -160,7 +175,6 @@ class LocalPool:
             os.unlink(process.node.address)  # noqa: PTH108  on tmpfs or page cache: does not block
         del self._processes[process.node.id]
         process.node.reason = process.failure or _describe_exit(code, process.tail)
-        expected = process.node.state is NodeState.DRAINING
         log = logger.info if expected else logger.error
         log("%s: node %s is gone: %s", process.spec.title, process.node.id, process.node.reason)
         self._change(process, NodeState.GONE)

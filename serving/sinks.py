@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 _BUCKET_SECONDS = 10.0
 _BUCKET_BYTES = 8 << 20
 _FILE_SECONDS = 0.2
+# Past this many rows in hand no more are read: the gateway's queue fills, and it knows how to drop.
+_ROWS_IN_HAND = 1024
 
 
 class Sink(Protocol):
@@ -89,6 +91,7 @@ class Writer:
     def __init__(self) -> None:
         self._sinks: dict[str, Sink] = {}
         self._batches: dict[str, list[bytes]] = {}
+        self._sizes: dict[str, int] = {}
         self._due: dict[str, float] = {}
 
     def add(self, address: str, line: bytes, now: float) -> None:
@@ -98,8 +101,10 @@ class Writer:
         batch = self._batches.setdefault(address, [])
         if not batch:
             self._due[address] = now + self._sinks[address].seconds
+            self._sizes[address] = 0
         batch.append(line)
-        if sum(map(len, batch)) >= self._sinks[address].size:
+        self._sizes[address] += len(line)
+        if self._sizes[address] >= self._sinks[address].size:
             self._due[address] = now
 
     def next_due(self) -> float | None:
@@ -127,7 +132,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="log writer: %(levelname)s %(message)s")
-    lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    lines: queue.Queue[bytes] = queue.Queue(_ROWS_IN_HAND)
     threading.Thread(target=_read, args=(lines,), daemon=True).start()
     writer = Writer()
     while True:
@@ -146,7 +151,7 @@ def main() -> None:
             _tell(*writer.flush(time.monotonic()))
 
 
-def _read(lines: queue.SimpleQueue[bytes]) -> None:
+def _read(lines: queue.Queue[bytes]) -> None:
     for line in sys.stdin.buffer:
         lines.put(line)
     lines.put(b"")

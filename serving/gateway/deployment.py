@@ -8,7 +8,6 @@ import importlib.metadata
 import json
 import os
 import shutil
-import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
@@ -128,14 +127,22 @@ class Deployment:
             cache_dir=str(self._config.state_dir / "cache"),
             cache_bytes=self._config.cache_bytes,
         )
-        child = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "serving.prepare",
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            env=dict(self._environment),
-            limit=_LINE_LIMIT,
-            start_new_session=True,
-        )  # fmt: skip
+        remote_lifeline, lifeline = os.pipe()
+        try:
+            child = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "serving.gateway.child", str(remote_lifeline), "serving.prepare",
+                pass_fds=(remote_lifeline,),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                env=dict(self._environment),
+                limit=_LINE_LIMIT,
+                start_new_session=True,
+            )  # fmt: skip
+        except BaseException:
+            os.close(lifeline)
+            raise
+        finally:
+            os.close(remote_lifeline)
         if child.stdin is None or child.stdout is None:
             raise Internal("The preparing process has no pipes.")
         last = prepare.Report()
@@ -148,8 +155,7 @@ class Deployment:
                     await enter_phase(last.phase)
             code = await child.wait()
         finally:
-            if child.returncode is None:
-                os.killpg(child.pid, signal.SIGKILL)  # with pip, if it is at work
+            os.close(lifeline)  # if it is still at work, it ends now, and pip with it
         if last.failed is not None:
             raise _error(last.failed)
         if last.done is None:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 from autoscaler.activator import Activator
 from autoscaler.errors import QueueFullError, RetiredError, StartFailedError
-from autoscaler.pools import Node
+from autoscaler.pools import Node, NodeState
 from serving.config import Limits
 from serving.errors import (
     Cancelled,
@@ -36,6 +36,9 @@ from serving.wire import Receive, Scope, Send, header, read_body, send_error
 logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 3
+# How often, and how many seconds apart, to look whether the pool has noticed the end of a node.
+_LOOKS = 200
+_BETWEEN_LOOKS = 0.005
 
 
 class Forwarder:
@@ -54,9 +57,10 @@ class Forwarder:
         """Answer one request."""
         start = time.time()
         try:
-            target = self._find(scope)
+            self._find(scope)  # so that no body is read for nothing
             body = await read_body(receive, self._limits.max_body_bytes)
-            answer = await self._ask(target, body, Patience(receive, self._timeout(scope)))
+            patience = Patience(receive, self._timeout(scope))
+            target, answer = await self._ask(scope["path"], body, patience)
         except Cancelled:
             return
         except ServingError as error:
@@ -82,24 +86,26 @@ class Forwarder:
             raise MethodNotAllowed(f"{scope['method']} is not allowed for :predict; use POST.")
         return self._targets.find(scope["path"])
 
-    async def _ask(self, target: Target, body: bytes, patience: Patience) -> Answer:
-        last: Node | None = None
-        for _ in range(_ATTEMPTS):
+    async def _ask(self, path: str, body: bytes, patience: Patience) -> tuple[Target, Answer]:
+        """The answer, and who gave it."""
+        left = _ATTEMPTS
+        while True:
+            # Anew for each attempt, with nothing in between: a lease would wake a deleted version.
+            target = self._targets.find(path)
             with _in_words(target):
                 async with self._activator.lease(target.spec, len(body), patience.wait) as node:
-                    last = node
                     try:
-                        return await self._exchange(node, target, body, patience)
+                        return target, await self._exchange(node, target, body, patience)
                     except ConnectError:
                         logger.warning("%s: node %s cannot be reached", target.name, node.id)
+                        left -= 1
                     except ConnectionLostError:
                         logger.warning("%s: node %s hung up", target.name, node.id)
-                        if not target.repeatable:
-                            break
-            # Its end is noticed a moment after its connections: let the pool tell of it.
-            await asyncio.sleep(0.01)
-        reason = f" {last.reason}" if last is not None and last.reason else ""
-        raise ModelFailed(f"The node died while it worked on the request.{reason}")
+                        left = left - 1 if target.repeatable else 0
+            if left == 0:
+                await _noticed(node, NodeState.GONE)
+                raise ModelFailed(f"The node died while it worked on the request. {node.reason}".rstrip())
+            await _noticed(node, NodeState.DRAINING, NodeState.GONE)
 
     async def _exchange(self, node: Node, target: Target, body: bytes, patience: Patience) -> Answer:
         upstream = self._upstreams.get(node.id)
@@ -123,6 +129,14 @@ class Forwarder:
         if not timeout > 0:
             raise InvalidArgument("The header X-Request-Timeout must be a number of seconds over 0.")
         return min(timeout, self._limits.request_timeout)
+
+
+async def _noticed(node: Node, *states: NodeState) -> None:
+    """Wait until the pool has told of the end of a node: that comes a moment after its connections close."""
+    for _ in range(_LOOKS):
+        if node.state in states:
+            return
+        await asyncio.sleep(_BETWEEN_LOOKS)
 
 
 @contextmanager

@@ -55,23 +55,33 @@ class Operations:
             task.cancel()
 
     async def _run(self, record: OperationRecord) -> None:
+        try:
+            await self._work_on(record)
+        except Exception:
+            # An error that left this task would end the group, and with it the server.
+            logger.exception("%s cannot go on; the next start of the server takes it up again", record.name)
+
+    async def _work_on(self, record: OperationRecord) -> None:
         target = record.target
         if target is None:
             return
         version = self._catalog.state.versions[target]
         match record.operation.metadata.operation_type:
             case "CREATE_VERSION":
-                await self._create(record.name, version)
+                await self._create(record, version)
             case "DELETE_VERSION":
                 await self._deployment.remove(version)
                 await self._catalog.change(version_rules.finish_delete, record.name)
 
-    async def _create(self, operation: str, version: VersionRecord) -> None:
+    async def _create(self, record: OperationRecord, version: VersionRecord) -> None:
+        operation = record.name
+
         async def enter_phase(phase: str) -> None:
             await self._catalog.change(operation_rules.enter_phase, operation, phase)
 
         failure: ServingError
         try:
+            _check_wanted(record)
             async with self._places:
                 deployed, warnings = await self._deployment.deploy(version, enter_phase)
             await self._catalog.change(version_rules.finish_create, operation, deployed, warnings)
@@ -90,6 +100,12 @@ class Operations:
         logger.warning("%s failed: %s", version.name, failure.message)
         await self._deployment.stop(version)
         await self._catalog.change(version_rules.fail_create, operation, failure)
+
+
+def _check_wanted(record: OperationRecord) -> None:
+    """Refuse to take up what was cancelled just before the server stopped."""
+    if record.operation.metadata.is_cancellation_requested:
+        raise Cancelled("The operation was cancelled.")
 
 
 _CANCELLED = "cancelled by request"

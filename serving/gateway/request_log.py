@@ -97,6 +97,9 @@ class RequestLog:
                 await self._feed()
             except OSError as error:
                 logger.error("the log writer failed: %s", error)
+            except Exception:
+                # An error that left this task would end the server.
+                logger.exception("the log writer failed")
             if self._unconfirmed:
                 logger.error("the log writer ended with %d records unwritten", self._unconfirmed)
                 self.dropped += self._unconfirmed
@@ -139,6 +142,8 @@ class RequestLog:
         confirmations = asyncio.create_task(self._hear(writer))
         try:
             while writer.stdin is not None and await self._more():
+                if writer.stdin.is_closing():
+                    break  # it has died; its successor gets what waits
                 batch = [self._queue.popleft() for _ in range(min(_BATCH, len(self._queue)))]
                 self._queued_bytes -= sum(len(line) for line in batch)
                 self._unconfirmed += len(batch)

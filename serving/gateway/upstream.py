@@ -14,7 +14,6 @@ from typing import cast
 
 import httptools
 
-
 # Seconds after which an idle connection is surplus: the bursts it was opened for are over.
 _UNNEEDED_AFTER = 5.0
 
@@ -44,11 +43,15 @@ class _Connection(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
-        self.open = False
         self._answer: asyncio.Future[Answer] | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._headers: list[tuple[bytes, bytes]] = []
         self._body: list[bytes] = []
+
+    @property
+    def open(self) -> bool:
+        """Whether a request can be sent; False as soon as the node has hung up."""
+        return self.transport is not None and not self.transport.is_closing()
 
     def send(self, head: bytes, body: bytes) -> asyncio.Future[Answer]:
         self._answer = asyncio.get_running_loop().create_future()
@@ -61,7 +64,6 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are no subclass of asyncio's.
         self.transport = cast(asyncio.Transport, transport)
-        self.open = True
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -70,12 +72,10 @@ class _Connection(asyncio.Protocol):
             self.close()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.open = False
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(ConnectionLostError())
 
     def close(self) -> None:
-        self.open = False
         if self.transport is not None:
             self.transport.abort()
 

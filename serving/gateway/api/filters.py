@@ -13,8 +13,11 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from serving.errors import InvalidArgument
+from serving.errors import InvalidArgument, field_error
 from serving.resources import camel
+
+# Parentheses and NOTs nest, and Python's stack is finite.
+_MOST_PARTS = 200
 
 Matches = Callable[[dict[str, Any]], bool]
 
@@ -43,6 +46,8 @@ def _tokenise(text: str) -> list[re.Match[str]]:
             raise _bad(text)
         tokens.append(match)
         position = match.end()
+        if len(tokens) > _MOST_PARTS:
+            raise field_error(InvalidArgument, "filter", f"It has over {_MOST_PARTS} parts.")
     return tokens
 
 

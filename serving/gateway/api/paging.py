@@ -20,12 +20,12 @@ def page(resources: Sequence[dict[str, Any]], query: Mapping[str, str]) -> tuple
     A token names the last resource shown, so that a list that changes meanwhile neither repeats nor skips.
     """
     matches = parse_filter(query.get("filter", ""))
-    found = [resource for resource in resources if matches(resource)]
-    start = _after(found, query.get("pageToken", ""))
+    # The token's resource is looked for among all: meanwhile it may no longer match.
+    rest = resources[_after(resources, query.get("pageToken", "")) :]
+    found = [resource for resource in rest if matches(resource)]
     size = _size(query.get("pageSize", ""))
-    rows = found[start : start + size]
-    more = start + size < len(found)
-    return rows, _token(rows[-1]["name"]) if more else ""
+    rows = found[:size]
+    return rows, _token(rows[-1]["name"]) if len(found) > size else ""
 
 
 def _size(text: str) -> int:
@@ -56,6 +56,6 @@ def _after(rows: Sequence[dict[str, Any]], token: str) -> int:
     names = [row["name"] for row in rows]
     if last in names:
         return names.index(last) + 1
-    # It is gone meanwhile: go on where it would be. Lists are sorted by name, operations newest first.
-    ascending = names == sorted(names)
-    return sum(1 for name in names if (name < last) == ascending)
+    # It is gone meanwhile: go on where it would be. Operations are the one list not sorted by name, and
+    # they go when they are old: everything after one that is gone is gone too.
+    return sum(name < last for name in names) if names == sorted(names) else len(names)

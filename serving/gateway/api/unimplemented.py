@@ -19,7 +19,7 @@ _STUDIES = _LOCATION + "/studies"
 _TRIALS = _STUDIES + "/{study:id}/trials"
 
 METHODS = (
-    ("projects.explain", "POST", "/v1/{name:path}:explain"),
+    ("projects.explain", "POST", "/v1/projects/{name:path}:explain"),
     ("projects.jobs.create", "POST", _JOBS),
     ("projects.jobs.list", "GET", _JOBS),
     ("projects.jobs.get", "GET", _JOBS + "/{job:id}"),

@@ -109,6 +109,13 @@ def check_logging(config: RequestLoggingConfig | None) -> None:
             "version.request_logging_config.bigquery_table_name",
             "Say where to log: project.dataset.table, gs://BUCKET/PREFIX or a folder.",
         )
+    scheme, separator, _ = config.bigquery_table_name.partition("://")
+    if separator and scheme not in {"gs", "file"}:
+        raise field_error(
+            InvalidArgument,
+            "version.request_logging_config.bigquery_table_name",
+            f"Cannot log to {scheme}://; give project.dataset.table, gs://BUCKET/PREFIX or a folder.",
+        )
 
 
 def check_etag(given: str, current: str) -> None:

@@ -58,7 +58,8 @@ def update_model(draft: Draft, stamp: Stamp, name: ModelName, given: Model, mask
                 model = msgspec.structs.replace(model, labels=given.labels)
             case "defaultVersion.name":
                 wanted = given.default_version.name if given.default_version else ""
-                version = get_version(draft, VersionName(name.project, name.model, wanted.rsplit("/", 1)[-1]))
+                bare = wanted.removeprefix(f"{name}/versions/")
+                version = get_version(draft, VersionName(name.project, name.model, bare))
                 default = check_can_be_default(version)
             case _:
                 raise bad_mask(path, ("description", "labels", "default_version.name"))

@@ -27,7 +27,14 @@ from serving.gateway.catalog.checks import (
     check_version,
 )
 from serving.gateway.catalog.lookup import get_model, get_version, render_version
-from serving.gateway.catalog.operations import begin, end, finished, under_way, with_metadata
+from serving.gateway.catalog.operations import (
+    begin,
+    end,
+    finished,
+    get_operation,
+    under_way,
+    with_metadata,
+)
 from serving.gateway.records import Deployed, Draft, Stamp, State, VersionRecord, versions_of
 from serving.names import ModelName, VersionName, check_id
 from serving.resources import (
@@ -92,6 +99,9 @@ def finish_create(
 
 def fail_create(draft: Draft, stamp: Stamp, operation: str, error: ServingError) -> Operation:
     """The version is FAILED and says why."""
+    known = get_operation(draft, operation).operation
+    if known.done:
+        return known  # cancelled while its success was being written
     record, version = under_way(draft, operation)
     message = error.message
     if not isinstance(error, Cancelled):

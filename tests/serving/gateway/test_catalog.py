@@ -1,0 +1,661 @@
+"""The rules, as pure functions on a draft: no files, no processes, no clock."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from serving.errors import (
+    Aborted,
+    AlreadyExists,
+    Cancelled,
+    FailedPrecondition,
+    InvalidArgument,
+    LoadFailed,
+    NotFound,
+    ServingError,
+    Unimplemented,
+)
+from serving.gateway.catalog import Catalog, lookup, models, operations, versions
+from serving.gateway.records import Deployed, Draft, Stamp, State, VersionRecord
+from serving.names import ModelName, VersionName
+from serving.resources import Model, Operation, Version, VersionState, from_wire, to_wire
+
+M = ModelName("p", "m")
+V1, V2 = VersionName("p", "m", "v1"), VersionName("p", "m", "v2")
+DEPLOYED = Deployed(model_dir="/x", framework="SCIKIT_LEARN")
+START = datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC)
+
+
+class World:
+    """A state and the rules at work on it, with a clock that goes on by a second per change."""
+
+    def __init__(self) -> None:
+        self.state = State()
+        self.changes = 0
+
+    def do(self, rule_: Callable[..., Any], *arguments: Any) -> Any:
+        """Apply a rule; nothing is left of it when it raises."""
+        self.changes += 1
+        stamp = Stamp(START + datetime.timedelta(seconds=self.changes), f"{self.changes:016x}")
+        draft = Draft(self.state)
+        answer = rule_(draft, stamp, *arguments)
+        self.state = draft.finished()
+        return answer
+
+    def create(self, name: VersionName, **fields: Any) -> str:
+        """Begin to create a version; returns the operation's name."""
+        version = Version(name=name.version, **{"deployment_uri": "gs://b/m", **fields})
+        operation: Operation = self.do(versions.create_version, name.parent, version)
+        return operation.name
+
+    def ready(self, name: VersionName, **fields: Any) -> None:
+        """Create a version up to READY."""
+        self.do(versions.finish_create, self.create(name, **fields), DEPLOYED, ())
+
+    def failed(self, name: VersionName) -> None:
+        """Create a version up to FAILED."""
+        self.do(versions.fail_create, self.create(name), LoadFailed("no"))
+
+    def delete(self, name: VersionName) -> None:
+        """Delete a version to the end."""
+        self.do(versions.finish_delete, self.do(versions.delete_version, name).name)
+
+    def version(self, name: VersionName) -> Version:
+        return lookup.render_version(self.state, lookup.get_version(self.state, name))
+
+    def model(self) -> Model:
+        return lookup.render_model(self.state, lookup.get_model(self.state, M))
+
+    @property
+    def default(self) -> str:
+        return self.state.models[M].default
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    world.do(models.create_model, "p", Model(name="m"))
+    return world
+
+
+def wire(kind: type[Any], body: Mapping[str, Any]) -> Any:
+    return from_wire(kind, dict(body))
+
+
+# ---- models
+
+
+@pytest.mark.parametrize(
+    ("body", "error", "field"),
+    [
+        ({}, InvalidArgument, "model.name"),
+        ({"name": "1m"}, InvalidArgument, "model.name"),
+        ({"name": "m-1"}, InvalidArgument, "model.name"),
+        ({"name": "a" * 129}, InvalidArgument, "model.name"),
+        ({"name": "ü"}, InvalidArgument, "model.name"),
+        ({"name": "projects/p/models/n"}, InvalidArgument, "model.name"),
+        ({"name": "m"}, AlreadyExists, "model.name"),
+        ({"name": "n", "regions": ["a", "b"]}, InvalidArgument, "model.regions"),
+        ({"name": "n", "labels": {"Upper": "x"}}, InvalidArgument, "labels"),
+        ({"name": "n", "labels": {"key": "Upper"}}, InvalidArgument, "labels"),
+        ({"name": "n", "labels": {f"k{n}": "" for n in range(65)}}, InvalidArgument, "labels"),
+    ],
+)
+def test_a_model_that_cannot_be(
+    world: World, body: dict[str, Any], error: type[ServingError], field: str
+) -> None:
+    """The field at fault is named."""
+    with pytest.raises(error) as caught:
+        world.do(models.create_model, "p", wire(Model, body))
+
+    assert caught.value.field == field
+
+
+def test_an_id_may_have_128_characters(world: World) -> None:
+    """Letters, digits and underscores, a letter first; case matters."""
+    for name in ("a" * 128, "M", "a_1"):
+        world.do(models.create_model, "p", Model(name=name))
+
+    assert len(models.list_models(world.state, "p")) == 4
+
+
+def test_what_only_the_server_says_is_not_taken_over(world: World) -> None:
+    """A client may send back what it has read."""
+    echoed = Model(name="n", etag="AAAA", default_version=Version(name="x"))
+
+    created = world.do(models.create_model, "p", echoed)
+
+    assert created.default_version is None
+    assert created.etag != "AAAA"
+
+
+def test_projects_do_not_see_each_other(world: World) -> None:
+    """The same id may be in both."""
+    world.do(models.create_model, "q", Model(name="m"))
+
+    assert [model.name for model in models.list_models(world.state, "q")] == ["projects/q/models/m"]
+
+
+def test_a_model_with_versions_stays(world: World) -> None:
+    """Whatever their state."""
+    operation = world.create(V1)
+    with pytest.raises(FailedPrecondition):
+        world.do(models.delete_model, M)
+    world.do(versions.fail_create, operation, LoadFailed("no"))
+    with pytest.raises(FailedPrecondition):
+        world.do(models.delete_model, M)
+
+    world.delete(V1)
+    world.do(models.delete_model, M)
+
+    assert world.state.models == {}
+
+
+@pytest.mark.parametrize(
+    ("mask", "body", "error"),
+    [
+        (["name"], {"name": "n"}, InvalidArgument),
+        (["description", "etag"], {}, InvalidArgument),
+        (["regions"], {"regions": ["a"]}, InvalidArgument),
+        (["defaultVersion"], {"defaultVersion": {"name": "v1"}}, InvalidArgument),
+        (["default_version.name"], {"defaultVersion": {"name": "nowhere"}}, NotFound),
+        (["default_version.name"], {"defaultVersion": {"name": "failed"}}, FailedPrecondition),
+        (["default_version.name"], {"defaultVersion": {"name": "projects/p/models/n/versions/v1"}}, NotFound),
+        (["default_version.name"], {}, NotFound),
+        (["labels"], {"labels": {"A": ""}}, InvalidArgument),
+        (["description"], {"etag": "AAAA"}, Aborted),
+    ],
+)
+def test_a_patch_that_cannot_be(
+    world: World, mask: list[str], body: dict[str, Any], error: type[ServingError]
+) -> None:
+    """Nothing of it is done, not even the paths before the bad one."""
+    world.ready(V1)
+    world.failed(VersionName("p", "m", "failed"))
+    before = world.state
+
+    with pytest.raises(error):
+        world.do(models.update_model, M, wire(Model, {"description": "new", **body}), mask)
+
+    assert world.state == before
+
+
+def test_an_etag_is_good_once(world: World) -> None:
+    """Every change gives a new one; without one the last writer wins."""
+    etag = world.model().etag
+    world.do(models.update_model, M, Model(description="one", etag=etag), ["description"])
+
+    with pytest.raises(Aborted):
+        world.do(models.update_model, M, Model(description="two", etag=etag), ["description"])
+    world.do(models.update_model, M, Model(description="three"), ["description"])
+
+    assert world.model().description == "three"
+
+
+# ---- versions
+
+
+@pytest.mark.parametrize(
+    ("body", "error", "field"),
+    [
+        ({"name": ""}, InvalidArgument, "version.name"),
+        ({"name": "v-1"}, InvalidArgument, "version.name"),
+        ({"name": "taken"}, AlreadyExists, "version.name"),
+        ({"deploymentUri": ""}, InvalidArgument, "version.deployment_uri"),
+        ({"framework": "TORCH"}, InvalidArgument, "version.framework"),
+        ({"runtimeVersion": "new"}, InvalidArgument, "version.runtime_version"),
+        ({"pythonVersion": "3"}, InvalidArgument, "version.python_version"),
+        ({"predictionClass": "a.B"}, InvalidArgument, "version.package_uris"),
+        (
+            {"predictionClass": "a.B", "packageUris": ["gs://b/p"], "framework": "XGBOOST"},
+            InvalidArgument,
+            "version.framework",
+        ),
+        ({"container": {"image": "x"}}, Unimplemented, "version.container"),
+        ({"autoScaling": {}, "manualScaling": {}}, InvalidArgument, "version.manual_scaling"),
+        ({"autoScaling": {"minNodes": -1}}, InvalidArgument, "version.auto_scaling"),
+        ({"autoScaling": {"minNodes": 3, "maxNodes": 2}}, InvalidArgument, "version.auto_scaling"),
+        ({"manualScaling": {"nodes": -1}}, InvalidArgument, "version.auto_scaling"),
+        ({"labels": {"": ""}}, InvalidArgument, "labels"),
+    ],
+)
+def test_a_version_that_cannot_be(
+    world: World, body: dict[str, Any], error: type[ServingError], field: str
+) -> None:
+    """The field at fault is named, and no operation begins."""
+    world.create(VersionName("p", "m", "taken"))
+    before = world.state
+
+    with pytest.raises(error) as caught:
+        world.do(
+            versions.create_version, M, wire(Version, {"name": "v", "deploymentUri": "gs://b/m", **body})
+        )
+
+    assert caught.value.field == field
+    assert world.state == before
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"framework": "FRAMEWORK_UNSPECIFIED"},
+        {"runtimeVersion": "1.4", "pythonVersion": "2.7"},
+        {"runtimeVersion": "2.11.1", "machineType": "n1-highmem-32"},
+        {"autoScaling": {"minNodes": 2, "maxNodes": 2}},
+        {"manualScaling": {"nodes": 3}},
+        {"deploymentUri": "", "predictionClass": "a.B", "packageUris": ["gs://b/p"]},
+    ],
+)
+def test_a_version_that_can_be(world: World, body: dict[str, Any]) -> None:
+    """Runtime versions of all times, and routines without files."""
+    created = world.do(
+        versions.create_version, M, wire(Version, {"name": "v1", "deploymentUri": "gs://b/m/", **body})
+    )
+
+    shown = to_wire(world.version(V1))
+    assert shown["state"] == "CREATING"
+    assert created.metadata.version.state is None
+    assert not world.version(V1).deployment_uri.endswith("/")
+    assert "framework" not in shown
+    for name, value in body.items():
+        if name != "framework" and value:
+            assert shown[name] == (tuple(value) if isinstance(value, list) else value)
+
+
+def test_the_first_to_be_ready_is_the_default(world: World) -> None:
+    """Not the first to be asked for, and none that failed."""
+    slow = world.create(V1)
+    world.failed(VersionName("p", "m", "v0"))
+    assert world.model().default_version is None
+
+    world.ready(V2)
+    world.do(versions.finish_create, slow, DEPLOYED, ("old pickle",))
+
+    assert world.default == "v2"
+    assert world.version(V2).is_default
+    assert not world.version(V1).is_default
+    assert world.state.operations[slow].operation.metadata.warnings == ("old pickle",)
+
+
+def test_a_framework_that_was_found_out_is_shown(world: World) -> None:
+    """Except for a custom routine, which has none."""
+    world.ready(V1)
+    world.ready(V2, prediction_class="a.B", package_uris=("gs://b/p",))
+
+    assert world.version(V1).framework == "SCIKIT_LEARN"
+    assert world.version(V2).framework == ""
+
+
+def test_only_a_ready_version_can_be_the_default(world: World) -> None:
+    """CREATING and FAILED ones cannot."""
+    world.ready(V1)
+    world.create(V2)
+    with pytest.raises(FailedPrecondition):
+        world.do(versions.set_default, V2)
+    world.failed(VersionName("p", "m", "v3"))
+    with pytest.raises(FailedPrecondition):
+        world.do(versions.set_default, VersionName("p", "m", "v3"))
+
+    assert world.default == "v1"
+
+
+def test_the_default_goes_last(world: World) -> None:
+    """While there are others it stays; as the last one it may go, and the next one takes its place."""
+    world.ready(V1)
+    world.ready(V2)
+    with pytest.raises(FailedPrecondition):
+        world.do(versions.delete_version, V1)
+
+    world.delete(V2)
+    operation = world.do(versions.delete_version, V1)
+    assert world.default == ""
+    assert world.version(V1).state is VersionState.DELETING
+    world.ready(V2)
+    world.do(versions.finish_delete, operation.name)
+
+    assert world.default == "v2"
+
+
+@pytest.mark.parametrize("state", [VersionState.CREATING, VersionState.DELETING])
+def test_a_version_in_motion_is_not_touched(world: World, state: VersionState) -> None:
+    """It can be neither changed nor deleted until its operation is done."""
+    world.create(V1) if state is VersionState.CREATING else world.ready(V1)
+    if state is VersionState.DELETING:
+        world.do(versions.delete_version, V1)
+
+    with pytest.raises(FailedPrecondition, match=state):
+        world.do(versions.delete_version, V1)
+    with pytest.raises(FailedPrecondition, match=state):
+        world.do(versions.update_version, V1, Version(), ["description"])
+
+
+def test_a_name_can_be_used_again(world: World) -> None:
+    """The new version has another uid, so that nothing of the old one is taken for it."""
+    world.ready(V1)
+    before = world.state.versions[V1].uid
+    world.delete(V1)
+    world.ready(V1)
+
+    assert world.state.versions[V1].uid != before
+
+
+@pytest.mark.parametrize(
+    ("mask", "body", "error", "field"),
+    [
+        ([], {}, None, ""),
+        (["description"], {"description": "x"}, None, ""),
+        (["framework"], {"framework": "XGBOOST"}, InvalidArgument, "update_mask"),
+        (["deployment_uri"], {}, InvalidArgument, "update_mask"),
+        (["autoScaling.nodes"], {}, InvalidArgument, "update_mask"),
+        (["manualScaling.nodes"], {"manualScaling": {"nodes": -1}}, InvalidArgument, "version.auto_scaling"),
+        (
+            ["requestLoggingConfig"],
+            {"requestLoggingConfig": {"samplingPercentage": 0.1}},
+            InvalidArgument,
+            "version.request_logging_config.bigquery_table_name",
+        ),
+        (
+            ["requestLoggingConfig.samplingPercentage"],
+            {"requestLoggingConfig": {"bigqueryTableName": "p.d.t", "samplingPercentage": 1.1}},
+            InvalidArgument,
+            "version.request_logging_config.sampling_percentage",
+        ),
+        (
+            ["requestLoggingConfig"],
+            {"requestLoggingConfig": {"bigqueryTableName": "s3://b/p", "samplingPercentage": 1}},
+            InvalidArgument,
+            "version.request_logging_config.bigquery_table_name",
+        ),
+        *(
+            (
+                ["requestLoggingConfig"],
+                {"requestLoggingConfig": {"bigqueryTableName": table, "samplingPercentage": 1}},
+                None,
+                "",
+            )
+            for table in ("p.d.t", "gs://b/p", "file:///logs", "/logs")
+        ),
+        (["requestLoggingConfig"], {}, None, ""),
+        (["labels"], {"labels": {"x": "Y"}}, InvalidArgument, "labels"),
+    ],
+)
+def test_a_patch_of_a_version(
+    world: World, mask: list[str], body: dict[str, Any], error: type[ServingError] | None, field: str
+) -> None:
+    """What the mask may name, and what values are taken."""
+    world.ready(V1)
+
+    try:
+        world.do(versions.update_version, V1, wire(Version, body), mask)
+    except ServingError as raised:
+        assert (type(raised), raised.field) == (error, field)
+    else:
+        assert error is None
+
+
+def test_one_kind_of_scaling_at_a_time(world: World) -> None:
+    """Setting a part keeps the other parts; setting the other kind drops this one."""
+
+    def patched(mask: str, body: dict[str, Any]) -> dict[str, Any]:
+        world.do(versions.update_version, V1, wire(Version, body), mask.split(","))
+        shown = to_wire(world.version(V1))
+        return {name: shown[name] for name in ("autoScaling", "manualScaling") if name in shown}
+
+    world.ready(V1)
+
+    auto = {"minNodes": 1, "maxNodes": 4}
+    assert patched("auto_scaling", {"autoScaling": auto}) == {"autoScaling": auto}
+    assert patched("autoScaling.maxNodes", {"autoScaling": {"maxNodes": 9}}) == {
+        "autoScaling": {"minNodes": 1, "maxNodes": 9}
+    }
+    assert patched("manualScaling.nodes", {"manualScaling": {"nodes": 2}}) == {"manualScaling": {"nodes": 2}}
+    assert patched("autoScaling.minNodes", {"autoScaling": {"minNodes": 3}}) == {
+        "autoScaling": {"minNodes": 3}
+    }
+    assert patched("autoScaling", {}) == {}
+
+
+# ---- operations
+
+
+def test_an_operation_that_ended_stays_as_it_is(world: World) -> None:
+    """A cancel that comes while success is being written changes nothing."""
+    name = world.create(V1)
+    world.do(versions.finish_create, name, DEPLOYED, ())
+    world.do(operations.cancel_operation, name)
+    before = world.state
+
+    world.do(versions.fail_create, name, Cancelled("The operation was cancelled."))
+
+    assert world.state == before
+    assert world.default == "v1"
+    assert operations.unfinished(world.state) == []
+
+
+def test_a_failure_is_told_in_the_contracts_words(world: World) -> None:
+    """In the operation and in the version."""
+    name = world.create(V1)
+    world.do(versions.fail_create, name, LoadFailed("REASON"))
+
+    status = world.state.operations[name].operation.error
+    assert status is not None
+    assert status.code == 3
+    assert status.message == (
+        "Create Version failed. Bad model detected with error:  "
+        '"Failed to load model: REASON (Error code: 0)"'
+    )
+    assert world.version(V1).error_message == status.message
+
+
+def test_operations_of_one_moment_have_names_of_their_own() -> None:
+    """Two creations in the same millisecond do not meet."""
+    stamp = Stamp(START, "0" * 16)
+    draft = Draft(State())
+    models.create_model(draft, stamp, "p", Model(name="m"))
+    named = Version(name="v1", deployment_uri="x")
+    first = versions.create_version(draft, stamp, M, named)
+    versions.fail_create(draft, stamp, first.name, LoadFailed("no"))
+    versions.finish_delete(draft, stamp, versions.delete_version(draft, stamp, V1).name)
+
+    second = versions.create_version(draft, stamp, M, named)
+
+    assert first.name == "projects/p/operations/create_m_v1-1893456000000"
+    assert second.name != first.name
+
+
+def test_old_operations_are_forgotten() -> None:
+    """30 days after their end, when another one begins; those under way are kept."""
+    draft = Draft(State())
+    stamp = Stamp(START, "0" * 16)
+    models.create_model(draft, stamp, "p", Model(name="m"))
+    running = versions.create_version(draft, stamp, M, Version(name="v1", deployment_uri="x"))
+    ended = models.update_model(draft, stamp, M, Model(), ["description"])
+
+    def later(days: int) -> None:
+        stamp = Stamp(START + datetime.timedelta(days=days), "1" * 16)
+        models.update_model(draft, stamp, M, Model(), ["description"])
+
+    later(29)
+    assert ended.name in draft.operations
+    later(31)
+    assert ended.name not in draft.operations
+    assert running.name in draft.operations
+
+
+# ---- any sequence of rules
+
+
+class AnySequence(RuleBasedStateMachine):
+    """Whatever is asked for in whatever order, the state makes sense."""
+
+    names = st.sampled_from([VersionName("p", "m", f"v{number}") for number in range(4)])
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World()
+        self.world.do(models.create_model, "p", Model(name="m"))
+
+    def attempt(self, *call: Any) -> None:
+        before = self.world.state
+        try:
+            self.world.do(*call)
+        except ServingError:
+            assert self.world.state is before
+
+    def unfinished(self, kind: str) -> list[str]:
+        found = operations.unfinished(self.world.state)
+        return [record.name for record in found if record.operation.metadata.operation_type == kind]
+
+    @rule(name=names)
+    def create(self, name: VersionName) -> None:
+        self.attempt(versions.create_version, M, Version(name=name.version, deployment_uri="x"))
+
+    @precondition(lambda self: self.unfinished("CREATE_VERSION"))
+    @rule(data=st.data(), works=st.booleans())
+    def end_a_creation(self, data: st.DataObject, works: bool) -> None:
+        name = data.draw(st.sampled_from(self.unfinished("CREATE_VERSION")))
+        if works:
+            self.world.do(versions.finish_create, name, DEPLOYED, ())
+        else:
+            self.world.do(versions.fail_create, name, LoadFailed("no"))
+
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        if names := sorted(self.world.state.operations):
+            name = data.draw(st.sampled_from(names))
+            self.world.do(operations.cancel_operation, name)
+            if name in self.unfinished("CREATE_VERSION") or "create_" in name:
+                self.attempt(versions.fail_create, name, Cancelled("cancelled"))
+
+    @rule(name=names)
+    def set_default(self, name: VersionName) -> None:
+        self.attempt(versions.set_default, name)
+
+    @rule(name=names)
+    def patch_default(self, name: VersionName) -> None:
+        given = Model(default_version=Version(name=name.version))
+        self.attempt(models.update_model, M, given, ["default_version.name"])
+
+    @rule(name=names)
+    def delete(self, name: VersionName) -> None:
+        self.attempt(versions.delete_version, name)
+
+    @precondition(lambda self: self.unfinished("DELETE_VERSION"))
+    @rule(data=st.data())
+    def end_a_deletion(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(self.unfinished("DELETE_VERSION")))
+        self.world.do(versions.finish_delete, name)
+
+    @rule()
+    def delete_the_model(self) -> None:
+        self.attempt(models.delete_model, M)
+        if M not in self.world.state.models:
+            self.world.do(models.create_model, "p", Model(name="m"))
+
+    @invariant()
+    def the_default_is_one_ready_version(self) -> None:
+        shown = [self.world.version(name) for name in self.world.state.versions]
+        defaults = [version for version in shown if version.is_default]
+        ready = [version for version in shown if version.state is VersionState.READY]
+        assert len(defaults) == (1 if self.world.default else 0)
+        assert all(version.state is VersionState.READY for version in defaults)
+        assert not ready or defaults, "a model with a version that can answer has a default"
+
+    @invariant()
+    def versions_in_motion_have_one_operation(self) -> None:
+        moving = {VersionState.CREATING: "CREATE_VERSION", VersionState.DELETING: "DELETE_VERSION"}
+        wanted = sorted(
+            (str(record.name), moving[record.version.state])
+            for record in self.world.state.versions.values()
+            if record.version.state in moving
+        )
+        assert wanted == sorted(
+            (str(record.target), record.operation.metadata.operation_type)
+            for record in operations.unfinished(self.world.state)
+        )
+
+
+AnySequence.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestAnySequence = AnySequence.TestCase
+
+
+# ---- the catalog itself
+
+
+class MemoryStore:
+    """A store that fails on demand."""
+
+    def __init__(self) -> None:
+        self.commits: list[Mapping[tuple[str, str], object]] = []
+        self.failure: Exception | None = None
+
+    def load(self) -> State:
+        return State()
+
+    def commit(self, changes: Mapping[tuple[str, str], object]) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self.commits.append(changes)
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_change_is_published_after_it_is_on_disk() -> None:
+    """What could not be written has not happened, and the next change goes on from before it."""
+    store, published = MemoryStore(), list[State]()
+
+    async def main() -> None:
+        catalog = Catalog(store, published.append)
+        await catalog.open()
+        await catalog.change(models.create_model, "p", Model(name="one"))
+        store.failure = OSError("disk full")
+        with pytest.raises(OSError, match="disk full"):
+            await catalog.change(models.create_model, "p", Model(name="two"))
+        store.failure = None
+        with pytest.raises(AlreadyExists):
+            await catalog.change(models.create_model, "p", Model(name="one"))
+        await catalog.change(models.create_model, "p", Model(name="three"))
+        catalog.close()
+
+    asyncio.run(main())
+
+    assert [[name.model for name in state.models] for state in published] == [[], ["one"], ["one", "three"]]
+    assert len(store.commits) == 2
+
+
+def test_a_change_goes_through_although_its_client_left() -> None:
+    """Memory and disk must not come apart."""
+
+    async def main() -> State:
+        catalog = Catalog(MemoryStore(), lambda _: None)
+        await catalog.open()
+        change = asyncio.create_task(catalog.change(models.create_model, "p", Model(name="m")))
+        await asyncio.sleep(0)
+        change.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await change
+        await catalog.change(models.create_model, "p", Model(name="n"))
+        catalog.close()
+        return catalog.state
+
+    assert [name.model for name in asyncio.run(main()).models] == ["m", "n"]
+
+
+def test_a_version_that_is_not_ready_tells_why() -> None:
+    """Predictions of a failed version get its reason."""
+    failed = Version(name="v", state=VersionState.FAILED, error_message="cut off")
+    record = VersionRecord(name=V1, uid="1", version=failed)
+    state = msgspec.structs.replace(record, version=failed)
+
+    with pytest.raises(FailedPrecondition, match=r"is FAILED\. cut off"):
+        lookup.resolve(State(versions={V1: state}), V1)

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+
+from serving.errors import InvalidArgument
+from serving.gateway.api.paging import page
+
+Rows = list[dict[str, Any]]
+
+
+def rows(*ids: str, **fields: str) -> Rows:
+    return [{"name": f"projects/p/models/{one}", **fields} for one in ids]
+
+
+def ids(found: Rows) -> list[str]:
+    return [row["name"].rsplit("/", 1)[-1] for row in found]
+
+
+NUMBERED = rows(*(f"m{number:03}" for number in range(250)))
+
+
+@pytest.mark.parametrize(
+    ("query", "size"),
+    [
+        ({}, 20),
+        ({"pageSize": ""}, 20),
+        ({"pageSize": "0"}, 20),
+        ({"pageSize": "7"}, 7),
+        ({"pageSize": "101"}, 100),
+    ],
+)
+def test_the_size_of_a_page(query: dict[str, str], size: int) -> None:
+    """20 unless asked for, and at most 100."""
+    found, token = page(NUMBERED, query)
+
+    assert len(found) == size
+    assert token
+
+
+def test_pages_have_every_resource_once() -> None:
+    """The last one has no token, also when it is full."""
+    seen: list[str] = []
+    token = ""
+    for _ in range(5):
+        found, token = page(NUMBERED, {"pageSize": "50", "pageToken": token})
+        seen += ids(found)
+
+    assert seen == ids(NUMBERED)
+    assert token == ""
+
+
+def test_no_resources_no_pages() -> None:
+    """An empty list is one empty page."""
+    assert page([], {}) == ([], "")
+    assert page(NUMBERED, {"filter": "name:none"}) == ([], "")
+
+
+def test_a_page_is_a_page_of_what_matches() -> None:
+    """The filter comes before the size."""
+    found, token = page(NUMBERED, {"filter": "name:m00*", "pageSize": "6"})
+    rest, end = page(NUMBERED, {"filter": "name:m00*", "pageSize": "6", "pageToken": token})
+
+    assert ids(found) + ids(rest) == [f"m{number:03}" for number in range(10)]
+    assert end == ""
+
+
+def test_what_is_deleted_meanwhile_moves_nothing() -> None:
+    """The token names the last resource shown; without it the list goes on where it was."""
+    _, token = page(rows("a", "b", "c", "d", "e"), {"pageSize": "2"})
+
+    assert ids(page(rows("a", "c", "d"), {"pageToken": token})[0]) == ["c", "d"]
+    assert ids(page(rows("c"), {"pageToken": token})[0]) == ["c"]
+    assert ids(page(rows("a"), {"pageToken": token})[0]) == []
+
+
+def test_what_is_added_meanwhile_moves_nothing() -> None:
+    """What sorts before the token is not shown late."""
+    _, token = page(rows("b", "d", "f"), {"pageSize": "2"})
+
+    assert ids(page(rows("a", "b", "c", "d", "e", "f"), {"pageToken": token})[0]) == ["e", "f"]
+
+
+def test_a_resource_that_no_longer_matches_still_marks_the_place() -> None:
+    """Operations are listed newest first, not by name, and end while somebody pages through them."""
+    running = rows("z", "a", "y", "b", state="RUNNING")
+    query = {"filter": "state:RUNNING", "pageSize": "2"}
+    found, token = page(running, query)
+    running[1]["state"] = "DONE"
+
+    rest, _ = page(running, {**query, "pageToken": token})
+
+    assert ids(found) + ids(rest) == ["z", "a", "y", "b"]
+
+
+def test_operations_that_were_forgotten_are_the_last_ones() -> None:
+    """They go by age, and the list is sorted by it."""
+    _, token = page(rows("z", "a", "y", "b"), {"pageSize": "3"})
+
+    assert page(rows("z", "a"), {"pageToken": token}) == ([], "")
+
+
+@pytest.mark.parametrize("size", ["-1", "many", "1.5"])
+def test_a_size_that_is_none(size: str) -> None:
+    """It is refused with its name."""
+    with pytest.raises(InvalidArgument) as caught:
+        page(NUMBERED, {"pageSize": size})
+
+    assert caught.value.field == "page_size"
+
+
+@pytest.mark.parametrize("token", ["x", "???", "é", base64.urlsafe_b64encode(b"models/m").decode(), "//8="])
+def test_a_token_that_is_none(token: str) -> None:
+    """Only what a list gave out is taken."""
+    with pytest.raises(InvalidArgument) as caught:
+        page(NUMBERED, {"pageToken": token})
+
+    assert caught.value.field == "page_token"

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import datetime
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from serving.errors import FailedPrecondition
+from serving.gateway.records import Deployed, ModelRecord, OperationRecord, Record, State, VersionRecord
+from serving.gateway.store import SqlStore
+from serving.names import ModelName, VersionName
+from serving.resources import (
+    AutoScaling,
+    MetricSpec,
+    Model,
+    Operation,
+    OperationMetadata,
+    RpcStatus,
+    Version,
+    VersionState,
+    timestamp,
+)
+
+MODEL = ModelName("p", "m")
+VERSION = VersionName("p", "m", "v")
+
+# Commits models m0, m1, ... for as long as it lives, and tells of each when it is committed.
+WRITER = """
+import sys
+from pathlib import Path
+from serving.gateway.records import ModelRecord
+from serving.gateway.store import SqlStore
+from serving.names import ModelName
+from serving.resources import Model
+
+store = SqlStore(Path(sys.argv[1]))
+for number in range(1_000_000):
+    pair = [ModelRecord(name=ModelName("p", f"{half}{number}"), model=Model()) for half in "ab"]
+    store.commit({("models", str(record.name)): record for record in pair})
+    print(number, flush=True)
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "state.db"
+
+
+@pytest.fixture
+def store(file: Path) -> Iterator[SqlStore]:
+    store = SqlStore(file)
+    yield store
+    store.close()
+
+
+def everything() -> list[tuple[str, Record]]:
+    version = Version(
+        name=str(VERSION),
+        state=VersionState.READY,
+        labels={"team": "ads"},
+        package_uris=("gs://b/p-0.1.tar.gz",),
+        auto_scaling=AutoScaling(min_nodes=1, metrics=(MetricSpec(name="CPU_USAGE", target=60),)),
+        create_time=timestamp(datetime.datetime(2030, 1, 2, tzinfo=datetime.UTC)),
+    )
+    operation = Operation(
+        name="projects/p/operations/create_m_v-1",
+        metadata=OperationMetadata(
+            operation_type="CREATE_VERSION", version=version, warnings=("old pickle",)
+        ),
+        done=True,
+        error=RpcStatus(code=3, message="no"),
+    )
+    deployed = Deployed(model_dir="/x", packages=("/y", "/z"), framework="XGBOOST", merge=True)
+    return [
+        ("models", ModelRecord(name=MODEL, model=Model(name=str(MODEL), regions=("here",)), default="v")),
+        ("versions", VersionRecord(name=VERSION, uid="0123", version=version, deployed=deployed)),
+        (
+            "operations",
+            OperationRecord(name=operation.name, project="p", operation=operation, target=VERSION),
+        ),
+    ]
+
+
+def test_a_new_store_is_empty(store: SqlStore) -> None:
+    """It makes its file and tables."""
+    assert store.load() == State()
+
+
+def test_what_is_committed_is_loaded_by_the_next(store: SqlStore, file: Path) -> None:
+    """Records come back equal, under names that are equal."""
+    records = everything()
+    store.commit({(table, str(record.name)): record for table, record in records})
+    store.close()
+
+    reopened = SqlStore(file)
+    state = reopened.load()
+    reopened.close()
+
+    (_, model), (_, version), (_, operation) = records
+    assert state == State({MODEL: model}, {VERSION: version}, {operation.name: operation})  # type: ignore[dict-item]
+
+
+def test_a_commit_replaces_and_removes(store: SqlStore) -> None:
+    """None removes; removing what is not there is no error."""
+    (table, record), *_ = everything()
+    store.commit({(table, str(MODEL)): record})
+
+    changed = ModelRecord(name=MODEL, model=Model(description="changed"))
+    store.commit({(table, str(MODEL)): changed})
+    assert store.load().models == {MODEL: changed}
+
+    store.commit({(table, str(MODEL)): None, (table, "projects/p/models/other"): None})
+    assert store.load() == State()
+
+
+def test_a_commit_is_whole_or_not_at_all(store: SqlStore) -> None:
+    """When one record cannot be written, none is."""
+    (table, record), *_ = everything()
+
+    with pytest.raises(KeyError):
+        store.commit({(table, str(MODEL)): record, ("nonsense", "x"): record})
+
+    assert store.load() == State()
+
+
+def test_what_was_committed_survives_a_kill(file: Path) -> None:
+    """Whenever the writer is killed: all it told of is there, and every commit is whole."""
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(file)], stdout=subprocess.PIPE, text=True)
+    assert writer.stdout is not None
+    told = [int(writer.stdout.readline()) for _ in range(20)]
+    os.kill(writer.pid, signal.SIGKILL)
+    told += [int(line) for line in writer.stdout.read().split()]
+    writer.wait()
+    writer.stdout.close()
+
+    store = SqlStore(file)
+    found = {name.model for name in store.load().models}
+    store.close()
+
+    assert {f"{half}{number}" for number in told for half in "ab"} <= found
+    assert {name[1:] for name in found if name[0] == "a"} == {name[1:] for name in found if name[0] == "b"}
+    assert len(found) <= 2 * (len(told) + 1)
+
+
+def test_a_file_of_another_schema_is_refused(file: Path) -> None:
+    """It says so and what to do, and does not touch it."""
+    SqlStore(file).close()
+    engine = sa.create_engine(f"sqlite:///{file}")
+    with engine.begin() as connection:
+        connection.execute(sa.text("PRAGMA user_version = 99"))
+    engine.dispose()
+
+    with pytest.raises(FailedPrecondition, match=r"schema 99.*--state-dir"):
+        SqlStore(file)

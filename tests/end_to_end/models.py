@@ -162,11 +162,11 @@ def _save(folder: str) -> None:
     import tensorflow as tf
 
     class Doubling(tf.Module):  # type: ignore[misc]  # TensorFlow has no types
-        @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.float32, "x")])  # type: ignore[misc]
+        @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.float32, "x")])  # type: ignore[untyped-decorator]
         def double(self, x: Any) -> dict[str, Any]:
             return {"doubled": 2 * x}
 
-        @tf.function(  # type: ignore[misc]
+        @tf.function(  # type: ignore[untyped-decorator]
             input_signature=[tf.TensorSpec([None], tf.float32, "n"), tf.TensorSpec([None], tf.string, "s")]
         )
         def pair(self, n: Any, s: Any) -> dict[str, Any]:

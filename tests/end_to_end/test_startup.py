@@ -1,0 +1,92 @@
+"""The gateway is there before anybody waits for it, because it imports nothing heavy."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.server import running_server
+
+# What belongs to nodes, to the preparing process or to the writer of logs.
+HEAVY = (
+    "tensorflow", "sklearn", "xgboost", "pandas", "joblib", "scipy", "numpy", "simdjson", "threadpoolctl",
+    "google.cloud.storage", "google.auth", "serving.node", "serving.runtimes", "httpx", "yaml", "apache_beam",
+)  # fmt: skip
+
+# A whole life in one process: start, answer requests of every kind, stop.
+LIFE = """
+import asyncio, json, sys
+from pathlib import Path
+import serving.gateway.main
+from serving.config import ServeConfig
+from serving.gateway.app import Gateway
+from serving.gateway.store import SqlStore
+
+async def call(app, method, path, body):
+    sent, waiting = [], [{"type": "http.request", "body": body, "more_body": False}]
+    async def receive():
+        return waiting.pop()
+    async def send(message):
+        sent.append(message)
+    scope = {"type": "http", "http_version": "1.1", "scheme": "http", "server": ("x", 80), "root_path": "",
+             "method": method, "path": path, "raw_path": path.encode(), "query_string": b"", "headers": []}
+    await app(scope, receive, send)
+    return sent[0]["status"]
+
+async def main():
+    folder = Path(sys.argv[1])
+    app = Gateway(ServeConfig(state_dir=folder), SqlStore(folder / "state.db"), {})
+    inbox, outbox = asyncio.Queue(), asyncio.Queue()
+    life = asyncio.create_task(app({"type": "lifespan", "state": {}}, inbox.get, outbox.put))
+    await inbox.put({"type": "lifespan.startup"})
+    assert (await outbox.get())["type"] == "lifespan.startup.complete"
+    statuses = [
+        await call(app, "POST", "/v1/projects/p/models", b'{"name": "m"}'),
+        await call(app, "GET", "/v1/projects/p/models", b""),
+        await call(app, "POST", "/v1/projects/p/models/m:predict", b'{"instances": [1]}'),
+        await call(app, "DELETE", "/v1/projects/p/models/m", b""),
+    ]
+    await inbox.put({"type": "lifespan.shutdown"})
+    assert (await outbox.get())["type"] == "lifespan.shutdown.complete"
+    await life
+    return statuses
+
+print(json.dumps([asyncio.run(main()), sorted(sys.modules)]))
+"""
+
+
+@pytest.fixture(scope="module")
+def life(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[int], set[str]]:
+    """The statuses of the requests and the modules of a gateway's process."""
+    folder = tmp_path_factory.mktemp("life")
+    command = [sys.executable, "-c", LIFE, str(folder)]
+    done = subprocess.run(command, capture_output=True, check=True, text=True, timeout=60)
+    statuses, modules = json.loads(done.stdout)
+    return statuses, set(modules)
+
+
+@pytest.mark.parametrize("module", HEAVY)
+def test_the_gateway_does_without(life: tuple[list[int], set[str]], module: str) -> None:
+    """Neither importing it nor answering requests loads this."""
+    statuses, modules = life
+
+    assert statuses == [200, 200, 400, 200]
+    assert not [name for name in modules if name == module or name.startswith(f"{module}.")]
+
+
+def test_it_answers_within_a_second_and_a_half(tmp_path: Path) -> None:
+    """From the start of the process to the first answer; the best of three, as the machine may be busy."""
+    took = []
+    for attempt in range(3):
+        begin = time.monotonic()
+        with running_server(tmp_path / f"state{attempt}") as server:
+            assert server.call("GET", "projects/p/models").status == 200
+            took.append(time.monotonic() - begin)
+        if took[-1] < 1.5:
+            return
+    raise AssertionError(f"it took {took} s")

@@ -1,0 +1,149 @@
+"""Every method of the discovery document is offered, or refused on purpose, and docs/api.md says which."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.routing import Route
+
+from serving.config import ServeConfig
+from serving.errors import ModelError, ServingError, http_status
+from serving.gateway.app import Gateway
+from serving.gateway.store import SqlStore
+from serving.gateway.targets import PREDICT, PREFIX
+from tests.server import Server, running_server
+
+PAGE = Path(__file__).parents[2] / "docs" / "api.md"
+
+
+def discovery() -> dict[str, Any]:
+    """The document as Google's client packages it."""
+    import googleapiclient
+
+    folder = Path(googleapiclient.__file__).parent / "discovery_cache" / "documents"
+    document: dict[str, Any] = json.loads((folder / "ml.v1.json").read_text())
+    return document
+
+
+def methods(resources: dict[str, Any] | None = None) -> Iterator[dict[str, Any]]:
+    """All methods of the document, at any depth."""
+    for resource in (resources or discovery()["resources"]).values():
+        yield from resource.get("methods", {}).values()
+        if "resources" in resource:
+            yield from methods(resource["resources"])
+
+
+DISCOVERED = {
+    method["id"]: (method["httpMethod"], "/" + method.get("flatPath", method["path"])) for method in methods()
+}
+
+
+@pytest.fixture
+def routes(tmp_path: Path) -> dict[str, Route]:
+    """The gateway's named routes."""
+    gateway = Gateway(ServeConfig(state_dir=tmp_path), SqlStore(tmp_path / "state.db"), {})
+    return {route.name: route for route in gateway._routes() if route.name.startswith("projects.")}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running_server(tmp_path_factory.mktemp("wire") / "state") as server:
+        yield server
+
+
+def documented() -> dict[str, tuple[str, str, str]]:
+    """The table of docs/api.md: verb, path and state of each method."""
+    row = re.compile(r"^\| `(ml\.\S+)` \| ([A-Z]+) \| `(\S+)` \| (works|501) \|$", re.MULTILINE)
+    return {method: (verb, path, state) for method, verb, path, state in row.findall(PAGE.read_text())}
+
+
+REFUSED = sorted(method for method, (_, _, state) in documented().items() if state == "501")
+
+
+def test_the_table_has_every_method() -> None:
+    """46 of them, with the verb and the path of the document."""
+    table = {method: (verb, path) for method, (verb, path, _) in documented().items()}
+
+    assert len(DISCOVERED) == 46
+    assert table == DISCOVERED
+
+
+def test_every_method_has_a_route(routes: dict[str, Route]) -> None:
+    """Named by the method, with its verb; predict takes the short way and has none."""
+    offered = {f"ml.{name}" for name in routes}
+
+    assert offered | {"ml.projects.predict"} == DISCOVERED.keys()
+    for name, route in routes.items():
+        verb, path = DISCOVERED[f"ml.{name}"]
+        assert verb in (route.methods or ()), name
+        assert re.sub(r"\{[^}]*\}", "{}", route.path) == re.sub(r"\{[^}]*\}", "{}", path), name
+    assert DISCOVERED["ml.projects.predict"][1].startswith(PREFIX)
+    assert DISCOVERED["ml.projects.predict"][1].endswith(PREDICT)
+
+
+def test_the_table_says_what_the_routes_do(routes: dict[str, Route]) -> None:
+    """Exactly the routes of `unimplemented` are told as 501."""
+    refused = {
+        f"ml.{name}"
+        for name, route in routes.items()
+        if route.endpoint.__module__ == "serving.gateway.api.unimplemented"
+    }
+
+    assert refused == set(REFUSED)
+
+
+def test_the_page_has_every_error() -> None:
+    """Each status with its name; that of a client who has left is seen by nobody."""
+    kinds, waiting = set(), [ServingError]
+    while waiting:
+        kind = waiting.pop()
+        kinds.add(kind)
+        waiting += kind.__subclasses__()
+    told = set(re.findall(r"^\| (\d{3}) \| `([A-Z_]+)` \|", PAGE.read_text(), re.MULTILINE))
+
+    raised = {(str(http_status(kind("x"))), kind.status) for kind in kinds - {ServingError, ModelError}}
+
+    assert told == raised - {("499", "CANCELLED")}
+
+
+@pytest.mark.parametrize("method", REFUSED)
+def test_what_is_not_offered_is_refused_with_501(server: Server, method: str) -> None:
+    """In Google's form, naming the method."""
+    verb, path = DISCOVERED[method]
+    path = path.replace("{projectsId}:explain", "p/models/m:explain")
+
+    reply = server.call(verb, re.sub(r"\{[^}]*\}", "a1", path), json=None if verb == "GET" else {})
+
+    assert (reply.status, reply.error["status"]) == (501, "UNIMPLEMENTED")
+    assert method in reply.error["message"]
+
+
+@pytest.mark.parametrize("method", ["ml.projects.jobs.list", "ml.projects.locations.studies.trials.suggest"])
+def test_googles_client_reaches_the_refusal(server: Server, method: str) -> None:
+    """The paths that the client builds are those of our routes."""
+    from google.auth.credentials import AnonymousCredentials
+    from googleapiclient.discovery import build
+    from googleapiclient.errors import HttpError
+
+    with build(
+        "ml",
+        "v1",
+        client_options={"api_endpoint": server.url},
+        static_discovery=True,
+        credentials=AnonymousCredentials(),  # type: ignore[no-untyped-call]
+    ) as client:
+        *collections, call = method.split(".")[1:]
+        resource = client
+        for name in collections:
+            resource = getattr(resource, name)()
+        parent = "projects/p" if call == "list" else "projects/p/locations/l/studies/s"
+        with pytest.raises(HttpError) as caught:
+            getattr(resource, call)(parent=parent).execute()
+
+    assert caught.value.resp.status == 501
+    assert method in caught.value.reason

@@ -1,0 +1,103 @@
+"""The structs of `serving.resources` are those of the discovery document."""
+
+from __future__ import annotations
+
+import typing
+from typing import Any
+
+import msgspec
+import pytest
+
+from serving import resources
+from serving.resources import (
+    Model,
+    Operation,
+    OperationMetadata,
+    Resource,
+    RpcStatus,
+    Version,
+    VersionState,
+)
+from tests.wire.test_discovery import discovery
+
+SCHEMAS: dict[str, Any] = discovery()["schemas"]
+PREFIX = "GoogleCloudMlV1__"
+
+# What our answers have beyond the document, and the fields that this server never fills.
+OURS: dict[type[Resource], set[str]] = {OperationMetadata: {"phase", "warnings"}}
+NEVER: dict[type[Resource], set[str]] = {
+    OperationMetadata: {"projectNumber"},  # any well-formed project exists, and none has a number
+    RpcStatus: {"details"},  # the reason is in the message
+}
+NAMES: dict[str, type[Resource]] = {
+    "GoogleLongrunning__Operation": Operation,
+    "GoogleRpc__Status": RpcStatus,
+    **{
+        PREFIX + kind.__name__: kind
+        for kind in vars(resources).values()
+        if isinstance(kind, type) and issubclass(kind, Resource) and PREFIX + kind.__name__ in SCHEMAS
+    },
+}
+
+
+def reachable(schema: str) -> set[str]:
+    """A schema and all it refers to."""
+    found, waiting = set(), [schema]
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            for field in SCHEMAS[name].get("properties", {}).values():
+                waiting += [ref for ref in (field.get("$ref"), field.get("items", {}).get("$ref")) if ref]
+    return found
+
+
+ALL = sorted(
+    {name for root in ("Model", "Version", "OperationMetadata") for name in reachable(PREFIX + root)}
+    | {"GoogleLongrunning__Operation", "GoogleRpc__Status"}
+)
+
+
+@pytest.mark.parametrize("schema", ALL)
+def test_a_struct_has_the_fields_of_its_schema(schema: str) -> None:
+    """Same names, in camelCase, and types that carry the same JSON."""
+    kind = NAMES[schema]
+    hints = typing.get_type_hints(kind)
+    fields = {field.encode_name: hints[field.name] for field in msgspec.structs.fields(kind)}
+    described = SCHEMAS[schema]["properties"]
+
+    assert fields.keys() - OURS.get(kind, set()) == described.keys() - NEVER.get(kind, set())
+    for name in fields.keys() & described.keys():
+        assert fits(fields[name], described[name]), f"{schema}.{name}: {fields[name]} for {described[name]}"
+
+
+def test_every_state_of_a_version_is_known() -> None:
+    """All but UNKNOWN, which is no state but the lack of one."""
+    described = set(SCHEMAS[PREFIX + "Version"]["properties"]["state"]["enum"])
+
+    assert {str(state) for state in VersionState} == described - {"UNKNOWN"}
+
+
+def test_everything_starts_from_here() -> None:
+    """What requests and answers are made of is covered by the test above."""
+    assert {NAMES[name] for name in ALL} >= {Model, Version, OperationMetadata, Operation, RpcStatus}
+
+
+def fits(hint: Any, field: dict[str, Any]) -> bool:
+    """Whether a type takes and gives the JSON that the document describes."""
+    arguments = [argument for argument in typing.get_args(hint) if argument not in (type(None), ...)]
+    if type(None) in typing.get_args(hint):
+        (hint,) = arguments
+    if "$ref" in field:
+        return bool(hint is NAMES[field["$ref"]])
+    match field["type"]:
+        case "array":
+            return typing.get_origin(hint) is tuple and fits(arguments[0], field["items"])
+        case "object" if field["additionalProperties"]["type"] == "string":
+            return bool(hint == dict[str, str])
+        case "object":
+            return bool(hint == dict[str, Any] or hint is OperationMetadata)
+        case "string":
+            return hint is str or hint is VersionState
+        case simple:
+            return bool(hint is {"boolean": bool, "integer": int, "number": float}[simple])

@@ -8,6 +8,7 @@ through Python values, which also words the errors. Both give the same arrays.
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -104,7 +105,9 @@ def _dense_array(body: bytes, instances: Any, *, integers: bool) -> NDArray[Any]
         buffer = instances.as_buffer(of_type="i" if integers else "d")
     except (TypeError, ValueError):
         return None
-    return np.frombuffer(buffer, np.int64 if integers else np.float64).reshape(shape)
+    array = np.frombuffer(buffer, np.int64 if integers else np.float64)
+    # In rows of one, [] leaves the same skeleton as a number does; the count tells.
+    return array.reshape(shape) if array.size == math.prod(shape) else None
 
 
 def _first_shape(instances: Any) -> tuple[int, ...] | None:

@@ -66,6 +66,7 @@ def test_both_ways_give_what_numpy_makes_of_the_list(rows: list[list[float]]) ->
 @given(
     st.recursive(numbers | st.none() | st.text(max_size=3) | st.booleans(), lambda x: st.lists(x, max_size=3))
 )
+@example([[0.0], []])
 def test_both_ways_agree_on_anything(value: Any) -> None:
     """What the dense way does not take is refused or converted exactly as the plain way does it."""
     body = json.dumps({"instances": [value], "signature_name": "s"})

@@ -408,8 +408,7 @@ def test_an_only_step_of_xgboost_needs_its_names(tmp_path: Path) -> None:
 
 USER_CODE = """
     import numpy as np
-    from sklearn import config_context
-from sklearn.base import BaseEstimator, clone, TransformerMixin
+    from sklearn.base import BaseEstimator, TransformerMixin
 
     class Lengths(TransformerMixin, BaseEstimator):
         def fit(self, X, y=None):

@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 _BACKLOG = 2048
 _TAIL_LINES = 20
 _LINE_LIMIT = 1 << 16
+_PREFIX = "pilotlight-sockets-"
 
 
 @dataclass(slots=True, eq=False)
@@ -53,8 +54,9 @@ class LocalPool:
         self._drain = drain
         self._processes: dict[str, _Process] = {}
         self._numbers = itertools.count(1)
+        _sweep(Path(tempfile.gettempdir()))
         # Short on purpose: the path of a unix socket has at most 107 characters.
-        self._folder = Path(tempfile.mkdtemp(prefix="pilotlight-"))
+        self._folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
         self._tasks = asyncio.TaskGroup()
         # One change at a time: a node that is being started is not among the processes yet.
         self._turn = asyncio.Lock()
@@ -226,6 +228,14 @@ class LocalPool:
     def _change(self, process: _Process, state: NodeState) -> None:
         process.node.state = state
         self._listener(process.node)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove the socket folders of servers that were killed."""
+    for leftover in folder.glob(f"{_PREFIX}*-*"):
+        pid = leftover.name.removeprefix(_PREFIX).partition("-")[0]
+        if not Path("/proc", pid).exists():
+            shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _describe_exit(code: int, tail: Sequence[str]) -> str:

@@ -6,6 +6,8 @@ import asyncio
 import os
 import re
 import signal
+import subprocess
+import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -318,3 +320,21 @@ def test_closing_ends_nodes_in_every_state() -> None:
         assert [pool.nodes(key) for key in ("starting", "ready", "draining")] == [[], [], []]
 
     run(main)
+
+
+def test_the_sockets_of_a_killed_server_are_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pool removes the folders of processes that are no more, and leaves those of the living."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    dead, alive = (tmp_path / f"pilotlight-sockets-{pid}-x" for pid in (gone.pid, os.getpid()))
+    dead.mkdir()
+    alive.mkdir()
+
+    async def nothing(pool: LocalPool, history: History) -> None:
+        pass
+
+    run(nothing)
+
+    assert not dead.exists()
+    assert alive.exists()

@@ -68,15 +68,6 @@ class ServingError(Exception):
         self.field = field
         self.retry_after = retry_after
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.message, self.field, self.retry_after)
-
-
-def _rebuild(kind: type[ServingError], message: str, field: str, retry_after: float | None) -> ServingError:
-    error = kind.__new__(kind)
-    ServingError.__init__(error, message, field=field, retry_after=retry_after)
-    return error
-
 
 class InvalidArgument(ServingError):
     """The request is wrong whatever the state of the server."""
@@ -95,9 +86,13 @@ class NotFound(ServingError):
 
 
 class MethodNotAllowed(ServingError):
-    """The path exists, but not for this HTTP method."""
+    """The path exists, but not for this HTTP method; `allow` names those it exists for."""
 
     status = "UNIMPLEMENTED"
+
+    def __init__(self, message: str, *, allow: str = "") -> None:
+        super().__init__(message)
+        self.allow = allow
 
 
 class AlreadyExists(ServingError):
@@ -239,6 +234,11 @@ def to_wire(error: ServingError) -> dict[str, Any]:
 def to_rpc_status(error: ServingError) -> dict[str, Any]:
     """The error as the `google.rpc.Status` of a failed operation."""
     return {"code": RPC_CODES[error.status], "message": error.message}
+
+
+def wrong_method(method: str, path: str, allow: str) -> MethodNotAllowed:
+    """An error about the method of a request; `allow` names those that would do."""
+    return MethodNotAllowed(f"{method} is not allowed at {path}; use {allow}.", allow=allow)
 
 
 def field_error(kind: type[ServingError], field: str, description: str) -> ServingError:

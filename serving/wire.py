@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from serving.errors import BodyTooLarge, Cancelled, ServingError, http_status, to_wire
+from serving.errors import BodyTooLarge, Cancelled, MethodNotAllowed, ServingError, http_status, to_wire
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -67,11 +67,13 @@ async def send_json(send: Send, status: int, body: bytes, headers: Headers = ())
 
 async def send_error(send: Send, error: ServingError) -> None:
     """An error in Google's structured form."""
-    await send_json(send, http_status(error), orjson.dumps(to_wire(error)), retry_headers(error))
+    await send_json(send, http_status(error), orjson.dumps(to_wire(error)), error_headers(error))
 
 
-def retry_headers(error: ServingError) -> Headers:
-    """`Retry-After`, where trying again makes sense."""
+def error_headers(error: ServingError) -> Headers:
+    """`Retry-After`, where trying again makes sense, and `Allow`, where another method would do."""
+    if isinstance(error, MethodNotAllowed):
+        return ((b"allow", error.allow.encode()),)
     if error.retry_after is None:
         return ()
     return ((b"retry-after", b"%d" % max(1, round(error.retry_after))),)

@@ -8,6 +8,7 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -16,7 +17,7 @@ from autoscaler.activator import Activator
 from autoscaler.pools import Node, NodeState
 from autoscaler.pools.local import LocalPool
 from serving.config import ServeConfig
-from serving.errors import Internal, MethodNotAllowed, NotFound, ServingError, Unavailable
+from serving.errors import Internal, NotFound, ServingError, Unavailable, wrong_method
 from serving.gateway.api import projects, unimplemented
 from serving.gateway.api.models import Models
 from serving.gateway.api.operations import Operations as OperationsApi
@@ -167,8 +168,9 @@ async def _not_found(request: Request, _: Exception) -> Response:
     )
 
 
-async def _wrong_method(request: Request, _: Exception) -> Response:
-    return answer_error(MethodNotAllowed(f"{request.method} is not allowed at {request.url.path}."))
+async def _wrong_method(request: Request, error: Exception) -> Response:
+    allow = error.headers["Allow"] if isinstance(error, HTTPException) and error.headers else ""
+    return answer_error(wrong_method(request.method, request.url.path, allow))
 
 
 async def _internal_error(_: Request, __: Exception) -> Response:

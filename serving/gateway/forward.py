@@ -20,12 +20,12 @@ from serving.errors import (
     Cancelled,
     Internal,
     InvalidArgument,
-    MethodNotAllowed,
     ModelFailed,
     NotFound,
     ResourceExhausted,
     ServingError,
     Unavailable,
+    wrong_method,
 )
 from serving.gateway.patience import Patience
 from serving.gateway.request_log import RequestLog
@@ -83,7 +83,7 @@ class Forwarder:
 
     def _find(self, scope: Scope) -> Target:
         if scope["method"] != "POST":
-            raise MethodNotAllowed(f"{scope['method']} is not allowed for :predict; use POST.")
+            raise wrong_method(scope["method"], scope["path"], "POST")
         return self._targets.find(scope["path"])
 
     async def _ask(self, path: str, body: bytes, patience: Patience) -> tuple[Target, Answer]:

@@ -21,13 +21,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from serving.config import PredictSettings
-from serving.errors import MethodNotAllowed, NotFound, ServingError, Unavailable, http_status, to_wire
+from serving.errors import NotFound, ServingError, Unavailable, http_status, to_wire, wrong_method
 from serving.node.batcher import Bounds
 from serving.node.predict import Predictor
 from serving.node.probe import Verdict, judge_merging, warm
 from serving.node.servable import MeasuredPlace, Servable
 from serving.runtimes import Runtime, Source, load
-from serving.wire import Receive, Scope, Send, send_error
+from serving.wire import Receive, Scope, Send, error_headers, send_error
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ class Node:
         elif (match := _PREDICT.fullmatch(scope["path"])) is None:
             await send_error(send, _no_such_path(scope["path"]))
         elif scope["method"] != "POST":
-            await send_error(send, MethodNotAllowed(f"{scope['method']} is not allowed here; use POST."))
+            await send_error(send, wrong_method(scope["method"], scope["path"], "POST"))
         elif self._predictor is None:
             await send_error(send, Unavailable("The model is being loaded.", retry_after=1))
         else:
@@ -201,8 +201,9 @@ def _not_found(request: Request, _: Exception) -> Response:
 
 
 def _wrong_method(request: Request, _: Exception) -> Response:
-    return _answer(MethodNotAllowed(f"{request.method} is not allowed at {request.url.path}."))
+    return _answer(wrong_method(request.method, request.url.path, "GET"))
 
 
 def _answer(error: ServingError) -> Response:
-    return JSONResponse(to_wire(error), status_code=http_status(error))
+    headers = {name.decode(): value.decode() for name, value in error_headers(error)}
+    return JSONResponse(to_wire(error), status_code=http_status(error), headers=headers)

@@ -16,7 +16,7 @@ from serving.gateway.api.paging import page
 from serving.names import ModelName, VersionName
 from serving.resources import Resource, from_wire
 from serving.resources import to_wire as resource_to_wire
-from serving.wire import retry_headers, too_large
+from serving.wire import error_headers, too_large
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -90,7 +90,7 @@ def answer_json(body: Any, status: int = 200) -> Response:
 def answer_error(error: ServingError) -> Response:
     """An error in Google's form."""
     response = answer_json(to_wire(error), http_status(error))
-    for name, value in retry_headers(error):
+    for name, value in error_headers(error):
         response.headers[name.decode()] = value.decode()
     return response
 

@@ -28,7 +28,8 @@ def list_operations(state: State, project: str) -> list[Operation]:
     """The operations of a project, newest first."""
     check_project(project)
     found = (record.operation for record in state.operations.values() if record.project == project)
-    return sorted(found, key=lambda operation: (operation.metadata.create_time, operation.name), reverse=True)
+    # A name ends in the milliseconds of its creation; the times in the metadata have only seconds.
+    return sorted(found, key=lambda operation: int(operation.name.rpartition("-")[2]), reverse=True)
 
 
 def cancel_operation(draft: Draft, stamp: Stamp, name: str) -> OperationRecord:

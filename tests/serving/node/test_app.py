@@ -90,7 +90,10 @@ def test_wrong_paths_and_methods_are_told_in_googles_form(
     node: Server, method: str, path: str, status: int
 ) -> None:
     """Every refusal has the same shape."""
-    assert node.call(method, path).error["code"] == status
+    reply = node.call(method, path)
+
+    assert reply.error["code"] == status
+    assert ("allow" in reply.headers) == (status == 405)
 
 
 def test_concurrent_requests_share_calls_and_get_their_own_answers(node: Server) -> None:

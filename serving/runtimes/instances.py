@@ -6,7 +6,7 @@ going in and predictions coming out are the same kind of thing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -56,10 +56,3 @@ def signature(batch: Batch) -> tuple[object, ...]:
     if isinstance(batch, list):
         return ("rows",)
     return (batch.dtype.str, batch.shape[1:])
-
-
-def to_python(batch: Batch) -> Any:
-    """The batch as plain Python values, for comparing and printing."""
-    if isinstance(batch, Mapping):
-        return {name: column.tolist() for name, column in batch.items()}
-    return batch if isinstance(batch, list) else batch.tolist()

@@ -9,7 +9,7 @@ import pytest
 
 from serving.errors import DeadlineExceeded, ModelFailed, ResourceExhausted
 from serving.node.batcher import Batcher, Bounds, Outcome
-from serving.runtimes.instances import Batch, to_python
+from serving.runtimes.instances import Batch
 
 LATER = 1e12
 
@@ -42,6 +42,10 @@ class Doubler:
             instances * 2 if isinstance(instances, np.ndarray) else [row * 2 for row in instances]
         )
         return doubled
+
+
+def to_python(batch: Any) -> Any:
+    return batch if isinstance(batch, list) else batch.tolist()
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:

@@ -61,6 +61,7 @@ def within(module: str, *packages: str) -> bool:
 
 
 # What modules (those below the first, except those below the second) must not import.
+SKLEARN = ("serving.runtimes.sklearn", "serving.runtimes.linear", "serving.runtimes.xgboost")
 TENSORFLOW = tuple(name for name in TREES if name.startswith("serving.runtimes.tensorflow"))
 FORBIDDEN: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
     ("autoscaler", (), ("serving", "batch")),
@@ -73,7 +74,11 @@ FORBIDDEN: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
     ("serving", ("serving.gateway", "serving.node"), ("starlette",)),
     ("serving", TENSORFLOW, ("tensorflow",)),
     ("serving", ("serving.runtimes.xgboost",), ("xgboost",)),
-    ("serving", ("serving.runtimes.sklearn", "serving.runtimes.xgboost"), ("sklearn",)),
+    (
+        "serving",
+        ("serving.runtimes.sklearn", "serving.runtimes.linear", "serving.runtimes.xgboost"),
+        ("sklearn",),
+    ),
     ("serving", ("serving.storage",), ("google.cloud.storage",)),
     ("serving", ("serving.gateway.store",), ("sqlalchemy",)),
     ("serving", ("batch",), ("apache_beam",)),

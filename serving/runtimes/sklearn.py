@@ -24,7 +24,7 @@ from sklearn.utils.validation import check_is_fitted
 from threadpoolctl import ThreadpoolController
 
 from serving.errors import InvalidInputs, InvalidOutputs, LoadFailed, ModelFailed
-from serving.runtimes import Array, Form, Rows, Runtime, Source, frames, pickles
+from serving.runtimes import Array, Form, Rows, Runtime, Source, frames, linear, pickles
 from serving.runtimes.arguments import accepted, checked
 from serving.runtimes.conversion import kind
 from serving.runtimes.detect import find_model
@@ -69,6 +69,7 @@ class SklearnRuntime:
         # Only for one estimator alone: between the steps of a pipeline values can become infinite.
         self._may_assume_finite = anatomy.numeric and len(anatomy.tagged) == 1
         self._thread = _Thread(threads, assume_finite=self._may_assume_finite)
+        self._product = self._find_product()
 
     def form(self, parameters: Mapping[str, Any]) -> Form:
         """One array for models of known numeric steps, plain rows for all others."""
@@ -79,6 +80,8 @@ class SklearnRuntime:
         """What `estimator.predict` says. Objects become a data frame, where the model was trained on one."""
         arguments = self._arguments(parameters)
         inputs = self._inputs(instances)
+        if self._product is not None and not arguments and self._is_plain(inputs):
+            return self._product(inputs)
         self._thread.prepare()
         try:
             if self._may_assume_finite and not _is_plainly_finite(inputs):
@@ -98,6 +101,17 @@ class SklearnRuntime:
     def warmup_requests(self) -> tuple[()]:
         """None: scikit-learn models carry no recorded requests."""
         return ()
+
+    def _find_product(self) -> linear.Product | None:
+        width = self._anatomy.width
+        if not self._may_assume_finite or not width:
+            return None
+        samples = [*(frames.made_up(count, width) for count in (1, 2, 64)), np.full((3, width), 2)]
+        return linear.product(self._estimator, samples)
+
+    def _is_plain(self, inputs: Any) -> bool:
+        """Whether the library's checks would find nothing wrong with the rows."""
+        return _is_plainly_finite(inputs) and inputs.ndim == 2 and inputs.shape[1] == self._anatomy.width
 
     def _arguments(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         return checked(parameters, self._known, self._owner)

@@ -118,7 +118,8 @@ class Node:
         except ServingError as error:
             self._on_failed(error)
             return
-        place = MeasuredPlace(self._thread, may_inline=runtime.framework != "CUSTOM")
+        user_code = bool(self._source.packages or self._source.prediction_class)
+        place = MeasuredPlace(self._thread, may_inline=not user_code)
         if typical is not None:
             place.learn(typical)
         bounds = Bounds(

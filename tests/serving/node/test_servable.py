@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from serving.node.batcher import Outcome
+from serving.node.servable import INLINE_BELOW, MeasuredPlace
+
+
+class Clock:
+    """Tells a later time at each look, by the steps it is given."""
+
+    def __init__(self, step: float) -> None:
+        self.step = step
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += self.step
+        return self.now
+
+
+def where(place: MeasuredPlace) -> str:
+    """The name of the thread in which the place computes its next call."""
+
+    async def main() -> str:
+        answer: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
+        place.run(lambda: [[threading.current_thread().name]], answer.set_result)
+        return str((await answer)[0][0])  # type: ignore[index]
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "may_inline", "wanted"),
+    [
+        (INLINE_BELOW / 2, True, "MainThread"),
+        (INLINE_BELOW * 2, True, "compute_0"),
+        (INLINE_BELOW / 2, False, "compute_0"),
+    ],
+    ids=["short", "long", "short, but user code"],
+)
+def test_measured_time_decides_where_to_compute(seconds: float, may_inline: bool, wanted: str) -> None:
+    """The first call is measured in the compute thread; short ones then run on the event loop."""
+    with ThreadPoolExecutor(1, thread_name_prefix="compute") as thread:
+        place = MeasuredPlace(thread, may_inline=may_inline, clock=Clock(seconds))
+
+        assert where(place) == "compute_0"
+        assert where(place) == wanted
+
+
+def test_a_model_that_becomes_slow_leaves_the_event_loop() -> None:
+    """The recent calls weigh most."""
+    with ThreadPoolExecutor(1, thread_name_prefix="compute") as thread:
+        clock = Clock(INLINE_BELOW / 2)
+        place = MeasuredPlace(thread, may_inline=True, clock=clock)
+        where(place)
+        clock.step = INLINE_BELOW * 10
+
+        assert where(place) == "MainThread"
+        assert where(place) == "compute_0"

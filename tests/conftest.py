@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import gc
+import os
 import warnings
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from tests.emulator import Emulator, Front, running_emulator, running_front
+
+# No deadline: machines are noisy. A gate must not depend on luck: there the examples are always the same.
+settings.register_profile("search", deadline=None)
+settings.register_profile("gate", deadline=None, derandomize=True)
+settings.load_profile("gate" if os.environ.get("CI") else "search")
 
 
 @pytest.fixture(scope="session")

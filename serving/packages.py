@@ -60,7 +60,8 @@ def install(archives: Sequence[Path], target: Path) -> Installed:
     needs what is nowhere to be found, or needs another version of what the server has.
     """
     target.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="pilotlight-packages-") as folder:
+    # Beside the target: what a kill leaves there goes with the rest of a half-made version.
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".build-") as folder:
         work = Path(folder)
         wheels = [_wheel(archive.absolute(), work / f"archive-{n}") for n, archive in enumerate(archives)]
         try:

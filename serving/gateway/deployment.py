@@ -95,8 +95,7 @@ class Deployment:
 
     async def remove(self, record: VersionRecord) -> None:
         """Stop a version's nodes and delete its files. Requests in flight finish."""
-        self._activator.retire(record.uid)
-        await self._pool.scale(self.spec(record), 0)
+        await self.stop(record)
         await asyncio.to_thread(shutil.rmtree, self._folder / record.uid, ignore_errors=True)
 
     async def stop(self, record: VersionRecord) -> None:

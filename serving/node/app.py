@@ -132,6 +132,13 @@ class Node:
         # What is loaded stays: the collector need not look at it again.
         gc.collect()
         gc.freeze()
+        logger.info(
+            "loaded in %.2f s, warmed in %.2f s; requests share calls: %s (%s)",
+            report.load_seconds,
+            report.warm_seconds,
+            "yes" if report.merge else "no",
+            report.merge_reason,
+        )
         self._on_ready(report)
 
     def _load(self) -> tuple[Runtime, Verdict, float | None, Report]:

@@ -1,0 +1,128 @@
+"""What only Linux offers, in one place. Elsewhere nodes start cold, and watch their lifeline in a thread."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import select
+import signal
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+_PR_SET_CHILD_SUBREAPER = 36
+_PR_GET_CHILD_SUBREAPER = 37
+_F_SETSIG = 10
+
+
+def _prctl(option: int, value: int) -> None:
+    result = ctypes.CDLL(None, use_errno=True).prctl(option, *map(ctypes.c_ulong, (value, 0, 0, 0)))
+    if result != 0:
+        raise OSError(ctypes.get_errno(), f"prctl {option}")
+
+
+def _adopts_orphans() -> bool:
+    adopts = ctypes.c_int()
+    _prctl(_PR_GET_CHILD_SUBREAPER, ctypes.addressof(adopts))
+    return bool(adopts.value)
+
+
+def _available() -> bool:
+    """Also what calls itself Linux may lack some of it."""
+    if sys.platform != "linux":
+        return False
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+        _adopts_orphans()
+    except OSError:
+        return False
+    return True
+
+
+AVAILABLE = _available()
+
+
+def die_with_parent(parent: int) -> None:
+    """Have this process killed when its parent, which is to have that pid, is gone; at once if it is."""
+    if AVAILABLE:
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def die_with_lifeline(lifeline: int) -> None:
+    """Have this process and its group, which it leads, killed when the writing end of a pipe is gone.
+
+    On Linux the kernel does it by itself: neither a thread that hogs the interpreter nor a stopped process
+    can prevent it. It takes the place of `die_with_parent`, whose signal may be quicker and spares the group.
+    """
+    if not (AVAILABLE and _signals_group(lifeline)):
+        threading.Thread(target=_watch, args=(lifeline,), name="lifeline", daemon=True).start()
+        return
+    poll = select.poll()
+    poll.register(lifeline, 0)
+    if poll.poll(0):  # it was gone before
+        os._exit(1)
+    _prctl(_PR_SET_PDEATHSIG, 0)
+
+
+def _signals_group(fd: int) -> bool:
+    """Have the kernel kill our group when something happens to a descriptor; tells whether it can."""
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETOWN, -os.getpgrp())
+        fcntl.fcntl(fd, _F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_ASYNC)
+    except OSError:
+        return False
+    return True
+
+
+def _watch(lifeline: int) -> None:
+    with contextlib.suppress(OSError):
+        os.read(lifeline, 1)
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+def adopt_orphans(adopt: bool) -> bool:
+    """Whether this process becomes the parent of its descendants' orphans; tells what was before."""
+    if not AVAILABLE:
+        return False
+    before = _adopts_orphans()
+    _prctl(_PR_SET_CHILD_SUBREAPER, int(adopt))
+    return before
+
+
+def name_process(name: str) -> None:
+    """What `ps` and `top` call this process; 15 characters at most."""
+    if AVAILABLE:
+        text = ctypes.create_string_buffer(name.encode())
+        _prctl(_PR_SET_NAME, ctypes.addressof(text))
+
+
+def prefer_for_killing() -> None:
+    """When memory runs out, this process goes before the server."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("500")
+
+
+def threads() -> list[str]:
+    """The names of this process's threads, of those too that the interpreter knows nothing of."""
+    known = {thread.native_id: thread.name for thread in threading.enumerate()}
+    names = []
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # ended meanwhile
+            names.append(known.get(int(task.name)) or (task / "comm").read_text().strip())
+    return names
+
+
+def anonymous_file() -> int:
+    """A descriptor of an empty file without a name, in memory if there is such a thing."""
+    if AVAILABLE:
+        return os.memfd_create("pilotlight")
+    with tempfile.TemporaryFile(buffering=0) as file:
+        return os.dup(file.fileno())

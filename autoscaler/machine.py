@@ -1,0 +1,127 @@
+"""What this machine, or the container around us, has to give, and what processes take of it.
+
+`root` stands for "/": where the kernel's files are is told by tests only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from autoscaler.pools import Memory
+
+_ROOT = Path("/")
+_V2_MOUNTS = ("sys/fs/cgroup", "sys/fs/cgroup/unified")
+
+
+def cores(root: Path = _ROOT) -> int:
+    """How many processors may be used at a time: those we may run on, within the quota of our cgroup."""
+    return max(1, min((_processors(), *(math.ceil(quota) for quota in _quotas(root)))))
+
+
+def available_memory(root: Path = _ROOT) -> int:
+    """How many bytes processes may still take: what the machine has left, within the limit of our cgroup."""
+    left: int = psutil.virtual_memory().available
+    return max(0, min((left, *_rooms(root))))
+
+
+def oom_kills(root: Path = _ROOT) -> int:
+    """A number that grows when the kernel kills a process for want of memory."""
+    kills = _field(root / "proc/vmstat", "oom_kill")
+    for folder in _folders(root, "memory"):
+        kills += _field(folder / "memory.events", "oom_kill") + _field(
+            folder / "memory.oom_control", "oom_kill"
+        )
+    return kills
+
+
+def memory(pid: int) -> Memory:
+    """What a process takes; raises ProcessLookupError. Takes milliseconds if it is a big one."""
+    try:
+        info = psutil.Process(pid).memory_full_info()
+    except psutil.Error as error:
+        raise ProcessLookupError(f"nothing is known of process {pid}") from error
+    return Memory(private=info.uss, proportional=getattr(info, "pss", info.rss))
+
+
+def cpu_seconds(pid: int) -> float:
+    """What a process has computed since its start, its threads together; raises ProcessLookupError."""
+    try:
+        times = psutil.Process(pid).cpu_times()
+    except psutil.Error as error:
+        raise ProcessLookupError(f"nothing is known of process {pid}") from error
+    seconds: float = times.user + times.system
+    return seconds
+
+
+def _processors() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _quotas(root: Path) -> Iterator[float]:
+    """The processors that cgroups allow us, for those that have a limit."""
+    for folder in _folders(root, "cpu"):
+        quota, _, period = _text(folder / "cpu.max").partition(" ")  # v2: "max 100000"
+        if not period:
+            quota, period = _text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")
+        with contextlib.suppress(ValueError):
+            if float(quota) > 0 and float(period) > 0:
+                yield float(quota) / float(period)
+
+
+def _rooms(root: Path) -> Iterator[int]:
+    """The bytes left in cgroups that have a limit. What the kernel keeps of files it would give back."""
+    for folder in _folders(root, "memory"):
+        for limit, usage, files in (
+            ("memory.max", "memory.current", "inactive_file"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        ):
+            with contextlib.suppress(ValueError):
+                used = int(_text(folder / usage)) - _field(folder / "memory.stat", files)
+                yield int(_text(folder / limit)) - max(0, used)
+
+
+def _folders(root: Path, controller: str) -> Iterator[Path]:
+    """Our cgroup's folder and those above it, in both versions of cgroups.
+
+    Inside a container the path that the kernel tells may be the one outside; then the mount is our cgroup.
+    """
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            mounts = [root / mount for mount in _V2_MOUNTS]
+        elif controller in controllers.split(","):
+            mounts = [root / "sys/fs/cgroup" / controller]
+        else:
+            continue
+        for mount in mounts:
+            folder = mount / path.strip("/")
+            while folder != mount:
+                if folder.exists():
+                    yield folder
+                folder = folder.parent
+            yield mount
+
+
+def _field(path: Path, name: str) -> int:
+    """A number from a file of names and numbers; 0 if it is not there."""
+    for line in _text(path).splitlines():
+        key, _, value = line.partition(" ")
+        if key == name:
+            return int(value)
+    return 0
+
+
+def _text(path: Path) -> str:
+    """What a file says; nothing if it cannot be read."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

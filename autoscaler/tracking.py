@@ -1,0 +1,268 @@
+"""What the autoscaler keeps of one version between two looks: its load, its nodes' starts, its story."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from autoscaler.activator import Outlook
+from autoscaler.decision import Observation, ScalingSpec, ScalingState
+from autoscaler.pools import Node, NodeSpec, NodeState
+from autoscaler.windows import History, Meter
+
+# Crashes at start in a row after which waiting requests are told; until then they are worth another try.
+_TRIES = 3
+_FIRST_DELAY, _LONGEST_DELAY, _DOUBLED = 1.0, 60.0, 10
+# A node that dies sooner than this after it was ready, and unused, counts as one that could not start.
+_SHORT_LIFE = 10.0
+_REMEMBERED = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something worth telling of a version: `at` in seconds since the epoch, nodes wanted, why."""
+
+    at: float
+    nodes: int
+    reason: str
+
+
+@dataclass(slots=True)
+class Refusal:
+    """Requests that were not served for the same reason: when last, how many, why."""
+
+    at: float
+    count: int
+    reason: str
+
+
+@dataclass(slots=True)
+class Failures:
+    """Nodes that could not start, in a row; the more, the longer until the next try.
+
+    `final` once it is no use to let requests wait; `next_try` is on the autoscaler's clock.
+    """
+
+    count: int = 0
+    reason: str = ""
+    final: bool = False
+    next_try: float = 0.0
+
+    def add(self, reason: str, now: float, *, hopeless: bool = False) -> None:
+        """One more. The first crash is tried again at once: it may have been somebody's `kill`."""
+        self.count += 1
+        self.reason = reason
+        self.final = hopeless or self.count >= _TRIES
+        delays = min(self.count if hopeless else self.count - 1, _DOUBLED)
+        self.next_try = now + (min(_FIRST_DELAY * 2 ** (delays - 1), _LONGEST_DELAY) if delays else 0.0)
+
+    def relent(self) -> None:
+        """A node became ready; if it does not last either, the count goes on."""
+        self.final, self.next_try = False, 0.0
+
+    def blocks(self, now: float) -> bool:
+        """Whether it is too early for the next try."""
+        return now < self.next_try
+
+    def delay(self, now: float) -> float:
+        """Seconds until the next try."""
+        return max(0.0, self.next_try - now)
+
+
+@dataclass(slots=True, eq=False)
+class Tracked:
+    """One version. Times are on the autoscaler's clock, in seconds; memory in bytes.
+
+    `since` is the autoscaler's start, `memory` what one node takes as far as is known, `lost` how many
+    ready nodes have crashed and are to be replaced, `asked` whether a request asked for a node since the last
+    look, `short` why fewer nodes were granted than wanted.
+    """
+
+    spec: NodeSpec
+    scaling: ScalingSpec
+    meter: Meter
+    since: float
+    memory: int
+    state: ScalingState = field(default_factory=ScalingState)
+    starts: deque[tuple[bool, float]] = field(default_factory=lambda: deque(maxlen=8))
+    failures: Failures = field(default_factory=Failures)
+    events: deque[Event] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    refusals: deque[Refusal] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    desired: int = 0
+    reason: str = "asleep: no request since the server started"
+    short: str = ""
+    lost: int = 0
+    asked: bool = False
+    wakeups: dict[str, int] = field(default_factory=dict)
+    _history: History = field(init=False)
+    _cpu: dict[str, History] = field(default_factory=dict)
+    _looked_at: float = field(init=False)
+    _waking: bool = False
+    _ended_seconds: float = 0.0
+    _idle_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._history = History(self.since, self.scaling.stable_window)
+        self._looked_at = self.since
+
+    # ---- seeing
+
+    @property
+    def floor(self) -> int:
+        """Nodes that are there whatever the traffic."""
+        exact = self.scaling.exact_nodes
+        return self.scaling.min_nodes if exact is None else exact
+
+    def observe(
+        self, nodes: Sequence[Node], cpu_seconds: Callable[[Node], float | None], now: float
+    ) -> Observation:
+        """What `decide` is to know. Nodes that crashed count as starting: they are replaced.
+
+        `cpu_seconds` tells what a node has computed since its start.
+        """
+        ready = sum(node.state is NodeState.READY for node in nodes)
+        starting = sum(node.state is NodeState.STARTING for node in nodes) + self.lost
+        requests = max(self.meter.level, int(self.asked))
+        self.lost, self.asked = 0, False
+        integral = self.meter.integral_at(now)
+        self._history.sample(now, integral)
+        self._idle_seconds += sum(
+            now - max(self._looked_at, node.ready_at)
+            for node in nodes
+            if node.state is NodeState.READY and not node.in_flight and node.ready_at is not None
+        )
+        self._looked_at = now
+        return Observation(
+            ready=ready,
+            starting=starting,
+            requests=requests,
+            stable=self._history.average(now, integral, self.scaling.stable_window),
+            panic=self._history.average(now, integral, self.scaling.panic_window),
+            idle_since=self.idle_since(nodes),
+            settled=self._history.settled(now, self.scaling.stable_window),
+            cpu=self._cpu_share(nodes, cpu_seconds, now) if self.scaling.cpu_target is not None else None,
+        )
+
+    def _cpu_share(
+        self, nodes: Sequence[Node], cpu_seconds: Callable[[Node], float | None], now: float
+    ) -> float | None:
+        """The part of a core that a ready node used on average, no longer back than the stable window."""
+        shares = []
+        for node in nodes:
+            used = cpu_seconds(node)
+            if node.state is NodeState.READY and node.ready_at is not None and used is not None:
+                history = self._cpu.setdefault(node.id, History(node.ready_at))
+                history.sample(now, used)
+                window = min(self.scaling.stable_window, now - node.ready_at)
+                shares.append(history.average(now, used, window) if window > 0 else 0.0)
+        return sum(shares) / len(shares) if shares else None
+
+    def idle_since(self, nodes: Sequence[Node]) -> float:
+        """Since when nothing has happened: no request ended, no node became ready, no autoscaler started."""
+        readied = (node.ready_at for node in nodes if node.ready_at is not None)
+        return max(self.since, self.meter.last_end, *readied)
+
+    def needs(self, nodes: Sequence[Node]) -> int:
+        """The memory that one node takes, as last measured."""
+        measured = [node.memory.private for node in nodes if node.memory is not None]
+        if measured:
+            self.memory = max(measured)
+        return self.memory
+
+    def start_seconds(self, forked: bool) -> float | None:
+        """How long a node takes to start, forked or cold, going by the last ones; None when unknown."""
+        alike = [seconds for how, seconds in self.starts if how == forked]
+        return statistics.median(alike) if alike else None
+
+    def outlook(self, nodes: Sequence[Node], forks: bool, now: float) -> Outlook:
+        """What a request that finds no ready node can expect; `nodes` are there or starting."""
+        if self.short and not nodes:
+            return Outlook(None, f"No node of {self.spec.title} can start now: {self.short}.")
+        starting = [node for node in nodes if node.state is NodeState.STARTING]
+        seconds = self.start_seconds(starting[0].forked if starting else forks)
+        if seconds is None:
+            return Outlook(None, f"A node of {self.spec.title} is starting.")
+        left = seconds - (now - starting[0].asked_at) if starting else seconds + self.failures.delay(now)
+        reason = f"A node of {self.spec.title} is starting; it takes about {seconds:.1f} s."
+        return Outlook(max(0.0, left), reason)
+
+    def node_seconds(self, nodes: Sequence[Node], now: float) -> float:
+        """Seconds that nodes have lived, all together, from their start to their end."""
+        return self._ended_seconds + sum(now - node.asked_at for node in nodes)
+
+    @property
+    def idle_seconds(self) -> float:
+        """The part of the node-seconds in which ready nodes had nothing to do, as seen at each look."""
+        return self._idle_seconds
+
+    # ---- remembering
+
+    def note_decision(self, nodes: int, reason: str, present: int, *, short: bool = False) -> bool:
+        """Keep what was decided while `present` nodes were there; tells whether it is news.
+
+        `short` says that it is less than was wanted, which `reason` explains.
+        """
+        if nodes and not present:
+            self._waking = True
+        # Free memory is another number every time: that alone is no news.
+        news = nodes != self.desired or short != bool(self.short)
+        self.desired, self.reason, self.short = nodes, reason, reason if short else ""
+        if news:
+            self.events.append(Event(time.time(), nodes, reason))
+        return news
+
+    def note_start(self, node: Node) -> None:
+        """A node became ready."""
+        if node.ready_at is not None:
+            self.starts.append((node.forked, node.ready_at - node.asked_at))
+        self.failures.relent()
+        self._wakeup_ends("ready")
+
+    def note_no_start(self, reason: str, now: float) -> None:
+        """No process could be started."""
+        self.events.append(Event(time.time(), self.desired, reason))
+        self.failures.add(reason, now, hopeless=True)
+        self._wakeup_ends("failed")
+
+    def note_end(self, node: Node, now: float) -> None:
+        """A node is gone, whyever."""
+        self._ended_seconds += now - node.asked_at
+        self._cpu.pop(node.id, None)
+
+    def note_crash(self, node: Node, now: float) -> None:
+        """A node is gone that nobody had asked to go."""
+        self.events.append(Event(time.time(), self.desired, f"node {node.id} is lost: {node.reason}"))
+        if node.ready_at is None:
+            self.failures.add(node.reason, now, hopeless=node.hopeless)
+        else:
+            self.lost += 1
+            if not node.used and now - node.ready_at < _SHORT_LIFE:
+                self.failures.add(node.reason, now)
+        if self.failures.final:
+            self._wakeup_ends("failed")
+
+    def forgive(self, nodes: Sequence[Node], now: float) -> None:
+        """Forget failures once a node has lasted."""
+        if self.failures.count and any(
+            node.state is NodeState.READY
+            and node.ready_at is not None
+            and (node.used or now - node.ready_at > _SHORT_LIFE)
+            for node in nodes
+        ):
+            self.failures = Failures()
+
+    def refuse(self, reason: str) -> None:
+        """Note that a request was not served, and why."""
+        last = self.refusals[-1] if self.refusals else None
+        if last is not None and last.reason == reason:
+            last.at, last.count = time.time(), last.count + 1
+        else:
+            self.refusals.append(Refusal(time.time(), 1, reason))
+
+    def _wakeup_ends(self, result: str) -> None:
+        if self._waking:
+            self._waking = False
+            self.wakeups[result] = self.wakeups.get(result, 0) + 1

@@ -1,0 +1,55 @@
+"""The memory that a node shares with the server."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from autoscaler import board, linux
+from autoscaler.board import Board
+from tests.autoscaler.pool import descriptors
+
+
+@pytest.fixture(params=[True, False])
+def anywhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With files in memory, and without."""
+    monkeypatch.setattr(linux, "AVAILABLE", request.param)
+
+
+@pytest.mark.usefixtures("anywhere")
+def test_both_ends_see_the_same() -> None:
+    """At once, in both directions."""
+    ours = Board(3)
+    theirs = board.attach(os.dup(ours.fileno()))
+    assert list(ours.marks) == [0, 0, 0]
+    theirs[1] = 2
+    ours.marks[2] = 1
+
+    assert (len(ours.marks), len(theirs)) == (3, 3)
+    assert (list(ours.marks), list(theirs)) == ([0, 2, 1], [0, 2, 1])
+    assert ours.close() == bytearray([0, 2, 1])
+
+
+@pytest.mark.usefixtures("anywhere")
+def test_it_outlives_the_process_that_wrote_on_it() -> None:
+    """What a killed process wrote last is still there."""
+    ours = Board(2)
+    pid = os.fork()
+    if pid == 0:
+        board.attach(ours.fileno())[0] = 1
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+    assert ours.close() == bytearray([1, 0])
+
+
+def test_it_holds_nothing_once_closed() -> None:
+    """No descriptor is left."""
+    before = descriptors()
+    Board(1).close()
+    with pytest.raises(OSError, match="Invalid argument"):
+        Board(-1)
+
+    assert descriptors() == before

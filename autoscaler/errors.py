@@ -8,11 +8,24 @@ class NodeError(Exception):
 
 
 class StartFailedError(NodeError):
-    """A node did not become ready; `reason` says why, in words for the owner of the version."""
+    """No node became ready; `reason` says why, in words for the owner of the version.
 
-    def __init__(self, reason: str) -> None:
+    `retry_after` is after how many seconds asking again may help.
+    """
+
+    def __init__(self, reason: str, retry_after: float = 5.0) -> None:
         super().__init__(reason)
         self.reason = reason
+        self.retry_after = retry_after
+
+
+class TooLateError(NodeError):
+    """A node will be ready, but later than the request can wait; `retry_after` is in how many seconds."""
+
+    def __init__(self, reason: str, retry_after: float) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.retry_after = retry_after
 
 
 class QueueFullError(NodeError):

@@ -1,47 +1,115 @@
-"""The first thing that runs in a node's process: tie its life to the server's, then call its entry.
+"""What a node's process does, started cold or forked: tie its life to the server's, then call its entry.
 
-Started as `python -m autoscaler.launch JSON`. The JSON names the entry as an import string and the
-descriptors the process was given.
+Started cold as `python -m autoscaler.launch JSON`, where the JSON has the numbers of the descriptors that
+the process was given.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib
+import io
 import json
 import os
-import signal
 import socket
 import sys
-import threading
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, MutableSequence
+from dataclasses import asdict, astuple, dataclass
+from typing import Any, NoReturn
+
+from autoscaler import board, linux
 
 Report = Callable[[Mapping[str, Any]], None]
-Entry = Callable[[Mapping[str, Any], socket.socket, Report], int]
-
-_PR_SET_PDEATHSIG = 1
+Entry = Callable[[Mapping[str, Any], socket.socket, Report, MutableSequence[int]], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
-    """What to run and with which descriptors.
-
-    `listen_fd` is a listening socket, `control_fd` takes reports as JSON lines, `lifeline_fd` is the
-    reading end of a pipe whose only writing end the server holds.
-    """
+class Order:
+    """What to run: `entry` is an import string "module:function"."""
 
     entry: str
     arguments: Mapping[str, Any]
-    listen_fd: int
-    control_fd: int
-    lifeline_fd: int
+    environment: Mapping[str, str]
+
+    def to_bytes(self) -> bytes:
+        """As the file that `read` takes."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def read(cls, fd: int) -> Order:
+        """From a file, whose descriptor is taken."""
+        with open(fd, "rb") as file:
+            file.seek(0)
+            return cls(**json.load(file))
+
+
+@dataclass(frozen=True, slots=True)
+class Handles:
+    """The descriptors a node is given.
+
+    `order` is the file with its Order, `listener` a listening socket, `control` takes reports as JSON
+    lines, `lifeline` is the reading end of a pipe whose only writing end the server holds, `board` the
+    memory it shares with the server.
+    """
+
+    order: int
+    listener: int
+    control: int
+    lifeline: int
+    board: int
+
+    def all(self) -> tuple[int, ...]:
+        """In the order of the fields."""
+        return astuple(self)
 
     def to_argument(self) -> str:
         """The command-line argument that `main` reads."""
         return json.dumps(asdict(self))
+
+
+def main(argument: str) -> NoReturn:
+    """Live as a node that was started cold."""
+    handles = Handles(**json.loads(argument))
+    for fd in handles.all():
+        os.set_inheritable(fd, False)
+    linux.die_with_parent(os.getppid())
+    live(Order.read(handles.order), handles)
+
+
+def live(order: Order, handles: Handles) -> NoReturn:
+    """Be a node until its entry returns, and end the process with the entry's exit code."""
+    try:
+        code = _live(order, handles)
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    # Not sys.exit: frameworks leave threads and destructors that can hang an interpreter's end.
+    os._exit(code)
+
+
+def _live(order: Order, handles: Handles) -> int:
+    linux.die_with_lifeline(handles.lifeline)
+    control = socket.socket(fileno=handles.control)
+
+    def report(message: Mapping[str, Any]) -> None:
+        # The server may be gone already; then so are we, any moment now.
+        with contextlib.suppress(OSError):
+            control.sendall(json.dumps(message).encode() + b"\n")
+
+    report({"pid": os.getpid()})
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # so that it is in the log when it matters
+    linux.prefer_for_killing()
+    linux.name_process("pilotlight-node")
+    sys.argv[:] = [__file__]
+    entry = resolve(order.entry)
+    listener = socket.socket(fileno=handles.listener)
+    return entry(order.arguments, listener, report, board.attach(handles.board))
 
 
 def resolve(entry: str) -> Entry:
@@ -51,40 +119,5 @@ def resolve(entry: str) -> Entry:
     return found
 
 
-def main(argument: str) -> int:
-    """Run a node; the result is the exit code."""
-    launch = Launch(**json.loads(argument))
-    die_with_server(launch.lifeline_fd)
-    control = socket.socket(fileno=launch.control_fd)
-
-    def report(message: Mapping[str, Any]) -> None:
-        # The server may be gone already; then so are we, any moment now.
-        with contextlib.suppress(OSError):
-            control.sendall(json.dumps(message).encode() + b"\n")
-
-    entry = resolve(launch.entry)
-    return entry(launch.arguments, socket.socket(fileno=launch.listen_fd), report)
-
-
-def die_with_server(lifeline_fd: int) -> None:
-    """End this process, the leader of its group, at once when the server is gone, however it went."""
-    parent = os.getppid()
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
-
-    def watch() -> None:
-        with contextlib.suppress(OSError):
-            os.read(lifeline_fd, 1)
-        # The whole group: with whatever user code has started.
-        os.killpg(os.getpgrp(), signal.SIGKILL)
-
-    threading.Thread(target=watch, name="lifeline", daemon=True).start()
-
-
 if __name__ == "__main__":
-    code = main(sys.argv[1])
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Not sys.exit: frameworks leave threads and destructors that can hang an interpreter's end.
-    os._exit(code)
+    main(sys.argv[1])

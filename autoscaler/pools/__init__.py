@@ -6,8 +6,10 @@ that it may live on another machine.
 
 from __future__ import annotations
 
+import asyncio
 import enum
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Mapping, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -22,12 +24,25 @@ class NodeState(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class PilotSpec:
+    """What a pilot imports before it waits for nodes to fork: modules by name, in that order.
+
+    `environment` is the process environment it imports them in.
+    """
+
+    key: str
+    preload: tuple[str, ...]
+    environment: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class NodeSpec:
     """What a pool must know to start a node of a version.
 
     `entry` is an import string "module:function", called in the new process as
-    `function(arguments, listener, report)`; `environment` replaces the process environment.
-    `start_timeout` is in seconds, `concurrency` the most requests inside one node.
+    `function(arguments, listener, report, board)`; see `autoscaler.launch`. `environment` replaces the
+    process environment. `start_timeout` is in seconds, `concurrency` the most requests inside one node.
+    Where the pool forks, nodes are forked from the pilot of `pilot`.
     """
 
     key: str
@@ -37,22 +52,76 @@ class NodeSpec:
     environment: Mapping[str, str]
     start_timeout: float
     concurrency: int
+    pilot: PilotSpec | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a process takes, in bytes: its own pages, and its proportional share of all (PSS)."""
+
+    private: int
+    proportional: int
+
+
+class Mark(enum.IntEnum):
+    """What a node's board says of the request in a slot: the server writes UNTOUCHED, the node the rest."""
+
+    UNTOUCHED = 0
+    COMPUTING = 1
+    COMPUTED = 2
 
 
 @dataclass(slots=True, eq=False)
 class Node:
     """One process serving one version, as its pool and the activator see it.
 
-    `report` is what the node told when it became ready; `reason` why it is gone, in words.
+    `board` has a byte for each request that may be inside, its `Mark`; a request holds one of its `slots`
+    while it is inside. Once the node is gone the board stays as it was then. `report` is what the node told
+    when it became ready, `memory` what it then took. `reason` is why it is gone, in words; `crashed` whether
+    nobody had asked it to go, `hopeless` whether it gave the reason itself or took too long to start, so
+    that another would fare no better. `asked_at`
+    and `ready_at` are on `time.monotonic`; `forked` says whether a pilot bore it, `used` whether a request
+    has ever been inside.
     """
 
     id: str
     key: str
     address: str
+    board: MutableSequence[int]
+    asked_at: float = 0.0
     state: NodeState = NodeState.STARTING
+    forked: bool = False
+    pid: int | None = None
+    ready_at: float | None = None
     report: Mapping[str, Any] = field(default_factory=dict)
+    memory: Memory | None = None
     reason: str = ""
+    hopeless: bool = False
+    crashed: bool = False
     in_flight: int = 0
+    used: bool = False
+    slots: deque[int] = field(init=False)
+    empty: asyncio.Event = field(default_factory=asyncio.Event)
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.slots = deque(range(len(self.board)))
+
+    def take(self) -> int:
+        """Count a request in; returns its slot."""
+        self.in_flight += 1
+        self.used = True
+        slot = self.slots.popleft()  # the one that is free longest: nobody writes its mark any more
+        if self.state is NodeState.READY:
+            self.board[slot] = Mark.UNTOUCHED
+        return slot
+
+    def give(self, slot: int) -> None:
+        """Count a request out. `empty` is set once a node that is lent no more has none left."""
+        self.in_flight -= 1
+        self.slots.append(slot)
+        if self.state is not NodeState.READY and not self.in_flight:
+            self.empty.set()
 
 
 class Listener(Protocol):
@@ -71,8 +140,15 @@ class NodePool(Protocol):
     async def scale(self, spec: NodeSpec, count: int) -> None:
         """Start or drain nodes until `count` are starting or ready; returns before they are.
 
-        Draining nodes finish their requests. Changes are told to the pool's listener.
+        The least loaded go first, those that start only when `count` is 0. A draining node is asked to end
+        when it has no request left, so none is lost. Changes are told to the pool's listener.
         """
+
+    def cpu_seconds(self, node: Node) -> float | None:
+        """What a node has computed since its start; None when that cannot be known."""
+
+    def forks(self, spec: NodeSpec) -> bool:
+        """Whether the next node of this version would be forked from a pilot, not started cold."""
 
     async def close(self) -> None:
         """Drain every node and wait until all are gone."""

@@ -1,11 +1,10 @@
-"""Nodes as processes on this machine, each on a unix socket."""
+"""Nodes as processes on this machine, each on a unix socket, forked from pilots where that is possible."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import itertools
-import json
 import logging
 import os
 import shutil
@@ -13,221 +12,354 @@ import signal
 import socket
 import sys
 import tempfile
+import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from autoscaler.launch import Launch
-from autoscaler.pools import Listener, Node, NodeSpec, NodeState
+from autoscaler import linux, machine
+from autoscaler.board import Board
+from autoscaler.launch import Order
+from autoscaler.pools import Listener, Memory, Node, NodeSpec, NodeState, PilotSpec
+from autoscaler.pools.output import Output
+from autoscaler.pools.pilots import PilotPolicy, Pilots, PilotState, PilotStatus
+from autoscaler.pools.wires import Wires
+from autoscaler.processes import Child, Strays, describe_exit, spawn
+
+__all__ = ["LocalPool", "PilotPolicy", "PilotState", "PilotStatus"]
 
 logger = logging.getLogger(__name__)
 
 _BACKLOG = 2048
-_TAIL_LINES = 20
-_LINE_LIMIT = 1 << 16
 _PREFIX = "pilotlight-sockets-"
+# How long, in seconds, a dead node's last words may take to be read.
+_LAST_WORDS = 1.0
+# To measure a big process takes time, which the first request has more need of.
+_MEASURED_AFTER = 0.25
+_HOUSEKEEPING = 10.0
 
 
 @dataclass(slots=True, eq=False)
 class _Process:
-    """A node with what only this pool knows about it."""
+    """A node with what only this pool knows about it; `end` is the task that sees to its end."""
 
     node: Node
     spec: NodeSpec
-    child: asyncio.subprocess.Process
-    control: socket.socket
-    lifeline: int
-    tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL_LINES))
+    board: Board
+    listener: socket.socket
+    starting: asyncio.Task[tuple[Child, Wires]] | None = None
+    child: Child | None = None
+    end: asyncio.Task[None] | None = None
+    measuring: asyncio.Task[None] | None = None
+    tail: deque[str] = field(default_factory=deque)
     failure: str = ""
+
+    @property
+    def name(self) -> str:
+        """For the log."""
+        return f"{self.spec.title}: node {self.node.id}"
 
 
 class LocalPool:
     """Starts node processes; `listener` is told of every change, `drain` is in seconds.
 
-    Use as an async context manager: its tasks live and die with the block.
+    `pilots` is "off", "auto" (lit while `light` asks for them, and once a node has needed one) or for how
+    many seconds after the last node that needs it a pilot stays lit. Use as an async context manager in the
+    main thread: its tasks and processes live and die with the block.
     """
 
-    def __init__(self, listener: Listener, *, drain: float) -> None:
+    def __init__(self, listener: Listener, *, drain: float, pilots: str | float = "auto") -> None:
         self._listener = listener
         self._drain = drain
         self._processes: dict[str, _Process] = {}
+        self._nodes: dict[str, list[Node]] = {}  # by key: asked for all the time, for each of many versions
         self._numbers = itertools.count(1)
         _sweep(Path(tempfile.gettempdir()))
         # Short on purpose: the path of a unix socket has at most 107 characters.
         self._folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
         self._tasks = asyncio.TaskGroup()
-        # One change at a time: a node that is being started is not among the processes yet.
-        self._turn = asyncio.Lock()
+        self._pilots = Pilots(PilotPolicy.parse(pilots), self._run)
+        self._ooms = _OutOfMemory()
         self._closed = False
+        self._adopted_before = False
 
     async def __aenter__(self) -> LocalPool:
         await self._tasks.__aenter__()
+        self._adopted_before = linux.adopt_orphans(True)
+        self._housekeeping = self._run(self._keep_house())
         return self
 
     async def __aexit__(self, *details: object) -> None:
         await self.close()
+        self._housekeeping.cancel()
         await self._tasks.__aexit__(None, None, None)
+        linux.adopt_orphans(self._adopted_before)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def nodes(self, key: str) -> Sequence[Node]:
         """The nodes of a version that are not gone, oldest first."""
-        return [process.node for process in self._processes.values() if process.node.key == key]
+        return list(self._nodes.get(key, ()))
 
     async def scale(self, spec: NodeSpec, count: int) -> None:
         """Start or drain nodes until `count` are starting or ready; see NodePool."""
-        async with self._turn:
-            current = [
-                process
-                for process in self._processes.values()
-                if process.node.key == spec.key
-                and process.node.state in (NodeState.STARTING, NodeState.READY)
-            ]
-            for _ in range(len(current), 0 if self._closed else count):
-                await self._start(spec)
-            for process in current[count:]:
-                self._stop(process)
+        current = [self._processes[node.id] for node in self.nodes(spec.key)]
+        ready = [process for process in current if process.node.state is NodeState.READY]
+        starting = [process for process in current if process.node.state is NodeState.STARTING]
+        if not self._closed:
+            for _ in range(len(ready) + len(starting), count):
+                self._start(spec)
+        for process in _least_loaded(ready, len(ready) - count) + (starting if count == 0 else []):
+            self._stop(process)
+
+    def light(self, specs: Collection[PilotSpec]) -> None:
+        """Tell which pilots versions may need; with the policy "auto" these are lit, and no others."""
+        self._pilots.light(specs)
+
+    def forks(self, spec: NodeSpec) -> bool:
+        """Whether the next node of this version would be forked at once from a pilot that is lit."""
+        return spec.pilot is not None and self._pilots.lit(spec.pilot)
+
+    def pilots(self) -> Sequence[PilotStatus]:
+        """The pilots that are to be lit."""
+        return self._pilots.status()
+
+    def cpu_seconds(self, node: Node) -> float | None:
+        """What a node has computed since its start; None when that cannot be known."""
+        with contextlib.suppress(ProcessLookupError):
+            return None if node.pid is None else machine.cpu_seconds(node.pid)
+        return None
+
+    async def measure(self, pid: int) -> Memory | None:
+        """What a process takes; None when that cannot be known. Takes milliseconds if it is a big one."""
+        with contextlib.suppress(ProcessLookupError):
+            return await asyncio.to_thread(machine.memory, pid)
+        return None
 
     async def close(self) -> None:
-        """Drain every node and wait until all are gone."""
-        async with self._turn:
-            self._closed = True
+        """Drain every node and wait until all are gone, and the pilots too."""
+        self._closed = True
+        for process in list(self._processes.values()):
+            self._stop(process)
+        await self._pilots.close()
+        gone = [asyncio.ensure_future(process.node.gone.wait()) for process in self._processes.values()]
+        await asyncio.gather(*gone)
+
+    async def _keep_house(self) -> None:
+        """Forget kills that were none of ours, reap who was left behind, measure nodes: they may grow."""
+        strays = Strays()
+        while True:
+            await asyncio.sleep(_HOUSEKEEPING)
+            self._ooms.recent()
+            if linux.AVAILABLE:
+                strays.reap()
             for process in list(self._processes.values()):
-                self._stop(process)
-        while self._processes:
-            await asyncio.wait(
-                [asyncio.ensure_future(process.child.wait()) for process in self._processes.values()]
-            )
-            await asyncio.sleep(0)  # let the followers note it
+                if process.node.memory is not None and process.child is not None:
+                    process.node.memory = await self.measure(process.child.pid) or process.node.memory
 
     # ---- one node's life
 
-    async def _start(self, spec: NodeSpec) -> None:
+    def _start(self, spec: NodeSpec) -> None:
+        """Begin a node's life; raises OSError."""
         name = f"{next(self._numbers)}"
         path = self._folder / name
+        board = Board(spec.concurrency)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        listener.bind(str(path))
-        listener.listen(_BACKLOG)
-        control, remote_control = socket.socketpair()
-        remote_lifeline, lifeline = os.pipe()
-        launch = Launch(
-            spec.entry, spec.arguments, listener.fileno(), remote_control.fileno(), remote_lifeline
-        )
-        node = Node(id=name, key=spec.key, address=str(path))
         try:
-            child = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "autoscaler.launch",
-                launch.to_argument(),
-                pass_fds=(listener.fileno(), remote_control.fileno(), remote_lifeline),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
-                env=dict(spec.environment),
-                limit=_LINE_LIMIT,
-                start_new_session=True,  # Ctrl-C at the terminal is the server's to handle
-            )
+            listener.bind(str(path))
+            listener.listen(_BACKLOG)
         except BaseException:
-            control.close()
-            os.close(lifeline)
-            path.unlink()
-            raise
-        finally:
             listener.close()
-            remote_control.close()
-            os.close(remote_lifeline)
-        control.setblocking(False)
-        process = _Process(node, spec, child, control, lifeline)
+            board.close()
+            raise
+        node = Node(id=name, key=spec.key, address=str(path), board=board.marks, asked_at=time.monotonic())
+        process = _Process(node, spec, board, listener)
         self._processes[name] = process
-        logger.info("%s: node %s starts (pid %d)", spec.title, name, child.pid)
+        self._nodes.setdefault(spec.key, []).append(node)
+        if spec.pilot is not None:
+            self._pilots.needed(spec.pilot)
+        process.starting = asyncio.create_task(self._launch(process))
+        self._run(self._follow(process, process.starting))
         self._listener(node)
-        self._tasks.create_task(self._follow(process))
 
     def _stop(self, process: _Process) -> None:
         if process.node.state in (NodeState.DRAINING, NodeState.GONE):
             return
         self._change(process, NodeState.DRAINING)
-        with contextlib.suppress(ProcessLookupError):
-            process.child.terminate()
-        asyncio.get_running_loop().call_later(self._drain, self._kill, process)
+        if process.child is not None:
+            process.end = self._run(self._finish(process, process.child))
+        elif process.starting is not None:
+            process.starting.cancel()
 
-    def _kill(self, process: _Process) -> None:
-        if process.node.state is not NodeState.GONE:
-            logger.warning("%s: node %s did not drain in time", process.spec.title, process.node.id)
-            with contextlib.suppress(ProcessLookupError):
-                process.child.kill()
+    async def _launch(self, process: _Process) -> tuple[Child, Wires]:
+        """Have its process started, forked or cold; raises OSError."""
+        spec = process.spec
+        order = Order(spec.entry, spec.arguments, spec.environment)
 
-    async def _follow(self, process: _Process) -> None:
-        """From start to exit: hear its reports, keep its last words, note its end."""
-        start = asyncio.create_task(self._await_ready(process))
-        output = asyncio.create_task(self._read_output(process))
-        code = await process.child.wait()
-        expected = process.node.state is NodeState.DRAINING
-        if process.node.state is NodeState.READY:
+        def wires() -> Wires:
+            # How long a pilot took to be lit is not how long a node takes to start.
+            process.node.asked_at = time.monotonic()
+            return Wires(order, process.listener.fileno(), process.board.fileno())
+
+        if spec.pilot is not None:
+            forked = await self._pilots.fork(spec.pilot, wires)
+            if forked is not None:
+                process.node.forked = True
+                return forked
+        return _start_cold(spec, wires())
+
+    async def _follow(self, process: _Process, starting: asyncio.Task[tuple[Child, Wires]]) -> None:
+        """From start to end: hear its reports, keep its last words, note its end."""
+        await asyncio.wait((starting,))
+        process.listener.close()
+        if starting.cancelled():
+            self._note_end(process, "The node was stopped before it had started.", crashed=False)
+            return
+        if (error := starting.exception()) is not None:
+            logger.error("%s cannot be started", process.name, exc_info=error)
+            self._note_end(process, f"Cannot start a process: {error}", crashed=True)
+            return
+        child, wires = starting.result()
+        await self._accompany(process, child, wires)
+
+    async def _accompany(self, process: _Process, child: Child, wires: Wires) -> None:
+        """From the birth of its process to its end."""
+        node = process.node
+        process.child, node.pid = child, child.pid
+        if node.state is NodeState.DRAINING:
+            process.end = self._run(self._finish(process, child))
+        logger.info(
+            "%s starts (pid %d, %s)", process.name, child.pid, "forked" if node.forked else "started cold"
+        )
+        output = Output(wires.take_output(), process.name)
+        process.tail = output.tail
+        reading = asyncio.create_task(output.follow())
+        hearing = asyncio.create_task(self._await_ready(process, child, wires))
+        code = await child.wait()
+        asked_to = node.state is NodeState.DRAINING
+        if node.state is NodeState.READY:
             self._change(process, NodeState.DRAINING)  # it can be lent no more
         # What it reported and said last is still in the pipes.
-        await asyncio.wait((start, output), timeout=1)
-        start.cancel()
-        output.cancel()
-        process.control.close()
-        os.close(process.lifeline)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(process.node.address)  # noqa: PTH108  on tmpfs or page cache: does not block
-        del self._processes[process.node.id]
-        process.node.reason = process.failure or _describe_exit(code, process.tail)
-        log = logger.info if expected else logger.error
-        log("%s: node %s is gone: %s", process.spec.title, process.node.id, process.node.reason)
-        self._change(process, NodeState.GONE)
+        await asyncio.wait((hearing, reading), timeout=_LAST_WORDS)
+        tasks = [task for task in (hearing, reading, process.measuring) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        wires.close()
+        reason = process.failure or self._describe(code, process)
+        self._note_end(process, reason, crashed=not asked_to)
+        await child.cleared()
 
-    async def _await_ready(self, process: _Process) -> None:
+    def _describe(self, code: int | None, process: _Process) -> str:
+        if code == -signal.SIGKILL and self._ooms.recent():
+            return "The node was killed: out of memory."
+        return f"The node {describe_exit(code, process.tail)}"
+
+    def _note_end(self, process: _Process, reason: str, *, crashed: bool) -> None:
+        node = process.node
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(node.address)  # noqa: PTH108  on tmpfs or page cache: does not block
+        del self._processes[node.id]
+        self._nodes[node.key].remove(node)
+        if not self._nodes[node.key]:
+            del self._nodes[node.key]
+        node.reason, node.crashed = reason, crashed
+        node.board = process.board.close()
+        (logger.error if crashed else logger.info)("%s is gone: %s", process.name, reason)
+        self._change(process, NodeState.GONE)
+        node.gone.set()
+        pilot = process.spec.pilot
+        if pilot is not None and not any(other.spec.pilot == pilot for other in self._processes.values()):
+            self._pilots.unneeded(pilot.key)
+
+    async def _finish(self, process: _Process, child: Child) -> None:
+        """See a node out: no signal while a request is inside, no mercy when the time is up."""
+        deadline = time.monotonic() + self._drain
+        if process.node.in_flight:
+            await _in_time(process.node.empty.wait(), self._drain)
+        child.terminate()
+        if not await _in_time(child.wait(), deadline - time.monotonic()):
+            logger.warning("%s did not drain in time", process.name)
+            process.failure = f"The node was killed (SIGKILL): it had not ended after {self._drain:g} s."
+            child.kill()
+
+    async def _await_ready(self, process: _Process, child: Child, wires: Wires) -> None:
+        node, seconds = process.node, process.spec.start_timeout
         try:
-            async with asyncio.timeout(process.spec.start_timeout):
-                message = await self._read_report(process)
+            async with asyncio.timeout(seconds):
+                while "pid" in (message := await wires.hear()):
+                    pass
         except TimeoutError:
-            process.failure = (
-                f"The node was not ready after {process.spec.start_timeout:g} s (setting start_timeout)."
-            )
-            self._kill(process)
+            process.failure = f"The node was not ready after {seconds:g} s (setting start_timeout)."
+            node.hopeless = True
+            child.kill()
             return
         if "failed" in message:
             process.failure = str(message["failed"])
-        elif "ready" in message and process.node.state is NodeState.STARTING:
-            process.node.report = message["ready"]
-            logger.info("%s: node %s is ready", process.spec.title, process.node.id)
+            node.hopeless = True
+        elif "ready" in message and node.state is NodeState.STARTING:
+            node.report, node.ready_at = message["ready"], time.monotonic()
+            logger.info("%s is ready after %.3f s", process.name, node.ready_at - node.asked_at)
             self._change(process, NodeState.READY)
+            process.measuring = asyncio.create_task(self._remember_memory(node, child.pid))
 
-    async def _read_report(self, process: _Process) -> dict[str, Any]:
-        """The first report of a node; empty when it ended without one."""
-        loop = asyncio.get_running_loop()
-        received = b""
-        while not received.endswith(b"\n"):
-            chunk = await loop.sock_recv(process.control, 1 << 16)
-            if not chunk:
-                return {}
-            received += chunk
-        message: dict[str, Any] = json.loads(received.splitlines()[0])
-        return message
-
-    async def _read_output(self, process: _Process) -> None:
-        stream = process.child.stdout
-        if stream is None:
-            return
-        while True:
-            try:
-                line = await stream.readline()
-            except ValueError:  # a line over the limit was thrown away
-                continue
-            if not line:
-                return
-            text = line.decode(errors="replace").rstrip()
-            process.tail.append(text)
-            logger.info("%s: node %s: %s", process.spec.title, process.node.id, text)
+    async def _remember_memory(self, node: Node, pid: int) -> None:
+        await asyncio.sleep(_MEASURED_AFTER)
+        node.memory = await self.measure(pid)
 
     def _change(self, process: _Process, state: NodeState) -> None:
         process.node.state = state
         self._listener(process.node)
+
+    def _run(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return self._tasks.create_task(coroutine)
+
+
+class _OutOfMemory:
+    """Tells whether the kernel has just killed something for want of memory."""
+
+    def __init__(self) -> None:
+        self._kills = machine.oom_kills()
+        self._at = float("-inf")
+
+    def recent(self) -> bool:
+        """Within the last second, or since anybody asked."""
+        kills, now = machine.oom_kills(), time.monotonic()
+        if kills > self._kills:
+            self._kills, self._at = kills, now
+        return now - self._at < 1
+
+
+def _start_cold(spec: NodeSpec, wires: Wires) -> tuple[Child, Wires]:
+    try:
+        child = spawn(
+            [sys.executable, "-m", "autoscaler.launch", wires.theirs.to_argument()],
+            environment=spec.environment,
+            descriptors=wires.theirs.all(),
+            output=wires.output,
+        )
+    except BaseException:
+        wires.close()
+        raise
+    wires.hand_over()
+    return child, wires
+
+
+def _least_loaded(ready: Sequence[_Process], number: int) -> list[_Process]:
+    """Those to do without; of those with the same load the youngest."""
+    by_load = sorted(ready, key=lambda process: (process.node.in_flight, -process.node.asked_at))
+    return by_load[: max(0, number)]
+
+
+async def _in_time(waiting: Coroutine[Any, Any, Any], seconds: float) -> bool:
+    """Whether something happened within that time."""
+    try:
+        async with asyncio.timeout(max(0.0, seconds)):
+            await waiting
+    except TimeoutError:
+        return False
+    return True
 
 
 def _sweep(folder: Path) -> None:
@@ -236,14 +368,3 @@ def _sweep(folder: Path) -> None:
         pid = leftover.name.removeprefix(_PREFIX).partition("-")[0]
         if not Path("/proc", pid).exists():
             shutil.rmtree(leftover, ignore_errors=True)
-
-
-def _describe_exit(code: int, tail: Sequence[str]) -> str:
-    """Why a process ended, in words for the owner of the version."""
-    if code == -signal.SIGKILL:
-        how = "The node was killed (signal SIGKILL); it may have run out of memory."
-    elif code < 0:
-        how = f"The node died of signal {signal.Signals(-code).name}."
-    else:
-        how = f"The node ended with exit code {code}."
-    return how + (f" Its last output: {' | '.join(list(tail)[-5:])}" if tail and code != 0 else "")

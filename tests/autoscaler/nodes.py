@@ -1,21 +1,27 @@
-"""Entries of tiny nodes: what the processes of test_local_pool.py do."""
+"""Entries of tiny nodes: what the processes of test_local_pool.py and test_pilot.py do."""
 
 from __future__ import annotations
 
 import os
+import random
 import resource
 import signal
 import socket
+import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableSequence
 from pathlib import Path
 from typing import Any
 
 from autoscaler.launch import Report
+from autoscaler.pools import Mark
+
+Board = MutableSequence[int]
 
 
-def echo(arguments: Mapping[str, Any], listener: socket.socket, report: Report) -> int:
+def echo(arguments: Mapping[str, Any], listener: socket.socket, report: Report, board: Board) -> int:
     """Answers each connection with a line; SIGTERM ends it after the connection under way."""
     stopping = []
     signal.signal(signal.SIGTERM, lambda *_: stopping.append(True))
@@ -33,7 +39,45 @@ def echo(arguments: Mapping[str, Any], listener: socket.socket, report: Report) 
     return 0
 
 
-def deaf(arguments: Mapping[str, Any], listener: socket.socket, report: Report) -> int:
+def tell(arguments: Mapping[str, Any], listener: socket.socket, report: Report, board: Board) -> int:
+    """Reports what it is: all that a process is born with."""
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    report(
+        {
+            "ready": {
+                "arguments": dict(arguments),
+                "environment": dict(os.environ),
+                "folder": str(Path.cwd()),
+                "argv": sys.argv,
+                "stdin": str(Path("/proc/self/fd/0").readlink()),
+                "output": [str(Path(f"/proc/self/fd/{number}").readlink()) for number in (1, 2)],
+                "signals": {
+                    line.split(":")[0]: int(line.split(":")[1], 16)
+                    for line in Path("/proc/self/status").read_text().splitlines()
+                    if line.startswith(("SigBlk", "SigIgn", "SigCgt"))
+                },
+                "parent": os.getppid(),
+                "leads": os.getpid() == os.getsid(0) == os.getpgrp(),
+                "threads": threading.active_count(),
+                "open": len(list(Path("/proc/self/fd").iterdir())),
+                "random": [random.random(), numpy_random()],
+                "board": len(board),
+                "name": Path("/proc/self/comm").read_text().strip(),
+                "oom": Path("/proc/self/oom_score_adj").read_text().strip(),
+            }
+        }
+    )
+    while True:
+        time.sleep(60)
+
+
+def numpy_random() -> float | None:
+    """The next random number of numpy, if it is there already."""
+    numpy = sys.modules.get("numpy.random")
+    return numpy.random() if numpy is not None else None
+
+
+def deaf(arguments: Mapping[str, Any], listener: socket.socket, report: Report, board: Board) -> int:
     """Is ready and does not care about SIGTERM."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     report({"ready": {}})
@@ -41,19 +85,19 @@ def deaf(arguments: Mapping[str, Any], listener: socket.socket, report: Report) 
         time.sleep(60)
 
 
-def slow(arguments: Mapping[str, Any], listener: socket.socket, report: Report) -> int:
+def slow(arguments: Mapping[str, Any], listener: socket.socket, report: Report, board: Board) -> int:
     """Never becomes ready."""
     while True:
         time.sleep(60)
 
 
-def refuse(arguments: Mapping[str, Any], listener: socket.socket, report: Report) -> int:
+def refuse(arguments: Mapping[str, Any], listener: socket.socket, report: Report, board: Board) -> int:
     """Says why it cannot be ready."""
     report({"failed": "there is no model"})
     return 1
 
 
-def fail(arguments: Mapping[str, Any], listener: socket.socket, report: Report) -> int:
+def fail(arguments: Mapping[str, Any], listener: socket.socket, report: Report, board: Board) -> int:
     """Dies of an exception after some chatter."""
     for number in range(100):
         print("chatter", number, file=sys.stderr)
@@ -61,16 +105,36 @@ def fail(arguments: Mapping[str, Any], listener: socket.socket, report: Report) 
     raise RuntimeError("no such luck")
 
 
-def crash(arguments: Mapping[str, Any], listener: socket.socket, report: Report) -> int:
+def crash(arguments: Mapping[str, Any], listener: socket.socket, report: Report, board: Board) -> int:
     """Dies of the signal it is told."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.kill(os.getpid(), arguments["signal"])
     return 0
 
 
-def leave(arguments: Mapping[str, Any], listener: socket.socket, report: Report) -> int:
+def leave(arguments: Mapping[str, Any], listener: socket.socket, report: Report, board: Board) -> int:
     """Is ready, and ends by itself when a file is there."""
     report({"ready": {}})
     while not Path(arguments["gate"]).exists():
         time.sleep(0.01)
     return 7
+
+
+def note(arguments: Mapping[str, Any], listener: socket.socket, report: Report, board: Board) -> int:
+    """Is ready, notes something on its board, and dies."""
+    report({"ready": {}})
+    board[0], board[2] = Mark.COMPUTED, Mark.COMPUTING
+    os.kill(os.getpid(), signal.SIGKILL)
+    return 0
+
+
+def brood(arguments: Mapping[str, Any], listener: socket.socket, report: Report, board: Board) -> int:
+    """Is ready with a child, and the child of a child, that would live on and hold its output open."""
+    code = "import subprocess, sys; subprocess.Popen(['sleep', '600']); sys.stdin.read()"
+    child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
+    children = Path(f"/proc/{child.pid}/task/{child.pid}/children")
+    while not (grandchildren := children.read_text().split()):
+        time.sleep(0.01)
+    report({"ready": {"brood": [child.pid, *map(int, grandchildren)]}})
+    signal.sigwait({signal.SIGTERM})
+    return 0

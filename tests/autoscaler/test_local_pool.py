@@ -1,4 +1,4 @@
-"""The pool of processes, with processes that do nothing but what a test needs."""
+"""The pool of processes, with processes that do nothing but what a test needs: one suite for all its ways."""
 
 from __future__ import annotations
 
@@ -9,105 +9,61 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvloop
 
-from autoscaler.pools import Node, NodeSpec, NodeState
+from autoscaler import linux, machine
+from autoscaler.pools import Mark, Node, NodeState
 from autoscaler.pools.local import LocalPool
+from tests.autoscaler import pool as pools
+from tests.autoscaler.pool import History, Main, ask, children, spec
 from tests.server import until
 
-SECONDS = 20
+pytestmark = pytest.mark.alone
+
+Run = Callable[..., None]
+FOLDER = Path.cwd()
 
 
-def spec(entry: str, *, key: str = "v", start_timeout: float = 30, **arguments: Any) -> NodeSpec:
-    environment = {**os.environ, "VARIABLE": "as given"}
-    return NodeSpec(
-        key, f"version {key}", f"tests.autoscaler.nodes:{entry}", arguments, environment, start_timeout, 1
-    )
+@pytest.fixture(params=["forked", "cold", "elsewhere"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How nodes are started; "elsewhere" is where there is nothing of what only Linux has."""
+    way: str = request.param
+    if way == "elsewhere":
+        monkeypatch.setattr(linux, "AVAILABLE", False)
+    return way
 
 
-class History:
-    """A listener that keeps what it is told, and waits for it."""
+@pytest.fixture
+def run(way: str) -> Run:
+    """Runs a test with a pool of that way."""
 
-    def __init__(self) -> None:
-        self.told: list[tuple[str, NodeState]] = []
-        self.nodes: dict[str, Node] = {}
-        self._news = asyncio.Event()
+    def run(main: Main, *, drain: float = 10) -> None:
+        async def checked(pool: LocalPool, history: History) -> None:
+            await main(pool, history)
+            assert all(node.forked == (way == "forked") for node in history.nodes.values() if node.pid)
 
-    def __call__(self, node: Node) -> None:
-        self.told.append((node.id, node.state))
-        self.nodes[node.id] = node
-        self._news.set()
+        pools.run(checked, drain=drain, pilots="off" if way == "cold" else "auto")
 
-    def states(self, node: Node) -> list[NodeState]:
-        return [state for name, state in self.told if name == node.id]
-
-    async def until(self, state: NodeState, count: int = 1) -> list[Node]:
-        """The nodes in a state, once there are that many."""
-        while len(found := [node for node in self.nodes.values() if node.state is state]) < count:
-            self._news.clear()
-            await self._news.wait()
-        return found
+    return run
 
 
-def run(main: Callable[[LocalPool, History], Awaitable[None]], *, drain: float = 10) -> None:
-    """Run with a pool; no process and no file of it may be left."""
-
-    async def bounded() -> Path:
-        history = History()
-        pool = LocalPool(history, drain=drain)
-        async with asyncio.timeout(SECONDS):
-            async with pool:
-                await main(pool, history)
-        assert all(node.state is NodeState.GONE for node in history.nodes.values())
-        return pool._folder
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # as the server does
-        folder = runner.run(bounded())
-    assert children() == []
-    assert not folder.exists()
-
-
-def children() -> list[int]:
-    """The living nodes among the children of this process."""
-    found = []
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
-                command = (folder / "cmdline").read_bytes()
-            except OSError:
-                continue
-            if int(parent) == os.getpid() and state != "Z" and b"autoscaler.launch" in command:
-                found.append(int(folder.name))
-    return found
-
-
-async def ask(node: Node, word: str) -> str:
-    reader, writer = await asyncio.open_unix_connection(node.address)
-    writer.write(f"{word}\n".encode())
-    line = await reader.readline()
-    writer.close()
-    await writer.wait_closed()
-    return line.decode().strip()
-
-
-def test_a_node_starts_serves_and_stops() -> None:
+def test_a_node_starts_serves_and_stops(run: Run) -> None:
     """It gets its arguments and environment, says itself when it is ready, and ends on request."""
 
     async def main(pool: LocalPool, history: History) -> None:
+        begin = time.monotonic()
         await pool.scale(spec("echo", word="hello"), 1)
         (node,) = pool.nodes("v")
         assert node.state is NodeState.STARTING
         await history.until(NodeState.READY)
 
-        assert node.report["given"] == "hello"
-        assert node.report["variable"] == "as given"
-        assert node.report["pid"] in children()
+        assert node.report == {"pid": node.pid, "given": "hello", "variable": "as given"}
+        assert begin <= node.asked_at < (node.ready_at or 0) <= time.monotonic()
+        assert node.pid in children()
         assert await ask(node, "world") == "hello world"
         assert pool.nodes("other") == []
 
@@ -116,6 +72,7 @@ def test_a_node_starts_serves_and_stops() -> None:
 
         assert pool.nodes("v") == []
         assert node.reason == "The node ended with exit code 0."
+        assert (node.crashed, node.hopeless, node.gone.is_set()) == (False, False, True)
         assert history.states(node) == [
             NodeState.STARTING,
             NodeState.READY,
@@ -126,8 +83,66 @@ def test_a_node_starts_serves_and_stops() -> None:
     run(main)
 
 
-def test_scaling_reaches_a_number() -> None:
-    """Up and down, counting those that start; the newest go first; versions are apart."""
+def test_a_node_is_measured(run: Run) -> None:
+    """Its memory soon after it is ready, what it computes at any time; nothing once it is gone."""
+
+    async def main(pool: LocalPool, history: History) -> None:
+        await pool.scale(spec("echo", word="a"), 1)
+        (node,) = await history.until(NodeState.READY)
+        await asyncio.to_thread(until, lambda: node.memory, "its memory is measured")
+        pid = node.pid or 0
+
+        assert node.memory is not None
+        assert 1 << 20 < node.memory.private <= node.memory.proportional < 1 << 26
+        seconds = pool.cpu_seconds(node)
+        assert seconds is not None
+        assert 0 <= seconds < 10
+        assert (await pool.measure(pid) or node.memory).private > 1 << 20
+
+        await pool.scale(spec("echo", word="a"), 0)
+        await node.gone.wait()
+        assert pool.cpu_seconds(node) is None
+        assert await pool.measure(pid) is None
+
+    run(main)
+
+
+def test_a_node_is_a_process_of_its_own(run: Run, way: str, tmp_path: Path) -> None:
+    """What it was born with is its own or as usual: nothing tells how it was started."""
+    large: dict[str, Any] = {"text": "x" * 200_000, "numbers": [1, 2.5, None]}
+
+    async def main(pool: LocalPool, history: History) -> None:
+        environment = {**os.environ, "ONLY": "here", "PYTHONHASHSEED": "7"}
+        await pool.scale(spec("tell", environment=environment, **large), 2)
+        first, second = (node.report for node in await history.until(NodeState.READY, 2))
+
+        assert first["arguments"] == large
+        assert first["environment"] == environment
+        assert first["folder"] == str(FOLDER)
+        assert len(first["argv"]) == 1
+        assert first["stdin"] == "/dev/null"
+        assert first["output"][0] == first["output"][1]
+        assert first["output"][0].startswith("pipe:")
+        assert first["output"] != second["output"]
+        assert first["parent"] == os.getpid()
+        assert first["leads"] is True
+        assert first["board"] == 4
+        assert first["name"] == "pilotlight-node"
+        assert first["oom"] == "500"
+        assert first["random"] != second["random"]
+        usual = {signal.SIGPIPE, signal.SIGXFSZ}
+        assert first["signals"]["SigBlk"] == 0
+        # Those above are the C library's own, as they were where the tests began.
+        ignored = first["signals"]["SigIgn"] & ((1 << (signal.SIGSYS - 1)) - 1)
+        assert ignored == sum(1 << (number - 1) for number in usual)
+        caught = {signal.SIGINT, signal.SIGTERM}
+        assert first["signals"]["SigCgt"] & 0xFFFF == sum(1 << (number - 1) for number in caught)
+
+    run(main)
+
+
+def test_scaling_reaches_a_number(run: Run) -> None:
+    """Up and down, counting those that start; versions are apart."""
 
     async def main(pool: LocalPool, history: History) -> None:
         wanted = spec("echo", word="a")
@@ -147,7 +162,34 @@ def test_scaling_reaches_a_number() -> None:
     run(main)
 
 
-def test_a_stop_that_overtakes_a_start_is_kept() -> None:
+def test_those_with_the_least_to_do_go() -> None:
+    """Of equals the youngest; those that start only when none is to be left."""
+
+    async def main(pool: LocalPool, history: History) -> None:
+        wanted = spec("echo", word="a")
+        await pool.scale(wanted, 3)
+        await history.until(NodeState.READY, 3)
+        first, second, third = pool.nodes("v")
+        slots = [third.take(), third.take(), second.take()]
+        starting = spec("slow")
+        await pool.scale(starting, 4)
+        (fourth,) = (node for node in pool.nodes("v") if node.state is NodeState.STARTING)
+
+        await pool.scale(wanted, 2)
+        assert (first.state, second.state) == (NodeState.DRAINING, NodeState.READY)
+        assert (third.state, fourth.state) == (NodeState.READY, NodeState.STARTING)
+        await pool.scale(wanted, 1)
+        assert (second.state, fourth.state) == (NodeState.DRAINING, NodeState.STARTING)
+        await pool.scale(wanted, 0)
+        assert (third.state, fourth.state) == (NodeState.DRAINING, NodeState.DRAINING)
+        third.give(slots[0])
+        third.give(slots[1])
+        second.give(slots[2])
+
+    pools.run(main)
+
+
+def test_a_stop_that_overtakes_a_start_is_kept(run: Run) -> None:
     """A node that is still being started is stopped too."""
 
     async def main(pool: LocalPool, history: History) -> None:
@@ -158,11 +200,28 @@ def test_a_stop_that_overtakes_a_start_is_kept() -> None:
         await start
 
         assert all(node.state is NodeState.DRAINING for node in pool.nodes("v"))
+        await history.until(NodeState.GONE)
 
     run(main)
 
 
-def test_a_closed_pool_starts_nothing() -> None:
+def test_a_stop_at_any_moment_of_a_start_leaves_nothing(run: Run) -> None:
+    """Whether its process is asked for, just born, or soon ready."""
+
+    async def main(pool: LocalPool, history: History) -> None:
+        for milliseconds in range(0, 30, 2):
+            wanted = spec("echo", word="a", key=f"{milliseconds}")
+            await pool.scale(wanted, 1)
+            (node,) = pool.nodes(wanted.key)
+            await asyncio.sleep(milliseconds / 1000)
+            await pool.scale(wanted, 0)
+            await node.gone.wait()
+            assert not node.crashed
+
+    run(main)
+
+
+def test_a_closed_pool_starts_nothing(run: Run) -> None:
     """Whatever is asked of it while it closes."""
 
     async def main(pool: LocalPool, history: History) -> None:
@@ -173,7 +232,7 @@ def test_a_closed_pool_starts_nothing() -> None:
     run(main)
 
 
-def test_draining_finishes_what_is_under_way() -> None:
+def test_draining_finishes_what_is_under_way(run: Run) -> None:
     """A connection that a node has accepted is answered before it ends."""
 
     async def main(pool: LocalPool, history: History) -> None:
@@ -201,37 +260,60 @@ def has_accepted(node: Node) -> bool:
     return sum(str(link.readlink()).startswith("socket:") for link in links) > 2
 
 
-def test_a_node_that_does_not_drain_is_killed() -> None:
-    """After the time it was given."""
+def test_a_node_is_not_asked_to_end_before_it_is_empty(run: Run) -> None:
+    """A request that was given the node, but is not sent yet, is answered: the signal comes after it."""
+
+    async def main(pool: LocalPool, history: History) -> None:
+        await pool.scale(spec("echo", word="an"), 1)
+        (node,) = await history.until(NodeState.READY)
+        slot = node.take()
+        await pool.scale(spec("echo", word="an"), 0)
+        assert node.state is NodeState.DRAINING
+        await asyncio.sleep(0.2)
+
+        assert await ask(node, "answer") == "an answer"
+        node.give(slot)
+        await history.until(NodeState.GONE)
+        assert node.reason == "The node ended with exit code 0."
+
+    run(main)
+
+
+def test_a_node_that_does_not_drain_is_killed(run: Run) -> None:
+    """After the time it was given, whether it is deaf or never empty."""
 
     async def main(pool: LocalPool, history: History) -> None:
         await pool.scale(spec("deaf"), 1)
-        (node,) = await history.until(NodeState.READY)
+        await pool.scale(spec("deaf", key="w"), 1)
+        (node, other) = await history.until(NodeState.READY, 2)
+        other.take()
         begin = time.monotonic()
         await pool.scale(spec("deaf"), 0)
-        await history.until(NodeState.GONE)
+        await pool.scale(spec("deaf", key="w"), 0)
+        await history.until(NodeState.GONE, 2)
 
-        assert time.monotonic() - begin >= 0.3
-        assert "SIGKILL" in node.reason
+        assert 0.3 <= time.monotonic() - begin < 3
+        assert node.reason == "The node was killed (SIGKILL): it had not ended after 0.3 s."
+        assert (node.reason, node.crashed) == (other.reason, False)
 
     run(main, drain=0.3)
 
 
-def test_a_node_that_refuses_says_why() -> None:
-    """Its own words are the reason; it was never ready."""
+def test_a_node_that_refuses_says_why(run: Run) -> None:
+    """Its own words are the reason; it was never ready, nor would another be."""
 
     async def main(pool: LocalPool, history: History) -> None:
         await pool.scale(spec("refuse"), 1)
         (node,) = await history.until(NodeState.GONE)
 
         assert node.reason == "there is no model"
-        assert node.report == {}
+        assert (node.report, node.hopeless, node.crashed) == ({}, True, True)
         assert history.states(node) == [NodeState.STARTING, NodeState.GONE]
 
     run(main)
 
 
-def test_a_node_that_fails_leaves_its_last_words() -> None:
+def test_a_node_that_fails_leaves_its_last_words(run: Run) -> None:
     """The last lines of its output, however much and however long the lines before."""
 
     async def main(pool: LocalPool, history: History) -> None:
@@ -241,6 +323,7 @@ def test_a_node_that_fails_leaves_its_last_words() -> None:
         assert node.reason.startswith("The node ended with exit code 1. Its last output: ")
         assert node.reason.endswith("RuntimeError: no such luck")
         assert len(node.reason) < 2000
+        assert (node.hopeless, node.crashed) == (False, True)
 
     run(main)
 
@@ -250,10 +333,11 @@ def test_a_node_that_fails_leaves_its_last_words() -> None:
     [
         (signal.SIGSEGV, r"signal SIGSEGV"),
         (signal.SIGABRT, r"signal SIGABRT"),
-        (signal.SIGKILL, r"SIGKILL.*out of memory"),
+        (signal.SIGRTMIN + 1, rf"signal {signal.SIGRTMIN + 1}"),
+        (signal.SIGKILL, r"killed from outside \(signal SIGKILL\).*out of memory"),
     ],
 )
-def test_a_node_that_crashes_is_told_by_the_name_of_the_signal(number: signal.Signals, says: str) -> None:
+def test_a_node_that_crashes_is_told_by_the_name_of_the_signal(run: Run, number: int, says: str) -> None:
     """In words for the owner of the version."""
 
     async def main(pool: LocalPool, history: History) -> None:
@@ -261,15 +345,65 @@ def test_a_node_that_crashes_is_told_by_the_name_of_the_signal(number: signal.Si
         (node,) = await history.until(NodeState.GONE)
 
         assert re.search(says, node.reason)
+        assert node.crashed
 
     run(main)
 
 
-def test_a_module_that_cannot_be_imported_is_told() -> None:
+def test_a_node_that_ran_out_of_memory_is_told_so(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the kernel has counted such a kill meanwhile."""
+    kills = iter([5, 6])
+    monkeypatch.setattr(machine, "oom_kills", lambda: next(kills))
+
+    async def main(pool: LocalPool, history: History) -> None:
+        await pool.scale(spec("crash", signal=int(signal.SIGKILL)), 1)
+        (node,) = await history.until(NodeState.GONE)
+
+        assert node.reason == "The node was killed: out of memory."
+
+    run(main)
+
+
+def test_the_board_of_a_dead_node_tells_what_it_did(run: Run) -> None:
+    """It stays as it was at the node's death."""
+
+    async def main(pool: LocalPool, history: History) -> None:
+        await pool.scale(spec("note", concurrency=3), 1)
+        (node,) = await history.until(NodeState.GONE)
+
+        assert list(node.board) == [Mark.COMPUTED, Mark.UNTOUCHED, Mark.COMPUTING]
+
+    run(main)
+
+
+def test_what_a_node_has_started_ends_with_it(run: Run) -> None:
+    """Its children and theirs; nobody stays behind as a zombie."""
+
+    async def main(pool: LocalPool, history: History) -> None:
+        await pool.scale(spec("brood"), 1)
+        (node,) = await history.until(NodeState.READY)
+        brood = node.report["brood"]
+        assert all(exists(pid) for pid in brood)
+        begin = time.monotonic()
+        await pool.scale(spec("brood"), 0)
+        await history.until(NodeState.GONE)
+
+        assert time.monotonic() - begin < 0.9  # their ends of its output are no reason to wait
+        await asyncio.to_thread(until, lambda: not any(exists(pid) for pid in brood), "all are gone")
+
+    run(main)
+
+
+def exists(pid: int) -> bool:
+    """Whether there is such a process, if only a zombie."""
+    return Path(f"/proc/{pid}").exists()
+
+
+def test_a_module_that_cannot_be_imported_is_told(run: Run) -> None:
     """As any other failure at the start."""
 
     async def main(pool: LocalPool, history: History) -> None:
-        await pool.scale(NodeSpec("v", "v", "no.such:entry", {}, dict(os.environ), 30, 1), 1)
+        await pool.scale(spec("no.such:entry"), 1)
         (node,) = await history.until(NodeState.GONE)
 
         assert "No module named 'no'" in node.reason
@@ -277,7 +411,25 @@ def test_a_module_that_cannot_be_imported_is_told() -> None:
     run(main)
 
 
-def test_a_node_that_takes_too_long_is_killed() -> None:
+def test_a_process_that_cannot_be_started_is_told(run: Run, way: str) -> None:
+    """A node that never was: its end is told like any other. What no program can be given, a fork can."""
+
+    async def main(pool: LocalPool, history: History) -> None:
+        environment = {**os.environ, "VARIABLE": "x" * (1 << 20)}
+        await pool.scale(spec("echo", environment=environment, word="a"), 1)
+        if way == "forked":
+            (node,) = await history.until(NodeState.READY)
+            assert node.report["variable"] == environment["VARIABLE"]
+        else:
+            (node,) = await history.until(NodeState.GONE)
+            assert node.reason.startswith("Cannot start a process: ")
+            assert "Argument list too long" in node.reason
+            assert node.crashed
+
+    run(main)
+
+
+def test_a_node_that_takes_too_long_is_killed(run: Run) -> None:
     """The reason names the setting."""
 
     async def main(pool: LocalPool, history: History) -> None:
@@ -285,11 +437,12 @@ def test_a_node_that_takes_too_long_is_killed() -> None:
         (node,) = await history.until(NodeState.GONE)
 
         assert node.reason == "The node was not ready after 0.3 s (setting start_timeout)."
+        assert (node.hopeless, node.crashed) == (True, True)
 
     run(main)
 
 
-def test_a_node_that_ends_by_itself_is_lent_no_more_at_once(tmp_path: Path) -> None:
+def test_a_node_that_ends_by_itself_is_lent_no_more_at_once(run: Run, tmp_path: Path) -> None:
     """DRAINING as soon as its process has ended, GONE when its last words are read."""
 
     async def main(pool: LocalPool, history: History) -> None:
@@ -301,12 +454,13 @@ def test_a_node_that_ends_by_itself_is_lent_no_more_at_once(tmp_path: Path) -> N
 
         assert history.states(node)[-2:] == [NodeState.DRAINING, NodeState.GONE]
         assert "exit code 7" in node.reason
+        assert node.crashed
         assert pool.nodes("v") == []
 
     run(main)
 
 
-def test_closing_ends_nodes_in_every_state() -> None:
+def test_closing_ends_nodes_in_every_state(run: Run) -> None:
     """Starting, ready and draining ones."""
 
     async def main(pool: LocalPool, history: History) -> None:
@@ -318,6 +472,30 @@ def test_closing_ends_nodes_in_every_state() -> None:
         await pool.close()
 
         assert [pool.nodes(key) for key in ("starting", "ready", "draining")] == [[], [], []]
+
+    run(main)
+
+
+def test_many_lives_leave_nothing(run: Run, way: str) -> None:
+    """No descriptor and no zombie, after many starts and stops."""
+    rounds = 10 if way == "forked" else 2
+
+    async def main(pool: LocalPool, history: History) -> None:
+        await pool.scale(spec("echo", word="a"), 1)
+        await history.until(NodeState.READY)
+        await pool.scale(spec("echo", word="a"), 0)
+        await history.until(NodeState.GONE)
+        await asyncio.sleep(0.3)  # the next spare is at hand
+        before = pools.descriptors(), len(children())
+        for number in range(rounds):
+            wanted = spec("echo", word="a", key=f"{number}")
+            await pool.scale(wanted, 5)
+            await history.until(NodeState.READY, 5)
+            await pool.scale(wanted, 0)
+            await history.until(NodeState.GONE, 5 * number + 6)
+        await asyncio.sleep(0.3)
+
+        assert (pools.descriptors(), len(children())) == before
 
     run(main)
 
@@ -334,7 +512,7 @@ def test_the_sockets_of_a_killed_server_are_swept(tmp_path: Path, monkeypatch: p
     async def nothing(pool: LocalPool, history: History) -> None:
         pass
 
-    run(nothing)
+    pools.run(nothing)
 
     assert not dead.exists()
     assert alive.exists()

@@ -1,0 +1,186 @@
+"""The pilot: a process that has imported what nodes need, has run nothing, and is forked into nodes.
+
+Started as `python -m autoscaler.pilot JSON`; see `Setup`. It always has one *spare* at hand, a fork of it
+that waits for an order: forking a big process takes longer than all the rest of a start, and so it is done
+before it is needed. The server writes one message for each node to a socket that all spares read: the
+descriptors of `launch.Handles` and of an output pipe. A message reaches one spare, which becomes the node;
+the pilot then forks the next.
+
+On the same socket the server is told, as one JSON object per message: {"lit": seconds} once everything is
+imported, {"spare": pid} for each fork, {"failed": reason} when it cannot import or must not fork.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, NoReturn
+
+from autoscaler import launch, linux
+
+# How long the next fork may wait, in seconds: it would compete with the node that was just made of the last.
+_PAUSE = 0.2
+_DESCRIPTORS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a pilot is told: modules to import in that order, its socket, and the pid of the server."""
+
+    preload: tuple[str, ...]
+    link: int
+    server: int
+
+    def to_argument(self) -> str:
+        """The command-line argument that `main` reads."""
+        return json.dumps(asdict(self))
+
+
+def main(argument: str) -> int:
+    """Be a pilot until the server closes the socket; the result is the exit code."""
+    setup = Setup(**json.loads(argument))
+    linux.die_with_parent(setup.server)
+    linux.prefer_for_killing()
+    linux.name_process("pilot")
+    link = socket.socket(fileno=setup.link)
+    link.set_inheritable(False)
+    begin = time.perf_counter()
+    try:
+        for module in setup.preload:
+            importlib.import_module(module)
+    except Exception as error:
+        _tell(link, {"failed": f"{type(error).__name__}: {error}"})
+        raise
+    gc.collect()
+    gc.freeze()
+    if not _may_fork(link):
+        return 1
+    # The go-betweens of forks are of no interest when they end.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    _tell(link, {"lit": time.perf_counter() - begin})
+    return _tend(link, setup.server)
+
+
+def _tend(link: socket.socket, server: int) -> int:
+    """Keep a spare at hand until the server closes the socket."""
+    while not _closed(link):
+        if not _may_fork(link):
+            return 1
+        unused, in_spare = os.pipe()
+        try:
+            _fork_spare(link, server, unused, in_spare)
+        except OSError as error:
+            _tell(link, {"failed": f"It cannot fork: {error}"})
+            return 1
+        os.close(in_spare)
+        os.read(unused, 1)  # comes back when the spare has been taken, or is dead
+        os.close(unused)
+        select.select([link], [], [], _PAUSE)
+    return 0
+
+
+def _may_fork(link: socket.socket) -> bool:
+    """Whether there is one thread: what others do or hold would be lost in a fork."""
+    threads = linux.threads()
+    if len(threads) > 1:
+        _tell(link, {"failed": f"It has {len(threads)} threads and must not fork: {', '.join(threads)}."})
+    return len(threads) == 1
+
+
+def _closed(link: socket.socket) -> bool:
+    """Whether the server has closed the socket, and every order is taken."""
+    try:
+        return not link.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+
+
+def _fork_spare(link: socket.socket, server: int, *pipe: int) -> None:
+    """Fork by way of a go-between that ends at once, so that the server becomes the spare's parent."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if os.fork():
+        return
+    try:
+        between = os.getpid()
+        if os.fork() == 0:
+            _be_spare(link, server, between, *pipe)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(1)
+
+
+def _be_spare(link: socket.socket, server: int, between: int, unused: int, in_spare: int) -> NoReturn:
+    """Do all that a node needs but its order, wait for that, and be the node."""
+    # In this order: the server must know of it, or find it in the pilot's group.
+    _tell(link, {"spare": os.getpid()})
+    os.setsid()
+    _reset_signals()
+    while (parent := os.getppid()) != server:
+        if parent != between:
+            os._exit(1)
+        time.sleep(0.0002)
+    linux.die_with_parent(server)
+    if "numpy.random" in sys.modules:  # `random` has reseeded itself
+        sys.modules["numpy.random"].seed()
+    os.close(unused)
+    fds = _take_order(link)
+    link.close()
+    os.close(in_spare)
+    *rest, output = fds
+    for number in (1, 2):
+        os.dup2(output, number)
+    os.close(output)
+    handles = launch.Handles(*rest)
+    order = launch.Order.read(handles.order)
+    os.environ.clear()
+    os.environ.update(order.environment)
+    launch.live(order, handles)
+
+
+def _take_order(link: socket.socket) -> list[int]:
+    """Wait for a message and return its descriptors; ends the process when there will be none."""
+    with contextlib.suppress(ConnectionError):
+        _, fds, _, _ = socket.recv_fds(link, 1, _DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+        if len(fds) == _DESCRIPTORS:
+            return fds
+    os._exit(0)
+
+
+def _reset_signals() -> None:
+    """As in a process that has just started."""
+    usual: dict[int, signal._HANDLER] = {
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGPIPE: signal.SIG_IGN,
+        signal.SIGXFSZ: signal.SIG_IGN,
+    }
+    for number in signal.valid_signals():
+        handler = signal.getsignal(number)
+        wanted = usual.get(number, signal.SIG_DFL)
+        if handler is not None and handler != wanted:  # None: a library's own, as it would have been
+            signal.signal(number, wanted)
+    signal.set_wakeup_fd(-1)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _tell(link: socket.socket, message: Mapping[str, Any]) -> None:
+    # Without a server there is nobody to tell, and this process is about to end.
+    with contextlib.suppress(OSError):
+        link.send(json.dumps(message).encode())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

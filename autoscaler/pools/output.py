@@ -1,0 +1,42 @@
+"""What processes print: every line logged, the last ones kept."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections import deque
+
+logger = logging.getLogger(__name__)
+
+_LINE_LIMIT = 1 << 16
+_TAIL_LINES = 20
+
+
+class Output:
+    """The reading end of a process's output pipe; `tail` are its last lines. Takes the descriptor."""
+
+    def __init__(self, fd: int, name: str) -> None:
+        self.tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        self._fd = fd
+        self._name = name
+
+    async def follow(self) -> None:
+        """Read and log until the last writer is gone, or until cancelled."""
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(limit=_LINE_LIMIT)
+        pipe = os.fdopen(self._fd, "rb", buffering=0)
+        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+        try:
+            while True:
+                try:
+                    line = await reader.readline()
+                except ValueError:  # a line over the limit was thrown away
+                    continue
+                if not line:
+                    return
+                text = line.decode(errors="replace").rstrip()
+                self.tail.append(text)
+                logger.info("%s: %s", self._name, text)
+        finally:
+            transport.close()

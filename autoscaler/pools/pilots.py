@@ -1,0 +1,423 @@
+"""The server's side of pilots: which are lit, lighting them again, and having nodes forked from them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import json
+import logging
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autoscaler import linux
+from autoscaler.pilot import Setup
+from autoscaler.pools import PilotSpec
+from autoscaler.pools.output import Output
+from autoscaler.pools.wires import Wires
+from autoscaler.processes import Child, describe_exit, spawn
+
+logger = logging.getLogger(__name__)
+
+Run = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
+
+# For how long, in seconds, nodes wait for a pilot that is being lit: a cold start would import the same.
+_LIGHTING = 20.0
+# A pilot that takes longer to be lit is stuck.
+_LONGEST_LIGHTING = 120.0
+# Without any fork for so long, although one was asked for, a pilot is taken to be stuck.
+_PATIENCE = 2.0
+# What may still be on its way from a pilot that is gone.
+_GRACE = 0.2
+# A pilot that lasted that long had no trouble being lit; others are lit again later each time.
+_STEADY = 30.0
+_FIRST_DELAY, _LONGEST_DELAY = 0.5, 600.0
+
+
+class PilotState(enum.Enum):
+    """Moves one way only; a new pilot takes the place of one that is out or has failed."""
+
+    LIGHTING = "lighting"
+    LIT = "lit"
+    OUT = "out"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class PilotPolicy:
+    """When pilots are lit: `on` at all, and for how many seconds after the last node that needs them.
+
+    Without `linger`, for as long as they are asked for.
+    """
+
+    on: bool = True
+    linger: float | None = None
+
+    @classmethod
+    def parse(cls, setting: str | float) -> PilotPolicy:
+        """From "off", "auto" or a number of seconds; raises ValueError."""
+        match setting:
+            case "off":
+                return cls(on=False)
+            case "auto":
+                return cls()
+        linger = float(setting)
+        if not linger >= 0:
+            raise ValueError(f"pilots: {setting} is not a number of seconds")
+        return cls(linger=linger)
+
+
+@dataclass(frozen=True, slots=True)
+class PilotStatus:
+    """A pilot as people may see it.
+
+    `spare` is the pid of the fork that waits to become the next node, `age` how many seconds ago it was
+    lit, `seconds` how long that took, `forked` how many nodes it bore, `reason` why it failed.
+    """
+
+    key: str
+    state: PilotState
+    pid: int | None
+    spare: int | None
+    age: float | None
+    seconds: float | None
+    forked: int
+    reason: str
+
+
+class Pilot:
+    """One pilot process, from its start to its end; see `autoscaler.pilot` for what is said on its socket."""
+
+    def __init__(self, spec: PilotSpec) -> None:
+        self.state = PilotState.LIGHTING
+        self.reason = ""
+        self.began = time.monotonic()
+        self.lit_at: float | None = None
+        self._spec = spec
+        self._seconds: float | None = None
+        self._forked = 0
+        self._child: Child | None = None
+        self._link: socket.socket | None = None
+        self._spares: dict[int, Child] = {}
+        self._progress = 0.0
+        self._killed = False
+        loop = asyncio.get_running_loop()
+        self._loop = loop
+        self.settled: asyncio.Future[None] = loop.create_future()  # lit, or never to be
+        self._deaf: asyncio.Future[None] = loop.create_future()  # nobody is left to take an order
+
+    def status(self) -> PilotStatus:
+        """As it is now."""
+        spare = next((pid for pid, child in self._spares.items() if not child.exit.done()), None)
+        return PilotStatus(
+            key=self._spec.key,
+            state=self.state,
+            pid=self._child.pid if self._child is not None and not self._child.exit.done() else None,
+            spare=spare,
+            age=None if self.lit_at is None else time.monotonic() - self.lit_at,
+            seconds=self._seconds,
+            forked=self._forked,
+            reason=self.reason,
+        )
+
+    async def burn(self) -> None:
+        """Light it, and return when it is out; when cancelled, put it out first."""
+        output: asyncio.Task[None] | None = None
+        tail: Sequence[str] = ()
+        code: int | None = None
+        try:
+            lines = Output(self._spawn(), f"pilot {self._spec.key}")
+            tail = lines.tail
+            output = asyncio.create_task(lines.follow())
+            code = await self._last()
+            self._hear()
+            await asyncio.wait((output,), timeout=_GRACE)
+            how = "" if self._killed else f"The pilot {describe_exit(code, tail)}"
+            self._fail(f"{self.reason} {how}".strip())
+        except OSError as error:
+            self._fail(f"Cannot start a pilot: {error}")
+        finally:
+            self._settle()
+            await _to_the_end(self._clear_away(output))
+
+    def give_up(self) -> None:
+        """Let nobody wait for it any longer."""
+        self.state = PilotState.OUT
+        self._settle()
+
+    async def fork(self, wires: Wires) -> Child | None:
+        """Have a node forked; None, in a few seconds at most, when that does not work."""
+        if self._link is None:
+            return None
+        try:
+            socket.send_fds(self._link, (b"n",), (*wires.theirs.all(), wires.output))
+        except OSError:  # it is gone, or has not taken anything for long
+            return None
+        wires.hand_over()
+        hello = asyncio.ensure_future(wires.hear())
+        try:
+            if not await self._answers(hello):
+                return None
+            message = await hello
+        finally:
+            hello.cancel()
+        self._progress = time.monotonic()
+        self._hear()  # what tells of the spare may not have been read yet
+        child = self._spares.pop(message.get("pid", 0), None)
+        if child is not None:
+            self._forked += 1
+        return child
+
+    async def _last(self) -> int | None:
+        """Wait for the end of the process, which comes soon if it cannot be lit; returns its exit code."""
+        if self._child is None:
+            return None
+        await asyncio.wait(
+            (self.settled, self._child.exit), timeout=_LONGEST_LIGHTING, return_when=asyncio.FIRST_COMPLETED
+        )
+        if self.state is PilotState.LIGHTING and not self._child.exit.done():
+            self._kill(f"It was not lit within {_LONGEST_LIGHTING:g} s.")
+        return await self._child.wait()
+
+    async def _answers(self, hello: asyncio.Future[Any]) -> bool:
+        """Whether a node has come to be; a pilot that is stuck is killed."""
+        asked = time.monotonic()
+        while not hello.done():
+            left = max(asked, self._progress) + _PATIENCE - time.monotonic()
+            if self._deaf.done():
+                await asyncio.wait((hello,), timeout=_GRACE)
+                break
+            if left <= 0:
+                # Not if it was this process that could not listen.
+                await asyncio.wait((hello,), timeout=_GRACE)
+                if not hello.done():
+                    self._kill(f"It did not fork within {_PATIENCE:g} s of being asked.")
+                break
+            await asyncio.wait((hello, self._deaf), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        return hello.done()
+
+    def _spawn(self) -> int:
+        """Start the process; returns the reading end of its output pipe."""
+        with contextlib.ExitStack() as undo, contextlib.ExitStack() as theirs:
+            link, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            undo.callback(link.close)
+            theirs.callback(remote.close)
+            output_end, output = os.pipe()
+            undo.callback(os.close, output_end)
+            theirs.callback(os.close, output)
+            setup = Setup(self._spec.preload, remote.fileno(), os.getpid())
+            self._child = spawn(
+                [sys.executable, "-m", "autoscaler.pilot", setup.to_argument()],
+                environment=self._spec.environment,
+                descriptors=[remote.fileno()],
+                output=output,
+            )
+            undo.pop_all()
+        link.setblocking(False)
+        self._link = link
+        self._loop.add_reader(link, self._hear)
+        logger.info("pilot %s is being lit (pid %d)", self._spec.key, self._child.pid)
+        return output_end
+
+    def _hear(self) -> None:
+        """Read what it has said."""
+        while self._link is not None and not self._deaf.done():
+            try:
+                message = self._link.recv(1 << 16)
+            except BlockingIOError:
+                return
+            except ConnectionResetError:  # told once, before the rest, when it ended with orders unread
+                continue
+            if message:
+                self._note(json.loads(message))
+            else:
+                self._loop.remove_reader(self._link)
+                self._deaf.set_result(None)
+
+    def _note(self, message: dict[str, Any]) -> None:
+        match message:
+            case {"lit": float(seconds)}:
+                if self.state is PilotState.LIGHTING:
+                    self.state = PilotState.LIT
+                self.lit_at, self._seconds = time.monotonic(), seconds
+                self._settle()
+                logger.info("pilot %s is lit after %.1f s", self._spec.key, seconds)
+            case {"spare": int(pid)}:
+                self._progress = time.monotonic()
+                # One that is gone already, or cannot be watched, is not missed: nobody can claim it.
+                with contextlib.suppress(OSError):
+                    spare = self._spares[pid] = Child(pid)
+                    # One that is taken may end before its taker asks for it.
+                    spare.exit.add_done_callback(
+                        lambda _: self._loop.call_later(_PATIENCE, self._spares.pop, pid, None)
+                    )
+            case {"failed": str(reason)}:
+                self.reason = reason
+
+    def _settle(self) -> None:
+        if not self.settled.done():
+            self.settled.set_result(None)
+
+    def _kill(self, reason: str) -> None:
+        if self._child is not None:
+            self.reason, self._killed = reason, True
+            self._child.kill()
+
+    def _fail(self, reason: str) -> None:
+        self.state, self.reason = PilotState.FAILED, reason
+        logger.error("pilot %s failed: %s", self._spec.key, reason)
+
+    async def _clear_away(self, output: asyncio.Task[None] | None) -> None:
+        """Wait until nothing of it is left but the nodes that it bore."""
+        if self._child is not None and self._link is not None:
+            self._child.kill()
+            await self._child.cleared()
+            # Whoever still reads orders finds none. A spare that has just taken one is a node.
+            self._link.shutdown(socket.SHUT_WR)
+            await asyncio.wait((self._deaf,), timeout=_PATIENCE)
+            if not self._deaf.done():
+                self._loop.remove_reader(self._link)
+                self._deaf.set_result(None)
+                for spare in self._spares.values():
+                    spare.kill()
+            # One that has taken an order is claimed soon, or else killed by the end of its wires.
+            while left := [spare.exit for spare in self._spares.values() if not spare.exit.done()]:
+                await asyncio.wait(left, timeout=_GRACE)
+            self._link.close()
+            self._link = None
+        if output is not None:
+            output.cancel()
+            await asyncio.wait((output,))
+
+
+class _Keeper:
+    """Keeps the pilot of one key lit: one that fails is lit again, later each time."""
+
+    task: asyncio.Task[None]
+
+    def __init__(self, spec: PilotSpec) -> None:
+        self.spec = spec
+        self.pilot = Pilot(spec)
+        self.timer: asyncio.TimerHandle | None = None
+
+    async def run(self) -> None:
+        """Until cancelled, and the pilot is out."""
+        failures = 0
+        while True:
+            await self.pilot.burn()
+            lit_at = self.pilot.lit_at
+            steady = lit_at is not None and time.monotonic() - lit_at > _STEADY
+            failures = 1 if steady else failures + 1
+            await asyncio.sleep(min(_FIRST_DELAY * 2 ** (failures - 1), _LONGEST_DELAY))
+            self.pilot = Pilot(self.spec)
+
+    def put_out(self) -> None:
+        """Have the task end."""
+        self.stay()
+        self.pilot.give_up()
+        self.task.cancel()
+
+    def stay(self) -> None:
+        """Forget that it was to go out some time."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+
+class Pilots:
+    """All pilots of a pool. `run` makes a coroutine a task that the pool waits for."""
+
+    def __init__(self, policy: PilotPolicy, run: Run) -> None:
+        self._policy = policy
+        self._run = run
+        self._keepers: dict[str, _Keeper] = {}
+        self._closed = not (policy.on and linux.AVAILABLE)
+
+    def light(self, specs: Collection[PilotSpec]) -> None:
+        """Have these lit from now on and no others, unless pilots are lit by need."""
+        if self._policy.linger is not None:
+            return
+        wanted = {spec.key: spec for spec in specs}
+        for key in self._keepers.keys() - wanted.keys():
+            self._put_out(key)
+        for spec in wanted.values():
+            self._keep(spec)
+
+    def lit(self, spec: PilotSpec) -> bool:
+        """Whether it can fork now."""
+        keeper = self._keepers.get(spec.key)
+        return keeper is not None and keeper.spec == spec and keeper.pilot.state is PilotState.LIT
+
+    def needed(self, spec: PilotSpec) -> None:
+        """A node of it is about to start."""
+        self._keep(spec)
+
+    def unneeded(self, key: str) -> None:
+        """The last node of it is gone."""
+        keeper = self._keepers.get(key)
+        if keeper is not None and self._policy.linger is not None:
+            loop = asyncio.get_running_loop()
+            keeper.timer = loop.call_later(self._policy.linger, self._put_out, key)
+
+    async def fork(self, spec: PilotSpec, wires: Callable[[], Wires]) -> tuple[Child, Wires] | None:
+        """Have a node forked, with the wires it has then; None when it must start cold."""
+        keeper = self._keepers.get(spec.key)
+        if keeper is None or keeper.spec != spec:
+            return None
+        pilot = keeper.pilot
+        if pilot.state is PilotState.LIGHTING:
+            await asyncio.wait((pilot.settled,), timeout=max(0.0, pilot.began + _LIGHTING - time.monotonic()))
+        if pilot.state is not PilotState.LIT:
+            return None
+        attempt = wires()
+        child = None
+        try:
+            child = await pilot.fork(attempt)
+        finally:
+            if child is None:
+                attempt.close()
+        return None if child is None else (child, attempt)
+
+    def status(self) -> list[PilotStatus]:
+        """All that are to be lit, by key."""
+        return [keeper.pilot.status() for _, keeper in sorted(self._keepers.items())]
+
+    async def close(self) -> None:
+        """Put out all of them, for good."""
+        self._closed = True
+        keepers = list(self._keepers.values())
+        for key in list(self._keepers):
+            self._put_out(key)
+        await asyncio.gather(*(keeper.task for keeper in keepers), return_exceptions=True)
+
+    def _keep(self, spec: PilotSpec) -> None:
+        keeper = self._keepers.get(spec.key)
+        if keeper is not None and keeper.spec != spec:
+            self._put_out(spec.key)
+            keeper = None
+        if keeper is None and not self._closed:
+            keeper = self._keepers[spec.key] = _Keeper(spec)
+            keeper.task = self._run(keeper.run())
+        if keeper is not None:
+            keeper.stay()
+
+    def _put_out(self, key: str) -> None:
+        self._keepers.pop(key).put_out()
+
+
+async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
+    """Do it even if cancelled meanwhile; that then comes after it."""
+    task = asyncio.create_task(work)
+    cancelled = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled

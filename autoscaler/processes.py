@@ -1,0 +1,179 @@
+"""Child processes of the server, the adopted ones among them: how they end, and what they leave behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from autoscaler import linux
+
+# How often, in seconds, it is looked whether an end that must come has come, and for how long.
+_LOOK_EVERY, _LOOKS = 0.005, 1000
+
+
+class Child:
+    """A child that leads a process group of its own; the group is killed when it ends.
+
+    To be made on the event loop. `exit` is done once it has ended and been reaped: its exit code, or minus
+    the number of the signal it died of, None if that cannot be known.
+    """
+
+    def __init__(self, pid: int, started: subprocess.Popen[bytes] | None = None) -> None:
+        self.pid = pid
+        self._loop = asyncio.get_running_loop()
+        self._started = started
+        self.exit: asyncio.Future[int | None] = self._loop.create_future()
+        self._cleared: asyncio.Future[None] = self._loop.create_future()
+        if linux.AVAILABLE:
+            self._pidfd = os.pidfd_open(pid)
+            self._loop.add_reader(self._pidfd, self._reap, _LOOKS)
+        elif started is not None:
+            threading.Thread(target=self._wait, args=(started,), daemon=True).start()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal, unless it has ended."""
+        if not self.exit.done():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self.signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it."""
+        self.signal(signal.SIGKILL)
+
+    async def wait(self) -> int | None:
+        """Wait for its end; see `exit`."""
+        return await asyncio.shield(self.exit)
+
+    async def cleared(self) -> None:
+        """Wait until its whole group is gone."""
+        await asyncio.shield(self._cleared)
+
+    def _reap(self, looks: int) -> None:
+        # Until it is reaped, nobody else can have its number, nor can another group.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._loop.remove_reader(self._pidfd)
+        try:
+            result = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG)
+        except ChildProcessError:
+            if looks and self._exists():  # its parent before us is about to end
+                self._loop.call_later(_LOOK_EVERY, self._reap, looks - 1)
+                return
+            code = None
+        else:
+            if result is None:
+                self._loop.add_reader(self._pidfd, self._reap, looks)
+                return
+            code = result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
+        os.close(self._pidfd)
+        self._end(code)
+
+    def _exists(self) -> bool:
+        """False if another reaped it: with the group of the pilot, in which it was born."""
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def _wait(self, started: subprocess.Popen[bytes]) -> None:
+        code = started.wait()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._end, code)
+
+    def _end(self, code: int | None) -> None:
+        if self._started is not None:
+            self._started.returncode = code if code is not None else 0
+        self.exit.set_result(code)
+        self._clear(_LOOKS)
+
+    def _clear(self, looks: int) -> None:
+        """Reap what is left of the group: orphans come to us."""
+        try:
+            while os.waitpid(-self.pid, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            looks = 0
+        if looks:
+            self._loop.call_later(_LOOK_EVERY, self._clear, looks - 1)
+        else:
+            self._cleared.set_result(None)
+
+
+class Strays:
+    """Orphans that came to us, have ended, and that nobody waits for."""
+
+    def __init__(self) -> None:
+        self._seen: frozenset[int] = frozenset()
+
+    def reap(self) -> None:
+        """Reap those that had ended when this was last called; who waits for a child does it sooner."""
+        ended = frozenset(_ended_children())
+        for pid in ended & self._seen:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        self._seen = ended - self._seen
+
+
+def _ended_children() -> Iterator[int]:
+    for task in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # ended meanwhile
+            for pid in task.read_text().split():
+                if Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                    yield int(pid)
+
+
+def spawn(
+    arguments: Sequence[str], *, environment: Mapping[str, str], descriptors: Sequence[int], output: int
+) -> Child:
+    """Start a program in a session of its own; raises OSError. Blocks for about a millisecond.
+
+    To be called in the main thread: on Linux a child may be tied to the life of the thread that made it.
+    """
+    started = subprocess.Popen(
+        arguments,
+        env=dict(environment),
+        pass_fds=descriptors,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        start_new_session=True,  # Ctrl-C at the terminal is the server's to handle
+    )
+    try:
+        return Child(started.pid, started)
+    except OSError:  # no descriptor is left to watch it with
+        started.kill()
+        started.wait()
+        raise
+
+
+def describe_exit(code: int | None, tail: Sequence[str]) -> str:
+    """How a process ended that nobody had asked to, in words, with its last lines of output."""
+    if code is None:
+        how = "ended, nobody knows how."
+    elif code == -signal.SIGKILL:
+        how = "was killed from outside (signal SIGKILL); it may have run out of memory."
+    elif code < 0:
+        how = f"died of signal {_signal_name(-code)}."
+    else:
+        how = f"ended with exit code {code}."
+    return how + (f" Its last output: {' | '.join(list(tail)[-5:])}" if tail and code != 0 else "")
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal has none
+        return str(number)

@@ -1,0 +1,60 @@
+"""Which pilot the nodes of a version are forked from, and what a pilot imports, by name only.
+
+A list holds all that a node imports between its fork and its first answer, user code aside; that is tested
+(tests/serving/node/test_preload.py). Importing starts no thread and runs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib.util import find_spec
+
+from autoscaler.pools import PilotSpec
+from serving.config import FRAMEWORK_ENVIRONMENT
+
+_NODE = (
+    "serving.node.main",
+    "uvicorn.protocols.http.httptools_impl",
+    "uvicorn.lifespan.on",
+    "serving.runtimes.detect",
+    "serving.runtimes.custom",
+)
+# Wherever a pickle may find its classes. Those that are left out come with these.
+_SKLEARN = (
+    "calibration", "cluster", "compose", "covariance", "cross_decomposition", "decomposition",
+    "discriminant_analysis", "dummy", "ensemble", "experimental.enable_iterative_imputer",
+    "feature_extraction.text", "feature_selection", "gaussian_process", "impute", "isotonic",
+    "kernel_approximation", "kernel_ridge", "linear_model", "manifold", "mixture", "model_selection",
+    "multiclass", "multioutput", "naive_bayes", "neighbors", "neural_network", "pipeline", "preprocessing",
+    "random_projection", "semi_supervised", "svm", "tree",
+)  # fmt: skip
+_ENVIRONMENT = {
+    "PYTHONUNBUFFERED": "1",  # as nodes have it: they inherit what the interpreter read at its start
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",  # else pyarrow, where pandas finds it, has a thread
+}
+
+
+def pilot_for(framework: str, tensorflow: bool, environment: Mapping[str, str]) -> PilotSpec:
+    """The pilot for nodes of a framework ("": not known yet).
+
+    `tensorflow` says whether it takes TensorFlow to serve the version, and counts where the framework does
+    not tell. `environment` is that of the server's processes.
+    """
+    wanted = framework == "TENSORFLOW" or (tensorflow and framework in ("CUSTOM", ""))
+    key = "tensorflow" if wanted and _installed("tensorflow") else "tabular"
+    return PilotSpec(key, _preload(key), {**environment, **FRAMEWORK_ENVIRONMENT, **_ENVIRONMENT})
+
+
+def _preload(key: str) -> tuple[str, ...]:
+    if key == "tensorflow":
+        return (*_NODE, "serving.runtimes.tensorflow")
+    xgboost = ("serving.runtimes.xgboost",) if _installed("xgboost") else ()
+    sklearn = (f"sklearn.{name}" for name in _SKLEARN)
+    return (*_NODE, "serving.runtimes.sklearn", *sklearn, "serving.runtimes.ahead", *xgboost)
+
+
+@lru_cache
+def _installed(package: str) -> bool:
+    """Whether there is such a package; it is not imported."""
+    return find_spec(package) is not None

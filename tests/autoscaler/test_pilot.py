@@ -1,0 +1,519 @@
+"""Pilots: what they need, how they fail, and that nothing depends on them but speed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoscaler import linux
+from autoscaler.pilot import Setup
+from autoscaler.pools import Node, NodeState, PilotSpec, local
+from autoscaler.pools import pilots as server_side
+from autoscaler.pools.local import LocalPool, PilotPolicy, PilotState
+from autoscaler.processes import Strays
+from tests.autoscaler import pool as pools
+from tests.autoscaler.pool import TINY, History, ask, children, lit, pilot, run, spec
+from tests.server import processes_of, until
+
+pytestmark = pytest.mark.alone
+
+
+@pytest.fixture
+def preload(tmp_path: Path) -> Any:
+    """Writes a module and returns a pilot that imports it."""
+
+    def preload(code: str, **environment: str) -> PilotSpec:
+        (tmp_path / "preloaded.py").write_text(code)
+        return pilot("preloaded", "tests.autoscaler.nodes", PYTHONPATH=str(tmp_path), **environment)
+
+    return preload
+
+
+async def start(pool: LocalPool, key: str, pilot: PilotSpec = TINY, **details: Any) -> Node:
+    """A node of a version of its own, once it is ready."""
+    await pool.scale(spec("echo", key=key, pilot=pilot, word=key, **details), 1)
+    (node,) = pool.nodes(key)
+    while node.state is NodeState.STARTING:  # noqa: ASYNC110  the pool's only listener is another
+        await asyncio.sleep(0.001)
+    assert node.state is NodeState.READY, node.reason
+    return node
+
+
+# ---- what they are for
+
+
+def test_a_fork_does_without_the_imports(preload: Any, tmp_path: Path) -> None:
+    """A node that is forked is ready in a fraction of the time that a cold one takes."""
+    heavy = preload("import time; time.sleep(0.8); from tests.autoscaler.nodes import echo")
+    environment = {**pools.ENVIRONMENT, "PYTHONPATH": str(tmp_path)}
+
+    async def main(pool: LocalPool, history: History) -> None:
+        pool.light([heavy])
+        assert not pool.forks(spec("echo", pilot=heavy))
+        await lit(pool)
+        seconds = []
+        for key, its_pilot in (("forked", heavy), ("cold", None)):
+            wanted = spec("preloaded:echo", key=key, pilot=its_pilot, environment=environment, word="a")
+            assert pool.forks(wanted) == (key == "forked")
+            await pool.scale(wanted, 1)
+            (node,) = await history.until(NodeState.READY)
+            assert node.forked == (key == "forked")
+            seconds.append((node.ready_at or 0) - node.asked_at)
+            await pool.scale(wanted, 0)
+            await node.gone.wait()
+
+        assert seconds[1] > 0.8
+        assert seconds[0] < seconds[1] / 4
+
+    run(main)
+
+
+def test_many_at_once() -> None:
+    """Versions that wake together are all forked."""
+
+    async def main(pool: LocalPool, history: History) -> None:
+        pool.light([TINY])
+        await lit(pool)
+        nodes = await asyncio.gather(*(start(pool, f"{number}") for number in range(20)))
+
+        assert all(node.forked for node in nodes)
+        assert len({node.pid for node in nodes}) == 20
+        assert await asyncio.gather(*(ask(node, "!") for node in nodes)) == [f"{n} !" for n in range(20)]
+        (status,) = await lit(pool)
+        assert status.forked == 20
+
+    run(main)
+
+
+def test_nothing_of_the_pilot_shows_in_a_node(preload: Any) -> None:
+    """Signal handlers and masks, random states, descriptors."""
+    own = preload(
+        "import signal, numpy.random\n"
+        "signal.signal(signal.SIGUSR1, print)\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "signal.set_wakeup_fd(-1)\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2, signal.SIGTERM})\n",
+        OPENBLAS_NUM_THREADS="1",
+    )
+
+    async def main(pool: LocalPool, history: History) -> None:
+        await pool.scale(spec("tell", pilot=own), 2)
+        await pool.scale(spec("tell", key="cold", pilot=None), 1)
+        ready = await history.until(NodeState.READY, 3)
+        first, second = (node.report for node in ready if node.forked)
+        (cold,) = (node.report for node in ready if not node.forked)
+
+        assert first["signals"] == cold["signals"]
+        assert first["open"] == cold["open"]
+        assert first["threads"] == cold["threads"] == 1
+        assert all(a != b for a, b in zip(first["random"], second["random"], strict=True))
+
+    run(main)
+
+
+# ---- when they are lit
+
+
+def test_a_pilot_is_lit_as_long_as_it_is_asked_for() -> None:
+    """With "auto": those that are told, whether there are nodes or not; others go out."""
+    other = pilot("json", key="other")
+
+    async def main(pool: LocalPool, history: History) -> None:
+        pool.light([TINY, other])
+        first, second = await lit(pool, 2)
+        assert (first.key, second.key) == ("other", "tiny")
+        assert {first.pid, first.spare, second.pid, second.spare} <= children()
+        assert (second.age or 0) >= 0
+        assert 0 < (second.seconds or 0) < 10
+
+        pool.light([TINY])
+        (same,) = await lit(pool)
+        assert same.pid == second.pid
+        await asyncio.to_thread(until, lambda: first.pid not in children(), "the other is out")
+
+        changed = pilot("json", "tests.autoscaler.nodes")
+        pool.light([changed])
+        (relit,) = await lit(pool)
+        assert relit.pid != second.pid
+        assert pool.forks(spec("echo", pilot=changed))
+        assert not pool.forks(spec("echo", pilot=TINY))
+
+    run(main)
+
+
+def test_a_pilot_is_lit_by_need_and_lingers() -> None:
+    """With a number of seconds: from the first node on until that long after the last one is gone."""
+
+    async def main(pool: LocalPool, history: History) -> None:
+        pool.light([TINY])
+        assert pool.pilots() == []
+        node = await start(pool, "a")
+        assert node.forked
+        (status,) = await lit(pool)
+        await pool.scale(spec("echo", key="a"), 0)
+        await node.gone.wait()
+        again = await start(pool, "b")
+        await asyncio.sleep(0.7)
+        assert again.forked
+        assert [one.pid for one in pool.pilots()] == [status.pid]
+
+        await pool.scale(spec("echo", key="b"), 0)
+        await again.gone.wait()
+        assert pool.pilots() != []
+        await asyncio.to_thread(until, lambda: status.pid not in children(), "the pilot is out")
+        assert pool.pilots() == []
+
+    run(main, pilots="0.5")
+
+
+def test_no_pilot_is_lit_when_they_are_off() -> None:
+    """Whatever is asked for."""
+
+    async def main(pool: LocalPool, history: History) -> None:
+        pool.light([TINY])
+        node = await start(pool, "a")
+
+        assert not node.forked
+        assert (pool.pilots(), pool.forks(spec("echo"))) == ([], False)
+
+    run(main, pilots="off")
+
+
+@pytest.mark.parametrize("setting", ["on", "-1", "nan", ""])
+def test_a_policy_that_makes_no_sense_is_refused(setting: str) -> None:
+    """By its words."""
+    with pytest.raises(ValueError, match=r"."):
+        PilotPolicy.parse(setting)
+
+
+# ---- how they fail
+
+
+def test_a_pilot_with_threads_does_not_fork(preload: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """A node starts cold at once; why is logged and shown."""
+    threaded = preload(
+        "import threading, time; threading.Thread(target=time.sleep, args=(600,), daemon=True).start()"
+    )
+
+    async def main(pool: LocalPool, history: History) -> None:
+        node = await start(pool, "a", threaded)
+
+        assert not node.forked
+        (status,) = pool.pilots()
+        assert status.state is PilotState.FAILED
+        assert "It has 2 threads and must not fork" in status.reason
+
+    run(main)
+    assert "It has 2 threads and must not fork" in caplog.text
+
+
+def test_a_pilot_that_begins_a_thread_later_does_not_fork(preload: Any) -> None:
+    """It is looked at before each fork."""
+    later = preload(
+        "import signal, threading, time\n"
+        "begin = lambda *_: threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
+        "signal.signal(signal.SIGUSR1, begin)\n"
+    )
+
+    async def main(pool: LocalPool, history: History) -> None:
+        pool.light([later])
+        (status,) = await lit(pool)
+        os.kill(status.pid or 0, signal.SIGUSR1)
+        await asyncio.sleep(0.1)
+        nodes = [await start(pool, "spare", later), await start(pool, "next", later)]
+
+        assert [node.forked for node in nodes] == [True, False]
+        assert "threads" in pool.pilots()[0].reason
+
+    run(main)
+
+
+def test_a_pilot_that_cannot_import_is_tried_again_later_each_time(
+    preload: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each failure is logged once with its last words; nodes start cold meanwhile, which may do better."""
+    monkeypatch.setattr(server_side, "_FIRST_DELAY", 0.2)
+    broken = preload("import sys; print('on the way'); import no.such.module")
+
+    async def main(pool: LocalPool, history: History) -> None:
+        pool.light([broken])
+        node = await start(pool, "a", broken)
+        assert not node.forked
+        await asyncio.sleep(1)
+
+        (status,) = pool.pilots()
+        assert "ModuleNotFoundError: No module named 'no'" in status.reason
+        assert "exit code 1" in status.reason
+
+    run(main)
+    failures = [record for record in caplog.records if "pilot tiny failed" in record.getMessage()]
+    assert 2 <= len(failures) <= 4
+    assert all("No module named 'no'" in record.getMessage() for record in failures)
+
+
+def test_a_pilot_that_cannot_be_started_is_told() -> None:
+    """Nodes start cold."""
+    impossible = pilot(TOO="x" * (1 << 20))
+
+    async def main(pool: LocalPool, history: History) -> None:
+        node = await start(pool, "a", impossible)
+
+        assert not node.forked
+        assert "Argument list too long" in pool.pilots()[0].reason
+
+    run(main)
+
+
+def test_a_pilot_that_takes_too_long_is_not_waited_for(preload: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes start cold; in the end it is given up."""
+    monkeypatch.setattr(server_side, "_LIGHTING", 0.3)
+    monkeypatch.setattr(server_side, "_LONGEST_LIGHTING", 1.5)
+    stuck = preload("import time; time.sleep(600)")
+
+    async def main(pool: LocalPool, history: History) -> None:
+        begin = time.monotonic()
+        first = await start(pool, "a", stuck)
+        assert time.monotonic() - begin >= 0.3
+        second = await start(pool, "b", stuck)
+
+        assert not first.forked
+        assert not second.forked
+        assert pool.pilots()[0].state is PilotState.LIGHTING
+        await asyncio.to_thread(
+            until, lambda: pool.pilots()[0].state is PilotState.FAILED, "the pilot is given up"
+        )
+        assert "It was not lit within 1.5 s" in pool.pilots()[0].reason
+
+    run(main)
+
+
+def test_a_killed_pilot_takes_no_node_with_it_and_is_lit_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Meanwhile nodes start cold."""
+    monkeypatch.setattr(server_side, "_FIRST_DELAY", 1.0)
+
+    async def main(pool: LocalPool, history: History) -> None:
+        pool.light([TINY])
+        (before,) = await lit(pool)
+        forked = await start(pool, "forked")
+        os.kill(before.pid or 0, signal.SIGKILL)
+        await asyncio.to_thread(
+            until, lambda: pool.pilots()[0].state is PilotState.FAILED, "the death is noticed"
+        )
+        assert "SIGKILL" in pool.pilots()[0].reason
+        assert not pool.forks(spec("echo"))
+        cold = await start(pool, "cold")
+        (after,) = await lit(pool)
+        again = await start(pool, "again")
+
+        assert after.pid != before.pid
+        assert [node.forked for node in (forked, cold, again)] == [True, False, True]
+        assert await ask(forked, "still here") == "forked still here"
+
+    run(main)
+
+
+def test_a_pilot_killed_while_nodes_are_asked_for_costs_none_of_them() -> None:
+    """Whether they were forked already or not."""
+
+    async def main(pool: LocalPool, history: History) -> None:
+        for round_ in range(3):
+            pool.light([TINY])
+            (status,) = await lit(pool)
+            starting = [asyncio.create_task(start(pool, f"{round_}.{number}")) for number in range(5)]
+            await asyncio.sleep(0.01 * round_)
+            os.kill(status.pid or 0, signal.SIGKILL)
+            for node in await asyncio.gather(*starting):
+                assert await ask(node, "!") == f"{node.key} !"
+            pool.light([])
+
+    run(main)
+
+
+def test_a_stuck_pilot_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
+    """A node that it does not fork in time starts cold; another pilot is lit."""
+
+    async def main(pool: LocalPool, history: History) -> None:
+        pool.light([TINY])
+        (before,) = await lit(pool)
+        os.kill(before.pid or 0, signal.SIGSTOP)
+        spare = await start(pool, "spare")
+        begin = time.monotonic()
+        late = await start(pool, "late")
+
+        assert [node.forked for node in (spare, late)] == [True, False]
+        assert 2 <= time.monotonic() - begin < 5
+        (after,) = await lit(pool)
+        assert after.pid != before.pid
+        assert (await start(pool, "again")).forked
+        assert await ask(spare, "still here") == "spare still here"
+
+    run(main)
+    assert "pilot tiny failed: It did not fork within 2 s of being asked.\n" in caplog.text
+
+
+def test_a_killed_spare_is_replaced() -> None:
+    """The pilot makes another."""
+
+    async def main(pool: LocalPool, history: History) -> None:
+        pool.light([TINY])
+        (before,) = await lit(pool)
+        os.kill(before.spare or 0, signal.SIGKILL)
+        await asyncio.to_thread(until, lambda: before.spare not in children(), "it is reaped")
+        (after,) = await lit(pool)
+
+        assert (await start(pool, "a")).forked
+        assert after.pid == before.pid
+
+    run(main)
+
+
+# ---- the process by itself
+
+
+@pytest.fixture
+def link() -> Iterator[tuple[subprocess.Popen[bytes], socket.socket]]:
+    """A pilot without a pool, and its socket."""
+    adopted = linux.adopt_orphans(True)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    setup = Setup(("tests.autoscaler.nodes",), theirs.fileno(), os.getpid())
+    process = subprocess.Popen(
+        [sys.executable, "-m", "autoscaler.pilot", setup.to_argument()],
+        pass_fds=[theirs.fileno()],
+        start_new_session=True,
+    )
+    theirs.close()
+    ours.settimeout(10)
+    try:
+        yield process, ours
+    finally:
+        ours.close()
+        process.kill()
+        process.wait()
+        linux.adopt_orphans(adopted)
+
+
+def test_a_pilot_ends_when_the_socket_does(link: tuple[subprocess.Popen[bytes], socket.socket]) -> None:
+    """And so does its spare."""
+    process, ours = link
+    assert json.loads(ours.recv(1 << 16)).keys() == {"lit"}
+    spare = json.loads(ours.recv(1 << 16))["spare"]
+    until(lambda: spare in children(), "the spare is ours")
+    ours.close()
+
+    assert process.wait(timeout=10) == 0
+    assert os.waitstatus_to_exitcode(os.waitpid(spare, 0)[1]) == 0
+
+
+def test_a_pilot_ends_on_request(link: tuple[subprocess.Popen[bytes], socket.socket]) -> None:
+    """SIGTERM; a spare is left that ends with the socket."""
+    process, ours = link
+    ours.recv(1 << 16)
+    spare = json.loads(ours.recv(1 << 16))["spare"]
+    until(lambda: spare in children(), "the spare is ours")
+    process.terminate()
+
+    assert process.wait(timeout=10) == -signal.SIGTERM
+    ours.close()
+    assert os.waitstatus_to_exitcode(os.waitpid(spare, 0)[1]) == 0
+
+
+def test_ctrl_c_is_none_of_a_pilots_business() -> None:
+    """It is in a session of its own, and its spare too."""
+
+    async def main(pool: LocalPool, history: History) -> None:
+        pool.light([TINY])
+        (status,) = await lit(pool)
+
+        assert os.getsid(status.pid or 0) == status.pid
+        spare = status.spare or 0
+        await asyncio.to_thread(until, lambda: os.getsid(spare) == spare, "its spare has left its session")
+
+    run(main)
+
+
+def test_strays_are_reaped() -> None:
+    """Orphans that left their group come to the server; those that have ended are not kept for long."""
+    adopted = linux.adopt_orphans(True)
+    try:
+        before = children()
+        subprocess.run(["sh", "-c", "setsid sleep 0.01 &"], check=True)
+        until(lambda: children() - before, "the orphan is ours")
+        strays = Strays()
+        time.sleep(0.2)
+        strays.reap()
+        assert children() - before
+        strays.reap()
+        assert not children() - before
+    finally:
+        linux.adopt_orphans(adopted)
+
+
+def test_a_pool_reaps_strays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Now and then, as long as it is there."""
+    monkeypatch.setattr(local, "_HOUSEKEEPING", 0.05)
+
+    async def main(pool: LocalPool, history: History) -> None:
+        before = children()
+        await asyncio.to_thread(subprocess.run, ["sh", "-c", "setsid sleep 0.5 &"], check=True)
+        await asyncio.to_thread(until, lambda: children() - before, "the orphan is ours")
+        await asyncio.to_thread(until, lambda: not children() - before, "it is reaped")
+
+    run(main)
+
+
+# ---- the server's death
+
+SERVER = """
+import asyncio, logging
+from autoscaler.pools import NodeState
+from tests.autoscaler.pool import TINY, lit, pilot, run, spec
+
+async def main(pool, history):
+    pool.light([TINY, pilot("json", key="other")])
+    await lit(pool, 2)
+    await pool.scale(spec("brood"), 2)
+    await pool.scale(spec("brood", key="cold", pilot=None), 1)
+    await pool.scale(spec("deaf", key="deaf"), 1)
+    await history.until(NodeState.READY, 4)
+    await lit(pool, 2)
+    await asyncio.sleep(0.3)  # the spares are past their birth
+    print("ready", flush=True)
+    await asyncio.sleep(600)
+
+run(main)
+"""
+
+
+def test_nothing_outlives_a_killed_server(tmp_path: Path) -> None:
+    """No pilot, no spare, no node, nothing that a node has started; not even those that are stopped."""
+    server = subprocess.Popen(
+        [sys.executable, "-c", SERVER],
+        env={**os.environ, "TESTS_STATE_DIR": str(tmp_path), "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert server.stdout is not None
+    try:
+        assert server.stdout.readline() == "ready\n"
+        processes = processes_of(tmp_path)
+        assert len(processes) == 1 + 2 * 2 + 4 + 2 * 3
+        for pid, command in processes.items():
+            if pid != server.pid and "sleep" not in command:
+                os.kill(pid, signal.SIGSTOP)
+    finally:
+        server.kill()
+        server.wait()
+        server.stdout.close()
+
+    until(lambda: not processes_of(tmp_path), f"all of {processes} are gone", seconds=10)

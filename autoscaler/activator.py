@@ -3,168 +3,242 @@
 from __future__ import annotations
 
 import asyncio
-import logging
+import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from autoscaler.errors import QueueFullError, RetiredError, StartFailedError
-from autoscaler.pools import Node, NodePool, NodeSpec, NodeState
+from autoscaler.errors import NodeError, QueueFullError, RetiredError, TooLateError
+from autoscaler.pools import Node, NodeSpec, NodeState
+from autoscaler.windows import Meter
 
-logger = logging.getLogger(__name__)
+# Timers may fire this many seconds early: the loop's clock counts in milliseconds.
+_EARLY = 0.005
 
-Wait = Callable[[asyncio.Future[Node]], Awaitable[Node]]
+
+class Patience(Protocol):
+    """How long a request can wait."""
+
+    @property
+    def remaining(self) -> float:
+        """Seconds left."""
+
+    async def wait(self, granted: asyncio.Future[Node]) -> Node:
+        """The future's result; gives up by raising."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a request that finds no ready node can expect.
+
+    `seconds` until one is ready, None when unknown; `reason` why there is none, in words.
+    """
+
+    seconds: float | None = None
+    reason: str = ""
+
+
+class Waker(Protocol):
+    """Who starts nodes: the autoscaler."""
+
+    def wake(self, spec: NodeSpec) -> Outlook:
+        """A request waits for a node of this version, and none is ready. Must not block.
+
+        The request counts in the version's meter already. Raises StartFailedError when its nodes keep
+        failing and it is too early to try again.
+        """
+
+    def refused(self, key: str, error: NodeError) -> None:
+        """Take note that a request was not served, and why."""
 
 
 @dataclass(slots=True, eq=False)
 class _Waiter:
+    """A request that waits; `slot` is set together with the node it is granted."""
+
     granted: asyncio.Future[Node]
     size: int
+    slot: int = -1
 
 
 @dataclass(slots=True, eq=False)
 class _Version:
-    """What the activator knows of one version. `starting` holds node ids, and wakes under way."""
+    """What the activator knows of one version; `meter` counts what runs and waits."""
 
-    spec: NodeSpec
+    concurrency: int
+    meter: Meter
     ready: list[Node] = field(default_factory=list)
-    starting: set[object] = field(default_factory=set)
     waiting: deque[_Waiter] = field(default_factory=deque)
 
 
 class Lease:
-    """`async with activator.lease(...) as node`: the node is counted as busy inside the block."""
+    """`async with activator.lease(...) as lease`: the request is inside `lease.node` during the block.
 
-    __slots__ = ("_activator", "_node", "_size", "_spec", "_wait")
+    `slot` is its place on the node's board; `arrived` when it began to wait, None when it did not have to,
+    and `granted` when it got the node, both on the activator's clock.
+    """
 
-    def __init__(self, activator: Activator, spec: NodeSpec, size: int, wait: Wait) -> None:
+    __slots__ = (
+        "_activator", "_patience", "_size", "_spec", "_version", "arrived", "granted", "node", "slot",
+    )  # fmt: skip
+
+    node: Node
+    slot: int
+
+    def __init__(self, activator: Activator, spec: NodeSpec, size: int, patience: Patience) -> None:
         self._activator = activator
         self._spec = spec
         self._size = size
-        self._wait = wait
+        self._patience = patience
+        self.arrived: float | None = None
+        self.granted = 0.0
 
-    async def __aenter__(self) -> Node:
-        node = self._activator.try_acquire(self._spec.key)
-        if node is None:
-            node = await self._activator.acquire(self._spec, self._size, self._wait)
-        self._node = node
-        return node
+    async def __aenter__(self) -> Lease:
+        activator = self._activator
+        version = self._version = activator.version(self._spec)
+        now = activator.clock()
+        version.meter.change(1, now)
+        self.granted = now
+        node = _least_loaded(version) if not version.waiting else None
+        if node is not None:
+            self.node, self.slot = node, node.take()
+            return self
+        self.arrived = now
+        try:
+            self.node, self.slot = await activator.wait(version, self._spec, self._size, self._patience)
+        except BaseException:
+            version.meter.change(-1, activator.clock())
+            raise
+        self.granted = activator.clock()
+        return self
 
     async def __aexit__(self, *details: object) -> None:
-        self._activator.release(self._node)
+        self.node.give(self.slot)
+        version = self._version
+        version.meter.change(-1, self._activator.clock())
+        if version.waiting:
+            self._activator.grant(version)
 
 
 class Activator:
-    """One per gateway. Waiting requests are bounded per version and, by bytes, in all."""
+    """One per gateway. Waiting requests are bounded per version and, by bytes, in all.
 
-    def __init__(self, *, queue_requests: int, queue_bytes: int) -> None:
+    `clock` is the one that nodes' `asked_at` and `ready_at` are on.
+    """
+
+    def __init__(
+        self, *, queue_requests: int, queue_bytes: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.clock = clock
         self._queue_requests = queue_requests
         self._queue_bytes = queue_bytes
         self._waiting_bytes = 0
         self._versions: dict[str, _Version] = {}
-        self._pool: NodePool | None = None
-        self._wakes: set[asyncio.Task[None]] = set()
+        self._waker: Waker | None = None
 
-    def connect(self, pool: NodePool) -> None:
-        """Use this pool; its listener must be `self.node_changed`."""
-        self._pool = pool
+    def connect(self, waker: Waker) -> None:
+        """Have nodes started by this one."""
+        self._waker = waker
 
-    def lease(self, spec: NodeSpec, size: int, wait: Wait) -> Lease:
+    def lease(self, spec: NodeSpec, size: int, patience: Patience) -> Lease:
         """A node for one request of `size` bytes, woken if need be.
 
-        `wait` awaits the future it is given and may give up by raising. Entering the block raises
-        QueueFullError, StartFailedError or RetiredError.
+        Entering the block raises QueueFullError, StartFailedError, TooLateError, RetiredError, or whatever
+        `patience` gives up with.
         """
-        return Lease(self, spec, size, wait)
+        return Lease(self, spec, size, patience)
 
-    def try_acquire(self, key: str) -> Node | None:
-        """The least loaded ready node that has room, if there is one and nobody waits for it."""
+    def meter(self, spec: NodeSpec) -> Meter:
+        """What counts the requests of a version."""
+        return self.version(spec).meter
+
+    def waiting(self, key: str) -> int:
+        """How many requests of a version wait."""
         version = self._versions.get(key)
-        if version is None or not version.ready or version.waiting:
-            return None
-        node = min(version.ready, key=_load) if len(version.ready) > 1 else version.ready[0]
-        if node.in_flight >= version.spec.concurrency:
-            return None
-        node.in_flight += 1
-        return node
+        return len(version.waiting) if version else 0
 
-    async def acquire(self, spec: NodeSpec, size: int, wait: Wait) -> Node:
-        """Wait for a node; see `lease`."""
-        version = self._versions.setdefault(spec.key, _Version(spec))
-        version.spec = spec
-        self._refuse_overflow(version, size)
+    def node_changed(self, node: Node) -> None:
+        """A pool's listener."""
+        version = self._versions.get(node.key)
+        if version is None:  # retired meanwhile
+            return
+        if node.state is NodeState.READY:
+            version.ready.append(node)
+            self.grant(version)
+        elif node in version.ready:
+            version.ready.remove(node)
+
+    def fail(self, key: str, error: NodeError) -> None:
+        """Tell all who wait for a version that they wait in vain."""
+        version = self._versions.get(key)
+        while version is not None and version.waiting:
+            waiter = self._pop(version)
+            if not waiter.granted.done():
+                waiter.granted.set_exception(error)
+
+    def retire(self, key: str) -> None:
+        """Forget a version; whoever waits for it is told so."""
+        self.fail(key, RetiredError("the version was deleted"))
+        self._versions.pop(key, None)
+
+    # ---- for leases
+
+    def version(self, spec: NodeSpec) -> _Version:
+        """The version's entry, made at its first request."""
+        version = self._versions.get(spec.key)
+        if version is None:
+            version = self._versions[spec.key] = _Version(spec.concurrency, Meter(self.clock()))
+        return version
+
+    async def wait(
+        self, version: _Version, spec: NodeSpec, size: int, patience: Patience
+    ) -> tuple[Node, int]:
+        """A node and a slot, once there is one for this request."""
+        try:
+            self._refuse_overflow(version, size)
+            if not version.ready:
+                self._wake(spec, patience)
+            return await self._queue(version, spec, size, patience)
+        except NodeError as error:
+            if self._waker is not None:
+                self._waker.refused(spec.key, error)
+            raise
+
+    async def _queue(
+        self, version: _Version, spec: NodeSpec, size: int, patience: Patience
+    ) -> tuple[Node, int]:
         waiter = _Waiter(asyncio.get_running_loop().create_future(), size)
         version.waiting.append(waiter)
         self._waiting_bytes += size
         try:
-            if not version.ready and not version.starting:
-                self._wake(version)
-            return await wait(waiter.granted)
-        except BaseException:
-            self._give_up(spec.key, waiter)
+            return await patience.wait(waiter.granted), waiter.slot
+        except (NodeError, asyncio.CancelledError):
+            self._give_up(version, waiter)
+            raise
+        except BaseException as error:
+            self._give_up(version, waiter)
+            if patience.remaining <= _EARLY and not version.ready and self._waker is not None:
+                # Not the model is slow, but there is no node of it yet.
+                outlook = self._waker.wake(spec)
+                raise TooLateError(outlook.reason, outlook.seconds or 1.0) from error
             raise
 
-    def release(self, node: Node) -> None:
-        """Give a node back."""
-        node.in_flight -= 1
-        version = self._versions.get(node.key)
-        if version is not None and version.waiting:
-            self._grant(version)
+    def grant(self, version: _Version) -> None:
+        """Hand free places in ready nodes to those who wait, the oldest first."""
+        while version.waiting and (node := _least_loaded(version)) is not None:
+            waiter = self._pop(version)
+            if not waiter.granted.done():
+                waiter.slot = node.take()
+                waiter.granted.set_result(node)
 
-    def node_changed(self, node: Node) -> None:
-        """The pool's listener."""
-        version = self._versions.get(node.key)
-        if version is None:  # retired meanwhile
-            return
-        match node.state:
-            case NodeState.STARTING:
-                version.starting.add(node.id)
-            case NodeState.READY:
-                version.starting.discard(node.id)
-                version.ready.append(node)
-                self._grant(version)
-            case NodeState.DRAINING | NodeState.GONE:
-                version.starting.discard(node.id)
-                if node in version.ready:
-                    version.ready.remove(node)
-                if node.state is NodeState.GONE:
-                    self._after_loss(version, node)
-
-    def retire(self, key: str) -> None:
-        """Forget a version; whoever waits for it is told so."""
-        version = self._versions.pop(key, None)
-        if version is not None:
-            self._fail(version, RetiredError("the version was deleted"))
-
-    def _after_loss(self, version: _Version, node: Node) -> None:
-        """A node is gone: those who wait get another, unless it never came to be ready."""
-        if not version.waiting or version.ready or version.starting:
-            return
-        if node.report:
-            self._wake(version)
-        else:
-            self._fail(version, StartFailedError(node.reason))
-
-    def _wake(self, version: _Version) -> None:
-        pool, spec = self._pool, version.spec
-        if pool is None:
-            raise StartFailedError("the server is starting or stopping")
-        wake = object()  # stands for the node until the pool has told of it
-        version.starting.add(wake)
-
-        async def start() -> None:
-            try:
-                if self._versions.get(spec.key) is version:  # not retired meanwhile
-                    await pool.scale(spec, 1)
-            except OSError as error:
-                logger.exception("%s: cannot start a node", spec.title)
-                self._fail(version, StartFailedError(f"Cannot start a process: {error}"))
-            finally:
-                version.starting.discard(wake)
-
-        task = asyncio.create_task(start())
-        self._wakes.add(task)
-        task.add_done_callback(self._wakes.discard)
+    def _wake(self, spec: NodeSpec, patience: Patience) -> None:
+        """Have a node started, and go away at once if it would come too late."""
+        if self._waker is None:
+            raise TooLateError("The server is starting or stopping.", retry_after=1)
+        outlook = self._waker.wake(spec)
+        if outlook.seconds is not None and outlook.seconds > patience.remaining:
+            raise TooLateError(outlook.reason, retry_after=outlook.seconds)
 
     def _refuse_overflow(self, version: _Version, size: int) -> None:
         if len(version.waiting) >= self._queue_requests:
@@ -172,33 +246,28 @@ class Activator:
         if self._waiting_bytes and self._waiting_bytes + size > self._queue_bytes:
             raise QueueFullError("queue_bytes", self._queue_bytes)
 
-    def _grant(self, version: _Version) -> None:
-        """Hand free places in ready nodes to those who wait, the oldest first."""
-        while version.waiting and version.ready:
-            node = min(version.ready, key=_load)
-            if node.in_flight >= version.spec.concurrency:
-                return
-            waiter = version.waiting.popleft()
-            self._waiting_bytes -= waiter.size
-            if not waiter.granted.done():
-                node.in_flight += 1
-                waiter.granted.set_result(node)
+    def _pop(self, version: _Version) -> _Waiter:
+        waiter = version.waiting.popleft()
+        self._waiting_bytes -= waiter.size
+        return waiter
 
-    def _give_up(self, key: str, waiter: _Waiter) -> None:
-        """A request stopped waiting: take it out, or pass on the node it was just given."""
-        version = self._versions.get(key)
-        if version is not None and waiter in version.waiting:
+    def _give_up(self, version: _Version, waiter: _Waiter) -> None:
+        """A request stopped waiting: take it out, or pass on the place it was just given."""
+        if waiter in version.waiting:
             version.waiting.remove(waiter)
             self._waiting_bytes -= waiter.size
         elif waiter.granted.done() and not waiter.granted.cancelled() and not waiter.granted.exception():
-            self.release(waiter.granted.result())
+            waiter.granted.result().give(waiter.slot)
+            self.grant(version)
 
-    def _fail(self, version: _Version, error: Exception) -> None:
-        while version.waiting:
-            waiter = version.waiting.popleft()
-            self._waiting_bytes -= waiter.size
-            if not waiter.granted.done():
-                waiter.granted.set_exception(error)
+
+def _least_loaded(version: _Version) -> Node | None:
+    """The ready node with the fewest requests, if it has room for one more."""
+    ready = version.ready
+    if not ready:
+        return None
+    node = ready[0] if len(ready) == 1 else min(ready, key=_load)
+    return node if node.in_flight < version.concurrency else None
 
 
 def _load(node: Node) -> int:

@@ -1,111 +1,104 @@
+"""Requests, nodes and the waiting in between: who gets what, when, and that nothing is lost on the way."""
+
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import contextlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from autoscaler.activator import Activator
-from autoscaler.errors import NodeError, QueueFullError, RetiredError, StartFailedError
-from autoscaler.pools import Node, NodeSpec, NodeState
+from autoscaler.activator import Activator, Outlook
+from autoscaler.errors import NodeError, QueueFullError, RetiredError, StartFailedError, TooLateError
+from autoscaler.pools import Mark, Node, NodeSpec, NodeState
+from tests.autoscaler.fakes import Asker, Clock, FakePatience, FakePool, settle, spec
 
 
-def spec(key: str = "v", concurrency: int = 1) -> NodeSpec:
-    return NodeSpec(key, key, "", {}, {}, start_timeout=1, concurrency=concurrency)
-
-
-class FakePool:
-    """Nodes that become ready, or do not, when a test says so."""
+class FakeWaker:
+    """Remembers who was woken; says what a test has it say."""
 
     def __init__(self, activator: Activator) -> None:
         self.activator = activator
-        self.wanted: list[tuple[str, int]] = []
-        self.living: list[Node] = []
-        self.failure: OSError | None = None
-        activator.connect(self)
+        self.woken: list[str] = []
+        self.levels: list[int] = []
+        self.refusals: list[tuple[str, NodeError]] = []
+        self.outlook = Outlook()
+        self.failure: NodeError | None = None
 
-    def nodes(self, key: str) -> Sequence[Node]:
-        return [node for node in self.living if node.key == key]
-
-    async def scale(self, spec: NodeSpec, count: int) -> None:
-        self.wanted.append((spec.key, count))
+    def wake(self, spec: NodeSpec) -> Outlook:
+        self.woken.append(spec.key)
+        self.levels.append(self.activator.meter(spec).level)
         if self.failure is not None:
             raise self.failure
-        for _ in range(len(self.nodes(spec.key)), count):
-            self.start(spec.key)
+        return self.outlook
 
-    async def close(self) -> None:
-        pass
+    def refused(self, key: str, error: NodeError) -> None:
+        self.refusals.append((key, error))
 
-    def start(self, key: str = "v") -> Node:
-        node = Node(id=f"{key}{len(self.wanted)}{len(self.living)}", key=key, address="")
-        self.living.append(node)
-        self.activator.node_changed(node)
+
+@dataclass
+class World:
+    """An activator, its pool and who wakes the nodes."""
+
+    activator: Activator
+    pool: FakePool
+    waker: FakeWaker
+    clock: Clock
+
+    def ask(
+        self, key: str = "v", concurrency: int = 4, size: int = 1, patience: FakePatience | None = None
+    ) -> Asker:
+        return Asker(self.activator, spec(key, concurrency), size, patience)
+
+    async def asks(self, number: int, concurrency: int = 4) -> list[Asker]:
+        askers = [self.ask(concurrency=concurrency) for _ in range(number)]
+        await settle()
+        return askers
+
+    async def node(self, key: str = "v", concurrency: int = 4) -> Node:
+        node = self.pool.ready(self.pool.start(spec(key, concurrency)))
+        await settle()
         return node
 
-    def ready(self, node: Node) -> Node:
-        node.report = {"framework": "any"}
-        node.state = NodeState.READY
-        self.activator.node_changed(node)
-        return node
 
-    def gone(self, node: Node, reason: str = "") -> None:
-        self.living.remove(node)
-        node.state, node.reason = NodeState.GONE, reason
-        self.activator.node_changed(node)
-
-
-class Asker:
-    """A request that leases a node and keeps it until it is told to let go."""
-
-    def __init__(self, activator: Activator, spec: NodeSpec, size: int = 1) -> None:
-        self.node: Node | None = None
-        self.error: NodeError | None = None
-        self.let_go = asyncio.Event()
-        self.task = asyncio.create_task(self._ask(activator, spec, size))
-
-    async def _ask(self, activator: Activator, spec: NodeSpec, size: int) -> None:
-        try:
-            async with activator.lease(spec, size, patient) as node:
-                self.node = node
-                await self.let_go.wait()
-        except NodeError as error:
-            self.error = error
+def make_world(queue_requests: int, queue_bytes: int) -> World:
+    clock = Clock()
+    activator = Activator(queue_requests=queue_requests, queue_bytes=queue_bytes, clock=clock)
+    waker = FakeWaker(activator)
+    activator.connect(waker)
+    pool = FakePool(clock)
+    pool.listeners.append(activator.node_changed)
+    return World(activator, pool, waker, clock)
 
 
-async def patient(granted: asyncio.Future[Node]) -> Node:
-    return await granted
-
-
-async def settle() -> None:
-    """Let every task run until it waits for something."""
-    for _ in range(10):
-        await asyncio.sleep(0)
-
-
-def run(main: Callable[[Activator, FakePool], Awaitable[None]], **limits: int) -> None:
+def run(
+    main: Callable[[World], Awaitable[None]], *, queue_requests: int = 100, queue_bytes: int = 1000
+) -> None:
     async def bounded() -> None:
-        activator = Activator(**{"queue_requests": 100, "queue_bytes": 1000, **limits})
         async with asyncio.timeout(10):
-            await main(activator, FakePool(activator))
+            await main(make_world(queue_requests, queue_bytes))
 
     asyncio.run(bounded())
 
 
-def test_the_first_request_wakes_a_node() -> None:
-    """One node, however many wait; all of them get it when it is ready."""
+def test_a_request_wakes_its_version_and_waits() -> None:
+    """Each that finds no ready node says so; all of them get the node when it is ready."""
 
-    async def main(activator: Activator, pool: FakePool) -> None:
-        askers = [Asker(activator, spec(concurrency=5)) for _ in range(5)]
-        await settle()
-        assert pool.wanted == [("v", 1)]
-        assert [asker.node for asker in askers] == [None] * 5
+    async def main(world: World) -> None:
+        askers = await world.asks(3)
+        assert world.waker.woken == ["v"] * 3
+        assert [asker.node for asker in askers] == [None] * 3
+        assert world.activator.waiting("v") == 3
 
-        node = pool.ready(pool.living[0])
-        await settle()
+        node = await world.node()
 
-        assert [asker.node for asker in askers] == [node] * 5
-        assert node.in_flight == 5
+        assert [asker.node for asker in askers] == [node] * 3
+        assert node.in_flight == 3
+        assert world.activator.waiting("v") == 0
         for asker in askers:
             asker.let_go.set()
         await settle()
@@ -114,40 +107,61 @@ def test_the_first_request_wakes_a_node() -> None:
     run(main)
 
 
+def test_the_waker_finds_the_request_counted() -> None:
+    """Or it would decide that nobody needs a node."""
+
+    async def main(world: World) -> None:
+        await world.asks(2)
+
+        assert world.waker.levels == [1, 2]
+
+    run(main)
+
+
 def test_a_ready_node_is_lent_at_once() -> None:
-    """Without a turn of the event loop."""
+    """Without a turn of the event loop, without waking anybody, and it says that nobody had to wait."""
 
-    async def main(activator: Activator, pool: FakePool) -> None:
-        async with activator.lease(spec(), 1, patient):
-            pass
-        node = pool.living[0]
-        assert activator.try_acquire("v") is node
-        assert activator.try_acquire("v") is None
-        assert activator.try_acquire("unknown") is None
-        activator.release(node)
-        assert node.in_flight == 0
+    async def main(world: World) -> None:
+        world.activator.meter(spec())
+        node = await world.node()
+        lease = world.activator.lease(spec(), 1, FakePatience(impatient=True))
+        with contextlib.suppress(StopIteration):
+            lease.__aenter__().send(None)
 
-    async def with_a_quick_pool(activator: Activator, pool: FakePool) -> None:
-        start = pool.start
-        pool.start = lambda key="v": pool.ready(start(key))  # type: ignore[method-assign]
-        await main(activator, pool)
+        assert lease.node is node
+        assert node.in_flight == 1
+        assert lease.arrived is None
+        assert world.waker.woken == []
 
-    run(with_a_quick_pool)
+    run(main)
+
+
+def test_a_lease_knows_when_it_began_to_wait_and_when_it_was_granted() -> None:
+    """Both on the clock that nodes tell their times on."""
+
+    async def main(world: World) -> None:
+        world.clock.now = 100.0
+        asker = world.ask()
+        await settle()
+        world.clock.now = 103.5
+        await world.node()
+
+        assert (asker.arrived, asker.granted) == (100.0, 103.5)
+
+    run(main)
 
 
 def test_places_are_granted_in_order() -> None:
     """First come, first served; a late request does not overtake those who wait."""
 
-    async def main(activator: Activator, pool: FakePool) -> None:
-        askers = [Asker(activator, spec()) for _ in range(4)]
+    async def main(world: World) -> None:
+        askers = await world.asks(4, concurrency=1)
+        node = await world.node(concurrency=1)
+        askers.append(world.ask(concurrency=1))
         await settle()
-        node = pool.ready(pool.living[0])
-        await settle()
-        for served in range(4):
-            assert [asker.node is not None for asker in askers] == [number <= served for number in range(4)]
+        for served in range(5):
+            assert [asker.node is not None for asker in askers] == [number <= served for number in range(5)]
             assert node.in_flight == 1
-            if served == 1:
-                assert activator.try_acquire("v") is None
             askers[served].let_go.set()
             await settle()
         assert node.in_flight == 0
@@ -155,20 +169,55 @@ def test_places_are_granted_in_order() -> None:
     run(main)
 
 
+def test_a_request_that_comes_as_a_place_falls_free_goes_behind_those_who_wait() -> None:
+    """Also when they have their place but have not been told."""
+
+    async def main(world: World) -> None:
+        first, second = await world.asks(2, concurrency=1)
+        node = await world.node(concurrency=1)
+        first.let_go.set()
+        late = world.ask(concurrency=1)
+        await settle()
+
+        assert second.node is node
+        assert late.node is None
+
+    run(main)
+
+
 def test_the_least_loaded_node_is_lent() -> None:
-    """Up to the concurrency of each."""
+    """Up to the concurrency of each; who finds all of them full waits."""
 
-    async def main(activator: Activator, pool: FakePool) -> None:
-        asker = Asker(activator, spec(concurrency=2))
-        await settle()
-        first = pool.ready(pool.living[0])
-        await settle()
-        second = pool.ready(pool.start())
+    async def main(world: World) -> None:
+        askers = await world.asks(1, concurrency=2)
+        first = await world.node(concurrency=2)
+        second = await world.node(concurrency=2)
+        for _ in range(4):
+            askers += await world.asks(1, concurrency=2)
 
-        lent = [activator.try_acquire("v") for _ in range(4)]
+        assert [asker.node for asker in askers[:2]] == [first, second]
+        assert first.in_flight == second.in_flight == 2
+        assert askers[4].node is None
+        assert world.waker.woken == ["v"]
 
-        assert lent == [second, first, second, None]
-        assert asker.node is first
+    run(main)
+
+
+def test_each_request_inside_a_node_has_a_slot_of_its_own() -> None:
+    """And what the node had noted there of another request is wiped off."""
+
+    async def main(world: World) -> None:
+        askers = await world.asks(4)
+        node = await world.node()
+        assert sorted(asker.slot for asker in askers) == [0, 1, 2, 3]
+        assert [node.board[asker.slot] for asker in askers] == [Mark.UNTOUCHED] * 4
+
+        node.board[askers[2].slot] = Mark.COMPUTED
+        askers[2].let_go.set()
+        (late,) = await world.asks(1)
+
+        assert late.slot == askers[2].slot
+        assert node.board[late.slot] == Mark.UNTOUCHED
 
     run(main)
 
@@ -176,34 +225,34 @@ def test_the_least_loaded_node_is_lent() -> None:
 def test_what_is_given_back_goes_to_who_waits() -> None:
     """Also when the one who waits came while another node was still starting."""
 
-    async def main(activator: Activator, pool: FakePool) -> None:
-        first, second = Asker(activator, spec()), Asker(activator, spec())
-        await settle()
-        pool.start()
-        node = pool.ready(pool.living[0])
-        await settle()
+    async def main(world: World) -> None:
+        first, second = await world.asks(2, concurrency=1)
+        world.pool.start(spec(concurrency=1))
+        node = await world.node(concurrency=1)
         assert (first.node, second.node) == (node, None)
 
         first.let_go.set()
         await settle()
 
         assert second.node is node
-        assert pool.wanted == [("v", 1)]
 
     run(main)
 
 
 def test_the_queue_is_bounded_in_requests() -> None:
-    """Per version; the error names the setting."""
+    """Per version; the error names the setting, and the refusal is noted."""
 
-    async def main(activator: Activator, pool: FakePool) -> None:
-        askers = [Asker(activator, spec()) for _ in range(3)]
-        other = Asker(activator, spec("other"))
+    async def main(world: World) -> None:
+        askers = await world.asks(3)
+        other = world.ask("other")
         await settle()
 
         assert [asker.error for asker in askers[:2]] == [None, None]
-        assert isinstance(askers[2].error, QueueFullError)
-        assert (askers[2].error.setting, askers[2].error.limit) == ("queue_requests", 2)
+        error = askers[2].error
+        assert isinstance(error, QueueFullError)
+        assert (error.setting, error.limit) == ("queue_requests", 2)
+        assert world.waker.refusals == [("v", error)]
+        assert world.waker.woken == ["v", "v", "other"]
         assert other.error is None
 
     run(main, queue_requests=2)
@@ -212,18 +261,17 @@ def test_the_queue_is_bounded_in_requests() -> None:
 def test_the_queue_is_bounded_in_bytes() -> None:
     """Over all versions; a request alone may have any size, and places come free again."""
 
-    async def main(activator: Activator, pool: FakePool) -> None:
-        huge = Asker(activator, spec(), size=5000)
+    async def main(world: World) -> None:
+        huge = world.ask(size=5000)
         await settle()
-        second = Asker(activator, spec("other"), size=1)
+        second = world.ask("other")
         await settle()
         assert huge.error is None
         assert isinstance(second.error, QueueFullError)
         assert second.error.setting == "queue_bytes"
 
-        pool.ready(pool.living[0])
-        await settle()
-        third = Asker(activator, spec("other"), size=1)
+        await world.node()
+        third = world.ask("other")
         await settle()
         assert third.error is None
 
@@ -233,163 +281,298 @@ def test_the_queue_is_bounded_in_bytes() -> None:
 def test_who_gives_up_leaves_no_trace() -> None:
     """Neither in the queue nor, when the node came that very moment, in the node."""
 
-    async def main(activator: Activator, pool: FakePool) -> None:
-        first, second = Asker(activator, spec(), size=60), Asker(activator, spec(), size=40)
+    async def main(world: World) -> None:
+        first = world.ask(concurrency=1, size=60)
+        second = world.ask(concurrency=1, size=40)
         await settle()
         first.task.cancel()
         await settle()
-        third = Asker(activator, spec(), size=60)
+        third = world.ask(concurrency=1, size=60)
         await settle()
         assert third.error is None
 
-        node = pool.ready(pool.living[0])
+        node = world.pool.ready(world.pool.start(spec(concurrency=1)))
         second.task.cancel()  # the node is its own already, but it has not seen it
         await settle()
 
         assert second.node is None
         assert third.node is node
         assert node.in_flight == 1
+        assert len(node.slots) == 0
+        assert world.activator.meter(spec()).level == 1
 
     run(main, queue_bytes=100)
+
+
+def test_who_gives_up_in_the_moment_of_the_grant_gives_the_place_back() -> None:
+    """When a wait ends with an error although the node was there."""
+
+    async def main(world: World) -> None:
+        patience = FakePatience()
+
+        async def wait(granted: asyncio.Future[Node]) -> Node:
+            await granted
+            raise TimeoutError
+
+        patience.wait = wait  # type: ignore[method-assign]
+        asker = world.ask(patience=patience)
+        await settle()
+        node = await world.node()
+
+        assert isinstance(asker.error, TimeoutError)
+        assert node.in_flight == 0
+        assert sorted(node.slots) == [0, 1, 2, 3]
+        assert world.activator.meter(spec()).level == 0
+
+    run(main)
 
 
 def test_a_wait_may_raise_what_it_likes() -> None:
     """The deadline of a request is its own."""
 
-    async def main(activator: Activator, pool: FakePool) -> None:
-        async def impatient(granted: asyncio.Future[Node]) -> Node:
-            raise TimeoutError
-
-        with pytest.raises(TimeoutError):
-            await activator.acquire(spec(), 1, impatient)
-        patient_one = Asker(activator, spec())
+    async def main(world: World) -> None:
+        refused = world.ask(patience=FakePatience(impatient=True))
+        patient = world.ask()
         await settle()
-        node = pool.ready(pool.living[0])
-        await settle()
+        node = await world.node()
 
-        assert patient_one.node is node
+        assert isinstance(refused.error, TimeoutError)
+        assert patient.node is node
         assert node.in_flight == 1
 
     run(main)
 
 
-def test_a_node_that_dies_is_replaced_for_those_who_wait() -> None:
-    """Those whom it served find out by themselves; without anybody waiting nothing is started."""
+def test_a_node_that_dies_leaves_those_who_wait_in_peace() -> None:
+    """Those whom it served find out by themselves; the next node serves the others."""
 
-    async def main(activator: Activator, pool: FakePool) -> None:
-        served, waiting = Asker(activator, spec()), Asker(activator, spec())
+    async def main(world: World) -> None:
+        served, waiting = await world.asks(2, concurrency=1)
+        node = await world.node(concurrency=1)
+        world.pool.crash(node)
         await settle()
-        node = pool.ready(pool.living[0])
-        await settle()
-        pool.gone(node, "killed")
-        await settle()
-        assert pool.wanted == [("v", 1), ("v", 1)]
+        assert served.node is node
         served.let_go.set()
         await settle()
+        assert waiting.node is None
 
-        replacement = pool.ready(pool.living[0])
-        await settle()
+        replacement = await world.node(concurrency=1)
         assert waiting.node is replacement
-        waiting.let_go.set()
-        await settle()
-        pool.gone(replacement, "killed")
-        await settle()
-
-        assert len(pool.wanted) == 2
-        assert activator.try_acquire("v") is None
 
     run(main)
 
 
 def test_a_draining_node_is_lent_no_more() -> None:
-    """Its requests finish; the next request wakes another one."""
+    """Its requests finish, it is told when the last has, and the next request wakes another one."""
 
-    async def main(activator: Activator, pool: FakePool) -> None:
-        asker = Asker(activator, spec(concurrency=9))
-        await settle()
-        node = pool.ready(pool.living[0])
-        await settle()
-        node.state = NodeState.DRAINING
-        pool.living.remove(node)
-        activator.node_changed(node)
-
-        assert activator.try_acquire("v") is None
-        late = Asker(activator, spec(concurrency=9))
-        await settle()
-
-        assert asker.node is node
+    async def main(world: World) -> None:
+        (asker,) = await world.asks(1)
+        node = await world.node()
+        world.pool.drain(node)
+        (late,) = await world.asks(1)
+        assert asker.served
         assert late.node is None
-        assert len(pool.wanted) == 2
+        assert world.waker.woken == ["v", "v"]
+        assert not node.empty.is_set()
+
+        asker.let_go.set()
+        await settle()
+        assert node.empty.is_set()
+        assert late.node is None
 
     run(main)
 
 
-def test_a_node_that_never_becomes_ready_fails_those_who_wait() -> None:
-    """With its reason; the next request tries again."""
+def test_those_who_wait_can_be_told_that_it_is_in_vain() -> None:
+    """Those of that version; the refusals are noted, and the queue is empty."""
 
-    async def main(activator: Activator, pool: FakePool) -> None:
-        askers = [Asker(activator, spec()) for _ in range(3)]
+    async def main(world: World) -> None:
+        askers = [world.ask(size=40), world.ask(size=40)]
+        other = world.ask("other")
         await settle()
-        pool.gone(pool.living[0], "no such file")
+        world.activator.fail("v", StartFailedError("no such file"))
         await settle()
 
-        for asker in askers:
-            assert isinstance(asker.error, StartFailedError)
-            assert asker.error.reason == "no such file"
-        Asker(activator, spec())
+        assert [type(asker.error) for asker in askers] == [StartFailedError] * 2
+        assert [str(error) for _, error in world.waker.refusals] == ["no such file"] * 2
+        assert other.error is None
+        assert world.activator.waiting("v") == 0
+        again = world.ask(size=90)
         await settle()
-        assert len(pool.wanted) == 2
+        assert again.error is None
+
+    run(main, queue_bytes=100)
+
+
+def test_a_version_that_keeps_failing_refuses_at_once() -> None:
+    """The waker says so; nothing of the request stays."""
+
+    async def main(world: World) -> None:
+        world.waker.failure = StartFailedError("no such file", retry_after=7)
+        asker = world.ask()
+        await settle()
+
+        assert asker.error is world.waker.failure
+        assert world.waker.refusals == [("v", asker.error)]
+        assert world.activator.waiting("v") == 0
+        assert world.activator.meter(spec()).level == 0
 
     run(main)
 
 
-def test_one_of_two_starts_may_fail() -> None:
-    """As long as another node is starting, those who wait go on waiting."""
+def test_who_cannot_wait_long_enough_is_told_at_once() -> None:
+    """And when to come again; the node was woken all the same."""
 
-    async def main(activator: Activator, pool: FakePool) -> None:
-        asker = Asker(activator, spec())
+    async def main(world: World) -> None:
+        world.waker.outlook = Outlook(8.0, "It takes 8 s.")
+        hasty = world.ask(patience=FakePatience(remaining=7.9))
+        calm = world.ask(patience=FakePatience(remaining=8.1))
         await settle()
-        other = pool.start()
-        pool.gone(pool.living[0], "no")
-        await settle()
-        assert asker.error is None
 
-        pool.ready(other)
-        await settle()
-        assert asker.node is other
+        assert isinstance(hasty.error, TooLateError)
+        assert (hasty.error.reason, hasty.error.retry_after) == ("It takes 8 s.", 8.0)
+        assert calm.error is None
+        assert world.waker.woken == ["v", "v"]
+        assert world.waker.refusals == [("v", hasty.error)]
+        assert world.activator.meter(spec()).level == 1
 
     run(main)
 
 
-def test_a_pool_that_cannot_start_processes_fails_those_who_wait() -> None:
-    """With the system's reason."""
+def test_who_waited_in_vain_for_a_node_is_told_so() -> None:
+    """Not the model was slow: there was no node of it; the outlook says why, and for how long still."""
 
-    async def main(activator: Activator, pool: FakePool) -> None:
-        pool.failure = OSError("Resource temporarily unavailable")
-        asker = Asker(activator, spec())
+    async def main(world: World) -> None:
+        patience = FakePatience()
+        asker = world.ask(patience=patience)
+        await settle()
+        world.waker.outlook = Outlook(3.0, "It takes 9 s.")
+        patience.end()
         await settle()
 
-        assert isinstance(asker.error, StartFailedError)
-        assert "temporarily unavailable" in asker.error.reason
-
-        pool.failure = None
-        again = Asker(activator, spec())
-        await settle()
-        pool.ready(pool.living[0])
-        await settle()
-        assert again.node is not None
+        assert isinstance(asker.error, TooLateError)
+        assert (asker.error.reason, asker.error.retry_after) == ("It takes 9 s.", 3.0)
+        assert isinstance(asker.error.__cause__, TimeoutError)
+        assert world.waker.refusals == [("v", asker.error)]
+        assert world.activator.meter(spec()).level == 0
 
     run(main)
 
 
-def test_before_there_is_a_pool_nobody_waits() -> None:
+def test_a_timer_that_fires_a_little_early_is_a_timer() -> None:
+    """Clocks of event loops count in milliseconds."""
+
+    async def main(world: World) -> None:
+        patience = FakePatience()
+        asker = world.ask(patience=patience)
+        await settle()
+        patience.end()
+        patience.remaining = 0.0004
+        await settle()
+
+        assert isinstance(asker.error, TooLateError)
+
+    run(main)
+
+
+def test_with_an_unknown_outlook_coming_again_makes_sense_soon() -> None:
+    """Memory may be short for a second or for an hour."""
+
+    async def main(world: World) -> None:
+        world.waker.outlook = Outlook(None, "No memory.")
+        patience = FakePatience(remaining=0.5)
+        asker = world.ask(patience=patience)
+        await settle()
+        assert world.activator.waiting("v") == 1
+
+        patience.end()
+        await settle()
+        assert isinstance(asker.error, TooLateError)
+        assert (asker.error.reason, asker.error.retry_after) == ("No memory.", 1.0)
+
+    run(main)
+
+
+def test_who_waited_in_vain_for_a_version_that_fails_is_told_why() -> None:
+    """What the waker says last counts."""
+
+    async def main(world: World) -> None:
+        patience = FakePatience()
+        asker = world.ask(patience=patience)
+        await settle()
+        world.waker.failure = StartFailedError("no such file")
+        patience.end()
+        await settle()
+
+        assert asker.error is world.waker.failure
+
+    run(main)
+
+
+def test_who_waits_for_a_place_in_a_busy_node_runs_out_of_time_as_usual() -> None:
+    """There is a node: the time-out is the request's own."""
+
+    async def main(world: World) -> None:
+        await world.asks(1, concurrency=1)
+        await world.node(concurrency=1)
+        patience = FakePatience()
+        late = world.ask(concurrency=1, patience=patience)
+        await settle()
+        patience.end()
+        await settle()
+
+        assert isinstance(late.error, TimeoutError)
+        assert world.waker.woken == ["v"]
+        assert world.waker.refusals == []
+
+    run(main)
+
+
+def test_a_cancelled_request_stays_cancelled() -> None:
+    """Even if its time is over: the server stops, and nobody is to be woken."""
+
+    async def main(world: World) -> None:
+        patience = FakePatience()
+        asker = world.ask(patience=patience)
+        await settle()
+        patience.remaining = 0.0
+        asker.task.cancel()
+        await settle()
+
+        assert asker.task.cancelled()
+        assert world.waker.woken == ["v"]
+        assert world.waker.refusals == []
+
+    run(main)
+
+
+def test_who_is_told_the_reason_in_the_last_moment_hears_that_reason() -> None:
+    """Not that there is no node, which it knows."""
+
+    async def main(world: World) -> None:
+        patience = FakePatience()
+        asker = world.ask(patience=patience)
+        await settle()
+        world.activator.retire("v")
+        patience.remaining = 0.0
+        await settle()
+
+        assert isinstance(asker.error, RetiredError)
+        assert world.waker.woken == ["v"]
+
+    run(main)
+
+
+def test_before_there_is_a_waker_nobody_waits() -> None:
     """The server is starting; the queue stays empty."""
 
     async def main() -> None:
         activator = Activator(queue_requests=1, queue_bytes=1)
         for _ in range(3):
-            with pytest.raises(StartFailedError):
-                await activator.acquire(spec(), 1, patient)
+            with pytest.raises(TooLateError):
+                await activator.lease(spec(), 1, FakePatience()).__aenter__()
+        assert activator.waiting("v") == 0
+        assert activator.meter(spec()).level == 0
 
     asyncio.run(main())
 
@@ -397,36 +580,193 @@ def test_before_there_is_a_pool_nobody_waits() -> None:
 def test_a_retired_version_fails_those_who_wait() -> None:
     """And its nodes are no longer spoken of."""
 
-    async def main(activator: Activator, pool: FakePool) -> None:
-        served, waiting = Asker(activator, spec()), Asker(activator, spec())
-        await settle()
-        node = pool.ready(pool.living[0])
-        await settle()
+    async def main(world: World) -> None:
+        served, waiting = await world.asks(2, concurrency=1)
+        node = await world.node(concurrency=1)
 
-        activator.retire("v")
+        world.activator.retire("v")
         await settle()
         assert isinstance(waiting.error, RetiredError)
-        assert activator.try_acquire("v") is None
+        assert world.activator.waiting("v") == 0
         served.let_go.set()
         await settle()
         assert node.in_flight == 0
-        pool.gone(node)
-        activator.retire("v")  # twice is no error
+        world.pool.end(node)
+        world.activator.retire("v")  # twice is no error
 
     run(main)
 
 
-def test_a_version_that_is_retired_while_it_wakes_is_not_started() -> None:
-    """The order to start must not come after the order to stop."""
+def test_the_meter_adds_up_what_runs_and_waits() -> None:
+    """From arrival to end, whatever the end; `last_end` is the latest of them."""
 
-    async def main(activator: Activator, pool: FakePool) -> None:
-        asker = Asker(activator, spec())
-        await asyncio.sleep(0)  # it waits, and the wake has not begun
-        assert pool.wanted == []
-        activator.retire("v")
+    async def main(world: World) -> None:
+        clock, meter = world.clock, world.activator.meter(spec())
+        begin = clock.now
+        assert (meter.level, meter.last_end) == (0, begin)
+
+        first, second = await world.asks(2)
+        clock.advance(3)
+        await world.node()
+        assert meter.level == 2
+        clock.advance(1)
+        first.let_go.set()
+        await settle()
+        assert (meter.level, meter.last_end) == (1, begin + 4)
+        clock.advance(2)
+        second.task.cancel()
         await settle()
 
-        assert isinstance(asker.error, RetiredError)
-        assert pool.wanted == []
+        assert (meter.level, meter.last_end) == (0, begin + 6)
+        assert meter.integral_at(clock.now + 9) == 2 * 4 + 2
 
     run(main)
+
+
+# ---- whatever happens, in whatever order
+
+
+class Chaos(RuleBasedStateMachine):
+    """Requests come, end, give up, are cancelled; nodes come and go; some of it in one turn of the loop."""
+
+    LIMIT, CONCURRENCY, BYTES = 8, 2, 100
+
+    @initialize()
+    def begin(self) -> None:
+        self.runner = asyncio.Runner()
+        self.askers: list[Asker] = []
+        self.served: set[Asker] = set()
+        self.pending: list[Callable[[], object]] = []
+
+        async def make() -> World:
+            return make_world(self.LIMIT, self.BYTES)
+
+        self.world = self.runner.run(make())
+        self.spec = spec(concurrency=self.CONCURRENCY)
+        self.meter = self.world.activator.meter(self.spec)
+
+    def act(self, what: Callable[[], object], at_once: bool) -> None:
+        """Do something together with what was put off, and see to the consequences; or put it off too."""
+        self.pending.append(what)
+        if not at_once:
+            return
+
+        async def main() -> None:
+            for one in self.pending:
+                one()
+            await settle()
+
+        self.runner.run(main())
+        self.pending.clear()
+
+    def alive(self) -> list[Asker]:
+        return [asker for asker in self.askers if not asker.task.done()]
+
+    def waiting(self) -> list[Asker]:
+        return [asker for asker in self.alive() if asker.node is None]
+
+    def nodes(self) -> list[Node]:
+        return self.world.pool.living
+
+    def places(self) -> list[Node]:
+        ready = [node for node in self.nodes() if node.state is NodeState.READY]
+        return [node for node in ready if node.in_flight < self.CONCURRENCY]
+
+    def ask(self, *sizes: int) -> None:
+        self.askers += [self.world.ask(concurrency=self.CONCURRENCY, size=size) for size in sizes]
+
+    @rule(sizes=st.lists(st.integers(1, 30), min_size=1, max_size=4), at_once=st.booleans())
+    def arrive(self, sizes: list[int], at_once: bool) -> None:
+        self.act(lambda: self.ask(*sizes), at_once)
+
+    @precondition(lambda self: not self.pending)
+    @rule(size=st.integers(1, 30))
+    def arrive_alone(self, size: int) -> None:
+        """Who need not wait is never refused, and who must only for the limits."""
+        waiting, places = self.waiting(), self.places()
+        filled = sum(asker.size for asker in waiting)
+        full = len(waiting) >= self.LIMIT or (filled and filled + size > self.BYTES)
+        self.act(lambda: self.ask(size), True)
+
+        refused = isinstance(self.askers[-1].error, QueueFullError)
+        assert refused == bool(full and not places)
+        assert (self.askers[-1].node is not None) == bool(places)
+
+    @precondition(lambda self: any(asker.served for asker in self.askers))
+    @rule(data=st.data(), at_once=st.booleans())
+    def let_go(self, data: st.DataObject, at_once: bool) -> None:
+        asker = data.draw(st.sampled_from([asker for asker in self.askers if asker.served]))
+        self.act(asker.let_go.set, at_once)
+
+    @precondition(lambda self: self.alive())
+    @rule(data=st.data(), at_once=st.booleans())
+    def cancel(self, data: st.DataObject, at_once: bool) -> None:
+        asker = data.draw(st.sampled_from(self.alive()))
+        self.act(asker.task.cancel, at_once)
+
+    @precondition(lambda self: self.waiting())
+    @rule(data=st.data(), at_once=st.booleans())
+    def run_out_of_time(self, data: st.DataObject, at_once: bool) -> None:
+        asker = data.draw(st.sampled_from(self.waiting()))
+        self.act(asker.patience.end, at_once)
+
+    @precondition(lambda self: len(self.nodes()) < 3)
+    @rule(at_once=st.booleans())
+    def node_ready(self, at_once: bool) -> None:
+        self.act(lambda: self.world.pool.ready(self.world.pool.start(self.spec)), at_once)
+
+    @precondition(lambda self: self.nodes())
+    @rule(data=st.data(), at_once=st.booleans(), how=st.sampled_from(["crash", "drain", "end"]))
+    def node_leaves(self, data: st.DataObject, at_once: bool, how: str) -> None:
+        node = data.draw(st.sampled_from(self.nodes()))
+
+        def leave() -> None:
+            if node in self.nodes():
+                getattr(self.world.pool, how)(node)
+
+        self.act(leave, at_once)
+
+    @precondition(lambda self: len(self.waiting()) > self.LIMIT // 2)
+    @rule(at_once=st.booleans())
+    def fail(self, at_once: bool) -> None:
+        self.act(lambda: self.world.activator.fail("v", StartFailedError("no")), at_once)
+
+    @invariant()
+    def slots_are_never_shared(self) -> None:
+        for node in self.nodes():
+            inside = [asker.slot for asker in self.alive() if asker.node is node]
+            assert node.in_flight == len(inside) <= self.CONCURRENCY
+            assert sorted([*node.slots, *inside]) == list(range(len(node.board)))
+
+    @invariant()
+    def all_are_counted(self) -> None:
+        assert self.meter.level == len(self.alive())
+        assert self.world.activator.waiting("v") == len(self.waiting()) <= self.LIMIT
+
+    @invariant()
+    def nobody_waits_while_there_is_a_place(self) -> None:
+        assert not (self.places() and self.waiting())
+
+    @invariant()
+    def the_oldest_are_served_first(self) -> None:
+        """Whoever was served since the last look had come before all who still wait."""
+        served = {asker for asker in self.askers if asker.node is not None}
+        waiting = self.waiting()
+        if waiting:
+            assert all(self.askers.index(one) < self.askers.index(waiting[0]) for one in served - self.served)
+        self.served = served
+
+    def teardown(self) -> None:
+        if not hasattr(self, "runner"):
+            return
+        self.act(lambda: [asker.task.cancel() for asker in self.askers], True)
+        self.all_are_counted()
+        self.slots_are_never_shared()
+        assert self.meter.level == 0
+        self.runner.close()
+
+
+TestChaos = Chaos.TestCase
+TestChaos.settings = settings(
+    max_examples=60, stateful_step_count=40, suppress_health_check=[HealthCheck.too_slow]
+)

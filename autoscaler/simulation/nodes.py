@@ -1,0 +1,134 @@
+"""Nodes that are only numbers, and what all of a replay's versions count together."""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Tally:
+    """What is counted over all versions; the fields are those of `Result`.
+
+    `computed` requests have begun to be, `waits` are the times in seconds that some of them waited for that;
+    the others did not wait. `nodes` are there now, `ready_seconds` the node-seconds without the starts.
+    """
+
+    requests: int = 0
+    answered: int = 0
+    refused: int = 0
+    timed_out: int = 0
+    held: int = 0
+    computed: int = 0
+    waits: array[float] = field(default_factory=lambda: array("d"))
+    cold_starts: int = 0
+    nodes_started: int = 0
+    nodes: int = 0
+    most_nodes: int = 0
+    node_seconds: float = 0.0
+    ready_seconds: float = 0.0
+
+
+class Node:
+    """`inside` is when each of its requests came; the first is computed, until `free_at`.
+
+    Times are in seconds from the start of the replay.
+    """
+
+    __slots__ = ("asked_at", "draining", "free_at", "gone", "inside", "ready_at")
+
+    def __init__(self, now: float, ready_at: float) -> None:
+        self.inside: deque[float] = deque()
+        self.asked_at = now
+        self.ready_at = ready_at
+        self.free_at = ready_at
+        self.draining = False
+        self.gone = False
+
+
+class Fleet:
+    """The nodes of one version. `starts` tells how long the next one takes to start, in seconds."""
+
+    def __init__(self, starts: Iterator[float], tally: Tally) -> None:
+        self.ready: list[Node] = []
+        self.starting: list[Node] = []
+        self.draining: list[Node] = []
+        self._starts = starts
+        self._tally = tally
+
+    @property
+    def count(self) -> int:
+        """Nodes that are ready or on their way."""
+        return len(self.ready) + len(self.starting)
+
+    def roomy(self, room: int) -> Node | None:
+        """The ready node with the fewest requests, if fewer than `room` are inside."""
+        ready = self.ready
+        if not ready:
+            return None
+        node = ready[0] if len(ready) == 1 else min(ready, key=load)
+        return node if len(node.inside) < room else None
+
+    def start(self, now: float) -> Node:
+        """One more node; it is to become ready at its `ready_at`."""
+        node = Node(now, now + next(self._starts))
+        self.starting.append(node)
+        tally = self._tally
+        tally.nodes_started += 1
+        tally.nodes += 1
+        tally.most_nodes = max(tally.most_nodes, tally.nodes)
+        return node
+
+    def become_ready(self, node: Node) -> None:
+        """A node has started."""
+        self.starting.remove(node)
+        self.ready.append(node)
+
+    def shrink(self, count: int, now: float) -> list[Node]:
+        """Have no more nodes than that; those that go, gone or draining.
+
+        The least loaded go first, those that start only when `count` is 0.
+        """
+        leaving = sorted(self.ready, key=load)[: max(0, len(self.ready) - count)]
+        if not count:
+            leaving += self.starting
+        for node in leaving:
+            (self.ready if node in self.ready else self.starting).remove(node)
+            if node.inside:
+                node.draining = True
+                self.draining.append(node)
+            else:
+                self._count_out(node, now)
+        return leaving
+
+    def drained(self, node: Node, now: float) -> None:
+        """A draining node has nothing left to compute."""
+        self.draining.remove(node)
+        self._count_out(node, now)
+
+    def close(self, now: float) -> None:
+        """Count the nodes that are still there at the end of the replay."""
+        for node in (*self.ready, *self.starting, *self.draining):
+            self._count_out(node, now)
+
+    def _count_out(self, node: Node, now: float) -> None:
+        node.gone = True
+        self._tally.nodes -= 1
+        self._tally.node_seconds += now - node.asked_at
+        self._tally.ready_seconds += max(0.0, now - node.ready_at)
+
+
+def load(node: Node) -> int:
+    """Requests inside a node."""
+    return len(node.inside)
+
+
+def last_end(node: Node, service: float) -> float:
+    """When a node that computes will be done with all that is inside, each taking so many seconds."""
+    # Summed up as it will happen: the same number to the last bit.
+    end = node.free_at
+    for _ in range(len(node.inside) - 1):
+        end += service
+    return end

@@ -1,0 +1,169 @@
+"""Traces from and to files, for `pilotlight simulate`."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import json
+import math
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from autoscaler.simulation.traces import GENERATED, Load, Trace, generated, spread
+from serving.errors import InvalidArgument
+
+_SECOND, _REQUESTS, _VERSION = "second", "requests", "version"
+
+# A line of a file with its number, for messages.
+_Row = tuple[int, dict[str, str | None]]
+
+
+def find(name: str, seed: int) -> list[Trace]:
+    """A trace that is made up by this name, else what is in the file or folder; one trace per version.
+
+    Raises InvalidArgument saying what is wrong, and where.
+    """
+    if name in GENERATED:
+        return [generated(name, seed)]
+    path = Path(name).expanduser()
+    if not path.exists():
+        known = ", ".join(GENERATED)
+        raise InvalidArgument(f"There is no file {name}, and no such trace; there are: {known}.")
+    files = sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]
+    try:
+        traces = _read_log(files) if path.is_dir() or _is_log(path) else _read_csv(path, seed)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InvalidArgument(f"Cannot read {path}: {error}") from error
+    if not any(trace.moments for trace in traces):
+        raise InvalidArgument(f"{path}: there is no request in it.")
+    return traces
+
+
+def write(path: Path, traces: Sequence[Trace]) -> None:
+    """Save the load as CSV; `find` reads it again. Raises InvalidArgument when that cannot be done."""
+    several = len(traces) > 1
+    rows = sorted(
+        (second, number, requests)
+        for number, trace in enumerate(traces)
+        for second, requests in _with_ends(trace)
+    )
+    try:
+        with path.open("w", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow([_SECOND, _REQUESTS, *([_VERSION] if several else [])])
+            for second, number, requests in rows:
+                writer.writerow([second, requests, *([traces[number].key] if several else [])])
+    except OSError as error:
+        raise InvalidArgument(f"Cannot write {path}: {error}") from error
+
+
+def _with_ends(trace: Trace) -> Iterable[tuple[int, int]]:
+    """Requests per second, the first and the last second also when there are none in them."""
+    last = max(0, math.ceil(trace.length) - 1)
+    return ({0: 0, last: 0} | trace.load()).items()
+
+
+# ---- requests per second
+
+
+def _read_csv(path: Path, seed: int) -> list[Trace]:
+    loads: dict[str, list[tuple[int, int]]] = {}
+    for number, row in _rows(path):
+        where = f"{path}, line {number}"
+        second, requests = _number(where, row, _SECOND), _number(where, row, _REQUESTS)
+        version = row.get(_VERSION, path.stem)
+        if not version:
+            raise InvalidArgument(f"{where}: the version is missing.")
+        load = loads.setdefault(version, [])
+        if load and second <= load[-1][0]:
+            raise InvalidArgument(
+                f"{where}: second {second} comes after second {load[-1][0]}; the seconds must ascend."
+            )
+        load.append((second, requests))
+    if not loads:
+        raise InvalidArgument(f"{path}: there are no rows in it.")
+    return _as_traces(loads, seed)
+
+
+def _rows(path: Path) -> Iterator[_Row]:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.DictReader(file, strict=True)
+        columns = [column.strip() for column in reader.fieldnames or ()]
+        missing = [column for column in (_SECOND, _REQUESTS) if column not in columns]
+        if missing:
+            raise InvalidArgument(
+                f"{path}, line 1: the heading must name the columns {_SECOND} and {_REQUESTS}, and may name "
+                f"{_VERSION}; it is {','.join(columns)!r}."
+            )
+        reader.fieldnames = columns
+        for row in reader:
+            yield reader.line_num, row
+
+
+def _number(where: str, row: dict[str, str | None], column: str) -> int:
+    text = row[column]
+    try:
+        number = int(text or "")
+    except ValueError:
+        number = -1
+    if number < 0:
+        raise InvalidArgument(f"{where}: {column} must be a whole number, 0 or more; it is {text or ''!r}.")
+    return number
+
+
+def _as_traces(loads: dict[str, list[tuple[int, int]]], seed: int) -> list[Trace]:
+    first = min(load[0][0] for load in loads.values())
+    seconds = max(load[-1][0] for load in loads.values()) + 1 - first
+    traces = []
+    for number, (version, load) in enumerate(loads.items()):
+        moved: Load = [(second - first, requests) for second, requests in load]
+        traces.append(spread(version, moved, seconds, f"{seed} {number}"))
+    return traces
+
+
+# ---- the server's access log
+
+
+def _is_log(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(64).lstrip().startswith(b"{")
+
+
+def _read_log(files: Iterable[Path]) -> list[Trace]:
+    """One line per request, in any order: onlinePredictionLogging writes it when the answer has gone."""
+    times: dict[str, array[float]] = {}
+    for path in files:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    version, moment = _entry(f"{path}, line {number}", line)
+                    times.setdefault(version, array("d")).append(moment)
+    if not times:
+        return []
+    first = math.floor(min(min(moments) for moments in times.values()))
+    seconds = math.floor(max(max(moments) for moments in times.values())) + 1 - first
+    return [
+        Trace(version, array("d", sorted(moment - first for moment in moments)), seconds)
+        for version, moments in sorted(times.items())
+    ]
+
+
+def _entry(where: str, line: bytes) -> tuple[str, float]:
+    """The version that a line of the log is about, and when the request came, in seconds since the epoch."""
+    try:
+        entry: Any = orjson.loads(line)
+        moment = datetime.datetime.fromisoformat(entry["time"])
+        version = f"{entry['model']}/{entry['model_version']}"
+    except json.JSONDecodeError as error:
+        raise InvalidArgument(f"{where}: it is no JSON: {error}") from error
+    except KeyError as error:
+        raise InvalidArgument(f"{where}: the field {error} is missing.") from error
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"{where}: it is no line of an access log: {error}") from error
+    if moment.tzinfo is None:
+        raise InvalidArgument(f"{where}: the time {entry['time']!r} does not say in which zone.")
+    return version, moment.timestamp()

@@ -8,13 +8,13 @@ import gc
 import logging
 import os
 import re
+import sys
 import time
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import threadpoolctl
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -24,9 +24,11 @@ from serving.config import PredictSettings
 from serving.errors import NotFound, ServingError, Unavailable, http_status, to_wire, wrong_method
 from serving.node.batcher import Bounds
 from serving.node.predict import Predictor
-from serving.node.probe import Verdict, judge_merging, warm
+from serving.node.probe import Verdict, judge_merging, warm, warm_briefly
 from serving.node.servable import MeasuredPlace, Servable
+from serving.node.watch import Board
 from serving.runtimes import Runtime, Source, load
+from serving.runtimes.threads import ThreadLimit
 from serving.wire import Receive, Scope, Send, error_headers, send_error
 
 logger = logging.getLogger(__name__)
@@ -44,6 +46,8 @@ class Report:
     warnings: tuple[str, ...]
     load_seconds: float
     warm_seconds: float
+    imports_tensorflow: bool
+    exact: bool
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON has it."""
@@ -53,9 +57,10 @@ class Report:
 class Node:
     """An ASGI application serving one version.
 
-    `source` says what to load. `on_ready` is called once with the report, `on_failed` once with the
-    error when the version cannot be loaded; both on the event loop. `connections` tells how many are open:
-    with one, no request can arrive while another is worked on.
+    `source` says what to load, `waking` that it has been loaded before, so that one row will do to warm it.
+    `board` has a byte for each request that may be inside. `on_ready` is called once with the report,
+    `on_failed` once with the error when the version cannot be loaded; both on the event loop.
+    `connections` tells how many are open: with one, no request can arrive while another is worked on.
     """
 
     def __init__(
@@ -63,6 +68,8 @@ class Node:
         source: Source,
         settings: PredictSettings,
         *,
+        board: Board,
+        waking: bool,
         on_ready: Callable[[Report], None],
         on_failed: Callable[[ServingError], None],
         connections: Callable[[], int],
@@ -70,6 +77,8 @@ class Node:
         self._connections = connections
         self._source = source
         self._settings = settings
+        self._board = board
+        self._waking = waking
         self._on_ready = on_ready
         self._on_failed = on_failed
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compute")
@@ -77,16 +86,11 @@ class Node:
         self._predictor: Predictor | None = None
         self._started = time.monotonic()
         self._router = Starlette(
-            routes=[
-                Route("/healthz", self._live),
-                Route("/readyz", self._ready),
-                Route("/stats", self._stats),
-                Route("/v1/models/{model}", self._status),
-                Route("/v1/models/{model}/versions/{version}", self._status),
-            ],
+            routes=_ROUTES,
             exception_handlers={404: _not_found, 405: _wrong_method},
             lifespan=self._lifespan,
         )
+        self._router.state.node = self
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Predictions take the short way; everything else is routed."""
@@ -128,7 +132,7 @@ class Node:
             queue_bytes=self._settings.queue_bytes,
         )
         self._servable = Servable(runtime, place, bounds, alone=lambda: self._connections() < 2)
-        self._predictor = Predictor(self._servable, self._settings)
+        self._predictor = Predictor(self._servable, self._settings, self._board)
         # What is loaded stays: the collector need not look at it again.
         gc.collect()
         gc.freeze()
@@ -142,12 +146,12 @@ class Node:
         self._on_ready(report)
 
     def _load(self) -> tuple[Runtime, Verdict, float | None, Report]:
-        threadpoolctl.threadpool_limits(self._settings.threads)
+        ThreadLimit(self._settings.threads).apply()
         start = time.perf_counter()
         runtime = load(self._source)
         loaded = time.perf_counter()
         verdict = self._judge(runtime)
-        typical = warm(runtime, (self._settings.merge_rows, 1) if verdict.merge else (1,))
+        typical = self._warm(runtime, verdict)
         warmed = time.perf_counter()
         for warning in runtime.warnings:
             logger.warning(warning)
@@ -158,8 +162,17 @@ class Node:
             warnings=runtime.warnings,
             load_seconds=round(loaded - start, 4),
             warm_seconds=round(warmed - loaded, 4),
+            imports_tensorflow="tensorflow" in sys.modules,
+            exact=runtime.exact,
         )
         return runtime, verdict, typical, report
+
+    def _warm(self, runtime: Runtime, verdict: Verdict) -> float | None:
+        """The seconds of a typical call, None if that is not known."""
+        if self._waking:
+            warm_briefly(runtime)
+            return None
+        return warm(runtime, (self._settings.merge_rows, 1) if verdict.merge else (1,))
 
     def _judge(self, runtime: Runtime) -> Verdict:
         match self._settings.merge_requests:
@@ -172,15 +185,13 @@ class Node:
 
     # ---- seeing
 
-    async def _live(self, _: Request) -> Response:
-        return JSONResponse({"status": "live"})
+    @property
+    def ready(self) -> bool:
+        """Whether the version is loaded and warmed."""
+        return self._servable is not None
 
-    async def _ready(self, _: Request) -> Response:
-        if self._servable is None:
-            return _answer(Unavailable("The model is being loaded.", retry_after=1))
-        return JSONResponse({"status": "ready"})
-
-    async def _stats(self, _: Request) -> Response:
+    def stats(self) -> dict[str, Any]:
+        """Counts since the start, for people and dashboards."""
         stats: dict[str, Any] = {
             "pid": os.getpid(),
             "uptimeSeconds": round(time.monotonic() - self._started, 1),
@@ -188,13 +199,43 @@ class Node:
         if self._servable is not None and self._predictor is not None:
             stats |= {"requests": self._predictor.requests, "errors": self._predictor.errors}
             stats |= self._servable.stats()
-        return JSONResponse(stats)
+        return stats
 
-    async def _status(self, _: Request) -> Response:
-        """Model status in the shape TensorFlow Serving gives it."""
-        state = "LOADING" if self._servable is None else "AVAILABLE"
-        status = {"version": "1", "state": state, "status": {"error_code": "OK", "error_message": ""}}
-        return JSONResponse({"model_version_status": [status]})
+
+async def _live(_: Request) -> Response:
+    return JSONResponse({"status": "live"})
+
+
+async def _ready(request: Request) -> Response:
+    if not _node(request).ready:
+        return _answer(Unavailable("The model is being loaded.", retry_after=1))
+    return JSONResponse({"status": "ready"})
+
+
+async def _stats(request: Request) -> Response:
+    return JSONResponse(_node(request).stats())
+
+
+async def _status(request: Request) -> Response:
+    """Model status in the shape TensorFlow Serving gives it."""
+    state = "AVAILABLE" if _node(request).ready else "LOADING"
+    status = {"version": "1", "state": state, "status": {"error_code": "OK", "error_message": ""}}
+    return JSONResponse({"model_version_status": [status]})
+
+
+# Made here, not for each node: compiling the paths takes 2 ms, which a pilot has spent before it forks.
+_ROUTES = (
+    Route("/healthz", _live),
+    Route("/readyz", _ready),
+    Route("/stats", _stats),
+    Route("/v1/models/{model}", _status),
+    Route("/v1/models/{model}/versions/{version}", _status),
+)
+
+
+def _node(request: Request) -> Node:
+    node: Node = request.app.state.node
+    return node
 
 
 def _no_such_path(path: str) -> NotFound:

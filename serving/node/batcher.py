@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import orjson
 
 from serving.errors import DeadlineExceeded, ResourceExhausted
+from serving.node.watch import UNWATCHED, Watch
 from serving.runtimes.instances import Batch, concatenate, count, signature, split
 
 Predict = Callable[..., Batch]
@@ -40,13 +41,18 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
-    """One request in the queue. `size` is that of its body in bytes, `deadline` on the batcher's clock."""
+    """One request in the queue. `size` is that of its body in bytes, `deadline` on the batcher's clock.
+
+    One that is `alone` shares its call with no other.
+    """
 
     instances: Batch
     parameters: Mapping[str, Any]
     deadline: float
     size: int
     answer: asyncio.Future[Batch]
+    watch: Watch
+    alone: bool
     rows: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -83,16 +89,23 @@ class Batcher:
         return len(self._waiting)
 
     def submit(
-        self, instances: Batch, parameters: Mapping[str, Any], deadline: float, size: int
+        self,
+        instances: Batch,
+        parameters: Mapping[str, Any],
+        deadline: float,
+        size: int,
+        watch: Watch = UNWATCHED,
+        *,
+        alone: bool = False,
     ) -> asyncio.Future[Batch]:
-        """Queue a request; cancel the future to take it out again.
+        """Queue a request; cancel the future to take it out again. `watch` is told when it is computed.
 
         Raises ResourceExhausted when the queue is full. The future fails with DeadlineExceeded when the
         request's turn comes too late, else with whatever predict raised.
         """
         self._refuse_overflow(size)
         loop = asyncio.get_running_loop()
-        request = Request(instances, parameters, deadline, size, loop.create_future())
+        request = Request(instances, parameters, deadline, size, loop.create_future(), watch, alone)
         self._waiting.append(request)
         self._waiting_bytes += size
         if not self._active:
@@ -134,11 +147,12 @@ class Batcher:
                 continue
             if group:
                 key = key or _key(group[0])
-                if rows + request.rows > self._bounds.merge_rows or _key(request) != key:
+                full = rows + request.rows > self._bounds.merge_rows
+                if full or request.alone or _key(request) != key:
                     break
             rows += request.rows
             group.append(self._pop())
-            if rows >= self._bounds.merge_rows:
+            if rows >= self._bounds.merge_rows or request.alone:
                 break
         return group
 
@@ -160,17 +174,22 @@ class Batcher:
 
     def _compute(self, group: Sequence[Request]) -> list[Outcome]:
         if len(group) > 1:
-            merged = self._attempt(concatenate([request.instances for request in group]), group[0].parameters)
+            merged = self._attempt(group, concatenate([request.instances for request in group]))
             if not isinstance(merged, Exception) and count(merged) == sum(request.rows for request in group):
                 return list(split(merged, [request.rows for request in group]))
         # Alone, so that only the request that is at fault fails.
-        return [self._attempt(request.instances, request.parameters) for request in group]
+        return [self._attempt((request,), request.instances) for request in group]
 
-    def _attempt(self, instances: Batch, parameters: Mapping[str, Any]) -> Outcome:
+    def _attempt(self, group: Sequence[Request], instances: Batch) -> Outcome:
+        for watch in _watches(group):
+            watch.begin()
         try:
-            return self._predict(instances, **parameters)
+            return self._predict(instances, **group[0].parameters)
         except Exception as error:
             return error
+        finally:
+            for watch in _watches(group):
+                watch.end()
 
     def _finish(self, group: Sequence[Request], outcomes: Sequence[Outcome]) -> None:
         for request, outcome in zip(group, outcomes, strict=True):
@@ -184,6 +203,12 @@ class Batcher:
             asyncio.get_running_loop().call_soon(self._next)
         else:
             self._active = False
+
+
+def _watches(group: Sequence[Request]) -> list[Watch]:
+    """Those of the requests that somebody still waits for: another request may hold the slot of one that was
+    given up."""
+    return [request.watch for request in group if not request.answer.cancelled()]
 
 
 def _key(request: Request) -> tuple[object, ...]:

@@ -16,6 +16,7 @@ from serving import http
 from serving.config import PredictSettings
 from serving.errors import ServingError
 from serving.node.app import Node, Report
+from serving.node.watch import Board
 from serving.runtimes import Source
 
 logger = logging.getLogger(__name__)
@@ -23,16 +24,21 @@ logger = logging.getLogger(__name__)
 # The gateway keeps its connections for as long as the node lives.
 _FOREVER = 10 * 365 * 24 * 3600
 _KEEP_ALIVE = 75
+_NO_BOARD: Board = bytearray()
 
 
 class NodeArguments(msgspec.Struct, frozen=True, kw_only=True):
-    """What the gateway tells a node it starts; `settings` are fields of PredictSettings."""
+    """What the gateway tells a node it starts; `settings` are fields of PredictSettings.
+
+    `waking`: the version was deployed before, so what it does with the largest merge is known.
+    """
 
     model_dir: str
     framework: str = ""
     prediction_class: str = ""
     packages: tuple[str, ...] = ()
     settings: dict[str, Any] = {}
+    waking: bool = False
 
     def source(self, threads: int) -> Source:
         """Where the runtime is loaded from."""
@@ -46,9 +52,15 @@ class NodeArguments(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def start(
-    arguments: Mapping[str, Any], listener: socket.socket, report: Callable[[Mapping[str, Any]], None]
+    arguments: Mapping[str, Any],
+    listener: socket.socket,
+    report: Callable[[Mapping[str, Any]], None],
+    board: Board,
 ) -> int:
-    """The entry of a pool's node: reports {"ready": ...} or {"failed": reason}; returns the exit code."""
+    """The entry of a pool's node: reports {"ready": ...} or {"failed": reason}; returns the exit code.
+
+    `board` is memory shared with the gateway; see `serving.node.watch`.
+    """
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(message)s")
     given = msgspec.convert(dict(arguments), NodeArguments)
     settings = PredictSettings(**given.settings)
@@ -57,6 +69,8 @@ def start(
             given.source(settings.threads),
             settings,
             listener,
+            board=board,
+            waking=given.waking,
             keep_alive=_FOREVER,
             on_ready=lambda ready: report({"ready": ready.to_dict()}),
             on_failed=lambda error: report({"failed": error.message}),
@@ -71,9 +85,14 @@ async def serve(
     *,
     on_ready: Callable[[Report], None],
     on_failed: Callable[[ServingError], None],
+    board: Board = _NO_BOARD,
+    waking: bool = False,
     keep_alive: float = _KEEP_ALIVE,
 ) -> int:
-    """Serve until SIGTERM (exit code 0) or until loading fails (exit code 1)."""
+    """Serve until SIGTERM (exit code 0) or until loading fails (exit code 1).
+
+    Alone, without a gateway, a node has no board to mark.
+    """
     failed = asyncio.Event()
 
     def stop(error: ServingError) -> None:
@@ -81,7 +100,15 @@ async def serve(
         failed.set()
         server.stop()
 
-    node = Node(source, settings, on_ready=on_ready, on_failed=stop, connections=lambda: server.connections)
+    node = Node(
+        source,
+        settings,
+        board=board,
+        waking=waking,
+        on_ready=on_ready,
+        on_failed=stop,
+        connections=lambda: server.connections,
+    )
     server = http.make_server(node, keep_alive=keep_alive, drain=settings.request_timeout)
     await server.serve(sockets=[listener])
     return 1 if failed.is_set() else 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
 
 import orjson
 
@@ -18,21 +19,30 @@ from serving.errors import (
     ServingError,
 )
 from serving.node.servable import Servable
+from serving.node.watch import UNWATCHED, Board, Timing, Watch, marks
 from serving.runtimes.codec import Decoder, encode
 from serving.runtimes.instances import Batch
-from serving.wire import Receive, Scope, Send, header, read_body, send_error, send_json
+from serving.wire import Receive, Scope, Send, headers, read_body, send_error, send_json
 
 logger = logging.getLogger(__name__)
 
-TIMEOUT_HEADER = b"x-request-timeout"
+# Headers that a node heeds: the seconds a request may take, its slot on the board, whether its call is to be
+# its own, and whether the answer shall tell how long things took.
+_TIMEOUT = b"x-request-timeout"
+_SLOT = b"x-pilotlight-slot"
+_ALONE = b"x-pilotlight-alone"
+_TIMING = b"x-pilotlight-timing"
+_HEEDED = frozenset({_TIMEOUT, _SLOT, _ALONE, _TIMING})
+_YES = b"1"
 
 
 class Predictor:
-    """Answers prediction requests with a servable."""
+    """Answers prediction requests with a servable, and marks on the board what the model is doing."""
 
-    def __init__(self, servable: Servable, settings: PredictSettings) -> None:
+    def __init__(self, servable: Servable, settings: PredictSettings, board: Board) -> None:
         self._servable = servable
         self._settings = settings
+        self._marks = marks(board)
         self._decoder = Decoder()
         self.requests = 0
         self.errors = 0
@@ -42,8 +52,13 @@ class Predictor:
         self.requests += 1
         try:
             body = await read_body(receive, self._settings.max_body_bytes)
-            predictions = await self._predict(body, self._deadline(scope), receive)
-            await send_json(send, 200, encode(_bare(predictions) if bare else predictions))
+            heeded = headers(scope, _HEEDED)
+            watch = self._watch(heeded)
+            predictions = await self._predict(body, heeded, watch, receive)
+            watch.predicted()
+            answer = encode(_bare(predictions) if bare else predictions)
+            watch.encoded()
+            await send_json(send, 200, answer, watch.headers())
         except Cancelled:
             self.errors += 1
         except ServingError as error:
@@ -54,18 +69,27 @@ class Predictor:
             logger.exception("prediction failed")
             await self._refuse(send, ModelFailed(f"{type(error).__name__}: {error}"))
 
-    async def _predict(self, body: bytes, deadline: float, receive: Receive) -> Batch:
+    async def _predict(
+        self, body: bytes, heeded: Mapping[bytes, bytes], watch: Watch, receive: Receive
+    ) -> Batch:
+        deadline = self._deadline(heeded.get(_TIMEOUT))
         instances, parameters = self._decoder.decode(body, self._servable.form)
+        watch.parsed()
         if self._servable.idle:
-            return self._servable.predict_now(instances, parameters)
-        answer = self._servable.predict(instances, parameters, deadline, len(body))
+            return self._servable.predict_now(instances, parameters, watch)
+        alone = heeded.get(_ALONE) == _YES
+        answer = self._servable.predict(instances, parameters, deadline, len(body), watch, alone=alone)
         if not self._servable.prompt:
             await _wait(answer, deadline, receive)
         return await answer
 
-    def _deadline(self, scope: Scope) -> float:
+    def _watch(self, heeded: Mapping[bytes, bytes]) -> Watch:
+        # What is no slot of the board marks nothing.
+        mark = self._marks.get(heeded.get(_SLOT, b""), UNWATCHED)
+        return Timing(mark) if heeded.get(_TIMING) == _YES else mark
+
+    def _deadline(self, given: bytes | None) -> float:
         timeout = self._settings.request_timeout
-        given = header(scope, TIMEOUT_HEADER)
         if given is not None:
             try:
                 timeout = min(timeout, float(given))

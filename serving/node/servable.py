@@ -13,6 +13,7 @@ from concurrent.futures import Executor
 from typing import Any
 
 from serving.node.batcher import Batcher, Bounds, Outcome
+from serving.node.watch import Watch
 from serving.runtimes import Form, Runtime
 from serving.runtimes.instances import Batch
 
@@ -80,20 +81,29 @@ class Servable:
         """Whether a request can neither be merged nor has to wait, so that queueing it is only cost."""
         return self._place.inline and not self._batcher.active and self._alone()
 
-    def predict_now(self, instances: Batch, parameters: Mapping[str, Any]) -> Batch:
+    def predict_now(self, instances: Batch, parameters: Mapping[str, Any], watch: Watch) -> Batch:
         """The predictions, computed here and now; for when the servable is idle."""
         self._calls += 1
+        watch.begin()
         start = time.perf_counter()
         try:
             return self._runtime.predict(instances, **parameters)
         finally:
             self._place.learn(time.perf_counter() - start)
+            watch.end()
 
     def predict(
-        self, instances: Batch, parameters: Mapping[str, Any], deadline: float, size: int
+        self,
+        instances: Batch,
+        parameters: Mapping[str, Any],
+        deadline: float,
+        size: int,
+        watch: Watch,
+        *,
+        alone: bool,
     ) -> asyncio.Future[Batch]:
         """The predictions to come; see `Batcher.submit`."""
-        return self._batcher.submit(instances, parameters, deadline, size)
+        return self._batcher.submit(instances, parameters, deadline, size, watch, alone=alone)
 
     @property
     def prompt(self) -> bool:
@@ -105,6 +115,7 @@ class Servable:
         typical = self._place.typical
         return {
             "framework": self._runtime.framework,
+            "exact": self._runtime.exact,
             "calls": self._batcher.calls + self._calls,
             "mergedRequests": self._batcher.merged_requests,
             "waiting": self._batcher.waiting,

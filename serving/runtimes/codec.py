@@ -30,6 +30,7 @@ _NUMBER = b"0123456789.-+eE \t\r\n"
 # Below this many bytes the shape check costs more than the Python floats it saves (measured).
 _DENSE_FROM = 512
 _ENCODE = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+_ENCODE_LINE = _ENCODE | orjson.OPT_APPEND_NEWLINE
 
 
 class Decoder:
@@ -48,6 +49,27 @@ class Decoder:
             if dense is not None:
                 return dense
         return _plain(body, form_of)
+
+    def dense_lines(self, lines: bytes, form: Form) -> Batch | None:
+        """JSON values, one per line, in the form of `form`, if each line is a regular list of numbers.
+
+        None where lines must be looked at one by one.
+        """
+        if isinstance(form, Rows) or b"\r" in lines:
+            return None
+        body = b"[" + lines.replace(b"\n", b",") + b"]"
+        try:
+            instances = self._parser.parse(body)
+        except (ValueError, RuntimeError):
+            return None
+        try:
+            shape = _first_shape(instances)
+            if shape is None or len(shape) < 2 or not _one_per_line(lines, shape):
+                return None
+            array = _dense_array(body, instances, integers=_wants_integers(form, body))
+        finally:
+            del instances
+        return None if array is None else _fit_dense(array, form)
 
     def _dense(self, body: bytes, form_of: FormOf) -> tuple[Batch, Parameters] | None:
         try:
@@ -84,7 +106,30 @@ def encode(predictions: Batch) -> bytes:
         raise InvalidOutputs(f"The predictions cannot be written as JSON: {error}") from error
 
 
+def encode_lines(predictions: Batch) -> bytes:
+    """One line of JSON per prediction, each as `encode` has it.
+
+    Raises InvalidOutputs for values that JSON cannot carry.
+    """
+    try:
+        values = _encodable(predictions)
+        if isinstance(values, np.ndarray):
+            if values.ndim == 1 and values.size:
+                return orjson.dumps(values, option=_ENCODE)[1:-1].replace(b",", b"\n") + b"\n"
+            values = list(values)
+        return b"".join([orjson.dumps(value, option=_ENCODE_LINE) for value in values])
+    except (TypeError, orjson.JSONEncodeError) as error:
+        raise InvalidOutputs(f"The predictions cannot be written as JSON: {error}") from error
+
+
 # ---- the dense way
+
+
+def _one_per_line(lines: bytes, shape: tuple[int, ...]) -> bool:
+    """Whether the rows of a regular array of this shape stand one in each line, all brackets in theirs."""
+    depth = len(shape) - 1
+    ends = lines.count(b"\n")
+    return shape[0] == ends + 1 and lines.count(b"]" * depth + b"\n" + b"[" * depth) == ends
 
 
 def _materialise(value: Any) -> Any:
@@ -170,10 +215,7 @@ def _plain(body: bytes, form_of: FormOf) -> tuple[Batch, Parameters]:
     form = form_of(parameters)
     if not instances:
         raise InvalidInputs('"instances" is an empty list: there is nothing to predict.')
-    try:
-        return from_rows(instances, form), parameters
-    except RecursionError as error:
-        raise InvalidInputs("The instances are nested too deeply.") from error
+    return from_rows(instances, form), parameters
 
 
 def _parse_object(body: bytes) -> Parameters:
@@ -212,11 +254,11 @@ def _numbers(array: NDArray[Any]) -> Any:
     """The array as orjson takes it. float32 is widened, so that its exact value is what is read back."""
     match array.dtype.kind:
         case "f" if array.dtype.itemsize < 8:
-            return array.astype(np.float64)
+            return np.ascontiguousarray(array, np.float64)
         case "f" | "i" | "u" | "b":
             return np.ascontiguousarray(array)
         case "V":  # bfloat16 and its relatives, which only their own package knows
-            return array.astype(np.float64)
+            return np.ascontiguousarray(array, np.float64)
         case _:
             return array.tolist()
 

@@ -21,17 +21,23 @@ from serving.runtimes.instances import Batch
 
 def from_rows(instances: list[Any], form: Form) -> Batch:
     """Instances given as Python values, in the form a runtime asks for. Raises InvalidInputs."""
-    match form:
-        case Rows():
-            return instances
-        case Array():
-            return _to_array(instances, form)
-        case Columns():
-            return _to_columns(instances, form)
+    try:
+        match form:
+            case Rows():
+                return instances
+            case Array():
+                return _to_array(instances, form)
+            case Columns():
+                return _to_columns(instances, form)
+    except RecursionError as error:
+        raise InvalidInputs("The instances are nested too deeply.") from error
 
 
 def _to_array(instances: list[Any], form: Array) -> Batch:
     if form.objects and isinstance(instances[0], dict):
+        for index, row in enumerate(instances):
+            if not isinstance(row, dict):
+                raise InvalidInputs(f"Instance {index} is {kind(row)}, but instance 0 is an object.")
         return instances
     for index, row in enumerate(instances):
         if not isinstance(row, list):
@@ -178,9 +184,11 @@ def _bytes_array(values: list[Any], column: Column) -> NDArray[Any]:
 
 
 def _to_bytes(value: Any, name: str, index: int) -> Any:
-    """Strings as UTF-8, `{"b64": ...}` decoded, lists element by element."""
+    """Strings as UTF-8, `{"b64": ...}` decoded, lists element by element; bytes, which no JSON has, stay."""
     if isinstance(value, str):
         return value.encode()
+    if isinstance(value, bytes):
+        return value
     if isinstance(value, list):
         return [_to_bytes(element, name, index) for element in value]
     if _is_base64(value):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,4 +12,5 @@ def use_packages(packages: Iterable[Path]) -> None:
     for folder in map(str, packages):
         if folder not in sys.path:
             sys.path.append(folder)
-    importlib.invalidate_caches()
+            # Of all that Python remembers of folders, only what it may know of this one can be out of date.
+            sys.path_importer_cache.pop(folder, None)

@@ -21,7 +21,6 @@ from sklearn import config_context, set_config
 from sklearn.base import is_classifier, is_clusterer, is_outlier_detector
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
-from threadpoolctl import ThreadpoolController
 
 from serving.errors import InvalidInputs, InvalidOutputs, LoadFailed, ModelFailed
 from serving.runtimes import Array, Form, Rows, Runtime, Source, frames, linear, pickles
@@ -30,6 +29,7 @@ from serving.runtimes.conversion import kind
 from serving.runtimes.detect import find_model
 from serving.runtimes.instances import Batch
 from serving.runtimes.pickles import root
+from serving.runtimes.threads import ThreadLimit
 
 # Code of these does with its input what its documentation says; everything else is the user's.
 _LIBRARIES = frozenset({"sklearn", "numpy", "scipy", "pandas", "joblib", "xgboost", "serving"})
@@ -348,8 +348,7 @@ class _Thread:
     """
 
     def __init__(self, threads: int, *, assume_finite: bool) -> None:
-        self._controller = ThreadpoolController()
-        self._threads = threads
+        self._limit = ThreadLimit(threads)
         self._assume_finite = assume_finite
         self._prepared = 0
         self.prepare()
@@ -358,7 +357,7 @@ class _Thread:
         """Make the calling thread ready to predict."""
         if self._prepared != threading.get_ident():
             self._prepared = threading.get_ident()
-            self._controller.limit(limits=self._threads)
+            self._limit.apply()
             set_config(assume_finite=self._assume_finite)
 
 

@@ -31,10 +31,10 @@ import tensorflow as tf
 from numpy.typing import NDArray
 from tensorflow.core.framework import tensor_pb2
 from tensorflow.core.protobuf import config_pb2
-from tensorflow.python.saved_model.loader_impl import SavedModelLoader
+from tensorflow.python.saved_model.loader_impl import SavedModelLoader, get_init_op
 
 from serving.errors import InvalidInputs, LoadFailed
-from serving.runtimes import Columns, Source, tensorflow_warmup
+from serving.runtimes import Columns, Source, tensorflow_graph, tensorflow_warmup
 from serving.runtimes.tensorflow_signature import Arrays, Shape, Signature, Tensor, brief
 
 _log = logging.getLogger(__name__)
@@ -230,11 +230,21 @@ def _open(loader: Any, meta_graph: Any, threads: int) -> tuple[Any, dict[str, st
     )
     session = tf.compat.v1.Session(graph=graph, config=config)
     if meta_graph.HasField("object_graph_def"):  # what makes a model one of version 2
+        tensorflow_graph.trim(meta_graph, (definition for _, definition in _servable(meta_graph)))
         _hide_captured(meta_graph.graph_def)
     with graph.as_default():
         feeds, inputs = _doors(meta_graph)
-        loader.load(session, [_TAG], input_map=inputs)
+        # What `loader.load` does, but that would read the file once more and run even nothing.
+        saver, _ = loader.load_graph(graph, [_TAG], input_map=inputs)
+        loader.restore_variables(session, saver)
+        if not _is_nothing(get_init_op(meta_graph)):
+            loader.run_init_ops(session, [_TAG])
     return session, feeds
+
+
+def _is_nothing(op: Any) -> bool:
+    """Whether an op does nothing, itself or by what it waits for."""
+    return isinstance(op, tf.Operation) and op.type == "NoOp" and not op.control_inputs
 
 
 def _doors(meta_graph: Any) -> tuple[dict[str, str], dict[str, Any]]:

@@ -70,6 +70,21 @@ def test_a_node_answers_to_any_name(node: Server, path: str) -> None:
     assert reply.json == {"predictions": expected}
 
 
+def test_a_client_may_ask_where_the_time_went(node: Server) -> None:
+    """X-Pilotlight-Timing: 1; a slot means nothing here, where nobody shares a board with the node."""
+    body = {"instances": [[0, 0, 0, 0]]}
+    headers = {"X-Pilotlight-Timing": "1", "X-Pilotlight-Slot": "0", "X-Pilotlight-Alone": "1"}
+
+    timed = node.call("POST", PREDICT, json=body, headers=headers)
+    plain = node.call("POST", PREDICT, json=body)
+
+    phases = [phase.partition(";dur=") for phase in timed.headers["server-timing"].split(", ")]
+    assert [name for name, _, _ in phases] == ["parse", "wait", "infer", "encode"]
+    assert all(0 <= float(milliseconds) < 1000 for _, _, milliseconds in phases)
+    assert timed.json == plain.json
+    assert "server-timing" not in plain.headers
+
+
 def test_health_tells_live_and_ready(node: Server) -> None:
     """Two questions, two answers; and the shape TensorFlow Serving gives its status."""
     assert node.call("GET", "/healthz").json == {"status": "live"}

@@ -9,6 +9,7 @@ import pytest
 
 from serving.errors import DeadlineExceeded, ModelFailed, ResourceExhausted
 from serving.node.batcher import Batcher, Bounds, Outcome
+from serving.node.watch import Watch
 from serving.runtimes.instances import Batch
 
 LATER = 1e12
@@ -26,6 +27,19 @@ class HeldPlace:
     def free(self) -> None:
         work, done = self.held.pop(0)
         done(work())
+
+
+class Told(Watch):
+    """Remembers what it was told of its request."""
+
+    def __init__(self) -> None:
+        self.steps: list[str] = []
+
+    def begin(self) -> None:
+        self.steps.append("begin")
+
+    def end(self) -> None:
+        self.steps.append("end")
 
 
 class Doubler:
@@ -195,6 +209,34 @@ def test_nobody_computes_for_a_client_that_has_gone() -> None:
 
         assert model.calls == [[[1]]]
         assert batcher.waiting == 0
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("before", "told"), [(True, []), (False, ["begin"])], ids=["before the call", "during the call"]
+)
+def test_the_watch_of_a_request_that_was_given_up_is_told_no_more(before: bool, told: list[str]) -> None:
+    """Its slot may be another request's by then."""
+
+    async def main() -> None:
+        def model(instances: Any) -> Batch:
+            gone.cancel()
+            same: Batch = instances
+            return same
+
+        place, given_up, kept = HeldPlace(), Told(), Told()
+        batcher = Batcher(model, place, Bounds(8, 100, 1000), lambda: 0.0)
+        gone = batcher.submit(rows(1), {}, LATER, 1, given_up)
+        answer = batcher.submit(rows(2), {}, LATER, 1, kept)
+        await turn()
+        if before:
+            gone.cancel()
+        place.free()
+        await answer
+
+        assert given_up.steps == told
+        assert kept.steps == ["begin", "end"]
 
     run(main())
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving.node.probe import judge_merging, warm
+from serving.node.probe import judge_merging, warm, warm_briefly
 from serving.runtimes import Array, Form
 from serving.runtimes.instances import Batch
 
@@ -94,3 +94,52 @@ def test_recorded_requests_are_preferred_for_warming() -> None:
 
     assert warm(runtime, (1, 64)) is not None
     assert runtime.calls == 3
+
+
+def test_a_brief_warming_runs_one_row_once() -> None:
+    """A version that wakes has been through the rest."""
+    runtime = Fake()
+
+    warm_briefly(runtime)
+
+    assert runtime.calls == 1
+
+
+def test_a_brief_warming_asks_in_every_recorded_way_once() -> None:
+    """Each signature has its own first call."""
+    asked: list[Any] = []
+
+    class Recorded(Fake):
+        def predict(self, instances: Any, /, **parameters: Any) -> Batch:
+            asked.append((len(instances), parameters))
+            return super().predict(instances)
+
+        def warmup_requests(self) -> list[tuple[Batch, dict[str, Any]]]:
+            ways: tuple[dict[str, Any], ...] = (
+                {},
+                {"signature_name": "other"},
+                {},
+                {"signature_name": "other"},
+            )
+            return [(np.ones((rows, 1)), way) for rows, way in enumerate(ways, 1)]
+
+    warm_briefly(Recorded())
+
+    assert asked == [(1, {}), (2, {"signature_name": "other"})]
+
+
+def test_a_brief_warming_can_be_impossible() -> None:
+    """No rows can be made up, or the model refuses them; it is ready all the same."""
+
+    class Picky(Fake):
+        def predict(self, instances: Any, /, **parameters: Any) -> Batch:
+            raise ValueError("not these")
+
+    class Silent(Fake):
+        def samples(self, count: int) -> None:
+            return None
+
+    warm_briefly(Picky())
+    warm_briefly(silent := Silent())
+
+    assert silent.calls == 0

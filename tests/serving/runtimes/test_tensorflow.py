@@ -169,6 +169,42 @@ def build_captured(tf: Any, folder: Path) -> None:
     )
 
 
+def build_spare(tf: Any, folder: Path) -> None:
+    """Variables that no request reads, before and between those that it reads."""
+    spare, weights, more, bias = (tf.Variable(normal(*shape)) for shape in ((9, 9), (7, 5), (7, 5), (5,)))
+    save(
+        tf,
+        folder,
+        tf.TensorSpec([None, 7], tf.float32, "x"),
+        body=lambda x: {"y": tf.nn.relu(x @ weights + bias)},
+        state=(spare, weights, more, bias),
+    )
+
+
+def build_stateful(tf: Any, folder: Path) -> None:
+    """A table that is restored, like the variable beside it."""
+    table = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1)
+    table.insert(tf.constant(["a", "b"]), tf.constant([1, 2], tf.int64))
+    weights = tf.Variable([10, 20], dtype=tf.int64)
+    save(
+        tf,
+        folder,
+        tf.TensorSpec([None], tf.string, "word"),
+        body=lambda word: {"number": table.lookup(word) * weights[1]},
+        state=(table, weights),
+    )
+
+
+def build_recurrent(tf: Any, folder: Path) -> None:
+    from tensorflow import keras
+
+    keras.utils.set_random_seed(3)
+    layers = keras.layers
+    steps = keras.Input((6, 5), name="steps")
+    x = layers.Bidirectional(layers.LSTM(4, return_sequences=True))(steps)
+    keras.Model(steps, layers.Dense(2)(layers.GRU(3)(x))).export(str(folder), verbose=False)
+
+
 def build_convolution(tf: Any, folder: Path) -> None:
     from tensorflow import keras
 
@@ -354,6 +390,8 @@ def build_checks(tf: Any, folder: Path) -> None:
         ("dense", "x", (30,)),
         ("keras", "tokens", (16, 32)),
         ("captured", "x", (7,)),
+        ("spare", "x", (7,)),
+        ("recurrent", "steps", (6, 5)),
         ("convolution", None, (12, 12, 3)),
         ("any_shape", "x", (2, 3)),
     ],
@@ -389,6 +427,16 @@ def test_mixed_types_strings_and_aliases_that_are_no_identifiers(
     assert_same(answer, reference("mixed", instances))
     assert answer["image_bytes"].dtype == object
     assert answer["image_bytes"].tolist() == instances["image"].tolist()
+
+
+def test_tables_are_restored_too(load: Any, reference: Any) -> None:
+    """They are no variables, so the model's own function restores them."""
+    instances = {"word": strings(b"b", b"a", b"z")}
+
+    answer = load("stateful").predict(instances)
+
+    assert_same(answer, reference("stateful", instances))
+    assert answer["number"].tolist() == [40, 20, -20]
 
 
 @pytest.mark.parametrize("count", [1, 3, 64])

@@ -1,0 +1,131 @@
+"""A pilot by hand: `python -m tests.serving.node.forking FOLDER MODULE...` imports the modules, then forks a
+node for each model in FOLDER, one after the other, and asks it for a prediction.
+
+It prints one JSON object: its `threads` after the imports, and for each model the `answer` of its node and
+the `new` modules that the node imported after the fork. FOLDER/NAME holds the model's files, and
+FOLDER/NAME.json the node's arguments with the `body` to ask with. By itself it imports no more than a pilot.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import mmap
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+_SECONDS = 60
+
+
+def main(folder: Path, *preload: str) -> None:
+    """Be the pilot."""
+    for module in preload:
+        importlib.import_module(module)
+    gc.collect()
+    gc.freeze()
+    threads = len(list(Path("/proc/self/task").iterdir()))
+    if "tensorflow" in sys.modules:
+        _run(lambda: _save(folder))
+    found = {file.stem: _node(folder / file.stem) for file in sorted(folder.glob("*.json"))}
+    print(json.dumps({"threads": threads, "models": found}))
+
+
+def _run(work: Any) -> None:
+    """Do work in a fork of its own."""
+    pid = os.fork()
+    if not pid:
+        work()
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+def _node(model_dir: Path) -> dict[str, Any]:
+    arguments = json.loads(model_dir.with_suffix(".json").read_text())
+    body = arguments.pop("body")
+    address = f"{model_dir}.sock"
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(address)
+    listener.listen()
+    ours, theirs = socket.socketpair()
+    board = mmap.mmap(-1, 4)
+    before = frozenset(sys.modules)
+    pid = os.fork()
+    if not pid:
+        ours.close()
+        _be_node({"model_dir": str(model_dir), **arguments}, listener, theirs, board, before)
+    theirs.close()
+    reports = ours.makefile()
+    try:
+        assert select.select([ours], [], [], _SECONDS)[0], f"{model_dir.name} is not ready"
+        report = json.loads(reports.readline() or "{}")
+        assert "ready" in report, report
+        answer = _ask(address, body)
+        os.kill(pid, signal.SIGTERM)
+        new = json.loads(reports.readline())
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    return {"answer": answer, "new": new, "board": list(board[:]), "report": report["ready"]}
+
+
+def _be_node(
+    arguments: Mapping[str, Any],
+    listener: socket.socket,
+    control: socket.socket,
+    board: mmap.mmap,
+    before: frozenset[str],
+) -> None:
+    def report(message: Any) -> None:
+        control.sendall(json.dumps(message).encode() + b"\n")
+
+    try:
+        start = importlib.import_module("serving.node.main").start
+        start(arguments, listener, report, board)
+        report(sorted(sys.modules.keys() - before))
+    finally:
+        os._exit(1)
+
+
+def _ask(address: str, body: Any) -> Any:
+    content = json.dumps(body).encode()
+    head = b"POST /v1/projects/p/models/m:predict HTTP/1.1\r\nhost: node\r\nconnection: close\r\n"
+    head += b"x-pilotlight-slot: 2\r\nx-pilotlight-timing: 1\r\ncontent-length: %d\r\n\r\n" % len(content)
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(_SECONDS)
+        connection.connect(address)
+        connection.sendall(head + content)
+        received = b"".join(iter(lambda: connection.recv(65536), b""))
+    head, _, answer = received.partition(b"\r\n\r\n")
+    assert b"infer;dur=" in head, received
+    return json.loads(answer)
+
+
+def _save(folder: Path) -> None:
+    """SavedModels with weights, with tables and with neither, and a routine that uses one of them."""
+    import tensorflow as tf
+
+    class Doubling(tf.Module):  # type: ignore[misc]  # TensorFlow has no types
+        @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.float32, "x")])  # type: ignore[untyped-decorator]
+        def double(self, x: Any) -> Any:
+            return {"doubled": 2 * x}
+
+    module = Doubling()
+    tf.saved_model.save(module, str(folder / "function"), signatures={"serving_default": module.double})
+    layers = [tf.keras.Input((3,)), tf.keras.layers.Dense(2, kernel_initializer="ones")]
+    tf.keras.Sequential(layers).export(str(folder / "keras"), verbose=False)
+    words = tf.keras.Input((1,), dtype="string", name="word")
+    numbers = tf.keras.Input((1,), name="number")
+    looked_up = tf.keras.layers.StringLookup(vocabulary=["a", "b"])(words)
+    summed = tf.keras.layers.Add()([tf.keras.layers.CategoryEncoding(3)(looked_up), numbers])
+    tf.keras.Model([words, numbers], summed).export(str(folder / "tables"), verbose=False)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *sys.argv[2:])

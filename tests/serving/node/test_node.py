@@ -1,0 +1,95 @@
+"""The node as an application, in the process of the test."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serving.config import PredictSettings
+from serving.errors import ServingError
+from serving.node.app import Node, Report
+from serving.runtimes import Source
+from tests.serving.node.asgi import ask, running
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Source:
+    """A forest in model.joblib."""
+    import joblib
+    from sklearn.ensemble import RandomForestRegressor
+
+    model = RandomForestRegressor(3, random_state=0).fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 2.0])
+    joblib.dump(model, tmp_path / "model.joblib")
+    return Source(tmp_path, "SCIKIT_LEARN")
+
+
+def node(source: Source, told: list[Any], *, waking: bool, merge: str) -> tuple[Node, asyncio.Event]:
+    """A node, what it has told, and whether that is all."""
+    done = asyncio.Event()
+
+    def tell(message: Report | ServingError) -> None:
+        told.append(message)
+        done.set()
+
+    settings = PredictSettings(merge_requests=merge, merge_rows=8)
+    made = Node(
+        source,
+        settings,
+        board=bytearray(2),
+        waking=waking,
+        on_ready=tell,
+        on_failed=tell,
+        connections=lambda: 1,
+    )
+    return made, done
+
+
+@pytest.mark.parametrize(("waking", "sizes"), [(False, [8, 8, 1, 1]), (True, [1])], ids=["created", "woken"])
+def test_a_version_that_wakes_is_warmed_with_one_row(
+    source: Source, waking: bool, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When it is created, also with as many rows as one call may get."""
+    from serving.runtimes.sklearn import SklearnRuntime
+
+    predict, calls = SklearnRuntime.predict, []
+
+    def counted(self: Any, instances: Any, /, **parameters: Any) -> Any:
+        calls.append(len(instances))
+        return predict(self, instances, **parameters)
+
+    monkeypatch.setattr(SklearnRuntime, "predict", counted)
+    told: list[Any] = []
+
+    async def main() -> Any:
+        app, done = node(source, told, waking=waking, merge="on")
+        async with running(app):
+            await done.wait()
+            return await ask(app, {"instances": [[2.0]]}, {"X-Pilotlight-Slot": "1"})
+
+    reply = asyncio.run(main())
+
+    assert calls == [*sizes, 1]
+    assert reply.status == 200
+    [report] = told
+    assert (report.framework, report.merge, report.merge_reason) == ("SCIKIT_LEARN", True, "asked for")
+    assert report.to_dict().keys() >= {"load_seconds", "warm_seconds", "warnings", "imports_tensorflow"}
+
+
+def test_what_cannot_be_loaded_is_told_once(tmp_path: Path) -> None:
+    """The node says why, and answers that it is not ready."""
+    told: list[Any] = []
+
+    async def main() -> Any:
+        app, done = node(Source(tmp_path), told, waking=True, merge="auto")
+        async with running(app):
+            await done.wait()
+            return [await ask(app, {}), await ask(app, {}, method="GET", path="/readyz")]
+
+    replies = asyncio.run(main())
+
+    [error] = told
+    assert "No model file was found" in error.message
+    assert [reply.status for reply in replies] == [503, 503]

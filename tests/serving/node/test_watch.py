@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import mmap
+
+import pytest
+
+from serving.node.watch import UNWATCHED, Board, Timing, marks
+
+
+class Clock:
+    """Tells the times it was given, one after the other."""
+
+    def __init__(self, *times: float) -> None:
+        self.times = list(times)
+
+    def __call__(self) -> float:
+        return self.times.pop(0)
+
+
+@pytest.mark.parametrize("board", [bytearray(3), mmap.mmap(-1, 3)], ids=["bytearray", "mmap"])
+def test_a_slot_shows_what_the_model_does_with_its_request(board: Board) -> None:
+    """1 while it computes, 2 when it has computed, and so again for the next request."""
+    mark = marks(board)[b"1"]
+    seen = []
+    for step in (mark.begin, mark.end, mark.begin, mark.end):
+        step()
+        seen.append(bytes(board))  # type: ignore[call-overload]
+
+    assert seen == [b"\0\1\0", b"\0\2\0"] * 2
+
+
+def test_a_board_has_the_slots_that_it_has() -> None:
+    """By the header's value; whatever else stands there names none."""
+    assert list(marks(bytearray(2))) == [b"0", b"1"]
+    assert not marks(bytearray())
+
+
+def test_times_add_up() -> None:
+    """What is neither parsing, computing nor encoding is waiting; two calls count together."""
+    board = bytearray(1)
+    watch = Timing(marks(board)[b"0"], Clock(10.0, 10.001, 10.003, 10.007, 10.008, 10.016, 10.020, 10.0205))
+    watch.parsed()
+    for _ in range(2):
+        watch.begin()
+        assert board[0] == 1
+        watch.end()
+    watch.predicted()
+    watch.encoded()
+
+    assert board[0] == 2
+    [(name, value)] = watch.headers()
+    assert name == b"server-timing"
+    assert value == b"parse;dur=1.000, wait;dur=7.000, infer;dur=12.000, encode;dur=0.500"
+
+
+def test_nobody_watching_costs_nothing_and_says_nothing() -> None:
+    """Every step may be told to it."""
+    for step in (UNWATCHED.parsed, UNWATCHED.begin, UNWATCHED.end, UNWATCHED.predicted, UNWATCHED.encoded):
+        step()
+
+    assert UNWATCHED.headers() == ()

@@ -1,81 +1,158 @@
-"""Drives `:predict` with instances from a file.
+"""Drives `:predict` with a load of a chosen shape and judges what came of it. In the repository's folder:
 
-    locust -f loadtests/locustfile.py --host http://127.0.0.1:8080 \\
-        --model iris --instances rows.jsonl --headless --users 16 --run-time 30s
+    locust -f loadtests/locustfile.py --headless --host http://127.0.0.1:8080 \\
+        --model iris --instances rows.jsonl --shape burst --rate 200 --report out/
 
-The file holds one JSON instance per line, as for `pilotlight predict --json-instances`. Each request takes
-the next `--rows` of them, so that no cache of answers can help. A wrong status, or an answer with another
-number of predictions than instances, counts as a failure.
+`python -m loadtests --help` tells all options. The file holds one JSON instance per line, as for
+`pilotlight predict --json-instances`. Each request takes the next `--rows` of them. When the file begins
+anew, the first float of each instance is changed by a millionth, so that no two requests are alike.
+
+The load is open: a request is due at a time that the shape alone decides, not when the one before it was
+answered. `--users` (128) is the most that may be in flight. A request that finds all users busy is sent
+later, but its latency counts from when it was due: a slow server cannot hide by slowing its own test down.
+
+At the end `out/` holds `report.png`, `report.txt` and the recorded files (see `loadtests/report.py`). The
+exit code is 1 when the objective of the shape was missed: a request failed, a wake-up or the p99 took longer
+than allowed, or a version that should have slept did not. `loadtests/shapes.py` tells the objective of each
+shape. Node counts come from the server's `/nodes`; if it does not tell them, the report says so.
 """
 
 from __future__ import annotations
 
-import itertools
-import json
-from argparse import ArgumentParser
-from collections.abc import Iterator
+import argparse
+import ssl
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
-from locust import FastHttpUser, constant_throughput, events, task
+from geventhttpclient.client import HTTPClientPool
+from locust import FastHttpUser, LoadTestShape, events, task
 from locust.env import Environment
+from locust.exception import StopUser
+from locust.runners import LocalRunner
+
+from loadtests.load import PATIENCE_SECONDS, Load
+from loadtests.options import add_options, planned
+from loadtests.record import Request, Run
+from loadtests.rows import Row, fault, read_rows
+
+_USERS_PER_SECOND = 100
+_SAMPLE_SECONDS = 1.0
+_CONTENT = {"content-type": "application/json"}
 
 
-@events.init_command_line_parser.add_listener  # type: ignore[untyped-decorator]
-def _add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--project", default="local", help="project of the model")
-    parser.add_argument("--model", default="", help="model to predict with")
-    parser.add_argument("--model-version", default="", help="version; the model's default when left out")
-    parser.add_argument("--instances", default="", help="file with one JSON instance per line")
-    parser.add_argument("--rows", type=int, default=1, help="instances per request")
-    parser.add_argument(
-        "--rate", type=float, default=0.0, help="requests per second of each user; 0: as fast as answers come"
-    )
+class Current:
+    """What is to be run, and what is running: locust itself makes users and shape, so they meet here."""
 
-
-@events.init.add_listener  # type: ignore[untyped-decorator]
-def _check_arguments(environment: Environment, **_: Any) -> None:
-    options = environment.parsed_options
-    if options is None or not options.model or not options.instances:
-        raise SystemExit("Say what to load: --model MODEL --instances FILE")
-    PredictUser.path = _path(options.project, options.model, options.model_version)
-    PredictUser.bodies = itertools.cycle(read_bodies(Path(options.instances), options.rows))
-    PredictUser.rows = options.rows
-    if options.rate:
-        PredictUser.wait_time = constant_throughput(options.rate)
+    run: Run
+    rows: list[Row]
+    folder: Path
+    load: Load | None = None
+    sampler: threading.Thread
+    stopped: threading.Event
+    report = ""
 
 
 class PredictUser(FastHttpUser):
-    """Sends one prediction after the other."""
-
-    path: str
-    bodies: Iterator[str]
-    rows: int
+    """Takes the next request that nobody has taken, waits until it is due, and sends it."""
 
     @task
     def predict(self) -> None:
         """One request, and a look at its answer."""
-        headers = {"content-type": "application/json"}
-        body = next(self.bodies)
+        load = Current.load
+        taken = load.take() if load else None
+        if load is None or taken is None:
+            raise StopUser
+        due, body = taken
+        free = load.now()
+        # Locust has made this, threads and sockets cooperative: only this user waits.
+        time.sleep(max(0.0, due - free))
+        sent = load.now()
         with self.client.post(
-            self.path, data=body, headers=headers, name=":predict", catch_response=True
+            f"/v1/{Current.run.target}:predict",
+            data=body,
+            headers=_CONTENT,
+            name=":predict",
+            catch_response=True,
         ) as answer:
-            if answer.status_code != 200:
-                answer.failure(f"status {answer.status_code}: {answer.text[:200]}")
-            elif len(answer.json().get("predictions", ())) != self.rows:
-                answer.failure(f"expected {self.rows} predictions: {answer.text[:200]}")
+            done = load.now()
+            status, content = answer.status_code, answer.content or b""
+            failure = fault(status, content, Current.run.rows) if status else f"no answer: {answer.error!r}"
+            request = Request(due, free, sent, done, failure)
+            answer.request_meta["response_time"] = request.latency * 1000
+            if failure:
+                answer.failure(failure)
+            load.note(request)
 
 
-def read_bodies(file: Path, rows: int) -> list[str]:
-    """The request bodies for a file of instances, `rows` in each; the last few may begin anew."""
-    instances = [json.loads(line) for line in file.read_text().splitlines() if line.strip()]
-    if not instances:
-        raise SystemExit(f"{file} holds no instances")
-    endless = itertools.cycle(instances)
-    count = max(1, len(instances) // rows)
-    return [json.dumps({"instances": list(itertools.islice(endless, rows))}) for _ in range(count)]
+class PlannedShape(LoadTestShape):
+    """All users, from the start to the end of the plan: not they follow the shape but what they send."""
+
+    use_common_options = True
+
+    def tick(self) -> tuple[int, float] | None:
+        """How many users there should be, and how many may start in a second; None at the end."""
+        over = Current.load is not None and Current.load.over
+        return None if over else (Current.run.users, _USERS_PER_SECOND)
 
 
-def _path(project: str, model: str, version: str) -> str:
-    name = f"projects/{project}/models/{model}"
-    return f"/v1/{name}/versions/{version}:predict" if version else f"/v1/{name}:predict"
+@events.init_command_line_parser.add_listener  # type: ignore[untyped-decorator]
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    add_options(parser)
+
+
+@events.init.add_listener  # type: ignore[untyped-decorator]
+def _prepare(environment: Environment, **_: Any) -> None:
+    options = environment.parsed_options
+    if options is None or not isinstance(environment.runner, LocalRunner):
+        raise SystemExit("The load comes from one process: leave out --processes, --master and --worker")
+    try:
+        Current.run = planned(options, environment.host)
+        Current.rows = read_rows(Path(options.instances))
+        Current.folder = Path(options.report)
+        Current.folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"No load: {error}") from error
+    # One pool, the last used connection first: as many connections as requests in flight, not as users.
+    PredictUser.client_pool = HTTPClientPool(
+        concurrency=Current.run.users,
+        network_timeout=PATIENCE_SECONDS,
+        connection_timeout=PATIENCE_SECONDS,
+        ssl_context_factory=ssl.create_default_context,
+    )
+    # Until a run has passed.
+    environment.process_exit_code = 1
+
+
+@events.test_start.add_listener  # type: ignore[untyped-decorator]
+def _start(**_: Any) -> None:
+    # Users and the first count of nodes come before the first request is due.
+    lead = Current.run.users / _USERS_PER_SECOND + 1
+    Current.load = Load(Current.run, Current.rows, Current.folder, lead=lead)
+    Current.stopped = threading.Event()
+    Current.sampler = threading.Thread(target=_sample, args=(Current.load, Current.stopped), daemon=True)
+    Current.sampler.start()
+
+
+def _sample(load: Load, stopped: threading.Event) -> None:
+    # Between whole seconds, when stages begin and end.
+    while not stopped.wait(_SAMPLE_SECONDS - (load.now() + _SAMPLE_SECONDS / 2) % _SAMPLE_SECONDS):
+        load.count_nodes()
+
+
+@events.test_stop.add_listener  # type: ignore[untyped-decorator]
+def _stop(environment: Environment, **_: Any) -> None:
+    if Current.load:
+        Current.stopped.set()
+        Current.sampler.join()
+        load, Current.load = Current.load, None
+        summary, Current.report = load.finish()
+        environment.process_exit_code = 0 if summary.passed else 1
+
+
+@events.quit.add_listener  # type: ignore[untyped-decorator]
+def _tell(**_: Any) -> None:
+    # After locust's own tables, where it is not overlooked.
+    if Current.report:
+        print(f"\n{Current.report}\n\nwritten to {Current.folder}")

@@ -1,0 +1,130 @@
+"""The shapes of a load: how many requests per second are due when, and what passes.
+
+A shape is a function from a few numbers to a plan, which is a pure function of time: it knows neither locust
+nor the clock. Every shape demands that
+
+- each request is answered, rightly;
+- the first request after a time without traffic is answered within `--wake-within`;
+- in the second half of each stage, when nodes had time to follow, p99 is within `--p99-within`.
+
+What a shape demands beyond that stands in its docstring. Demands on nodes are judged where the server tells
+its nodes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """The numbers that shapes are made of."""
+
+    rate: float = 50.0
+    """Requests per second at the peak."""
+    step_seconds: float = 30.0
+    """How long each stage with traffic lasts."""
+    idle_seconds: float = 330.0
+    """How long each stage without traffic lasts. Versions sleep if that exceeds their idle time-out."""
+    steps: int = 5
+    """Steps of the staircase up to the peak."""
+    cycles: int = 1
+    """Wake-ups of idle-wake-idle."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """`seconds` during which `rate` requests per second are due, evenly spaced; 0: none."""
+
+    seconds: float
+    rate: float
+
+
+@dataclass(frozen=True)
+class Span:
+    """A stage and when it lasts, in seconds since the start of the run."""
+
+    begin: float
+    end: float
+    rate: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a shape comes to. Times count in seconds since the start of the run."""
+
+    shape: str
+    stages: tuple[Stage, ...]
+    sleeps: bool = False
+    """Whether all nodes must be gone at the end of each stage without traffic."""
+
+    @property
+    def seconds(self) -> float:
+        """How long the whole lasts."""
+        return sum(stage.seconds for stage in self.stages)
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """The stages, in order, placed in time."""
+        spans: list[Span] = []
+        for stage in self.stages:
+            begin = spans[-1].end if spans else 0.0
+            spans.append(Span(begin, begin + stage.seconds, stage.rate))
+        return tuple(spans)
+
+    def due(self) -> Iterator[float]:
+        """The times at which requests should be sent, in order."""
+        for span in self.spans:
+            for number in range(_count(span, span.end)):
+                yield span.begin + number / span.rate
+
+    def due_before(self, now: float) -> int:
+        """How many requests should have been sent before a time."""
+        return sum(_count(span, min(now, span.end)) for span in self.spans)
+
+    def awakenings(self) -> tuple[float, ...]:
+        """When traffic begins after none."""
+        rates = (0.0, *(span.rate for span in self.spans))
+        begins = zip(rates, self.spans, strict=False)
+        return tuple(span.begin for before, span in begins if span.rate and not before)
+
+
+def _count(span: Span, end: float) -> int:
+    # Rounded, because 0.3 s of 10 a second must be three and not four.
+    return max(0, math.ceil(round((end - span.begin) * span.rate, 6)))
+
+
+def steady(knobs: Knobs) -> Plan:
+    """The peak rate for step-seconds. A pass: the server keeps up with it, without a failure."""
+    return Plan("steady", (Stage(knobs.step_seconds, knobs.rate),))
+
+
+def burst(knobs: Knobs) -> Plan:
+    """Nothing for idle-seconds, then the peak rate at once. A pass: the version was asleep when it came,
+    nothing of it was lost, and the nodes caught up with it by its second half."""
+    return Plan("burst", (Stage(knobs.idle_seconds, 0), Stage(knobs.step_seconds, knobs.rate)), sleeps=True)
+
+
+def staircase(knobs: Knobs) -> Plan:
+    """Up to the peak rate in equal steps of step-seconds, and down again. A pass: on every step the server
+    keeps up, and taking nodes away on the way down costs no request."""
+    steps = (*range(1, knobs.steps + 1), *range(knobs.steps - 1, 0, -1))
+    return Plan("staircase", tuple(Stage(knobs.step_seconds, knobs.rate * k / knobs.steps) for k in steps))
+
+
+def idle_wake_idle(knobs: Knobs) -> Plan:
+    """Nothing for idle-seconds, then the peak rate for step-seconds, as often as cycles say, and nothing
+    again. A pass: the version was asleep before each wake-up, and is asleep at the end."""
+    idle = Stage(knobs.idle_seconds, 0)
+    wake = Stage(knobs.step_seconds, knobs.rate)
+    return Plan("idle-wake-idle", ((idle, wake) * knobs.cycles) + (idle,), sleeps=True)
+
+
+SHAPES: dict[str, Callable[[Knobs], Plan]] = {
+    "steady": steady,
+    "burst": burst,
+    "staircase": staircase,
+    "idle-wake-idle": idle_wake_idle,
+}

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import pytest
+
+from loadtests.nodes import Counts, ask, count
+from tests.loadtests.sleeper import running_sleeper
+
+pytestmark = pytest.mark.alone
+
+MODEL = "projects/p/models/m"
+
+
+def version(name: str, ready: int = 0, starting: int = 0, draining: int = 0) -> dict[str, Any]:
+    """An entry of /nodes."""
+    return {"version": name, "ready": ready, "starting": starting, "draining": draining, "nodes": []}
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        (MODEL, Counts(3, 1, 4)),
+        (f"{MODEL}/versions/v1", Counts(2, 1, 0)),
+        (f"{MODEL}/versions/v3", Counts(0, 0, 0)),
+        ("projects/p/models/mm", Counts(7, 7, 7)),
+    ],
+)
+def test_only_the_nodes_of_the_target_count(name: str, counts: Counts) -> None:
+    """A model has those of all its versions; a version that is not listed sleeps."""
+    listed = [
+        version(f"{MODEL}/versions/v1", 2, 1),
+        version(f"{MODEL}/versions/v2", 1, 0, 4),
+        version("projects/p/models/mm/versions/v1", 7, 7, 7),
+    ]
+
+    assert count({"versions": listed, "pilots": []}, name) == counts
+
+
+@pytest.mark.parametrize(
+    "document",
+    [None, [], {}, {"versions": 1}, {"versions": [1]}, {"versions": [{"version": f"{MODEL}/versions/v1"}]}],
+)
+def test_anything_else_tells_nothing(document: Any) -> None:
+    """An older server, or another one, may answer something of its own."""
+    assert count(document, MODEL) is None
+
+
+def test_a_server_is_asked_over_http() -> None:
+    """Whether it tells its nodes or not."""
+    with running_sleeper(idle_seconds=9) as server:
+        assert ask(server.url, "projects/p/models/sleeper", 5) == Counts(0, 0, 0)
+        assert ask(f"{server.url}/elsewhere", "projects/p/models/sleeper", 5) is None
+
+
+def test_a_server_that_is_not_there_tells_nothing() -> None:
+    """The load goes on without it."""
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+
+    assert ask(f"http://127.0.0.1:{port}", MODEL, 5) is None

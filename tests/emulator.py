@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import itertools
 import socket
@@ -146,8 +147,9 @@ def running_front(upstream: str) -> Iterator[Front]:
                 self.send_header(name, value)
             if "content-length" not in names:
                 self.send_header("Content-Length", str(len(answer.body)))
-            self.end_headers()
-            self.wfile.write(answer.body)
+            with contextlib.suppress(BrokenPipeError):  # a client that was killed meanwhile
+                self.end_headers()
+                self.wfile.write(answer.body)
 
         do_GET = do_POST = do_PUT = do_DELETE = _handle  # noqa: N815
 

@@ -636,38 +636,6 @@ def test_one_file_stays_in_its_folder(front: Front, storage: Storage, tmp_path: 
         storage.fetch_file("gs://bucket/dir/..", tmp_path / "archives")
 
 
-# ---- writing ----
-
-
-def test_writing(emulator: Emulator, storage: Storage, tmp_path: Path) -> None:
-    """An object or a file, with the folders it needs, is created or replaced."""
-    uri = f"gs://{emulator.bucket()}/logs/1.jsonl"
-    path = tmp_path / "logs/1.jsonl"
-
-    for data in (b"old", b"new"):
-        storage.write(uri, data)
-        storage.write(str(path), data)
-
-    assert emulator.get(uri) == b"new"
-    assert tree(path.parent) == {"1.jsonl": b"new"}
-
-
-def test_writing_is_retried_and_its_errors_are_ours(
-    emulator: Emulator, front: Front, storage: Storage
-) -> None:
-    """Writing rides out a short failure; a missing bucket is NotFound, a bucket alone InvalidArgument."""
-    uri = f"gs://{emulator.bucket()}/log"
-    front.fail(503, times=2)
-
-    storage.write(uri, b"1")
-
-    assert emulator.get(uri) == b"1"
-    with pytest.raises(NotFound, match="There is no bucket no-such-bucket"):
-        storage.write("gs://no-such-bucket/log", b"1")
-    with pytest.raises(InvalidArgument, match="expected an object to write"):
-        storage.write("gs://bucket", b"1")
-
-
 # ---- imports ----
 
 

@@ -1,0 +1,99 @@
+"""Folders of this machine."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+
+from serving.errors import InvalidArgument, NotFound, PermissionDenied, Unavailable
+from serving.storage.folder import MAX_LISTED, File, Folder
+
+# File systems and users for which a hard link is refused while a copy works.
+UNLINKABLE = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP}
+
+
+@contextmanager
+def local_errors(uri: str) -> Iterator[None]:
+    """Turn the errors of reading `uri` into ours."""
+    try:
+        yield
+    except PermissionError as error:
+        raise PermissionDenied(f"The server may not open {error.filename or uri}.") from error
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise NotFound(f"{error.filename or uri} does not exist on the server's machine.") from error
+
+
+class LocalFolder:
+    """A folder of this machine."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.uri = str(path)
+
+    def files(self) -> list[File]:
+        """Every file below it, at most MAX_LISTED; links are followed. Raises when there is none."""
+        with local_errors(self.uri):
+            if not self._path.exists():
+                raise NotFound(
+                    f"There is no folder {self.uri} on the server's machine. Check the path; the server "
+                    "does not see folders of its client's machine."
+                )
+            if not self._path.is_dir():
+                raise InvalidArgument(
+                    f"{self.uri} is a single file, not a folder. Give its folder: {self._path.parent}"
+                )
+            files = list(islice(self._walk(), MAX_LISTED))
+        if not files:
+            raise NotFound(f"The folder {self.uri} is empty. Put the model's files there first.")
+        return files
+
+    def _walk(self) -> Iterator[File]:
+        def fail(error: OSError) -> None:
+            raise error
+
+        for parent, folders, names in os.walk(self._path, onerror=fail, followlinks=True):
+            links = [path for path in map(Path(parent).joinpath, folders) if path.is_symlink()]
+            for link in links:
+                if link.resolve() in {above.resolve() for above in link.parents}:
+                    raise InvalidArgument(f"{link} is a symbolic link to a folder it lies in; remove it.")
+            for name in names:
+                yield _local(Path(parent, name), self._path)
+
+    def copy(self, file: File, target: Path) -> None:
+        """Copy a file that was listed; Unavailable when it changed meanwhile."""
+        with local_errors(self.uri):
+            shutil.copyfile(file.origin, target)
+            if _local(file.origin, self._path) != file:
+                raise Unavailable(f"{file.origin} changed while it was being copied; try again.")
+
+
+def _local(path: Path, root: Path) -> File:
+    if path.is_symlink() and not path.exists():
+        raise InvalidArgument(f"{path} is a symbolic link to {path.readlink()}, which does not exist.")
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise InvalidArgument(f"{path} is not a regular file.")
+    return File(path.relative_to(root).as_posix(), status.st_size, str(status.st_mtime_ns), path)
+
+
+def local_file(path: Path) -> tuple[Folder, File]:
+    """One file, as a file of the folder that holds it."""
+    with local_errors(str(path)):
+        if path.is_dir():
+            raise InvalidArgument(f"{path} is a folder; expected a single file.")
+        return LocalFolder(path.parent), _local(path, path.parent)
+
+
+def flush(path: Path) -> None:
+    """Have a file or a folder survive a power cut: the catalogue would go on naming it after one."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""Batch prediction: an Apache Beam job that reads input URIs and writes prediction files."""

@@ -1,0 +1,77 @@
+"""`python -m batch`: one attempt at one job, in a process of its own; see `batch.messages`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+
+from batch import job
+from batch.messages import Failed, Report, Request
+from serving.errors import InvalidArgument, ServingError
+
+logger = logging.getLogger("batch")
+
+# Online predictions go first.
+_NICE = 10
+# Seconds between two signs of life, whatever the job is at.
+_BEAT = 5.0
+
+
+def main() -> None:
+    """Do what the Request on stdin says and report on stdout; exit code 1: another attempt may do better."""
+    # Beam's root logger warns of things that nobody can mend.
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.ERROR, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    for ours in ("batch", "serving"):
+        logging.getLogger(ours).setLevel(logging.INFO)
+    os.nice(_NICE)
+    # What a model's code prints must not stand among the reports.
+    out = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    turn = threading.Lock()
+
+    def say(report: Report) -> None:
+        with turn:
+            os.write(out, msgspec.json.encode(report) + b"\n")
+
+    threading.Thread(target=_live, args=(say,), name="beat", daemon=True).start()
+    try:
+        request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
+    except msgspec.DecodeError as error:
+        say(Report(failed=Failed(InvalidArgument.status, f"This is no request for a job: {error}")))
+        return
+    _keep_together(Path(request.scratch_dir, "tmp"))
+    try:
+        job.run(request, say)
+        code = 0
+    except Exception as error:
+        # An expected end needs no traceback.
+        logger.error("the attempt failed: %s", error, exc_info=not isinstance(error, ServingError))
+        code = 1
+    logging.shutdown()
+    # Frameworks and Beam leave threads and destructors that can hang an interpreter's end.
+    os._exit(code)
+
+
+def _live(say: job.Say) -> None:
+    while True:
+        time.sleep(_BEAT)
+        say(Report())
+
+
+def _keep_together(folder: Path) -> None:
+    """Have the temporary files of Beam, of models and of all workers where they go with the job."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tempfile.tempdir = os.environ["TMPDIR"] = str(folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""Records as instances: a whole block at once where its lines are plain numbers, else record by record.
+
+Source: the raw-line rule in section 4 of the AI Platform contract.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import orjson
+
+from batch.blocks import Bad, Batches, Block, refused
+from serving.errors import InvalidInputs
+from serving.runtimes import Columns, Form
+from serving.runtimes.codec import Decoder
+from serving.runtimes.conversion import from_rows, kind
+from serving.runtimes.instances import Batch, concatenate, signature
+
+# The fields of a line of the online request log; see docs/api.md.
+_LOGGED = frozenset({"model", "model_version", "time", "raw_data", "raw_prediction", "groundtruth"})
+# With keys: what the field is called that is the instance, where that is no object.
+_INSTANCE = "instance"
+
+
+class Instances:
+    """Decodes blocks for a model that wants its instances in `form`; `keys` are fields that pass it by.
+
+    One per thread: its parser's buffers are reused.
+    """
+
+    def __init__(self, form: Form, keys: Sequence[str] = ()) -> None:
+        self._form = form
+        self._keys = tuple(keys)
+        self._raw = takes_raw_lines(form)
+        self._decoder = Decoder()
+
+    def decode(self, block: Block) -> Batches:
+        """The block's records as instances, and those that are none."""
+        if block.last:
+            return Batches(block, ())
+        if not self._keys and not self._raw and block.records is None:
+            dense = self._decoder.dense_lines(block.data, self._form)
+            if dense is not None:
+                return Batches(block, (dense,))
+        return self._one_by_one(block)
+
+    def _one_by_one(self, block: Block) -> Batches:
+        lines = block.lines()
+        rows: list[_Row] = []
+        bad: list[Bad] = []
+        for number, (offset, record) in enumerate(lines):
+            try:
+                rows.extend([_Row(number, *found) for found in self._instances(record)])
+            except InvalidInputs as error:
+                bad.append(refused((offset, record), error))
+        parts, refusals = self._fit(rows)
+        bad += [refused(lines[rows[place].number], error) for place, error in refusals.items()]
+        rows = [row for place, row in enumerate(rows) if place not in refusals]
+        return Batches(
+            block,
+            parts,
+            rows=[row.number for row in rows],
+            keys=[row.keys for row in rows] if self._keys else None,
+            bad=tuple(sorted(bad, key=lambda one: one.offset)),
+        )
+
+    def _instances(self, record: bytes) -> Iterator[tuple[Any, Mapping[str, Any]]]:
+        """The instances of a record with what passes the model by: one, but for blank and logged lines."""
+        if _may_be_logged(record) and (logged := _logged(record)) is not None:
+            for instance in logged:
+                yield self._apart(instance)
+        elif self._raw and not self._keys:
+            yield record, {}
+        elif record.strip():
+            yield self._apart(_parsed(record))
+
+    def _apart(self, value: Any) -> tuple[Any, Mapping[str, Any]]:
+        if not self._keys:
+            return value, {}
+        if not isinstance(value, dict):
+            raise InvalidInputs(
+                f"The record is {kind(value)}; where keys are asked for it must be an object with the fields "
+                f"{list(self._keys)}."
+            )
+        for key in self._keys:
+            if key not in value:
+                raise InvalidInputs(f"The record has no field {key!r}, which is a key.")
+        rest = {name: field for name, field in value.items() if name not in self._keys}
+        instance = rest[_INSTANCE] if list(rest) == [_INSTANCE] else rest
+        return instance, {key: value[key] for key in self._keys}
+
+    def _fit(self, rows: Sequence[_Row]) -> tuple[tuple[Batch, ...], dict[int, InvalidInputs]]:
+        """The rows in the model's form, and why some do not fit, by their place."""
+        if not rows:
+            return (), {}
+        try:
+            return (from_rows([row.instance for row in rows], self._form),), {}
+        except InvalidInputs:
+            alone, refusals = self._each(rows)
+        if not alone:
+            return (), refusals
+        try:
+            fitting = [row.instance for place, row in enumerate(rows) if place not in refusals]
+            return (from_rows(fitting, self._form),), refusals
+        except InvalidInputs:
+            # Each fits, but not beside the others, whose shape is another.
+            groups = itertools.groupby(alone, key=signature)
+            return tuple(concatenate(list(group)) for _, group in groups), refusals
+
+    def _each(self, rows: Sequence[_Row]) -> tuple[list[Batch], dict[int, InvalidInputs]]:
+        alone: list[Batch] = []
+        refusals: dict[int, InvalidInputs] = {}
+        for place, row in enumerate(rows):
+            try:
+                alone.append(from_rows([row.instance], self._form))
+            except InvalidInputs as error:
+                refusals[place] = _about_one(error)
+        return alone, refusals
+
+
+class _Row(NamedTuple):
+    """The number of a record in its block, an instance of it, and what passes the model by."""
+
+    number: int
+    instance: Any
+    keys: Mapping[str, Any]
+
+
+def takes_raw_lines(form: Form) -> bool:
+    """Whether lines are the model's input as they are: it has one, and that is a string."""
+    match form:
+        case Columns(inputs=(column,)):
+            return column.dtype.kind == "O" and column.shape in ((), None)
+        case _:
+            return False
+
+
+def _parsed(record: bytes) -> Any:
+    try:
+        return orjson.loads(record)
+    except orjson.JSONDecodeError as error:
+        raise InvalidInputs(f"The record is not valid JSON: {error.msg}.") from error
+
+
+def _may_be_logged(record: bytes) -> bool:
+    return record.startswith(b'{"model":') and b'"raw_data":' in record
+
+
+def _logged(line: bytes) -> list[Any] | None:
+    """The instances of the request that a line of the request log holds; None if it is no such line."""
+    try:
+        value = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(value, dict) or value.keys() != _LOGGED or not isinstance(value["raw_data"], str):
+        return None
+    body = _parsed(value["raw_data"].encode())
+    if not isinstance(body, dict) or not isinstance(body.get("instances"), list):
+        raise InvalidInputs("The logged request has no instances.")
+    instances: list[Any] = body["instances"]
+    return instances
+
+
+def _about_one(error: InvalidInputs) -> InvalidInputs:
+    """The error of a conversion, without the number of an instance that was alone in it."""
+    return InvalidInputs(
+        error.detail.replace("Instance 0", "The instance").replace("instance 0", "the instance")
+    )

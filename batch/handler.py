@@ -1,0 +1,178 @@
+"""A runtime as Beam's ModelHandler: the same runtimes as online, loaded once per worker process."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import tempfile
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from apache_beam.ml.inference.base import ModelHandler, PredictionResult
+from apache_beam.utils.shared import Shared
+
+from batch import failures
+from batch.blocks import Bad, Batches, refused
+from batch.messages import ModelSource
+from serving.errors import InvalidOutputs, ModelError, ModelFailed
+from serving.runtimes import Runtime, Source, load
+from serving.runtimes.instances import Batch, count, take
+from serving.storage import Storage
+
+# Rows per call where nobody says. 64 is the contract's, for calls whose memory or time nobody knows. What is
+# known to treat rows one by one and to be fast loses more than half of its speed in calls of 64 (measured).
+_CONTRACT_ROWS, _FAST_ROWS = 64, 1024
+_FAST = frozenset({"SCIKIT_LEARN", "XGBOOST"})
+# Others run users' code, or steps that work in place: what a failed call was given may have been changed.
+_LEAVE_INSTANCES = frozenset({"TENSORFLOW", "XGBOOST"})
+
+# Runners may work on several bundles at a time in one process; a runtime is for one thread at a time.
+_TURN = threading.Lock()
+
+
+class Model:
+    """A model that every step of a worker process shares: loaded when it is first asked for.
+
+    `cache_dir` is "" for machines other than this one.
+    """
+
+    def __init__(self, source: ModelSource, cache_dir: str, cache_bytes: int) -> None:
+        self._source = source
+        self._cache_dir = cache_dir
+        self._cache_bytes = cache_bytes
+        self._shared = Shared()
+
+    def get(self) -> Runtime:
+        """The loaded model. Raises LoadFailed, UserCodeFailed, and what fetching its files raises."""
+        runtime: Runtime = self._shared.acquire(self._load)
+        return runtime
+
+    def _load(self) -> Runtime:
+        source = self._source
+        os.environ.update(source.environment)
+        folder = Path(source.model_dir) if source.model_dir else self._fetched()
+        return load(
+            Source(folder, source.framework, source.prediction_class, tuple(map(Path, source.packages)))
+        )
+
+    def _fetched(self) -> Path:
+        folder = Path(tempfile.mkdtemp(prefix="pilotlight-model-")) / "model"
+        if self._source.uri:
+            cache = Path(self._cache_dir or Path(tempfile.gettempdir(), "pilotlight-cache"))
+            Storage(cache, self._cache_bytes).fetch(self._source.uri, folder)
+        else:  # a custom routine without files
+            folder.mkdir()
+        return folder
+
+
+class RuntimeHandler(ModelHandler[Batches, PredictionResult, Runtime]):
+    """Predicts batches with a runtime, `rows` at a time (0: as many as are good for the model).
+
+    A record that the model fails on costs itself only: its call is repeated without it.
+    """
+
+    def __init__(self, model: Model, parameters: Mapping[str, Any], rows: int) -> None:
+        super().__init__()
+        self._model = model
+        self._parameters = dict(parameters)
+        self._rows = rows
+
+    def load_model(self) -> Runtime:
+        """The model of this worker process."""
+        with failures.carried():
+            return self._model.get()
+
+    def run_inference(
+        self, batch: Sequence[Batches], model: Runtime, inference_args: dict[str, Any] | None = None
+    ) -> Iterable[PredictionResult]:
+        """For each batch of instances, one of predictions."""
+        rows = self._rows or _good_rows(model)
+        for batches in batch:
+            yield PredictionResult(batches.block.index, self._predicted(batches, model, rows))
+
+    def batch_elements_kwargs(self) -> Mapping[str, Any]:
+        """Elements are blocks already; Beam is not to collect them."""
+        return {"min_batch_size": 1, "max_batch_size": 1}
+
+    def get_num_bytes(self, batch: Sequence[Batches]) -> int:
+        """The bytes of the records."""
+        return sum(len(batches.block.data) for batches in batch)
+
+    def get_metrics_namespace(self) -> str:
+        """What Beam's metrics of this step are called."""
+        return "pilotlight"
+
+    def _predicted(self, given: Batches, model: Runtime, rows: int) -> Batches:
+        attempt = _Attempt(model, self._parameters)
+        for part in given.parts:
+            for start in range(0, count(part), rows):
+                attempt.predict(take(part, slice(start, start + rows)))
+        if not attempt.failures:
+            return Batches(given.block, tuple(attempt.parts), given.rows, given.keys, given.bad)
+        return _without_failures(given, attempt)
+
+
+class _Attempt:
+    """Predicts batch by batch, and keeps the rows apart that the model fails on, by their number."""
+
+    def __init__(self, model: Runtime, parameters: Mapping[str, Any]) -> None:
+        self._model = model
+        self._parameters = parameters
+        self._row = 0
+        self.parts: list[Batch] = []
+        self.failures: dict[int, ModelError] = {}
+
+    def predict(self, instances: Batch) -> None:
+        """Predict what can be predicted: a batch that fails is cut in halves until one row is left."""
+        size = count(instances)
+        kept = b"" if self._model.framework in _LEAVE_INSTANCES else pickle.dumps(instances)
+        try:
+            self.parts.append(self._call(instances, size))
+        except ModelError as error:
+            if size == 1:
+                self.failures[self._row] = error
+                self._row += 1
+                return
+            instances = pickle.loads(kept) if kept else instances
+            self.predict(take(instances, slice(0, size // 2)))
+            self.predict(take(instances, slice(size // 2, size)))
+        else:
+            self._row += size
+
+    def _call(self, instances: Batch, size: int) -> Batch:
+        try:
+            with _TURN:
+                predictions = self._model.predict(instances, **self._parameters)
+        except MemoryError:
+            raise
+        except ModelError as error:
+            if isinstance(error.__cause__, MemoryError):
+                raise error.__cause__ from error
+            raise
+        except Exception as error:
+            raise ModelFailed(f"{type(error).__name__}: {error}") from error
+        if count(predictions) != size:
+            raise InvalidOutputs(
+                f"The model gave {count(predictions)} predictions for {size} instances; it must give as many."
+            )
+        return predictions
+
+
+def _without_failures(given: Batches, attempt: _Attempt) -> Batches:
+    lines = given.block.lines()
+    rows = range(len(lines)) if given.rows is None else given.rows
+    bad: list[Bad] = [refused(lines[rows[row]], error) for row, error in attempt.failures.items()]
+    good = [row for row in range(len(rows)) if row not in attempt.failures]
+    return Batches(
+        given.block,
+        tuple(attempt.parts),
+        rows=[rows[row] for row in good],
+        keys=None if given.keys is None else [given.keys[row] for row in good],
+        bad=tuple(sorted((*given.bad, *bad), key=lambda one: one.offset)),
+    )
+
+
+def _good_rows(model: Runtime) -> int:
+    return _FAST_ROWS if model.mergeable and model.framework in _FAST else _CONTRACT_ROWS

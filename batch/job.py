@@ -1,0 +1,234 @@
+"""One attempt at a job, from its request to its end: find, claim, plan, run, publish."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import msgspec
+import psutil
+
+from batch import inputs
+from batch.failures import JobFailed
+from batch.limits import ErrorLimit
+from batch.messages import EMBEDDED, Counts, Failed, ModelSource, Outcome, Phase, Report, Request
+from batch.output import Output
+from serving.errors import FailedPrecondition, InvalidArgument, ServingError, Unavailable
+from serving.storage import Files, Item
+
+if TYPE_CHECKING:
+    from batch.execution import Took
+    from batch.runners import Wish
+
+logger = logging.getLogger(__name__)
+
+Say = Callable[[Report], None]
+
+# How long, in seconds, an attempt waits for the end of the one before.
+_ALONE_WITHIN = 30.0
+_DATA_FORMATS = ("JSON", "TEXT", "TF_RECORD", "TF_RECORD_GZIP")
+_OUTPUT_FORMATS = ("JSON", "CSV")
+# So many of the distinct errors are named when a job fails for them.
+_NAMED = 3
+
+
+def run(request: Request, say: Say) -> None:
+    """Do what is asked; the last thing said is how it ended. What it raises another attempt may mend."""
+    output = Output(Files(), request)
+    with _alone(Path(request.scratch_dir)):
+        if request.clean:
+            output.clean()
+            say(Report(done=Outcome(0, 0, 0.0, 0.0)))
+            return
+        try:
+            say(Attempt(request, output, say).end())
+        except (ServingError, JobFailed) as error:
+            failed = error.failed if isinstance(error, JobFailed) else Failed(error.status, error.message)
+            if failed.status == Unavailable.status:
+                raise
+            _fail(failed, output, say)
+
+
+class Attempt:
+    """The straight line of an attempt."""
+
+    def __init__(self, request: Request, output: Output, say: Say) -> None:
+        self._request = request
+        self._files = Files()
+        self._output = output
+        self._say = say
+        self._counts = Counts()
+
+    def end(self) -> Report:
+        """Work, and return how it ended. Raises ServingError or JobFailed when there is nothing to keep."""
+        request = self._request
+        self._say(Report(phase=Phase.PREPARING))
+        limit = _checked(request)
+        # Before the input is looked for: of a job that is done it may be gone.
+        if (earlier := self._output.ended()) is not None:
+            return earlier
+        items = inputs.find(self._files, request.input_paths)
+        if (earlier := self._output.take()) is not None:
+            return earlier
+        workers = self._workers(items)
+        shards = inputs.plan(items, workers, request.data_format)
+        logger.info("%d files, %d shards, %d workers", len(items), len(shards), workers)
+        took = self._run(shards, sum(item.size for item in items), workers, limit)
+        return self._publish(len(shards), limit, took)
+
+    def _workers(self, items: Sequence[Item]) -> int:
+        request = self._request
+        if request.runner != EMBEDDED:
+            return request.max_workers
+        # Beam takes seconds to import; what can be refused has been refused by now.
+        from batch import runners  # noqa: PLC0415
+
+        return inputs.workers_for(items, min(request.max_workers, runners.cores()), request.data_format)
+
+    def _run(self, shards: Sequence[inputs.Shard], size: int, workers: int, limit: ErrorLimit) -> Took:
+        from batch import embedded, execution, remote, runners, staging  # noqa: PLC0415
+        from batch.handler import Model  # noqa: PLC0415
+        from batch.pipeline import Plan  # noqa: PLC0415
+
+        request = self._request
+        is_embedded = request.runner == EMBEDDED
+        elsewhere = None if is_embedded else runners.remote(_wish(request, self._output.attempt_folder))
+        is_here = elsewhere is None or elsewhere.here
+        meters = Path(request.scratch_dir, "meters")
+        shutil.rmtree(meters, ignore_errors=True)
+        plan = Plan(
+            shards=inputs.by_size(shards, request.data_format),
+            data_format=request.data_format,
+            output_format=request.output_format,
+            model=Model(
+                _reachable(request.model, here=is_here),
+                request.cache_dir if is_here else "",
+                request.cache_bytes,
+            ),
+            parameters={"signature_name": request.signature_name} if request.signature_name else {},
+            batch_size=request.batch_size,
+            keys=request.keys,
+            folder=self._output.attempt_folder,
+            meters=str(meters) if is_embedded else "",
+        )
+        wanted = execution.Run(limit, size, self._counted, self._abandon)
+        self._say(Report(phase=Phase.RUNNING))
+        if elsewhere is None:
+            return embedded.run(plan, workers, wanted)
+        packages = partial(staging.archives, request.model, Path(request.scratch_dir, "packages"))
+        return remote.run(plan, elsewhere, packages, wanted)
+
+    def _publish(self, count: int, limit: ErrorLimit, took: Took) -> Report:
+        from batch import writers  # noqa: PLC0415
+
+        self._say(Report(phase=Phase.PUBLISHING))
+        shards = writers.read_sealed(self._files, self._output.attempt_folder, count)
+        predictions, stats = writers.totals(shards)
+        errors = sum(stats.values())
+        if not predictions and not errors:
+            paths = ", ".join(self._request.input_paths)
+            raise InvalidArgument(f"There is nothing to predict: the files at {paths} hold blank lines only.")
+        if reason := limit.exceeded(predictions, errors, final=True):
+            message = f"{reason} {_most_frequent(stats)}"
+            raise JobFailed(Failed("FAILED_PRECONDITION", message, predictions, errors))
+        said = Report(done=Outcome(predictions, errors, took.seconds, took.worker_seconds))
+        if not predictions:
+            message = (
+                f"All {errors} records failed; prediction.errors-* in {self._request.output_path} names "
+                f"them. {_most_frequent(stats)}"
+            )
+            said = Report(failed=Failed("INVALID_ARGUMENT", message, 0, errors))
+        self._output.publish(shards, said)
+        return said
+
+    def _counted(self, counts: Counts) -> None:
+        if counts != self._counts:
+            self._say(Report(counts=counts))
+            self._counts = counts
+
+    def _abandon(self, failed: Failed) -> NoReturn:
+        """End the job although its workers are in the middle of a call that they cannot be asked to leave."""
+        for child in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+        _fail(failed, self._output, self._say)
+        os._exit(0)
+
+
+def _checked(request: Request) -> ErrorLimit:
+    """The limit of errors, once everything in the request is something this program knows."""
+    for name, value, known in (
+        ("dataFormat", request.data_format, _DATA_FORMATS),
+        ("outputDataFormat", request.output_format, _OUTPUT_FORMATS),
+    ):
+        if value not in known:
+            raise InvalidArgument(f"Unknown {name} {value!r}; known: {', '.join(known)}.")
+    if not request.model.model_dir and not request.model.uri and not request.model.prediction_class:
+        raise InvalidArgument("The job names no model.")
+    return ErrorLimit.parse(request.max_errors)
+
+
+def _wish(request: Request, folder: str) -> Wish:
+    from batch.runners import Wish  # noqa: PLC0415
+
+    places = (request.model.uri, *request.input_paths, request.output_path)
+    return Wish(
+        runner=request.runner,
+        arguments=request.pipeline_options,
+        job=request.job,
+        attempt=request.attempt,
+        region=request.region,
+        workers=request.max_workers,
+        folder=folder,
+        paths=tuple(filter(None, places)),
+    )
+
+
+def _reachable(model: ModelSource, *, here: bool) -> ModelSource:
+    """The model as workers find it: those on other machines know nothing of folders of this one."""
+    return msgspec.structs.replace(model, uri="") if here and model.model_dir else _without_folders(model)
+
+
+def _without_folders(model: ModelSource) -> ModelSource:
+    return msgspec.structs.replace(model, model_dir="", packages=())
+
+
+def _most_frequent(stats: Mapping[str, int]) -> str:
+    named = [f"{count} times: {text}" for text, count in list(stats.items())[:_NAMED]]
+    return "Most frequent: " + "; ".join(named) if named else ""
+
+
+def _fail(failed: Failed, output: Output, say: Say) -> None:
+    try:
+        output.clean()
+    except (ServingError, OSError) as error:
+        # Whatever cleaning meets, it must not hide why the job failed.
+        logger.warning("temporary files may be left: %s", error)
+    say(Report(failed=failed))
+
+
+@contextlib.contextmanager
+def _alone(scratch: Path) -> Iterator[None]:
+    """Hold the job's lock: whatever happened to the attempt before, it is over when this one begins."""
+    scratch.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + _ALONE_WITHIN
+    with (scratch / "lock").open("w") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise FailedPrecondition(
+                        f"Another attempt at this job is still at work ({scratch})."
+                    ) from None
+                time.sleep(0.1)
+        yield

@@ -1,0 +1,114 @@
+"""What a job's process is told, and what it says: JSON on its pipes. Imports nothing heavy.
+
+`python -m batch` gets one Request on stdin and writes one Report per line on stdout, the last with `done`
+or `failed`; logs go to stderr.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+EMBEDDED = "FnApiRunner"
+
+
+class Phase(StrEnum):
+    """What a job has just begun to do."""
+
+    PREPARING = "PREPARING"
+    RUNNING = "RUNNING"
+    PUBLISHING = "PUBLISHING"
+
+
+class ModelSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where the model comes from: `model_dir` is a local folder ready to load; without it `uri` is fetched.
+
+    `framework` is a key of `serving.runtimes.FRAMEWORKS` or "" to infer it. `packages` are local folders
+    with installed user packages, `package_uris` the archives they came from: workers on other machines
+    need those, and `uri`. `environment` is what the model's code is to find in the environment.
+    """
+
+    model_dir: str = ""
+    uri: str = ""
+    framework: str = ""
+    prediction_class: str = ""
+    packages: tuple[str, ...] = ()
+    package_uris: tuple[str, ...] = ()
+    environment: dict[str, str] = {}
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One attempt at a job. Field values are those of the API's PredictionInput, defaults filled in.
+
+    `uid` (letters, digits) tells this job from all others; attempts count from 1. `batch_size` 0: not said.
+    `max_errors` is "" (no limit), a number of records ("100") or a share of them ("0.1" or "10%").
+    `keys` names fields that pass the model by, `region` is for runners that have some. `pipeline_options`
+    are Beam's, as they are typed. `scratch_dir` is a local folder that is this job's alone. With `clean`, no
+    work is done: all traces of the job's attempts in the output folder go.
+    """
+
+    job: str
+    uid: str
+    attempt: int = 1
+    model: ModelSource
+    input_paths: tuple[str, ...]
+    output_path: str
+    data_format: str = "JSON"
+    output_format: str = "JSON"
+    batch_size: int = 0
+    max_workers: int = 10
+    signature_name: str = ""
+    keys: tuple[str, ...] = ()
+    max_errors: str = ""
+    region: str = ""
+    runner: str = EMBEDDED
+    pipeline_options: tuple[str, ...] = ()
+    scratch_dir: str
+    cache_dir: str
+    cache_bytes: int
+    clean: bool = False
+
+
+class Counts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How far a job is: records predicted and refused, input bytes (as stored) read of all, and workers."""
+
+    predictions: int = 0
+    errors: int = 0
+    bytes: int = 0
+    bytes_total: int = 0
+    workers: int = 0
+
+
+class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What came of a job: its final counts, and how long it took.
+
+    `seconds` are those from the first record read to the last result written, `worker_seconds` how long its
+    workers ran in all, their start included.
+    """
+
+    predictions: int
+    errors: int
+    seconds: float
+    worker_seconds: float
+
+
+class Failed(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why another attempt would not help: the name of the google.rpc code, and what to do.
+
+    The counts are those of the records seen.
+    """
+
+    status: str
+    message: str
+    predictions: int = 0
+    errors: int = 0
+
+
+class Report(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line of output; at most one of its fields is set. There is one each 10 seconds at least."""
+
+    phase: Phase | None = None
+    counts: Counts | None = None
+    done: Outcome | None = None
+    failed: Failed | None = None

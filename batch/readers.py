@@ -1,0 +1,214 @@
+"""Splits as blocks of records: lines, gzip lines, TFRecord files."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import BinaryIO
+
+import google_crc32c
+
+from batch.blocks import Block
+from batch.inputs import LINES, Shard, Split, is_compressed
+from serving.errors import InvalidArgument
+from serving.storage import Files
+
+BLOCK_BYTES = 1 << 20
+# No record of a prediction job is longer; without a bound, a file without line ends would fill the memory.
+MAX_RECORD = 256 << 20
+
+_BOM = b"\xef\xbb\xbf"
+_GZIP = b"\x1f\x8b"
+_LENGTH, _SUM = 8, 4
+
+
+def read(files: Files, shard: Shard, data_format: str) -> Iterator[Block]:
+    """The blocks of a shard, the last of them empty. Raises what `Files.open` raises, and InvalidArgument."""
+    index = 0
+    for split in shard.splits:
+        for block in _read_split(files, split, data_format):
+            yield replace(block, shard=shard.index, index=index)
+            index += 1
+    yield Block(shard.index, index, last=True)
+
+
+def _read_split(files: Files, split: Split, data_format: str) -> Iterator[Block]:
+    compressed = is_compressed(split.item, data_format)
+    start = split.start
+    if start and not compressed:
+        # From one byte before, so that a line that begins just here is told from one that goes on.
+        start -= 1
+    with files.open(split.item, start) as stored:
+        source = _Counted(stored)
+        if compressed:
+            content: BinaryIO = gzip.GzipFile(fileobj=source)  # type: ignore[assignment]
+        else:
+            content = source  # type: ignore[assignment]
+        read_format = _lines if data_format in LINES else _tf_records
+        taken = 0
+        begun = time.time()
+        try:
+            for block in read_format(content, split, split.item.uri):
+                yield replace(block, stored=source.count - taken, begun=begun)
+                taken, begun = source.count, time.time()
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise InvalidArgument(
+                f"{split.item.uri} is not a whole gzip file: {error}. Write it anew; a file that is not "
+                "compressed must not be called .gz, nor is its dataFormat TF_RECORD_GZIP."
+            ) from error
+
+
+class _Counted(io.RawIOBase):
+    """A file that counts the bytes read from it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.count = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int | None = -1) -> bytes:
+        data = self._file.read(-1 if size is None else size)
+        self.count += len(data)
+        return data
+
+
+# ---- lines
+
+
+def _lines(content: BinaryIO, split: Split, uri: str) -> Iterator[Block]:
+    """Blocks of whole lines that begin in the split's range."""
+    offset, rest = split.start, b""
+    if split.start:
+        skipped = _skip_line(content)
+        if skipped is None:
+            return
+        passed, rest = skipped
+        offset = split.start - 1 + passed
+    end = split.end
+    while end is None or offset < end:
+        data = content.read(BLOCK_BYTES)
+        if offset == 0 and not rest:
+            _check_start(data, uri)
+            if data.startswith(_BOM):
+                offset, data = len(_BOM), data[len(_BOM) :]
+                # The first line is the first split's, though its text may begin behind that.
+                end = None if end is None else max(end, offset + 1)
+        rest += data
+        if not data:
+            if rest:
+                yield _block(uri, offset, _within(rest, offset, end))
+            return
+        cut = rest.rfind(b"\n", len(rest) - len(data)) + 1
+        if not cut:
+            _check_length(len(rest), uri, offset)
+            continue
+        lines = _within(rest[:cut], offset, end)
+        yield _block(uri, offset, lines)
+        offset += len(lines)
+        rest = rest[cut:]
+
+
+def _skip_line(content: BinaryIO) -> tuple[int, bytes] | None:
+    """Go behind the next line end: how many bytes that is, and what was read beyond; None without one."""
+    passed = 0
+    while data := content.read(BLOCK_BYTES):
+        found = data.find(b"\n")
+        if found >= 0:
+            return passed + found + 1, data[found + 1 :]
+        passed += len(data)
+    return None
+
+
+def _within(lines: bytes, offset: int, end: int | None) -> bytes:
+    """Those of the lines that begin before the end."""
+    if end is None or offset + len(lines) <= end:
+        return lines
+    # The line that holds the last byte of the range is the last one.
+    stop = lines.find(b"\n", end - offset - 1)
+    return lines if stop < 0 else lines[: stop + 1]
+
+
+def _block(uri: str, offset: int, lines: bytes) -> Block:
+    return Block(0, 0, uri, offset, lines.removesuffix(b"\n"))
+
+
+def _check_start(data: bytes, uri: str) -> None:
+    if data.startswith(_GZIP):
+        raise InvalidArgument(f"{uri} is compressed with gzip; give it a name that ends in .gz.")
+
+
+def _check_length(length: int, uri: str, offset: int) -> None:
+    if length > MAX_RECORD:
+        raise InvalidArgument(
+            f"The record at byte {offset} of {uri} is longer than {MAX_RECORD} bytes. Is it a file of lines?"
+        )
+
+
+# ---- TFRecord: length, its checksum, data, its checksum
+
+
+def _tf_records(content: BinaryIO, _: Split, uri: str) -> Iterator[Block]:
+    """Blocks of records. Format: tensorflow/core/lib/io/record_writer.h."""
+    records: list[tuple[int, bytes]] = []
+    size = offset = 0
+    while (record := _tf_record(content, uri, offset)) is not None:
+        records.append((offset, record))
+        offset += _LENGTH + _SUM + len(record) + _SUM
+        size += len(record)
+        if size >= BLOCK_BYTES:
+            yield _record_block(uri, records)
+            records, size = [], 0
+    if records:
+        yield _record_block(uri, records)
+
+
+def _record_block(uri: str, records: list[tuple[int, bytes]]) -> Block:
+    return Block(0, 0, uri, records[0][0], records=tuple(records))
+
+
+def _tf_record(content: BinaryIO, uri: str, offset: int) -> bytes | None:
+    """The next record, None at the end of the file."""
+    take = _taker(content, uri, offset)
+    head = content.read(_LENGTH)
+    if not head:
+        return None
+    if len(head) < _LENGTH:
+        raise _damaged(uri, offset, "it ends in the middle of a record")
+    _check_sum(head, take(_SUM), uri, offset)
+    length = int.from_bytes(head, "little")
+    _check_length(length, uri, offset)
+    record = take(length)
+    _check_sum(record, take(_SUM), uri, offset)
+    return record
+
+
+def _taker(content: BinaryIO, uri: str, offset: int) -> Callable[[int], bytes]:
+    def take(size: int) -> bytes:
+        data = content.read(size)
+        while len(data) < size and (more := content.read(size - len(data))):
+            data += more
+        if len(data) < size:
+            raise _damaged(uri, offset, "it ends in the middle of a record")
+        return data
+
+    return take
+
+
+def _check_sum(data: bytes, stored: bytes, uri: str, offset: int) -> None:
+    found = google_crc32c.value(data)
+    masked = (((found >> 15) | (found << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+    if masked != int.from_bytes(stored, "little"):
+        raise _damaged(uri, offset, "a checksum does not match")
+
+
+def _damaged(uri: str, offset: int, why: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"{uri} is no TFRecord file, or a damaged one: {why} (the record at byte {offset}). Check the "
+        "dataFormat: TF_RECORD_GZIP is for compressed ones."
+    )

@@ -1,0 +1,17 @@
+"""A worker process of the embedded runner: Beam's own, with a sign of life from its start on.
+
+`python -m batch.worker METERS`; see `batch.meter`.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from batch.meter import Meter
+
+if __name__ == "__main__":
+    Meter(sys.argv[1]).start()
+    # It takes seconds to import, in which a worker may fall silent too.
+    from apache_beam.runners.worker import sdk_worker_main
+
+    sdk_worker_main.main(sys.argv)

@@ -1,0 +1,52 @@
+"""Errors on their way through Beam."""
+
+from __future__ import annotations
+
+import pytest
+
+from batch.failures import JobFailed, StepFailed, arrived, carried
+from batch.messages import Failed
+from serving.errors import InvalidArgument, InvalidOutputs, ServingError, Unavailable
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        InvalidArgument("No."),
+        Unavailable("Later: pilotlight-failure:abc: and\nmore 'quotes' \\ ä€😀"),
+        InvalidOutputs("x" * 100_000),
+    ],
+)
+def test_an_error_arrives_as_it_was(error: ServingError) -> None:
+    """Its code and its message, out of whatever text Beam puts around it, once or more often."""
+    with pytest.raises(StepFailed) as caught, carried():
+        raise error
+    text = f"{caught.value}"
+    beam = f"Traceback …\n  batch.failures.StepFailed: {text} [while running 'Read']\n\n{text}!"
+
+    assert arrived(beam) == Failed(error.status, error.message)
+    assert error.message in text
+    assert caught.value.__cause__ is error
+
+
+def test_a_message_may_look_like_a_failure() -> None:
+    """A message (it may quote a record) that holds what looks like a carried error is no other error."""
+    message = "Odd: pilotlight-failure:abc: and pilotlight-failure:e30=:"
+    with pytest.raises(StepFailed) as caught, carried():
+        raise InvalidArgument(message)
+
+    assert arrived(f"{message}\n{caught.value}\n") == Failed("INVALID_ARGUMENT", message)
+
+
+def test_other_errors_are_not_touched() -> None:
+    """What is no error of ours goes as it came, and nothing arrives."""
+    with pytest.raises(KeyError) as caught, carried():
+        raise KeyError("x")
+
+    assert arrived(str(caught.value)) is None
+    assert arrived("") is None
+
+
+def test_a_failed_job_says_why() -> None:
+    """Its text is the message."""
+    assert str(JobFailed(Failed("INTERNAL", "Why."))) == "Why."

@@ -1,0 +1,365 @@
+"""Runtimes as Beam's model handler."""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import joblib
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from batch.blocks import Batches, Block
+from batch.decode import Instances
+from batch.failures import StepFailed, arrived
+from batch.handler import Model, RuntimeHandler
+from batch.messages import ModelSource
+from serving.errors import InvalidInputs, ModelFailed
+from serving.runtimes import Form, Rows, Runtime, Source, load
+from serving.runtimes.codec import Decoder, encode, encode_lines
+from serving.runtimes.instances import Batch, count
+from tests.batch.models import BUILDERS, LABELS, X, build_xgboost
+
+NOWHERE = Model(ModelSource(), "", 0)
+
+ROUTINE = '''
+    class Routine:
+        """Fails for all of a batch when one instance is negative; changes what it is given."""
+
+        @classmethod
+        def from_path(cls, model_dir):
+            return cls()
+
+        def predict(self, instances, **kwargs):
+            for instance in instances:
+                instance["x"] *= 2
+            if any(instance["x"] < 0 for instance in instances):
+                instances.clear()
+                raise ValueError("negative")
+            return [instance["x"] for instance in instances]
+'''
+
+
+class Fake:
+    """A runtime that answers each batch by `answer`, and notes how many rows it was given."""
+
+    framework = "CUSTOM"
+    mergeable = False
+    exact = True
+    warnings: tuple[str, ...] = ()
+
+    def __init__(self, answer: Callable[[list[Any]], Any] = list) -> None:
+        self._answer = answer
+        self.calls: list[int] = []
+        self.parameters: list[dict[str, Any]] = []
+
+    def form(self, _: Mapping[str, Any]) -> Form:
+        return Rows()
+
+    def predict(self, instances: Any, /, **parameters: Any) -> Batch:
+        self.calls.append(len(instances))
+        self.parameters.append(parameters)
+        answer: Batch = self._answer(instances)
+        return answer
+
+    def samples(self, _: int) -> None:
+        return None
+
+    def warmup_requests(self) -> Iterable[tuple[Batch, dict[str, Any]]]:
+        return ()
+
+
+def block(*rows: Any) -> Block:
+    return Block(0, 5, "/in/file", 0, b"\n".join(json.dumps(row).encode() for row in rows))
+
+
+def predicted(
+    given: Batches | Block, runtime: Runtime, *, rows: int = 0, parameters: Mapping[str, Any] | None = None
+) -> Batches:
+    """What the handler makes of a block."""
+    parameters = parameters or {}
+    if isinstance(given, Block):
+        given = Instances(runtime.form(parameters)).decode(given)
+    (result,) = RuntimeHandler(NOWHERE, parameters, rows).run_inference([given], runtime)
+    assert result.example == given.block.index
+    return cast(Batches, result.inference)
+
+
+def texts(batches: Batches) -> list[bytes]:
+    return b"".join(encode_lines(part) for part in batches.parts).splitlines()
+
+
+def lines_of(found: Batches) -> list[int]:
+    return list(range(len(found.block.lines())) if found.rows is None else found.rows)
+
+
+# ---- how many rows a call has
+
+
+@pytest.mark.parametrize(
+    ("asked", "framework", "mergeable", "calls"),
+    [
+        (0, "CUSTOM", False, [64] * 15 + [40]),
+        (0, "TENSORFLOW", True, [64] * 15 + [40]),
+        (0, "SCIKIT_LEARN", True, [1000]),
+        (0, "SCIKIT_LEARN", False, [64] * 15 + [40]),
+        (0, "XGBOOST", True, [1000]),
+        (300, "XGBOOST", True, [300, 300, 300, 100]),
+        (5000, "CUSTOM", False, [1000]),
+        (1, "CUSTOM", False, [1] * 1000),
+    ],
+)
+def test_rows_of_a_call(asked: int, framework: str, mergeable: bool, calls: list[int]) -> None:
+    """As many as asked for; else 64, or 1024 where the model is known to be fast and to mix no rows."""
+    runtime = Fake()
+    runtime.framework, runtime.mergeable = framework, mergeable
+    found = predicted(block(*range(1000)), runtime, rows=asked)
+
+    assert runtime.calls == calls
+    assert [row for part in found.parts for row in part] == list(range(1000))
+
+
+def test_parameters_reach_the_model() -> None:
+    """The signature's name, for one."""
+    runtime = Fake()
+    predicted(block(1, 2), runtime, parameters={"signature_name": "s"})
+
+    assert runtime.parameters == [{"signature_name": "s"}]
+
+
+def test_a_block_without_records() -> None:
+    """The end of a shard passes, and the model is not called."""
+    runtime = Fake()
+    found = predicted(Block(0, 9, last=True), runtime)
+
+    assert (found.block.last, found.parts, found.bad, runtime.calls) == (True, (), (), [])
+
+
+# ---- rows that fail
+
+
+def fails_on(wrong: set[int]) -> Callable[[list[Any]], list[Any]]:
+    def answer(instances: list[Any]) -> list[Any]:
+        if found := wrong & set(instances):
+            raise ValueError(f"wrong: {min(found)}")
+        return [10 * instance for instance in instances]
+
+    return answer
+
+
+@given(st.sets(st.integers(0, 59)), st.integers(1, 70))
+def test_exactly_the_failing_rows_are_bad(wrong: set[int], rows: int) -> None:
+    """Whatever rows a model fails on, all others get their predictions; each error says its row's reason."""
+    found = predicted(block(*range(60)), Fake(fails_on(wrong)), rows=rows)
+
+    good = [number for number in range(60) if number not in wrong]
+    assert [value for part in found.parts for value in part] == [10 * number for number in good]
+    assert lines_of(found) == good
+    assert [one.snippet for one in found.bad] == [str(number) for number in sorted(wrong)]
+    assert [one.reason for one in found.bad] == [
+        f"Failed to run the provided model: ValueError: wrong: {number} (Error code: 2)"
+        for number in sorted(wrong)
+    ]
+
+
+def test_failing_rows_beside_malformed_ones() -> None:
+    """Both are bad, in the order of their places; keys stay with their rows."""
+    lines = [b'{"id": "a", "instance": 1}', b"oops", b'{"id": "b", "instance": 2}', b"{}", b""]
+    lines += [b'{"id": "c", "instance": 3}']
+    decoded = Instances(Rows(), ["id"]).decode(Block(0, 0, "/f", 0, b"\n".join(lines)))
+    found = predicted(decoded, Fake(fails_on({2})))
+
+    assert [value for part in found.parts for value in part] == [10, 30]
+    assert found.keys == [{"id": "a"}, {"id": "c"}]
+    assert lines_of(found) == [0, 5]
+    assert [one.snippet for one in found.bad] == ["oops", lines[2].decode(), "{}"]
+
+
+def test_a_failing_row_costs_few_calls() -> None:
+    """One bad row of 64 is found by halving."""
+    runtime = Fake(fails_on({17}))
+    predicted(block(*range(64)), runtime)
+
+    assert len(runtime.calls) == 13
+
+
+@pytest.mark.parametrize("times", [0, 2, 5])
+def test_too_few_or_too_many_predictions(times: int) -> None:
+    """A row that a model gives another number of predictions for has none; the rows beside it have theirs."""
+
+    def answer(instances: list[Any]) -> list[Any]:
+        return [one for instance in instances for one in [instance] * (times if instance == "x" else 1)]
+
+    found = predicted(block("a", "x", "b"), Fake(answer))
+
+    assert [value for part in found.parts for value in part] == ["a", "b"]
+    assert lines_of(found) == [0, 2]
+    assert f"gave {times} predictions for 1 instances" in found.bad[0].reason
+
+
+def test_errors_of_the_runtime_keep_their_words() -> None:
+    """What the runtime says of an instance is the reason."""
+
+    def answer(_: list[Any]) -> list[Any]:
+        raise InvalidInputs("No such word.")
+
+    found = predicted(block("a"), Fake(answer))
+
+    assert found.bad[0].reason == "Invalid inputs: No such word. (Error code: 1)"
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_memory_that_is_short_is_no_bad_record(wrapped: bool) -> None:
+    """MemoryError is passed on, out of the runtime's own error too: the rows are not at fault."""
+
+    def answer(_: list[Any]) -> list[Any]:
+        if wrapped:
+            raise ModelFailed("Exception during custom prediction: MemoryError") from MemoryError()
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        predicted(block("a", "b"), Fake(answer))
+
+
+# ---- real models
+
+
+@pytest.fixture
+def routine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterable[ModelSource]:
+    """The routine above, in a package folder."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "packages").mkdir()
+    (tmp_path / "packages" / "batch_routine.py").write_text(textwrap.dedent(ROUTINE))
+    yield ModelSource(
+        prediction_class="batch_routine.Routine", packages=(str(tmp_path / "packages"),), framework="CUSTOM"
+    )
+    sys.modules.pop("batch_routine", None)
+
+
+def test_a_routine_that_fails_for_the_whole_batch(routine: ModelSource) -> None:
+    """Only the row at fault is bad, and what the routine did to the others before does not count twice."""
+    handler = RuntimeHandler(Model(routine, "", 0), {}, 0)
+    runtime = handler.load_model()
+    rows = [{"x": number} for number in (1, 2, -3, 4, 5, 6)]
+    found = predicted(block(*rows), runtime)
+
+    assert [value for part in found.parts for value in part] == [2, 4, 8, 10, 12]
+    assert [one.snippet for one in found.bad] == ['{"x": -3}']
+
+
+def test_a_pipeline_that_works_in_place(tmp_path: Path) -> None:
+    """A failing row does not have the rows beside it scaled twice."""
+    scaler = StandardScaler(copy=False)
+    pipeline = make_pipeline(scaler, RandomForestClassifier(5, random_state=0)).fit(X.copy(), LABELS)
+    joblib.dump(pipeline, tmp_path / "model.joblib")
+    rows = X[:20].tolist()
+    expected = pipeline.predict(np.array(rows)).tolist()
+    rows.insert(7, [1e300, 0, 0, 0])  # beyond the float32 of trees, which only the last step says
+    runtime = load(Source(tmp_path))
+
+    found = predicted(block(*rows), runtime)
+
+    assert [one.offset for one in found.bad] == [block(*rows).lines()[7][0]]
+    assert [value for part in found.parts for value in np.asarray(part).tolist()] == expected
+
+
+@pytest.mark.parametrize("kind", ["xgboost", "sklearn", "tensorflow"])
+def test_predictions_are_those_of_the_online_path(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """The same rows give the same JSON in one online request and in the calls of a batch job."""
+    tf = request.getfixturevalue("tf") if kind == "tensorflow" else None
+    BUILDERS[kind](tmp_path, tf)
+    handler = RuntimeHandler(Model(ModelSource(model_dir=str(tmp_path)), "", 0), {}, 50)
+    runtime = handler.load_model()
+    rows = X[:170].tolist()
+    batch, _ = Decoder().decode(json.dumps({"instances": rows}).encode(), runtime.form)
+    online = json.loads(encode(runtime.predict(batch)))["predictions"]
+
+    found = predicted(block(*rows), runtime, rows=50)
+
+    assert [count(part) for part in found.parts] == [50, 50, 50, 20]
+    got = [json.loads(text) for text in texts(found)]
+    if runtime.exact:
+        assert got == online
+    else:
+        for one, other in zip(got, online, strict=True):
+            np.testing.assert_array_max_ulp(np.float32(one["y"]), np.float32(other["y"]), 4)
+            assert one["name"] == other["name"]
+
+
+def test_a_routine_is_given_what_it_is_given_online(routine: ModelSource) -> None:
+    """Plain values, and its answers come back in their order."""
+    runtime = RuntimeHandler(Model(routine, "", 0), {}, 0).load_model()
+    rows = [{"x": number} for number in range(200)]
+    found = predicted(block(*rows), runtime)
+
+    assert [value for part in found.parts for value in part] == [2 * number for number in range(200)]
+
+
+# ---- loading
+
+
+def test_a_model_is_loaded_once() -> None:
+    """Every step of a process gets the same one."""
+
+    class Counted(Model):
+        loads = 0
+
+        def _load(self) -> Runtime:
+            Counted.loads += 1
+            return Fake()
+
+    model = Counted(ModelSource(), "", 0)
+    handler = RuntimeHandler(model, {}, 0)
+
+    assert handler.load_model() is model.get() is handler.load_model()
+    assert Counted.loads == 1
+
+
+def test_a_model_that_cannot_be_loaded(tmp_path: Path) -> None:
+    """Beam is given an error that carries ours, with what to do."""
+    (tmp_path / "model.joblib").write_bytes(b"no pickle")
+    handler = RuntimeHandler(Model(ModelSource(model_dir=str(tmp_path)), "", 0), {}, 0)
+
+    with pytest.raises(StepFailed) as caught:
+        handler.load_model()
+
+    failed = arrived(str(caught.value))
+    assert failed is not None
+    assert failed.status == "INVALID_ARGUMENT"
+    assert failed.message.startswith("Failed to load model: ")
+
+
+def test_a_model_is_fetched_where_there_is_no_folder(tmp_path: Path) -> None:
+    """By its URI."""
+    (tmp_path / "model").mkdir()
+    build_xgboost(tmp_path / "model", None)
+    source = ModelSource(uri=str(tmp_path / "model"))
+    runtime = Model(source, str(tmp_path / "cache"), 1 << 30).get()
+
+    assert runtime.framework == "XGBOOST"
+
+
+def test_the_environment_of_a_model(routine: ModelSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What its code is to find there is there before it is loaded."""
+    monkeypatch.setenv("BATCH_TEST", "")
+    source = ModelSource(
+        prediction_class=routine.prediction_class,
+        packages=routine.packages,
+        environment={"BATCH_TEST": "here"},
+    )
+    Model(source, "", 0).get()
+
+    import os
+
+    assert os.environ["BATCH_TEST"] == "here"

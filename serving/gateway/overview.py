@@ -1,0 +1,197 @@
+"""What there is at this moment, in copies that no later change touches: versions, nodes, pilots, memory."""
+
+from __future__ import annotations
+
+import enum
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from autoscaler import machine
+from autoscaler.activator import Activator
+from autoscaler.loop import Autoscaler
+from autoscaler.pools import Memory, NodeState
+from autoscaler.pools.local import LocalPool
+from autoscaler.pools.pilots import PilotStatus
+from autoscaler.tracking import Tracked
+from serving.gateway.records import State, VersionRecord
+from serving.names import VersionName
+
+FORKED, COLD = "forked", "cold"
+
+
+class Condition(enum.StrEnum):
+    """How a version is: has a ready node, has none and needs none, waits for one, or waits in vain."""
+
+    AWAKE = "awake"
+    ASLEEP = "asleep"
+    WAKING = "waking"
+    FAILING = "failing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeView:
+    """A node; `age` is in seconds since it was asked for, `in_flight` the requests inside."""
+
+    id: str
+    pid: int | None
+    state: NodeState
+    forked: bool
+    age: float
+    in_flight: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionView:
+    """A version that is scaled. All times are in seconds.
+
+    `idle_seconds` is how long nothing has happened, `node_seconds` how long its nodes have lived, together,
+    and `idle_node_seconds` how much of that they were ready with nothing to do. `request_seconds` is how
+    long its requests have waited and run, together. `start_seconds` is what a node takes to start, by how:
+    what was never measured is missing. `wakeups` are counted by how they ended. `exact` is that of Deployed.
+    """
+
+    name: VersionName
+    uid: str
+    exact: bool
+    condition: Condition
+    desired: int
+    running: int
+    queued: int
+    idle_seconds: float
+    node_seconds: float
+    idle_node_seconds: float
+    request_seconds: float
+    start_seconds: Mapping[str, float]
+    wakeups: Mapping[str, int]
+    reason: str
+    nodes: tuple[NodeView, ...]
+
+    def count(self, state: NodeState) -> int:
+        """How many nodes are in a state."""
+        return sum(node.state is state for node in self.nodes)
+
+
+class Overview:
+    """Looks at the parts that know. `read` tells the catalog's state; `clock` is the autoscaler's.
+
+    All methods are called on the event loop and take microseconds per version.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], State],
+        activator: Activator,
+        autoscaler: Autoscaler,
+        pool: LocalPool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._read = read
+        self._activator = activator
+        self._autoscaler = autoscaler
+        self._pool = pool
+        self._clock = clock
+
+    @property
+    def state(self) -> State:
+        """The catalog's."""
+        return self._read()
+
+    @property
+    def now(self) -> float:
+        """The time on the autoscaler's clock."""
+        return self._clock()
+
+    def tracked(self, record: VersionRecord) -> Tracked | None:
+        """What the autoscaler keeps of a version; None if it is not scaled."""
+        return self._autoscaler.versions.get(record.uid)
+
+    def versions(self) -> list[VersionView]:
+        """All that are scaled, by name."""
+        records = sorted(self.state.versions.values(), key=lambda record: record.name)
+        views = (self.version(record) for record in records)
+        return [view for view in views if view is not None]
+
+    def version(self, record: VersionRecord) -> VersionView | None:
+        """One version; None if it is not scaled: it cannot be served, or not yet."""
+        tracked = self.tracked(record)
+        if tracked is None:
+            return None
+        now = self._clock()
+        nodes = self._pool.nodes(record.uid)
+        queued = self._activator.waiting(record.uid)
+        condition = _condition(tracked, {node.state for node in nodes}, queued)
+        starts = {FORKED: tracked.start_seconds(forked=True), COLD: tracked.start_seconds(forked=False)}
+        return VersionView(
+            name=record.name,
+            uid=record.uid,
+            exact=record.deployed is not None and record.deployed.exact,
+            condition=condition,
+            desired=tracked.desired,
+            running=max(0, tracked.meter.level - queued),
+            queued=queued,
+            idle_seconds=0.0 if tracked.meter.level else max(0.0, now - tracked.idle_since(nodes)),
+            node_seconds=tracked.node_seconds(nodes, now),
+            idle_node_seconds=tracked.idle_seconds,
+            request_seconds=tracked.meter.integral_at(now),
+            start_seconds={how: seconds for how, seconds in starts.items() if seconds is not None},
+            wakeups=dict(tracked.wakeups),
+            reason=tracked.failures.reason if condition is Condition.FAILING else tracked.reason,
+            nodes=tuple(
+                NodeView(
+                    id=node.id,
+                    pid=node.pid,
+                    state=node.state,
+                    forked=node.forked,
+                    age=now - node.asked_at,
+                    in_flight=node.in_flight,
+                )
+                for node in nodes
+            ),
+        )
+
+    def pilots(self) -> Sequence[PilotStatus]:
+        """All that are to be lit, by key."""
+        return self._pool.pilots()
+
+
+def _condition(tracked: Tracked, states: set[NodeState], queued: int) -> Condition:
+    if NodeState.READY in states:
+        return Condition.AWAKE
+    if tracked.failures.final:
+        return Condition.FAILING
+    if NodeState.STARTING in states or queued:
+        return Condition.WAKING
+    return Condition.ASLEEP
+
+
+# ---- memory: to be called in a thread, for it takes milliseconds per big process
+
+
+def memory_of(pids: Iterable[int | None]) -> Memory | None:
+    """What processes take together; None if nothing is known of any of them, because they are gone."""
+    found = [memory for pid in pids if pid is not None and (memory := _memory(pid)) is not None]
+    if not found:
+        return None
+    return Memory(
+        private=sum(memory.private for memory in found),
+        proportional=sum(memory.proportional for memory in found),
+    )
+
+
+def memory_of_pilot(pilot: PilotStatus) -> Memory | None:
+    """What a pilot takes together with the fork of it that waits to become a node."""
+    return memory_of((pilot.pid, pilot.spare))
+
+
+def memory_of_gateway() -> Memory | None:
+    """What this process takes."""
+    return memory_of((os.getpid(),))
+
+
+def _memory(pid: int) -> Memory | None:
+    try:
+        return machine.memory(pid)
+    except ProcessLookupError:
+        return None

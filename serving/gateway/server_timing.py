@@ -1,0 +1,43 @@
+"""What an answer says of a request that had to wait for a node: a `Server-Timing` header."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from autoscaler.activator import Lease
+from autoscaler.pools import Node
+
+_NAME = b"server-timing"
+Headers = Sequence[tuple[bytes, bytes]]
+
+
+def with_server_timing(lease: Lease, headers: Headers) -> Headers:
+    """The node's headers, with the phases of the wait before what the node says of the rest.
+
+    `start`, `load` and `warm` count only as far as this request waited for them; `queue` is the rest of
+    its wait. Times are in milliseconds.
+    """
+    paid = ", ".join(f"{name};dur={seconds * 1000:.1f}" for name, seconds in _paid(lease))
+    own = [value for name, value in headers if name == _NAME]
+    others = [header for header in headers if header[0] != _NAME]
+    return [*others, (_NAME, b", ".join([paid.encode(), *own]))]
+
+
+def _paid(lease: Lease) -> Iterator[tuple[str, float]]:
+    granted = lease.granted
+    arrived = granted if lease.arrived is None else lease.arrived
+    waited = {
+        name: max(0.0, min(end, granted) - max(begin, arrived)) for name, begin, end in _phases(lease.node)
+    }
+    yield "queue", max(0.0, granted - arrived - sum(waited.values()))
+    yield from waited.items()
+
+
+def _phases(node: Node) -> Iterator[tuple[str, float, float]]:
+    """When a node started, loaded and warmed: name, begin, end."""
+    ready = node.asked_at if node.ready_at is None else node.ready_at
+    loaded = ready - node.report.get("warm_seconds", 0.0)
+    began = loaded - node.report.get("load_seconds", 0.0)
+    yield "start", node.asked_at, began
+    yield "load", began, loaded
+    yield "warm", loaded, ready

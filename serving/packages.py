@@ -43,6 +43,11 @@ _OPTIONS = (
     "--retries=1", "--timeout=10",
 )  # fmt: skip
 _MOST_LINES = 6
+_IMPORTS_TENSORFLOW = re.compile(
+    rb"^[ \t]*(?:from[ \t]+|import[ \t]+(?:[\w.]+(?:[ \t]+as[ \t]+\w+)?[ \t]*,[ \t]*)*)"
+    rb"(?:tensorflow\w*|(?:tf_)?keras)\b",
+    re.MULTILINE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +88,12 @@ def search_path(target: Path) -> tuple[Path, ...]:
     AI Platform's own example of a custom routine lists its modules as `scripts`, and those land in `bin`.
     """
     return tuple(folder for folder in (target, target / "bin") if folder.is_dir())
+
+
+def imports_tensorflow(target: Path) -> bool:
+    """Whether a module below the folder has a line that imports TensorFlow, or Keras, which needs it."""
+    modules = (file for file in target.rglob("*.py") if file.is_file())
+    return any(_IMPORTS_TENSORFLOW.search(file.read_bytes()) for file in modules)
 
 
 # ---- pip ----

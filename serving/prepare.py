@@ -23,6 +23,8 @@ from serving.storage import Fetched, Storage
 
 logger = logging.getLogger(__name__)
 
+_SAVED_MODEL = ("saved_model.pb", "saved_model.pbtxt")
+
 
 class Phase(StrEnum):
     """What a preparation has just begun to do."""
@@ -48,6 +50,8 @@ class Prepared(msgspec.Struct, frozen=True):
     """Where things are: the model's folder, and the folders to find the user's modules in, in this order.
 
     `files` and `bytes` count the model's files; `digest` names their cache entry ("" without a model).
+    `tensorflow` says whether it takes TensorFlow to serve it, as far as its files tell: the model is a
+    SavedModel, or a module of the packages imports TensorFlow.
     """
 
     model_dir: str
@@ -56,6 +60,7 @@ class Prepared(msgspec.Struct, frozen=True):
     bytes: int
     digest: str
     warnings: tuple[str, ...]
+    tensorflow: bool
 
 
 class Failed(msgspec.Struct, frozen=True):
@@ -91,6 +96,7 @@ def prepare(request: Request, on_phase: Callable[[Phase], None]) -> Prepared:
         model.mkdir()
         fetched = Fetched(0, 0, "")
 
+    tensorflow = any((model / name).is_file() for name in _SAVED_MODEL)
     folders: tuple[Path, ...] = ()
     warnings: tuple[str, ...] = ()
     if request.package_uris:
@@ -99,6 +105,7 @@ def prepare(request: Request, on_phase: Callable[[Phase], None]) -> Prepared:
             archives = [storage.fetch_file(uri, Path(folder)) for uri in request.package_uris]
             on_phase(Phase.INSTALLING)
             warnings = packages.install(archives, target).warnings
+        tensorflow = tensorflow or packages.imports_tensorflow(target)
         folders = packages.search_path(target)
     return Prepared(
         model_dir=str(model),
@@ -107,6 +114,7 @@ def prepare(request: Request, on_phase: Callable[[Phase], None]) -> Prepared:
         bytes=fetched.bytes,
         digest=fetched.digest,
         warnings=warnings,
+        tensorflow=tensorflow,
     )
 
 

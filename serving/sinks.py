@@ -14,7 +14,6 @@ import logging
 import queue
 import signal
 import sys
-import tempfile
 import threading
 import time
 import uuid
@@ -24,7 +23,7 @@ from typing import Protocol
 import orjson
 
 from serving.errors import ServingError
-from serving.storage import Storage
+from serving.storage import Files
 
 logger = logging.getLogger(__name__)
 
@@ -68,20 +67,20 @@ class BucketSink:
     seconds = _BUCKET_SECONDS
     size = _BUCKET_BYTES
 
-    def __init__(self, prefix: str, storage: Storage) -> None:
+    def __init__(self, prefix: str, files: Files) -> None:
         self._prefix = prefix.rstrip("/")
-        self._storage = storage
+        self._files = files
 
     def write(self, lines: list[bytes]) -> None:
         """Create one object."""
         name = f"{_now():%Y-%m-%d/%H%M%S}-{uuid.uuid4().hex[:8]}.jsonl"
-        self._storage.write(f"{self._prefix}/{name}", b"".join(lines))
+        self._files.write(f"{self._prefix}/{name}", b"".join(lines))
 
 
 def make_sink(address: str) -> Sink:
     """The sink an address names."""
     if address.startswith("gs://"):
-        return BucketSink(address, Storage(Path(tempfile.gettempdir()), 0))
+        return BucketSink(address, Files())
     return FolderSink(Path(address))
 
 

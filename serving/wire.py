@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+import math
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence, Set
 from typing import Any
 
 import orjson
@@ -15,6 +16,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers = Sequence[tuple[bytes, bytes]]
 
 JSON = (b"content-type", b"application/json; charset=utf-8")
+_NONE: Mapping[bytes, bytes] = {}
 
 
 async def read_body(receive: Receive, limit: int) -> bytes:
@@ -76,7 +78,7 @@ def error_headers(error: ServingError) -> Headers:
         return ((b"allow", error.allow.encode()),)
     if error.retry_after is None:
         return ()
-    return ((b"retry-after", b"%d" % max(1, round(error.retry_after))),)
+    return ((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after))),)
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:
@@ -85,3 +87,14 @@ def header(scope: Scope, name: bytes) -> bytes | None:
         if key == name:
             return bytes(value)
     return None
+
+
+def headers(scope: Scope, names: Set[bytes]) -> Mapping[bytes, bytes]:
+    """Those of the request's headers that are among `names`, in one pass; names are lower case."""
+    found: dict[bytes, bytes] | None = None
+    for name, value in scope["headers"]:
+        if name in names:
+            if found is None:  # most requests have none of them
+                found = {}
+            found[name] = value
+    return _NONE if found is None else found

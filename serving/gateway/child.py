@@ -2,27 +2,21 @@
 
 `python -m serving.gateway.child FD MODULE`, in a session of its own: FD is the reading end of a pipe whose
 only writing end the server holds. Without it, pip would go on installing into a folder that the next server
-prepares anew.
+prepares anew, and a job would go on beside the next server's attempt at it.
 """
 
 from __future__ import annotations
 
-import os
 import runpy
-import signal
 import sys
-import threading
+
+from autoscaler import linux
 
 
 def main(lifeline: int, module: str) -> None:
     """Run the module as `python -m MODULE` would."""
-    threading.Thread(target=_watch, args=(lifeline,), name="lifeline", daemon=True).start()
+    linux.die_with_lifeline(lifeline)
     runpy.run_module(module, run_name="__main__", alter_sys=True)
-
-
-def _watch(lifeline: int) -> None:
-    os.read(lifeline, 1)
-    os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
 if __name__ == "__main__":

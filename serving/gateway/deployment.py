@@ -9,15 +9,20 @@ import json
 import os
 import shutil
 import sys
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from autoscaler import machine
 from autoscaler.activator import Activator
-from autoscaler.errors import RetiredError, StartFailedError
-from autoscaler.pools import Node, NodePool, NodeSpec
+from autoscaler.decision import ScalingSpec
+from autoscaler.errors import RetiredError, StartFailedError, TooLateError
+from autoscaler.loop import Autoscaler
+from autoscaler.pools import Node, NodeSpec, PilotSpec
 from serving import prepare
 from serving.config import FRAMEWORK_ENVIRONMENT, PredictSettings, ServeConfig
 from serving.errors import (
@@ -30,12 +35,19 @@ from serving.errors import (
     ServingError,
     Unavailable,
 )
+from serving.gateway.pilots import pilot_for
 from serving.gateway.records import Deployed, VersionRecord
+from serving.resources import AutoScaling, Version
 
 NODE_ENTRY = "serving.node.main:start"
 
 _LIBRARIES = ("pilotlight", "numpy", "scikit-learn", "xgboost", "tensorflow")
 _LINE_LIMIT = 1 << 20
+
+# Seconds by which a creation waits longer for its node than a node may take to start.
+_GRACE = 30.0
+# What a node is taken to need until one was measured: bytes for itself, and times the model's files.
+_UNKNOWN_NODE, _EXPANDS = 48 << 20, 2
 
 EnterPhase = Callable[[str], Awaitable[None]]
 
@@ -44,12 +56,16 @@ class Deployment:
     """Prepares, starts and removes versions; `environment` is that of the server's own process."""
 
     def __init__(
-        self, config: ServeConfig, environment: Mapping[str, str], activator: Activator, pool: NodePool
+        self,
+        config: ServeConfig,
+        environment: Mapping[str, str],
+        activator: Activator,
+        autoscaler: Autoscaler,
     ) -> None:
         self._config = config
         self._environment = environment
         self._activator = activator
-        self._pool = pool
+        self._autoscaler = autoscaler
         self._folder = config.state_dir / "versions"
 
     def spec(self, record: VersionRecord) -> NodeSpec:
@@ -65,15 +81,33 @@ class Deployment:
                 "prediction_class": record.version.prediction_class,
                 "packages": deployed.packages,
                 "settings": self._settings(deployed),
+                "waking": bool(deployed.framework),
             },
             environment={
                 **self._environment,
                 **FRAMEWORK_ENVIRONMENT,
                 "PYTHONUNBUFFERED": "1",
-                "create_version_request": _create_version_request(record),
+                "create_version_request": create_version_request(record),
             },
             start_timeout=self._config.start_timeout,
             concurrency=self._config.node_concurrency,
+            pilot=self.pilot(record),
+        )
+
+    def pilot(self, record: VersionRecord) -> PilotSpec:
+        """What nodes of a version are forked from."""
+        deployed = record.deployed or Deployed(model_dir="")
+        framework = deployed.framework or _framework(record)
+        return pilot_for(framework, deployed.tensorflow, self._environment)
+
+    def track(self, record: VersionRecord) -> None:
+        """Have the nodes of a version scaled from now on."""
+        deployed = record.deployed or Deployed(model_dir="")
+        self._autoscaler.track(
+            self.spec(record),
+            scaling_spec(record.version, self._config),
+            memory=deployed.memory or _UNKNOWN_NODE + _EXPANDS * deployed.files_bytes,
+            start_seconds=deployed.start_seconds or None,
         )
 
     async def deploy(
@@ -85,11 +119,22 @@ class Deployment:
         """
         prepared = await self._prepare(record, enter_phase)
         await enter_phase("LOADING")
-        deployed = Deployed(model_dir=prepared.model_dir, packages=prepared.packages)
-        spec = self.spec(msgspec.structs.replace(record, deployed=deployed))
-        report = await self._first_report(spec)
+        deployed = Deployed(
+            model_dir=prepared.model_dir,
+            packages=prepared.packages,
+            tensorflow=prepared.tensorflow,
+            files_bytes=await asyncio.to_thread(_size, Path(prepared.model_dir)),
+        )
+        begun = msgspec.structs.replace(record, deployed=deployed)
+        self.track(begun)
+        report = await self._first_report(self.spec(begun))
         deployed = msgspec.structs.replace(
-            deployed, framework=report["framework"], merge=report["merge"], fingerprint=fingerprint()
+            deployed,
+            framework=report["framework"],
+            merge=report["merge"],
+            exact=report["exact"],
+            tensorflow=report["imports_tensorflow"],
+            fingerprint=fingerprint(),
         )
         return deployed, (*prepared.warnings, *report["warnings"])
 
@@ -99,9 +144,8 @@ class Deployment:
         await asyncio.to_thread(shutil.rmtree, self._folder / record.uid, ignore_errors=True)
 
     async def stop(self, record: VersionRecord) -> None:
-        """Stop a version's nodes."""
-        self._activator.retire(record.uid)
-        await self._pool.scale(self.spec(record), 0)
+        """Stop a version's nodes and wait until they are gone."""
+        await self._autoscaler.forget(record.uid)
 
     def sweep(self, uids: set[str]) -> None:
         """Delete the files of versions that no longer exist (a kill may have left some)."""
@@ -162,23 +206,59 @@ class Deployment:
         return last.done
 
     async def _first_report(self, spec: NodeSpec) -> Mapping[str, Any]:
-        async def forever(granted: asyncio.Future[Node]) -> Node:
-            return await granted  # the pool bounds it by start_timeout
-
         try:
-            async with self._activator.lease(spec, 0, forever) as node:
-                return node.report
+            async with self._activator.lease(spec, 0, _Creation(spec.start_timeout)) as lease:
+                return lease.node.report
         except StartFailedError as error:
             raise InvalidArgument(error.reason) from error
+        except TooLateError as error:
+            raise Unavailable(f"No node could be started in time. {error.reason}") from error
         except RetiredError as error:
             raise Cancelled("The version was deleted.") from error
+
+
+class _Creation:
+    """The patience of a creation. The pool bounds a start; but memory may not come free for longer."""
+
+    def __init__(self, start_timeout: float) -> None:
+        self._deadline = time.monotonic() + start_timeout + _GRACE
+
+    @property
+    def remaining(self) -> float:
+        return self._deadline - time.monotonic()
+
+    async def wait(self, granted: asyncio.Future[Node]) -> Node:
+        async with asyncio.timeout(self.remaining):
+            return await granted
+
+
+def scaling_spec(version: Version, config: ServeConfig) -> ScalingSpec:
+    """A version's own bounds, and the server's settings for the rest."""
+    auto = version.auto_scaling or AutoScaling()
+    cpu = next((metric.target for metric in auto.metrics if metric.name == "CPU_USAGE"), 0)
+    return ScalingSpec(
+        min_nodes=auto.min_nodes,
+        max_nodes=max(auto.min_nodes, auto.max_nodes or config.max_nodes or machine.cores()),
+        exact_nodes=version.manual_scaling.nodes or None if version.manual_scaling else None,
+        target_concurrency=config.target_concurrency,
+        cpu_target=cpu / 100 or None,
+        idle_window=config.idle_timeout,
+        stable_window=config.stable_window,
+        panic_window=config.panic_window,
+        scale_down_delay=config.scale_down_delay,
+    )
+
+
+def _size(folder: Path) -> int:
+    """The bytes of all files in a folder."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
 def _framework(record: VersionRecord) -> str:
     return "CUSTOM" if record.version.prediction_class else record.version.framework
 
 
-def _create_version_request(record: VersionRecord) -> str:
+def create_version_request(record: VersionRecord) -> str:
     """What AI Platform told custom routines about their version, in the environment. Contract 3.5."""
     version = {
         "name": str(record.name),

@@ -7,17 +7,20 @@ died or hung up before any byte of an answer, never after a time-out.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import math
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
-from autoscaler.activator import Activator
-from autoscaler.errors import QueueFullError, RetiredError, StartFailedError
-from autoscaler.pools import Node, NodeState
+from autoscaler.activator import Activator, Lease
+from autoscaler.errors import QueueFullError, RetiredError, StartFailedError, TooLateError
+from autoscaler.pools import Mark, Node, NodeState
 from serving.config import Limits
 from serving.errors import (
     Cancelled,
+    DeadlineExceeded,
     Internal,
     InvalidArgument,
     ModelFailed,
@@ -29,16 +32,26 @@ from serving.errors import (
 )
 from serving.gateway.patience import Patience
 from serving.gateway.request_log import RequestLog
+from serving.gateway.server_timing import with_server_timing
 from serving.gateway.targets import Target, Targets
 from serving.gateway.upstream import Answer, ConnectError, ConnectionLostError, Upstream
 from serving.wire import Receive, Scope, Send, header, read_body, send_error
 
 logger = logging.getLogger(__name__)
 
-_ATTEMPTS = 3
-# How often, and how many seconds apart, to look whether the pool has noticed the end of a node.
-_LOOKS = 200
-_BETWEEN_LOOKS = 0.005
+# A request is given up when this many nodes died while they computed it, or so many more with it inside: that
+# may be chance, but also what it takes to read it or to write its answer.
+_DEATHS, _LOSSES = 3, 10
+# Seconds within which the pool knows of the end of a node that hung up.
+_NOTICED_WITHIN = 2.0
+
+
+@dataclass(slots=True)
+class _Story:
+    """What has become of a request so far: nodes lost with it inside, and those that maybe died of it."""
+
+    losses: int = 0
+    deaths: int = 0
 
 
 class Forwarder:
@@ -88,35 +101,50 @@ class Forwarder:
 
     async def _ask(self, path: str, body: bytes, patience: Patience) -> tuple[Target, Answer]:
         """The answer, and who gave it."""
-        left = _ATTEMPTS
+        story = _Story()
         while True:
             # Anew for each attempt, with nothing in between: a lease would wake a deleted version.
             target = self._targets.find(path)
             with _in_words(target):
-                async with self._activator.lease(target.spec, len(body), patience.wait) as node:
+                async with self._activator.lease(target.spec, len(body), patience) as lease:
                     try:
-                        return target, await self._exchange(node, target, body, patience)
+                        return target, await self._exchange(lease, target, body, patience, story)
                     except ConnectError:
-                        logger.warning("%s: node %s cannot be reached", target.name, node.id)
-                        left -= 1
+                        logger.warning("%s: node %s cannot be reached", target.name, lease.node.id)
+                        await _noticed(lease.node, patience)
                     except ConnectionLostError:
-                        logger.warning("%s: node %s hung up", target.name, node.id)
-                        left = left - 1 if target.repeatable else 0
-            if left == 0:
-                await _noticed(node, NodeState.GONE)
-                raise ModelFailed(f"The node died while it worked on the request. {node.reason}".rstrip())
-            await _noticed(node, NodeState.DRAINING, NodeState.GONE)
+                        logger.warning("%s: node %s hung up", target.name, lease.node.id)
+                        await _noticed(lease.node, patience)
+                        _judge(lease, target, story)
+            if patience.remaining <= 0:
+                raise DeadlineExceeded(f"No node lived long enough to answer. {lease.node.reason}".rstrip())
 
-    async def _exchange(self, node: Node, target: Target, body: bytes, patience: Patience) -> Answer:
+    async def _exchange(
+        self, lease: Lease, target: Target, body: bytes, patience: Patience, story: _Story
+    ) -> Answer:
+        node = lease.node
+        upstream = self._upstream(node)
+        held = lease.arrived is not None and node.ready_at is not None and node.ready_at > lease.arrived
+        head = b"%bx-request-timeout: %.3f\r\nx-pilotlight-slot: %d\r\n%b%bcontent-length: %d\r\n\r\n" % (
+            target.head,
+            max(patience.remaining, 0.001),
+            lease.slot,
+            _ALONE if story.deaths else b"",
+            _TIMING if held else b"",
+            len(body),
+        )
+        answer = await upstream.exchange(head, body, patience.wait)
+        if held:
+            answer = replace(answer, headers=with_server_timing(lease, answer.headers))
+        return answer
+
+    def _upstream(self, node: Node) -> Upstream:
+        if node.state is NodeState.GONE:
+            raise ConnectError  # since it was leased; `node_gone` would not come again
         upstream = self._upstreams.get(node.id)
         if upstream is None:
             upstream = self._upstreams[node.id] = Upstream(node.address)
-        head = b"%bx-request-timeout: %.3f\r\ncontent-length: %d\r\n\r\n" % (
-            target.head,
-            max(patience.remaining, 0.001),
-            len(body),
-        )
-        return await upstream.exchange(head, body, patience.wait)
+        return upstream
 
     def _timeout(self, scope: Scope) -> float:
         given = header(scope, b"x-request-timeout")
@@ -131,15 +159,33 @@ class Forwarder:
         return min(timeout, self._limits.request_timeout)
 
 
-async def _noticed(node: Node, *states: NodeState) -> None:
-    """Wait until the pool has told of the end of a node: that comes a moment after its connections close."""
-    for _ in range(_LOOKS):
-        if node.state in states:
-            return
-        await asyncio.sleep(_BETWEEN_LOOKS)
+_ALONE = b"x-pilotlight-alone: 1\r\n"
+_TIMING = b"x-pilotlight-timing: 1\r\n"
 
 
-@contextmanager
+async def _noticed(node: Node, patience: Patience) -> None:
+    """Wait until the pool knows of the end of a node: that comes a moment after its connections close."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(min(_NOTICED_WITHIN, patience.remaining)):
+            await node.gone.wait()
+
+
+def _judge(lease: Lease, target: Target, story: _Story) -> None:
+    """Decide whether a request may be sent again after its node died; raises ModelFailed if not.
+
+    The board tells what the node was doing: a request it had not begun is innocent and unseen. While the
+    node lives it may still begin.
+    """
+    node, mark = lease.node, lease.node.board[lease.slot]
+    story.losses += 1
+    story.deaths += mark == Mark.COMPUTING
+    unseen = mark == Mark.UNTOUCHED and node.state is NodeState.GONE
+    hopeless = story.deaths >= _DEATHS or story.losses >= _LOSSES
+    if hopeless or not (unseen or target.repeatable):
+        raise ModelFailed(f"The node died while it worked on the request. {node.reason}".rstrip())
+
+
+@contextlib.contextmanager
 def _in_words(target: Target) -> Iterator[None]:
     """The autoscaler's errors as the client is told of them."""
     try:
@@ -151,7 +197,14 @@ def _in_words(target: Target) -> Iterator[None]:
         ) from error
     except StartFailedError as error:
         raise Unavailable(
-            f"No node of {target.name} could be started. {error.reason}", retry_after=5
+            f"No node of {target.name} could be started. {error.reason}",
+            retry_after=math.ceil(error.retry_after),
+        ) from error
+    except TooLateError as error:
+        raise Unavailable(
+            f"{error.reason} The request could not wait that long (X-Request-Timeout, setting "
+            "request_timeout).",
+            retry_after=math.ceil(error.retry_after),
         ) from error
     except RetiredError as error:
         raise NotFound(f"The version {target.name} was deleted.") from error

@@ -9,12 +9,12 @@ import base64
 import datetime
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from serving.names import ModelName, VersionName
-from serving.resources import Model, Operation, Version
+from serving.resources import Job, Model, Operation, Version
 
 
 class ModelRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -26,9 +26,12 @@ class ModelRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class Deployed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What creating a version found out, so that later starts need not.
+    """What was found out about a version, so that later starts need not.
 
-    `merge` holds for the libraries that `fingerprint` names.
+    `merge` holds for the libraries that `fingerprint` names; `exact` says whether regrouping rows must not
+    change a bit of its answers, `tensorflow` whether its nodes import that. `memory` (bytes) is what a node
+    takes and `start_seconds` how long one takes to start, 0 until measured; `files_bytes` is the size of the
+    model.
     """
 
     model_dir: str
@@ -36,6 +39,19 @@ class Deployed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     framework: str = ""
     merge: bool = False
     fingerprint: str = ""
+    exact: bool = False
+    tensorflow: bool = False
+    files_bytes: int = 0
+    memory: int = 0
+    start_seconds: float = 0.0
+
+
+class Use(NamedTuple):
+    """What use has shown of a version: its `lastUseTime`; its nodes' memory and start, see Deployed."""
+
+    last_use_time: str
+    memory: int
+    start_seconds: float
 
 
 class VersionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -56,7 +72,30 @@ class OperationRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     target: VersionName | None = None
 
 
-Record = ModelRecord | VersionRecord | OperationRecord
+class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A job; `name` is `projects/P/jobs/ID`, and `number` its place among all jobs, by their creation.
+
+    `given` and `options` are its predictionInput and batchOptions as they were sent. `target` is the version
+    it works with, if any, and `target_uid` tells that from a later one of the same name. `attempt` counts its
+    processes from 1, `lost` those that were lost without a restart of the server. `failure` is why it is to
+    end, while what it has left is being removed.
+    """
+
+    name: str
+    project: str
+    uid: str
+    number: int
+    job: Job
+    given: dict[str, Any]
+    options: dict[str, Any] = {}
+    target: VersionName | None = None
+    target_uid: str = ""
+    attempt: int = 0
+    lost: int = 0
+    failure: str = ""
+
+
+Record = ModelRecord | VersionRecord | OperationRecord | JobRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +118,7 @@ class State:
     models: Mapping[ModelName, ModelRecord] = field(default_factory=dict)
     versions: Mapping[VersionName, VersionRecord] = field(default_factory=dict)
     operations: Mapping[str, OperationRecord] = field(default_factory=dict)
+    jobs: Mapping[str, JobRecord] = field(default_factory=dict)
 
 
 class Draft:
@@ -91,6 +131,7 @@ class Draft:
         self.models = dict(state.models)
         self.versions = dict(state.versions)
         self.operations = dict(state.operations)
+        self.jobs = dict(state.jobs)
         self.changes: dict[tuple[str, str], Record | None] = {}
 
     def put(self, record: Record) -> None:
@@ -107,13 +148,14 @@ class Draft:
 
     def finished(self) -> State:
         """The state with the changes in it."""
-        return State(self.models, self.versions, self.operations)
+        return State(self.models, self.versions, self.operations, self.jobs)
 
     def _table(self, kind: type[Record]) -> tuple[str, Any]:
         tables: dict[type, tuple[str, Any]] = {
             ModelRecord: ("models", self.models),
             VersionRecord: ("versions", self.versions),
             OperationRecord: ("operations", self.operations),
+            JobRecord: ("jobs", self.jobs),
         }
         return tables[kind]
 

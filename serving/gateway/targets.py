@@ -19,13 +19,17 @@ from serving.resources import RequestLoggingConfig, VersionState
 PREFIX = "/v1/"
 PREDICT = ":predict"
 
+# The label by which the owner of a custom routine says that its requests may be computed twice.
+REPEATABLE = "pilotlight-repeatable"
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
     """A READY version as the predict path needs it.
 
     `head` is the beginning of the HTTP request to its nodes; `repeatable` whether a request that may have
-    reached a node can be sent to another (not for user code, which may have side effects).
+    been computed can be sent to another node (user code may have side effects, so only where its owner says
+    so).
     """
 
     name: VersionName
@@ -83,7 +87,7 @@ class Targets:
             name=record.name,
             spec=self.spec_of(record),
             head=f"POST {PREFIX}{record.name}{PREDICT} HTTP/1.1\r\nhost: node\r\n".encode(),
-            repeatable=not record.version.prediction_class,
+            repeatable=not record.version.prediction_class or record.version.labels.get(REPEATABLE) == "on",
             logging=config if config is not None and config.sampling_percentage > 0 else None,
             access_log=access_log,
         )

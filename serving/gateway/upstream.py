@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -23,7 +23,7 @@ class Answer:
     """What a node answered."""
 
     status: int
-    headers: tuple[tuple[bytes, bytes], ...]
+    headers: Sequence[tuple[bytes, bytes]]
     body: bytes
 
 

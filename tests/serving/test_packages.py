@@ -6,7 +6,6 @@ import subprocess
 import sys
 import tarfile
 import time
-import zipfile
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -14,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from serving.errors import LoadFailed
-from serving.packages import Installed, install, search_path
+from serving.packages import Installed, imports_tensorflow, install, search_path
+from tests.end_to_end.models import wheel
 
 
 @pytest.fixture(autouse=True)
@@ -38,22 +38,6 @@ def sdist(
             data = text.encode()
             entry.size = len(data)
             archive.addfile(entry, io.BytesIO(data))
-    return path
-
-
-def wheel(folder: Path, name: str, version: str, files: Mapping[str, str], requires: str = "") -> Path:
-    """A pure Python wheel."""
-    path = folder / f"{name}-{version}-py3-none-any.whl"
-    info = f"{name}-{version}.dist-info"
-    about = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-    about += f"Requires-Dist: {requires}\n" if requires else ""
-    folder.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(path, "w") as archive:
-        for file, text in files.items():
-            archive.writestr(file, text)
-        archive.writestr(f"{info}/METADATA", about)
-        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        archive.writestr(f"{info}/RECORD", "")
     return path
 
 
@@ -253,3 +237,26 @@ def test_a_package_without_modules_is_a_warning(tmp_path: Path) -> None:
     assert warnings == (
         "The packages hold no Python module. Name them in setup.py: py_modules, packages or scripts.",
     )
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("import tensorflow as tf", True),
+        ("    from tensorflow.keras import layers", True),
+        ("import numpy as np, os.path , keras", True),
+        ("import tensorflow_text", True),
+        ("import tf_keras", True),
+        ("# import tensorflow", False),
+        ("import my.tensorflow", False),
+        ("from mine import tensorflow", False),
+        ("import kerasify", False),
+        ("print('tensorflow')", False),
+    ],
+)
+def test_imports_of_tensorflow_are_seen(tmp_path: Path, line: str, wanted: bool) -> None:
+    """At the start of a line, however deep: told from the text, since nothing of it is run."""
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package/module.py").write_text(f"import os\n{line}\n")
+
+    assert imports_tensorflow(tmp_path) is wanted

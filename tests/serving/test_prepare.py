@@ -11,7 +11,7 @@ import pytest
 from serving.errors import InvalidArgument
 from serving.prepare import Failed, Phase, Prepared, Report, Request, prepare
 from tests.emulator import Emulator
-from tests.serving.test_packages import wheel
+from tests.end_to_end.models import wheel
 
 # google-api-core wishes for a package that only gRPC clients use.
 pytestmark = pytest.mark.filterwarnings("ignore:Please install grpcio-status:ImportWarning")
@@ -86,6 +86,7 @@ def test_the_lines_on_the_wire(tmp_path: Path) -> None:
             "files": 1,
             "bytes": 1,
             "warnings": [],
+            "tensorflow": False,
         }
     }
     assert (tmp_path / "cache" / digest).is_dir()
@@ -118,9 +119,25 @@ def test_packages_alone_will_do(tmp_path: Path) -> None:
         bytes=0,
         digest="",
         warnings=(),
+        tensorflow=False,
     )
     assert phases == [Phase.FETCHING, Phase.INSTALLING]
     assert not list((tmp_path / "version/model").iterdir())
+
+
+def test_packages_that_import_tensorflow_are_told(tmp_path: Path) -> None:
+    """So that the version's nodes start from a process that has it."""
+    archive = wheel(tmp_path, "user", "1.0", {"predictor.py": "import tensorflow as tf"})
+
+    assert prepare(asking(tmp_path, "", str(archive)), print).tensorflow
+
+
+def test_a_saved_model_takes_tensorflow(tmp_path: Path) -> None:
+    """Whether or not a framework was named."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/saved_model.pb").write_bytes(b"")
+
+    assert prepare(asking(tmp_path, str(tmp_path / "model")), print).tensorflow
 
 
 def test_failures_are_reported_with_their_status(tmp_path: Path) -> None:

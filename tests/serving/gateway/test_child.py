@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# Leads a group of two; both have the same output.
+PROGRAM = """
+import subprocess, time
+subprocess.Popen(["sleep", "600"])
+print("at work", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_child_ends_with_its_lifeline(tmp_path: Path, stopped: bool) -> None:
+    """And its group with it; also one that is stopped, and so does nothing by itself."""
+    (tmp_path / "program.py").write_text(PROGRAM)
+    remote_lifeline, lifeline = os.pipe()
+    child = subprocess.Popen(
+        [sys.executable, "-m", "serving.gateway.child", str(remote_lifeline), "program"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        pass_fds=(remote_lifeline,),
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    os.close(remote_lifeline)
+    with child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"at work\n"
+        if stopped:
+            child.send_signal(signal.SIGSTOP)
+        os.close(lifeline)
+
+        assert child.wait(10) == -signal.SIGKILL
+        assert child.stdout.read() == b""

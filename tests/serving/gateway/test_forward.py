@@ -1,0 +1,707 @@
+"""From a request to its answer, against nodes that answer, hang up or die as a test says."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import uvloop
+
+from autoscaler.activator import Activator
+from autoscaler.decision import ScalingSpec
+from autoscaler.loop import Autoscaler
+from autoscaler.pools import Mark, Node, NodeState
+from serving.config import Limits
+from serving.gateway import forward as forward_module
+from serving.gateway.forward import Forwarder
+from serving.gateway.records import ModelRecord, State, VersionRecord
+from serving.gateway.request_log import RequestLog
+from serving.gateway.targets import REPEATABLE, Targets
+from serving.names import ModelName, VersionName
+from serving.resources import Model, Version, VersionState
+from tests.autoscaler.fakes import Clock, FakePool, settle, spec
+
+NAME = VersionName("p", "m", "v")
+PATH = f"/v1/{NAME}:predict"
+MIB = 1 << 20
+
+
+@dataclass
+class Seen:
+    """A request as a node sees it."""
+
+    node: Node
+    headers: dict[bytes, bytes]
+    body: bytes
+
+    @property
+    def slot(self) -> int:
+        return int(self.headers[b"x-pilotlight-slot"])
+
+    def mark(self, mark: Mark) -> None:
+        self.node.board[self.slot] = mark
+
+
+# What a node does with a request: the body of its answer, b"" to hang up, or None to die.
+Reply = Callable[[Seen], Awaitable[bytes | None]]
+
+
+async def good(seen: Seen) -> bytes | None:
+    seen.mark(Mark.COMPUTED)
+    return b'{"predictions": [%b]}' % seen.node.id.encode()
+
+
+def dying(mark: Mark) -> Reply:
+    async def die(seen: Seen) -> bytes | None:
+        seen.mark(mark)
+        return None
+
+    return die
+
+
+@dataclass
+class Answered:
+    """What the client got."""
+
+    status: int = 0
+    headers: dict[bytes, bytes] = field(default_factory=dict)
+    body: bytes = b""
+
+    @property
+    def message(self) -> str:
+        text: str = orjson.loads(self.body)["error"]["message"]
+        return text
+
+
+class World:
+    """A forwarder with all that it works with. Nodes are up as soon as they are started, unless `held`.
+
+    `replies` are what the nodes do, in the order in which they were started; the last holds for all further.
+    """
+
+    def __init__(self, folder: Path, limits: Limits, queue_requests: int) -> None:
+        self.clock = Clock()
+        self.free = 1 << 40
+        self.replies: list[Reply] = [good]
+        self.seen: list[Seen] = []
+        self.held = False
+        self.activator = Activator(queue_requests=queue_requests, queue_bytes=1 << 20, clock=self.clock)
+        self.pool = FakePool(self.clock, str(folder))
+        self.autoscaler = Autoscaler(
+            self.activator,
+            self.pool,
+            tick=1.0,
+            free_memory=lambda: self.free,
+            memory_bytes=0,
+            on_trouble=lambda *_: None,
+            clock=self.clock,
+        )
+        self.activator.connect(self.autoscaler)
+        self.targets = Targets(lambda _: spec(concurrency=2))
+        self.forwarder = Forwarder(self.targets, self.activator, RequestLog(folder, 1 << 20, {}), limits)
+        self.pool.listeners += [self.activator.node_changed, self.autoscaler.node_changed, self._changed]
+        self._tasks = asyncio.TaskGroup()
+        self._order: list[str] = []
+        self._servers: dict[str, asyncio.Server] = {}
+        self._writers: dict[str, list[asyncio.StreamWriter]] = {}
+
+    async def __aenter__(self) -> World:
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(self, *details: Any) -> None:
+        self.held = True
+        await self._tasks.__aexit__(None, None, None)
+        for node in self.pool.living:
+            self.forwarder.node_gone(node)
+            self._close(node)
+        await settle()  # uvloop does not end while connections are open
+
+    def deploy(self, *, start_seconds: float | None = None, **fields: Any) -> None:
+        """The version, as it is created."""
+        version = Version(name=str(NAME), state=VersionState.READY, **fields)
+        record = VersionRecord(name=NAME, uid="v", version=version)
+        models = {NAME.parent: ModelRecord(name=ModelName("p", "m"), model=Model(), default="v")}
+        self.targets.publish(State(models, {NAME: record}))
+        self.autoscaler.track(
+            spec(concurrency=2), ScalingSpec(max_nodes=1), memory=100 * MIB, start_seconds=start_seconds
+        )
+
+    async def post(
+        self, body: bytes = b"{}", *, within: str | None = None, left: asyncio.Event | None = None
+    ) -> Answered:
+        """One request that gives itself `within` seconds; `left` is set when the client goes away."""
+        answered, messages = Answered(), [{"type": "http.request", "body": body}]
+        gone = left or asyncio.Event()
+
+        async def receive() -> dict[str, Any]:
+            if messages:
+                return messages.pop()
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                answered.status, answered.headers = message["status"], dict(message["headers"])
+            else:
+                answered.body += message["body"]
+
+        headers = [] if within is None else [(b"x-request-timeout", within.encode())]
+        await self.forwarder.forward({"method": "POST", "path": PATH, "headers": headers}, receive, send)
+        return answered
+
+    async def up(self, node: Node) -> None:
+        """Have a node listen and be ready."""
+        reply = self.replies[min(self._order.index(node.id), len(self.replies) - 1)]
+        connections = self._writers[node.id] = []
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            connections.append(writer)
+            with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+                while True:
+                    seen = await self._read(node, reader)
+                    body = await reply(seen)
+                    if body is None:
+                        self._die(node)
+                    if not body:
+                        writer.transport.abort()
+                        return
+                    timing = (
+                        b"server-timing: infer;dur=1.5\r\n" if b"x-pilotlight-timing" in seen.headers else b""
+                    )
+                    writer.write(
+                        b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n%b\r\n%b" % (len(body), timing, body)
+                    )
+
+        self._servers[node.id] = await asyncio.start_unix_server(serve, node.address)
+        if node.state is NodeState.STARTING:
+            self.pool.ready(node)
+
+    async def until(self, true: Callable[[], bool]) -> None:
+        """Let things happen until something is so."""
+        while not true():
+            await settle()
+
+    @property
+    def started(self) -> int:
+        """How many nodes there have been."""
+        return len(self._order)
+
+    async def _read(self, node: Node, reader: asyncio.StreamReader) -> Seen:
+        head = await reader.readuntil(b"\r\n\r\n")
+        lines = head.decode().split("\r\n")[1:-2]
+        headers = {name.encode(): value.encode() for name, value in (line.split(": ") for line in lines)}
+        seen = Seen(node, headers, await reader.readexactly(int(headers[b"content-length"])))
+        self.seen.append(seen)
+        return seen
+
+    def _changed(self, node: Node) -> None:
+        if node.state is NodeState.STARTING:
+            self._order.append(node.id)
+            if not self.held:
+                self._tasks.create_task(self.up(node))
+        if node.state is NodeState.GONE:
+            self.forwarder.node_gone(node)
+            self._close(node)
+
+    def _die(self, node: Node) -> None:
+        """The connections close first; that the process has ended is noticed a little later."""
+        self._close(node)
+        reason = f"Node {node.id} died of signal SIGSEGV."
+        asyncio.get_running_loop().call_later(0.005, self.pool.crash, node, reason)
+
+    def _close(self, node: Node) -> None:
+        server = self._servers.pop(node.id, None)
+        if server is not None:
+            server.close()
+        for writer in self._writers.pop(node.id, []):
+            writer.transport.abort()
+
+
+def run(
+    tmp_path: Path,
+    main: Callable[[World], Awaitable[None]],
+    *,
+    request_timeout: float = 60.0,
+    queue_requests: int = 100,
+) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(20):
+            async with World(tmp_path, Limits(request_timeout=request_timeout), queue_requests) as world:
+                await main(world)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # as the gateway does
+        runner.run(bounded())
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL)
+
+
+def test_an_answer_passes_through(tmp_path: Path) -> None:
+    """With the place and the time it has; nothing else is asked of the node."""
+
+    async def main(world: World) -> None:
+        world.deploy()
+        await world.post()
+        answered = await world.post(b"[1, 2]", within="7.5")
+
+        assert (answered.status, answered.body) == (200, b'{"predictions": [v1]}')
+        seen = world.seen[-1]
+        assert seen.body == b"[1, 2]"
+        assert 0 < float(seen.headers[b"x-request-timeout"]) <= 7.5
+        assert seen.slot in (0, 1)
+        assert set(seen.headers) == {b"host", b"x-request-timeout", b"x-pilotlight-slot", b"content-length"}
+
+    run(tmp_path, main)
+
+
+# ---- nodes that die
+
+
+def test_what_a_node_had_not_begun_is_sent_again(tmp_path: Path) -> None:
+    """User code has not seen it; the next node gets it like any other."""
+
+    async def main(world: World) -> None:
+        world.deploy(prediction_class="module.Class")
+        world.replies = [dying(Mark.UNTOUCHED), good]
+        answered = await world.post(b"[1]")
+
+        assert (answered.status, answered.body) == (200, b'{"predictions": [v2]}')
+        assert [seen.body for seen in world.seen] == [b"[1]"] * 2
+        assert b"x-pilotlight-alone" not in world.seen[1].headers
+
+    run(tmp_path, main)
+
+
+@pytest.mark.parametrize("mark", [Mark.COMPUTING, Mark.COMPUTED])
+def test_what_user_code_has_seen_is_not_sent_again(tmp_path: Path, mark: Mark) -> None:
+    """It may have done anything; the answer says how the node ended."""
+
+    async def main(world: World) -> None:
+        world.deploy(prediction_class="module.Class")
+        world.replies = [dying(mark), good]
+        answered = await world.post()
+
+        assert answered.status == 500
+        assert answered.message == (
+            "Failed to run the provided model: The node died while it worked on the request. "
+            "Node v1 died of signal SIGSEGV. (Error code: 2)"
+        )
+        assert len(world.seen) == 1
+
+    run(tmp_path, main)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"prediction_class": "module.Class", "labels": {REPEATABLE: "on"}}],
+    ids=["ours", "labelled"],
+)
+def test_what_may_be_repeated_is_sent_again_alone(tmp_path: Path, fields: dict[str, Any]) -> None:
+    """A runtime of ours has no side effects, and of a custom one the owner may say so."""
+
+    async def main(world: World) -> None:
+        world.deploy(**fields)
+        world.replies = [dying(Mark.COMPUTING), good]
+        answered = await world.post()
+
+        assert (answered.status, answered.body) == (200, b'{"predictions": [v2]}')
+        assert [b"x-pilotlight-alone" in seen.headers for seen in world.seen] == [False, True]
+
+    run(tmp_path, main)
+
+
+def test_what_was_computed_and_may_be_repeated_is_sent_again_like_any(tmp_path: Path) -> None:
+    """Another request killed the node before the answer was out."""
+
+    async def main(world: World) -> None:
+        world.deploy()
+        world.replies = [dying(Mark.COMPUTED), good]
+        answered = await world.post()
+
+        assert answered.status == 200
+        assert b"x-pilotlight-alone" not in world.seen[1].headers
+
+    run(tmp_path, main)
+
+
+def test_a_request_that_kills_is_given_up_after_three_deaths(tmp_path: Path) -> None:
+    """The answer says how the last of them ended; those that come after it are served."""
+
+    async def main(world: World) -> None:
+        world.deploy()
+        world.replies = [*[dying(Mark.COMPUTING)] * 3, good]
+        answered = await world.post()
+
+        assert answered.status == 500
+        assert "Node v3 died of signal SIGSEGV." in answered.message
+        assert [b"x-pilotlight-alone" in seen.headers for seen in world.seen] == [False, True, True]
+        assert (await world.post()).status == 200
+
+    run(tmp_path, main)
+
+
+def test_a_request_that_kills_while_it_is_read_is_given_up_too(tmp_path: Path) -> None:
+    """No node notes that it has begun; but there is an end to it."""
+
+    async def main(world: World) -> None:
+        world.deploy()
+        world.replies = [dying(Mark.UNTOUCHED)]
+        answered = await world.post()
+
+        assert answered.status == 500
+        assert len(world.seen) == 10
+
+    run(tmp_path, main)
+
+
+def test_who_was_beside_a_request_that_kills_is_served(tmp_path: Path) -> None:
+    """However often that one kills; and only that one fails."""
+
+    async def main(world: World) -> None:
+        world.deploy()
+        both = asyncio.Event()
+
+        async def reply(seen: Seen) -> bytes | None:
+            if seen.body == b"poison":
+                seen.mark(Mark.COMPUTING)
+                await both.wait()
+                return None
+            if len([one for one in world.seen if one.body == b"poison"]) < 3:
+                both.set()
+                await asyncio.get_running_loop().create_future()  # it waits for its turn
+            return await good(seen)
+
+        world.replies = [reply]
+        innocent, poison = await asyncio.gather(world.post(b"innocent"), world.post(b"poison"))
+
+        assert poison.status == 500
+        assert innocent.status == 200
+        assert all(
+            b"x-pilotlight-alone" not in seen.headers for seen in world.seen if seen.body == b"innocent"
+        )
+
+    run(tmp_path, main)
+
+
+def test_a_node_that_cannot_be_reached_is_left(tmp_path: Path) -> None:
+    """Once the pool knows that it is gone, the next one is asked; nothing is kept of the first."""
+
+    async def main(world: World) -> None:
+        world.deploy()
+        world.held = True
+        asking = asyncio.create_task(world.post())
+        await settle()
+        node = world.pool.ready(world.pool.only())  # nobody listens
+        await settle()
+        assert node.in_flight == 1
+
+        world.held = False
+        world.pool.crash(node, "It was killed.")
+        answered = await asking
+        assert (answered.status, answered.body) == (200, b'{"predictions": [v2]}')
+
+    run(tmp_path, main)
+
+
+def test_a_node_that_is_gone_before_it_is_sent_anything_leaves_nothing_behind(tmp_path: Path) -> None:
+    """It was granted and died in the same turn of the event loop."""
+
+    async def main(world: World) -> None:
+        world.deploy()
+        world.held = True
+        asking = asyncio.create_task(world.post())
+        await settle()
+        world.held = False
+        world.pool.crash(world.pool.ready(world.pool.only()), "It was killed.")
+        answered = await asking
+
+        assert answered.status == 200
+        assert list(world.forwarder._upstreams) == ["v2"]
+
+    run(tmp_path, main)
+
+
+def test_a_node_that_hangs_up_and_lives_may_yet_compute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So user code is not asked again; what may be repeated goes to whoever answers."""
+    monkeypatch.setattr(forward_module, "_NOTICED_WITHIN", 0.01)
+
+    async def main(world: World) -> None:
+        async def hang_up(seen: Seen) -> bytes | None:
+            return b"" if len(world.seen) < 4 else await good(seen)
+
+        world.replies = [hang_up]
+        world.deploy(prediction_class="module.Class")
+        first = await world.post()
+        assert (first.status, len(world.seen)) == (500, 1)
+        assert first.message.endswith("The node died while it worked on the request. (Error code: 2)")
+
+        world.deploy()
+        assert (await world.post()).status == 200
+        assert len(world.seen) == 4
+
+    run(tmp_path, main)
+
+
+def test_there_is_no_end_of_tries_but_of_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that cannot be reached and does not go away holds nobody up for ever."""
+    monkeypatch.setattr(forward_module, "_NOTICED_WITHIN", 0.01)
+
+    async def main(world: World) -> None:
+        world.deploy()
+        world.held = True
+        asking = asyncio.create_task(world.post(within="0.1"))
+        await settle()
+        node = world.pool.ready(world.pool.only())
+        answered = await asking
+
+        assert answered.status == 504
+        assert answered.message == "No node lived long enough to answer."
+        assert node.in_flight == 0
+
+    run(tmp_path, main)
+
+
+# ---- the cold-start contract
+
+
+def test_only_an_answer_that_had_to_wait_for_its_node_says_so(tmp_path: Path) -> None:
+    """In phases that add up to the wait, before what the node says of the rest."""
+
+    async def main(world: World) -> None:
+        world.deploy()
+        world.held = True
+        asking = asyncio.create_task(world.post())
+        await settle()
+        world.clock.advance(2.0)
+        node = world.pool.only()
+        node.report = {"load_seconds": 0.5, "warm_seconds": 0.25}
+        await world.up(node)
+        cold, warm = await asking, await world.post()
+
+        assert cold.headers[b"server-timing"] == (
+            b"queue;dur=0.0, start;dur=1250.0, load;dur=500.0, warm;dur=250.0, infer;dur=1.5"
+        )
+        assert b"server-timing" not in warm.headers
+        assert [b"x-pilotlight-timing" in seen.headers for seen in world.seen] == [True, False]
+
+    run(tmp_path, main)
+
+
+def test_who_waits_for_a_place_in_a_ready_node_paid_for_no_start(tmp_path: Path) -> None:
+    """The node was there when it came."""
+
+    async def main(world: World) -> None:
+        release = asyncio.Event()
+        release.set()
+
+        async def slow(seen: Seen) -> bytes | None:
+            await release.wait()
+            return b"{}"
+
+        world.replies = [slow]
+        world.deploy()
+        await world.post()
+        release.clear()
+        busy = [asyncio.create_task(world.post()) for _ in range(2)]
+        await world.until(lambda: world.pool.only().in_flight == 2)
+        late = asyncio.create_task(world.post())
+        await world.until(lambda: world.activator.waiting("v") == 1)
+        release.set()
+
+        assert b"server-timing" not in (await late).headers
+        await asyncio.gather(*busy)
+
+    run(tmp_path, main)
+
+
+def test_a_request_that_cannot_wait_for_a_start_is_told_when_to_come_again(tmp_path: Path) -> None:
+    """As far as starts of the version are known; the node is started, so that it is true."""
+
+    async def main(world: World) -> None:
+        world.deploy(start_seconds=30.2)
+        world.held = True
+        answered = await world.post(within="5")
+
+        assert answered.status == 503
+        assert answered.headers[b"retry-after"] == b"31"
+        assert answered.message.startswith(
+            "A node of version v is starting; it takes about 30.2 s. The request could not wait that long"
+        )
+        await settle()
+        assert world.started == 1
+
+    run(tmp_path, main)
+
+
+def test_a_request_whose_time_runs_out_without_a_node_is_told_so(tmp_path: Path) -> None:
+    """It was not the model that was slow."""
+
+    async def main(world: World) -> None:
+        world.deploy()
+        world.held = True
+        world.free = 0
+        answered = await world.post(within="0.06")
+
+        assert answered.status == 503
+        assert "not enough memory: 120 MiB needed, 0 MiB free, and nothing idle to stop." in answered.message
+        assert answered.headers[b"retry-after"] == b"1"
+
+    run(tmp_path, main)
+
+
+def test_a_request_whose_time_runs_out_in_a_node_is_a_time_out(tmp_path: Path) -> None:
+    """It is not sent again, and its place is free."""
+
+    async def main(world: World) -> None:
+        world.deploy()
+
+        async def never(seen: Seen) -> bytes | None:
+            await asyncio.get_running_loop().create_future()
+            return None
+
+        world.replies = [never]
+        answered = await world.post(within="0.1")
+
+        assert answered.status == 504
+        assert len(world.seen) == 1
+        assert world.pool.only().in_flight == 0
+
+    run(tmp_path, main)
+
+
+def test_a_version_that_cannot_be_started_says_why(tmp_path: Path) -> None:
+    """And when the next try is made."""
+
+    async def main(world: World) -> None:
+        world.deploy()
+        world.held = True
+        for seconds in (b"1", b"2", b"4"):
+            asking = asyncio.create_task(world.post())
+            await settle()
+            world.pool.crash(world.pool.only(), "No such file: model.pkl.", hopeless=True)
+            answered = await asking
+            assert answered.status == 503
+            assert answered.headers[b"retry-after"] == seconds
+            assert (
+                answered.message
+                == "No node of projects/p/models/m/versions/v could be started. No such file: model.pkl."
+            )
+            world.clock.advance(float(seconds) - 0.5)
+            early = await world.post()
+            assert (early.status, early.headers[b"retry-after"]) == (503, b"1")
+            world.clock.advance(0.5)
+
+    run(tmp_path, main)
+
+
+def test_too_many_requests_are_refused_by_the_name_of_the_limit(tmp_path: Path) -> None:
+    """With a time after which it may be better."""
+
+    async def main(world: World) -> None:
+        world.deploy()
+        world.held = True
+        waiting = asyncio.create_task(world.post())
+        await settle()
+        answered = await world.post()
+
+        assert answered.status == 429
+        assert "(setting queue_requests = 1)" in answered.message
+        assert answered.headers[b"retry-after"] == b"1"
+        await world.up(world.pool.only())
+        assert (await waiting).status == 200
+
+    run(tmp_path, main, queue_requests=1)
+
+
+def test_a_version_that_is_deleted_meanwhile_is_not_found(tmp_path: Path) -> None:
+    """For those who wait, and for those who would be sent again."""
+
+    async def main(world: World) -> None:
+        world.deploy()
+        world.held = True
+        waiting = asyncio.create_task(world.post())
+        await settle()
+        world.targets.publish(State())
+        forgetting = asyncio.create_task(world.autoscaler.forget("v"))
+        answered = await waiting
+        assert answered.status == 404
+        assert answered.message == "The version projects/p/models/m/versions/v was deleted."
+        world.pool.end(world.pool.living[0])
+        await forgetting
+
+        world.held = False
+        world.deploy()
+
+        async def die(seen: Seen) -> bytes | None:
+            world.targets.publish(State())
+            return None
+
+        world.replies = [die]
+        assert (await world.post()).status == 404
+
+    run(tmp_path, main)
+
+
+@pytest.mark.parametrize("within", ["soon", "0", "-1", "nan", ""])
+def test_a_time_that_is_none_is_refused(tmp_path: Path, within: str) -> None:
+    """Before anything is started."""
+
+    async def main(world: World) -> None:
+        world.deploy()
+        answered = await world.post(within=within)
+
+        assert answered.status == 400
+        assert "X-Request-Timeout" in answered.message
+        assert world.started == 0
+
+    run(tmp_path, main)
+
+
+def test_nobody_waits_longer_than_the_server_allows(tmp_path: Path) -> None:
+    """Whatever the client gives itself."""
+
+    async def main(world: World) -> None:
+        world.deploy()
+        await world.post(within="inf")
+
+        assert float(world.seen[0].headers[b"x-request-timeout"]) <= 3
+
+    run(tmp_path, main, request_timeout=3.0)
+
+
+def test_a_client_that_goes_away_leaves_its_place(tmp_path: Path) -> None:
+    """Inside a node and while it waits for one; it gets no answer."""
+
+    async def main(world: World) -> None:
+        world.deploy()
+        world.held = True
+        left = asyncio.Event()
+        left.set()
+        answered = await world.post(left=left)
+        assert answered.status == 0
+        assert world.activator.waiting("v") == 0
+
+        async def never(seen: Seen) -> bytes | None:
+            await asyncio.get_running_loop().create_future()
+            return None
+
+        world.replies = [never]
+        await world.up(world.pool.only())
+        answered = await world.post(left=left)
+        assert answered.status == 0
+        assert len(world.seen) == 1
+        assert world.pool.only().in_flight == 0
+
+    run(tmp_path, main)

@@ -7,7 +7,9 @@ the file named by `--config`, its default. This module is the only reader of the
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
+import re
 import types
 import typing
 from collections.abc import Mapping
@@ -22,6 +24,8 @@ MIB = 1 << 20
 
 T = TypeVar("T")
 
+_NUMBER = re.compile(r"\d+(\.\d+)?")
+
 # What frameworks must be told before they are imported: one thread per library unless a node raises it
 # (more are slower for small models, and their pools would be there before a fork), and no chatter.
 FRAMEWORK_ENVIRONMENT = {
@@ -32,9 +36,20 @@ FRAMEWORK_ENVIRONMENT = {
 }
 
 
-def setting(default: Any, text: str, *, minimum: float | None = None, choices: tuple[str, ...] = ()) -> Any:
-    """One setting: its default, what it means in a sentence, and what values are allowed."""
-    return dataclasses.field(default=default, metadata={"help": text, "minimum": minimum, "choices": choices})
+def setting(
+    default: Any,
+    text: str,
+    *,
+    minimum: float | None = None,
+    choices: tuple[str, ...] = (),
+    or_seconds: bool = False,
+) -> Any:
+    """One setting: its default, what it means in a sentence, and what values are allowed.
+
+    `or_seconds`: besides the choices, a number.
+    """
+    metadata = {"help": text, "minimum": minimum, "choices": choices, "or_seconds": or_seconds}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,9 +109,44 @@ class ServeConfig(PredictSettings):
     cache_bytes: int = setting(
         20 << 30, "Most bytes of model files kept for no version, in bytes.", minimum=0
     )
-    start_timeout: float = setting(300.0, "Seconds a node may take from its start to ready.", minimum=0.1)
+    idle_timeout: float = setting(
+        300.0, "Seconds without a request after which a version falls asleep: it keeps no node.", minimum=0.1
+    )
+    max_nodes: int = setting(
+        0, "Most nodes of a version that sets no maxNodes; 0: as many as there are cores.", minimum=0
+    )
+    target_concurrency: float = setting(
+        16.0, "Requests at a time, running and waiting, that call for one more node.", minimum=0.01
+    )
     node_concurrency: int = setting(128, "Most requests inside one node at a time.", minimum=1)
+    stable_window: float = setting(60.0, "Seconds over which the load is averaged.", minimum=0.1)
+    panic_window: float = setting(
+        6.0, "Seconds over which it is averaged to see a burst; no node goes during one.", minimum=0.1
+    )
+    scale_down_delay: float = setting(
+        60.0, "Seconds for which fewer nodes must be enough before some go.", minimum=0
+    )
+    tick: float = setting(1.0, "Seconds between two looks at the load; waking needs none.", minimum=0.05)
+    start_timeout: float = setting(300.0, "Seconds a node may take from its start to ready.", minimum=0.1)
+    pilots: str = setting(
+        "auto",
+        "Processes with imported frameworks that nodes are forked from: auto (one per framework, while a "
+        "version needs it), off, or how many seconds one stays after its last node.",
+        choices=("auto", "off"),
+        or_seconds=True,
+    )
+    memory_bytes: int = setting(
+        0, "Bytes of memory that nodes may take in all; 0: what the machine, or the cgroup, has.", minimum=0
+    )
     deployments: int = setting(2, "Versions that are created at the same time; more wait.", minimum=1)
+    jobs: int = setting(2, "Batch predictions that run at the same time; more wait.", minimum=1)
+    queue_jobs: int = setting(1000, "Batch predictions that may run and wait in all.", minimum=1)
+    batch_runner: str = setting(
+        "FnApiRunner", "The Beam runner of batch predictions that name none: FlinkRunner, DataflowRunner, ..."
+    )
+    batch_options: str = setting(
+        "", "Beam options for that runner, as on a command line: '--flink_master=HOST:8081 --parallelism=4'."
+    )
     log_queue_bytes: int = setting(
         64 * MIB,
         "Bytes of sampled request logs that may wait to be written; more are dropped and counted.",
@@ -159,11 +209,14 @@ def _read_file(kind: type[Any], file: Path | None) -> dict[str, Any]:
 
 def _check(field: dataclasses.Field[Any], hint: Any, value: Any, source: str) -> Any:
     converted = _convert(hint, value, source)
+    if isinstance(converted, float) and not math.isfinite(converted):
+        raise InvalidArgument(f"{source} must be a finite number; it is {converted}.")
     minimum, choices = field.metadata["minimum"], field.metadata["choices"]
     if minimum is not None and converted < minimum:
         raise InvalidArgument(f"{source} must be at least {minimum}; it is {converted}.")
-    if choices and converted not in choices:
-        allowed = ", ".join(choice for choice in choices if choice)
+    or_seconds = field.metadata["or_seconds"]
+    if choices and converted not in choices and not (or_seconds and _NUMBER.fullmatch(converted)):
+        allowed = ", ".join(choice for choice in choices if choice) + (" or a number" if or_seconds else "")
         raise InvalidArgument(f"{source} must be one of {allowed}; it is {converted!r}.")
     return converted
 
@@ -190,3 +243,12 @@ def prepare_frameworks() -> None:
     """Tell this process's frameworks, before they are imported, what `FRAMEWORK_ENVIRONMENT` says."""
     for name, value in FRAMEWORK_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+
+
+def frameworks_prepared() -> bool:
+    """Whether this process's environment keeps frameworks to one thread, as `prepare_frameworks` has it."""
+    return all(
+        os.environ.get(name) == value
+        for name, value in FRAMEWORK_ENVIRONMENT.items()
+        if name.endswith("_NUM_THREADS")
+    )

@@ -1,4 +1,4 @@
-"""Models, versions and operations, and their way to and from wire JSON.
+"""Models, versions, jobs and operations, and their way to and from wire JSON.
 
 Field names and types follow the discovery document `ml.v1.json`; a test holds the structs against it.
 Reading accepts camelCase and snake_case names, int64 as number or string, and drops nulls; writing omits
@@ -12,7 +12,7 @@ import enum
 import re
 import typing
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -21,6 +21,9 @@ from serving.errors import InvalidArgument
 T = TypeVar("T", bound=msgspec.Struct)
 
 _SNAKE = re.compile(r"_([a-z0-9])")
+
+# An int64, or another number, that is a string on the wire; read as either.
+NumberText = Annotated[str, "a number"]
 
 
 class Resource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -58,7 +61,7 @@ class RequestLoggingConfig(Resource, frozen=True):
 class AcceleratorConfig(Resource, frozen=True):
     """Accepted and echoed."""
 
-    count: str = ""
+    count: NumberText = ""
     type: str = ""
 
 
@@ -172,6 +175,79 @@ class Model(Resource, frozen=True):
     regions: tuple[str, ...] = ()
 
 
+class JobState(enum.StrEnum):
+    """QUEUED, PREPARING, RUNNING, and one of the ends; CANCELLING before CANCELLED, from any but an end."""
+
+    QUEUED = "QUEUED"
+    PREPARING = "PREPARING"
+    RUNNING = "RUNNING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLING = "CANCELLING"
+    CANCELLED = "CANCELLED"
+
+    @property
+    def is_end(self) -> bool:
+        """Whether the job stays as it is."""
+        return self in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
+
+
+class PredictionInput(Resource, frozen=True):
+    """What a batch prediction reads, with which model, and where its results go."""
+
+    batch_size: NumberText = ""
+    data_format: str = ""
+    input_paths: tuple[str, ...] = ()
+    max_worker_count: NumberText = ""
+    model_name: str = ""
+    output_data_format: str = ""
+    output_path: str = ""
+    region: str = ""
+    runtime_version: str = ""
+    signature_name: str = ""
+    uri: str = ""
+    version_name: str = ""
+
+
+class PredictionOutput(Resource, frozen=True):
+    """What has come of a batch prediction; counts are of records."""
+
+    error_count: NumberText = ""
+    node_hours: float = 0.0
+    output_path: str = ""
+    prediction_count: NumberText = ""
+
+
+class BatchOptions(Resource, frozen=True):
+    """Pilotlight's own addition to a batch prediction.
+
+    `keys` are fields that pass the model by, `max_errors` how many records may be bad ("100", "10%" or
+    "0.1"), `runner` and `pipeline_options` are Beam's.
+    """
+
+    keys: tuple[str, ...] = ()
+    max_errors: NumberText = ""
+    pipeline_options: tuple[str, ...] = ()
+    runner: str = ""
+
+
+class Job(Resource, frozen=True):
+    """A batch prediction; `job_id` is bare everywhere. `batch_options` is Pilotlight's own addition."""
+
+    batch_options: BatchOptions | None = None
+    create_time: str = ""
+    end_time: str = ""
+    error_message: str = ""
+    etag: str = ""
+    job_id: str = ""
+    job_position: NumberText = ""
+    labels: dict[str, str] = {}
+    prediction_input: PredictionInput | None = None
+    prediction_output: PredictionOutput | None = None
+    start_time: str = ""
+    state: JobState | None = None
+
+
 class OperationMetadata(Resource, frozen=True):
     """What an operation is about; `phase` and `warnings` are Pilotlight's own additions."""
 
@@ -258,9 +334,13 @@ def _normalise(kind: type[msgspec.Struct], value: dict[str, Any], where: str) ->
     return normal
 
 
-def _normalise_field(nested: type[msgspec.Struct] | None, entry: Any, where: str) -> Any:
+def _normalise_field(kind: Any, entry: Any, where: str) -> Any:
+    if kind is NumberText:
+        is_number = isinstance(entry, int | float) and not isinstance(entry, bool)
+        return str(entry) if is_number else entry
+    nested = _struct_in(kind)
     if nested is None:
-        return str(entry) if isinstance(entry, int) and where.endswith("acceleratorConfig.count") else entry
+        return entry
     if isinstance(entry, list):
         return [
             _normalise(nested, item, f"{where}[{index}]") if isinstance(item, dict) else item
@@ -270,10 +350,10 @@ def _normalise_field(nested: type[msgspec.Struct] | None, entry: Any, where: str
 
 
 @lru_cache
-def _fields(kind: type[msgspec.Struct]) -> dict[str, type[msgspec.Struct] | None]:
-    """Wire names of a struct's fields, each with the struct it holds, if it holds any."""
-    hints = typing.get_type_hints(kind)
-    return {field.encode_name: _struct_in(hints[field.name]) for field in msgspec.structs.fields(kind)}
+def _fields(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """Wire names of a struct's fields, each with its type."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return {field.encode_name: hints[field.name] for field in msgspec.structs.fields(kind)}
 
 
 def _struct_in(hint: Any) -> type[msgspec.Struct] | None:

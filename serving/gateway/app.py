@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -13,20 +14,29 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from autoscaler import machine
 from autoscaler.activator import Activator
+from autoscaler.loop import Autoscaler
 from autoscaler.pools import Node, NodeState
 from autoscaler.pools.local import LocalPool
 from serving.config import ServeConfig
 from serving.errors import Internal, NotFound, ServingError, Unavailable, wrong_method
 from serving.gateway.api import projects, unimplemented
+from serving.gateway.api.fleet import Fleet as FleetApi
+from serving.gateway.api.jobs import Jobs as JobsApi
 from serving.gateway.api.models import Models
 from serving.gateway.api.operations import Operations as OperationsApi
 from serving.gateway.api.requests import answer_error, answer_json
 from serving.gateway.api.versions import Versions
 from serving.gateway.catalog import Catalog
 from serving.gateway.deployment import Deployment
+from serving.gateway.fleet import Fleet
 from serving.gateway.forward import Forwarder
+from serving.gateway.jobs.runner import COMMAND, Jobs
+from serving.gateway.metrics import CountedWaker, Metrics
 from serving.gateway.operations import Operations
+from serving.gateway.overview import Overview
+from serving.gateway.records import State
 from serving.gateway.request_log import RequestLog
 from serving.gateway.store import Store
 from serving.gateway.targets import PREDICT, Targets
@@ -37,24 +47,46 @@ logger = logging.getLogger(__name__)
 _PROJECT = "/v1/projects/{project:id}"
 _MODEL = _PROJECT + "/models/{model:id}"
 _VERSION = _MODEL + "/versions/{version:id}"
+_JOB = _PROJECT + "/jobs/{job:id}"
 
 
 class Gateway:
     """The ASGI application in front of all nodes.
 
-    `environment` is that of the server's process, handed on to the processes it starts.
+    `environment` is that of the server's process, handed on to the processes it starts; `job_command` starts
+    those of jobs. Raises InvalidArgument for settings that cannot be.
     """
 
-    def __init__(self, config: ServeConfig, store: Store, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        config: ServeConfig,
+        store: Store,
+        environment: Mapping[str, str],
+        *,
+        job_command: Sequence[str] = COMMAND,
+    ) -> None:
+        self._config = config
         self._tasks = asyncio.TaskGroup()
         self._activator = Activator(queue_requests=config.queue_requests, queue_bytes=config.queue_bytes)
-        self._pool = LocalPool(self._node_changed, drain=config.request_timeout)
-        self._deployment = Deployment(config, environment, self._activator, self._pool)
+        self._pool = LocalPool(self._node_changed, drain=config.request_timeout, pilots=config.pilots)
+        self._autoscaler = Autoscaler(
+            self._activator,
+            self._pool,
+            tick=config.tick,
+            free_memory=machine.available_memory,
+            memory_bytes=config.memory_bytes,
+            on_trouble=self._trouble,
+        )
+        self._deployment = Deployment(config, environment, self._activator, self._autoscaler)
+        self._fleet = Fleet(self._deployment, self._autoscaler, self._pool)
         self._targets = Targets(self._deployment.spec)
-        self._catalog = Catalog(store, self._targets.publish)
+        self._catalog = Catalog(store, self._published)
         self._operations = Operations(self._catalog, self._deployment, self._tasks, config)
+        self._jobs = Jobs(self._catalog, self._tasks, config, environment, command=job_command)
         self._request_log = RequestLog(config.state_dir / "logs", config.log_queue_bytes, environment)
         self._forwarder = Forwarder(self._targets, self._activator, self._request_log, config)
+        self._overview = Overview(lambda: self._catalog.state, self._activator, self._autoscaler, self._pool)
+        self._metrics = Metrics(self._overview)
         self._ready = False
         self._router = Starlette(
             routes=self._routes(),
@@ -75,13 +107,20 @@ class Gateway:
             await self._router(scope, receive, send)
 
     def _routes(self) -> list[Route]:
-        models = Models(self._catalog)
-        versions = Versions(self._catalog, self._operations)
+        models = Models(self._catalog, self._state)
+        versions = Versions(self._catalog, self._operations, self._state)
         operations = OperationsApi(self._catalog, self._operations)
+        jobs = JobsApi(self._catalog, self._jobs, self._config.queue_jobs)
+        fleet = FleetApi(self._overview, self._metrics)
         return [
             Route("/healthz", self._healthz),
             Route("/readyz", self._readyz),
             Route("/stats", self._stats),
+            Route("/metrics", fleet.metrics),
+            Route("/nodes", fleet.nodes),
+            Route("/why" + _MODEL.removeprefix("/v1"), fleet.why_model),
+            Route("/why" + _VERSION.removeprefix("/v1"), fleet.why_version),
+            Route("/jobs" + _JOB.removeprefix("/v1"), jobs.progress),
             _method("projects.getConfig", "GET", _PROJECT + ":getConfig", projects.get_config),
             _method("projects.locations.list", "GET", _PROJECT + "/locations", projects.list_locations),
             _method(
@@ -100,6 +139,11 @@ class Gateway:
             _method(
                 "projects.models.versions.setDefault", "POST", _VERSION + ":setDefault", versions.set_default
             ),
+            _method("projects.jobs.create", "POST", _PROJECT + "/jobs", jobs.create),
+            _method("projects.jobs.list", "GET", _PROJECT + "/jobs", jobs.list),
+            _method("projects.jobs.get", "GET", _JOB, jobs.get),
+            _method("projects.jobs.patch", "PATCH", _JOB, jobs.patch),
+            _method("projects.jobs.cancel", "POST", _JOB + ":cancel", jobs.cancel),
             _method("projects.operations.list", "GET", _PROJECT + "/operations", operations.list),
             _method("projects.operations.get", "GET", _PROJECT + "/operations/{operation}", operations.get),
             _method(
@@ -116,21 +160,47 @@ class Gateway:
         await self._catalog.open()
         uids = {record.uid for record in self._catalog.state.versions.values()}
         await asyncio.to_thread(self._deployment.sweep, uids)
+        await asyncio.to_thread(self._jobs.sweep, self._catalog.state)
         async with self._tasks:
             log = self._tasks.create_task(self._request_log.run())
             async with self._pool:
-                self._activator.connect(self._pool)
-                self._operations.resume()
                 self._ready = True
+                self._fleet.follow(self._catalog.state)
+                self._activator.connect(CountedWaker(self._autoscaler, self._metrics))
+                loops = [
+                    self._tasks.create_task(self._autoscaler.run()),
+                    self._tasks.create_task(self._fleet.run(self._catalog)),
+                ]
+                self._operations.resume()
+                self._jobs.resume()
                 yield
                 self._ready = False
                 self._operations.suspend()
+                await self._jobs.suspend()
+                for loop in loops:
+                    loop.cancel()
+                await self._fleet.note(self._catalog)
             self._request_log.close()
             await log
         self._catalog.close()
 
+    def _published(self, state: State) -> None:
+        self._targets.publish(state)
+        if self._ready:
+            self._fleet.follow(state)
+            self._jobs.follow(state)
+
+    def _state(self) -> State:
+        """What is shown: the catalog's state, with the times of use as they are now."""
+        return self._fleet.fresh(self._catalog.state)
+
+    def _trouble(self, uid: str, reason: str) -> None:
+        self._fleet.trouble(self._catalog, uid, reason)
+
     def _node_changed(self, node: Node) -> None:
         self._activator.node_changed(node)
+        self._autoscaler.node_changed(node)
+        self._metrics.node_changed(node)
         if node.state is NodeState.GONE:
             self._forwarder.node_gone(node)
 
@@ -148,6 +218,7 @@ class Gateway:
             {
                 "models": len(state.models),
                 "versions": len(state.versions),
+                "jobs": Counter(str(record.job.state) for record in state.jobs.values()),
                 "requestLog": self._request_log.stats(),
             }
         )

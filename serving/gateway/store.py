@@ -13,7 +13,14 @@ import msgspec
 import sqlalchemy as sa
 
 from serving.errors import FailedPrecondition
-from serving.gateway.records import ModelRecord, OperationRecord, Record, State, VersionRecord
+from serving.gateway.records import (
+    JobRecord,
+    ModelRecord,
+    OperationRecord,
+    Record,
+    State,
+    VersionRecord,
+)
 
 Changes = Mapping[tuple[str, str], Record | None]
 K = TypeVar("K", bound=msgspec.Struct)
@@ -32,7 +39,7 @@ def _table(name: str) -> sa.Table:
     )
 
 
-_TABLES = {name: _table(name) for name in ("models", "versions", "operations")}
+_TABLES = {name: _table(name) for name in ("models", "versions", "operations", "jobs")}
 
 
 class Store(Protocol):
@@ -69,10 +76,12 @@ class SqlStore:
         models = self._read("models", ModelRecord)
         versions = self._read("versions", VersionRecord)
         operations = self._read("operations", OperationRecord)
+        jobs = self._read("jobs", JobRecord)
         return State(
             {record.name: record for record in models},
             {record.name: record for record in versions},
             {record.name: record for record in operations},
+            {record.name: record for record in jobs},
         )
 
     def commit(self, changes: Changes) -> None:

@@ -123,7 +123,9 @@ def test_what_is_not_offered_is_refused_with_501(server: Server, method: str) ->
     assert method in reply.error["message"]
 
 
-@pytest.mark.parametrize("method", ["ml.projects.jobs.list", "ml.projects.locations.studies.trials.suggest"])
+@pytest.mark.parametrize(
+    "method", ["ml.projects.jobs.getIamPolicy", "ml.projects.locations.studies.trials.suggest"]
+)
 def test_googles_client_reaches_the_refusal(server: Server, method: str) -> None:
     """The paths that the client builds are those of our routes."""
     from google.auth.credentials import AnonymousCredentials
@@ -141,9 +143,9 @@ def test_googles_client_reaches_the_refusal(server: Server, method: str) -> None
         resource = client
         for name in collections:
             resource = getattr(resource, name)()
-        parent = "projects/p" if call == "list" else "projects/p/locations/l/studies/s"
+        job, study = {"resource": "projects/p/jobs/j"}, {"parent": "projects/p/locations/l/studies/s"}
         with pytest.raises(HttpError) as caught:
-            getattr(resource, call)(parent=parent).execute()
+            getattr(resource, call)(**(study if call == "suggest" else job)).execute()
 
     assert caught.value.resp.status == 501
     assert method in caught.value.reason

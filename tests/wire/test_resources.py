@@ -9,7 +9,10 @@ import msgspec
 import pytest
 
 from serving import resources
+from serving.errors import InvalidArgument
 from serving.resources import (
+    Job,
+    JobState,
     Model,
     Operation,
     OperationMetadata,
@@ -17,6 +20,7 @@ from serving.resources import (
     RpcStatus,
     Version,
     VersionState,
+    from_wire,
 )
 from tests.wire.test_discovery import discovery
 
@@ -24,8 +28,9 @@ SCHEMAS: dict[str, Any] = discovery()["schemas"]
 PREFIX = "GoogleCloudMlV1__"
 
 # What our answers have beyond the document, and the fields that this server never fills.
-OURS: dict[type[Resource], set[str]] = {OperationMetadata: {"phase", "warnings"}}
+OURS: dict[type[Resource], set[str]] = {OperationMetadata: {"phase", "warnings"}, Job: {"batchOptions"}}
 NEVER: dict[type[Resource], set[str]] = {
+    Job: {"trainingInput", "trainingOutput"},  # training is refused
     OperationMetadata: {"projectNumber"},  # any well-formed project exists, and none has a number
     RpcStatus: {"details"},  # the reason is in the message
 }
@@ -40,6 +45,10 @@ NAMES: dict[str, type[Resource]] = {
 }
 
 
+def wire_names(kind: type[Resource]) -> set[str]:
+    return {field.encode_name for field in msgspec.structs.fields(kind)}
+
+
 def reachable(schema: str) -> set[str]:
     """A schema and all it refers to."""
     found, waiting = set(), [schema]
@@ -47,13 +56,15 @@ def reachable(schema: str) -> set[str]:
         name = waiting.pop()
         if name not in found:
             found.add(name)
-            for field in SCHEMAS[name].get("properties", {}).values():
+            never = NEVER.get(NAMES[name], set())
+            fields = SCHEMAS[name].get("properties", {})
+            for field in [fields[field] for field in fields.keys() - never]:
                 waiting += [ref for ref in (field.get("$ref"), field.get("items", {}).get("$ref")) if ref]
     return found
 
 
 ALL = sorted(
-    {name for root in ("Model", "Version", "OperationMetadata") for name in reachable(PREFIX + root)}
+    {name for root in ("Model", "Version", "Job", "OperationMetadata") for name in reachable(PREFIX + root)}
     | {"GoogleLongrunning__Operation", "GoogleRpc__Status"}
 )
 
@@ -78,9 +89,35 @@ def test_every_state_of_a_version_is_known() -> None:
     assert {str(state) for state in VersionState} == described - {"UNKNOWN"}
 
 
+def test_every_state_of_a_job_is_known() -> None:
+    """All but STATE_UNSPECIFIED, which is no state but the lack of one."""
+    described = set(SCHEMAS[PREFIX + "Job"]["properties"]["state"]["enum"])
+
+    assert {str(state) for state in JobState} == described - {"STATE_UNSPECIFIED"}
+
+
+@pytest.mark.parametrize("schema", ALL)
+def test_an_int64_is_read_as_a_number_too(schema: str) -> None:
+    """And shown as a string."""
+    kind, described = NAMES[schema], SCHEMAS[schema]["properties"]
+    found = [name for name in described.keys() & wire_names(kind) if described[name].get("format") == "int64"]
+
+    for name in found:
+        for number in (7, "7"):
+            read = from_wire(kind, {name: number})
+            assert resources.to_wire(read) == {name: "7"}, name
+
+
+@pytest.mark.parametrize("flag", [True, [7], {"value": 7}])
+def test_what_is_no_number_is_not_read_as_one(flag: object) -> None:
+    """It is refused with the place."""
+    with pytest.raises(InvalidArgument, match="batchSize"):
+        from_wire(Job, {"predictionInput": {"batchSize": flag}})
+
+
 def test_everything_starts_from_here() -> None:
     """What requests and answers are made of is covered by the test above."""
-    assert {NAMES[name] for name in ALL} >= {Model, Version, OperationMetadata, Operation, RpcStatus}
+    assert {NAMES[name] for name in ALL} >= {Model, Version, Job, OperationMetadata, Operation, RpcStatus}
 
 
 def fits(hint: Any, field: dict[str, Any]) -> bool:
@@ -98,6 +135,6 @@ def fits(hint: Any, field: dict[str, Any]) -> bool:
         case "object":
             return bool(hint == dict[str, Any] or hint is OperationMetadata)
         case "string":
-            return hint is str or hint is VersionState
+            return hint in (str, VersionState, JobState)
         case simple:
             return bool(hint is {"boolean": bool, "integer": int, "number": float}[simple])

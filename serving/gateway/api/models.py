@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -14,14 +16,16 @@ from serving.gateway.api.requests import (
     read_mask,
 )
 from serving.gateway.catalog import Catalog, lookup, models
+from serving.gateway.records import State
 from serving.resources import Model, operation_to_wire, to_wire
 
 
 class Models:
-    """The methods on models."""
+    """The methods on models; `read` is the state to show."""
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: Catalog, read: Callable[[], State]) -> None:
         self._catalog = catalog
+        self._read = read
 
     async def create(self, request: Request) -> Response:
         """projects.models.create."""
@@ -30,12 +34,13 @@ class Models:
 
     async def get(self, request: Request) -> Response:
         """projects.models.get."""
-        record = lookup.get_model(self._catalog.state, model_name(request))
-        return answer(lookup.render_model(self._catalog.state, record))
+        state = self._read()
+        record = lookup.get_model(state, model_name(request))
+        return answer(lookup.render_model(state, record))
 
     async def list(self, request: Request) -> Response:
         """projects.models.list."""
-        found = models.list_models(self._catalog.state, request.path_params["project"])
+        found = models.list_models(self._read(), request.path_params["project"])
         return answer_page(request, "models", [to_wire(model) for model in found])
 
     async def patch(self, request: Request) -> Response:

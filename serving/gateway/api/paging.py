@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from serving.errors import InvalidArgument
@@ -14,18 +15,23 @@ _DEFAULT_SIZE = 20
 _MAX_SIZE = 100
 
 
-def page(resources: Sequence[dict[str, Any]], query: Mapping[str, str]) -> tuple[list[dict[str, Any]], str]:
+def page(
+    resources: Sequence[dict[str, Any]],
+    query: Mapping[str, str],
+    name_of: Callable[[dict[str, Any]], str] = itemgetter("name"),
+) -> tuple[list[dict[str, Any]], str]:
     """One page of the resources that match the filter, and the token of the next page ("" on the last).
 
-    A token names the last resource shown, so that a list that changes meanwhile neither repeats nor skips.
+    `name_of` tells the full name of one. A token names the last resource shown, so that a list that changes
+    meanwhile neither repeats nor skips.
     """
     matches = parse_filter(query.get("filter", ""))
     # The token's resource is looked for among all: meanwhile it may no longer match.
-    rest = resources[_after(resources, query.get("pageToken", "")) :]
+    rest = resources[_after([name_of(resource) for resource in resources], query.get("pageToken", "")) :]
     found = [resource for resource in rest if matches(resource)]
     size = _size(query.get("pageSize", ""))
     rows = found[:size]
-    return rows, _token(rows[-1]["name"]) if len(found) > size else ""
+    return rows, _token(name_of(rows[-1])) if len(found) > size else ""
 
 
 def _size(text: str) -> int:
@@ -42,7 +48,7 @@ def _token(name: str) -> str:
     return base64.urlsafe_b64encode(name.encode()).decode().rstrip("=")
 
 
-def _after(rows: Sequence[dict[str, Any]], token: str) -> int:
+def _after(names: Sequence[str], token: str) -> int:
     if not token:
         return 0
     try:
@@ -53,9 +59,8 @@ def _after(rows: Sequence[dict[str, Any]], token: str) -> int:
         raise InvalidArgument(
             "Field: page_token Error: This is not a token that a list gave out.", field="page_token"
         )
-    names = [row["name"] for row in rows]
     if last in names:
         return names.index(last) + 1
-    # It is gone meanwhile: go on where it would be. Operations are the one list not sorted by name, and
-    # they go when they are old: everything after one that is gone is gone too.
-    return sum(name < last for name in names) if names == sorted(names) else len(names)
+    # It is gone meanwhile: go on where it would be. Of the lists that are not sorted by name, jobs never go,
+    # and operations go when they are old: everything after one that is gone is gone too.
+    return sum(name < last for name in names) if list(names) == sorted(names) else len(names)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any, TypeVar
 
 import msgspec
@@ -53,7 +54,7 @@ def version_name(request: Request) -> VersionName:
 
 async def read(request: Request, kind: type[T]) -> T:
     """The resource in the body."""
-    return from_wire(kind, await _read_json(request))
+    return from_wire(kind, await read_json(request))
 
 
 def read_mask(request: Request) -> Sequence[str]:
@@ -73,9 +74,14 @@ def answer(resource: Resource) -> Response:
     return answer_json(resource_to_wire(resource))
 
 
-def answer_page(request: Request, key: str, resources: Sequence[dict[str, Any]]) -> Response:
+def answer_page(
+    request: Request,
+    key: str,
+    resources: Sequence[dict[str, Any]],
+    name_of: Callable[[dict[str, Any]], str] = itemgetter("name"),
+) -> Response:
     """One page of a list; no key at all when there is nothing to show."""
-    rows, token = page(resources, request.query_params)
+    rows, token = page(resources, request.query_params, name_of)
     body: dict[str, Any] = {key: rows} if rows else {}
     if token:
         body["nextPageToken"] = token
@@ -95,7 +101,8 @@ def answer_error(error: ServingError) -> Response:
     return response
 
 
-async def _read_json(request: Request) -> Any:
+async def read_json(request: Request) -> Any:
+    """The body as it was sent."""
     body = b""
     async for chunk in request.stream():
         body += chunk

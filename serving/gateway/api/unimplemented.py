@@ -13,21 +13,16 @@ from serving.gateway.api.requests import answer_error
 
 _PROJECT = "/v1/projects/{project:id}"
 _MODEL = _PROJECT + "/models/{model:id}"
-_JOBS = _PROJECT + "/jobs"
+_JOB = _PROJECT + "/jobs/{job:id}"
 _LOCATION = _PROJECT + "/locations/{location:id}"
 _STUDIES = _LOCATION + "/studies"
 _TRIALS = _STUDIES + "/{study:id}/trials"
 
 METHODS = (
     ("projects.explain", "POST", "/v1/projects/{name:path}:explain"),
-    ("projects.jobs.create", "POST", _JOBS),
-    ("projects.jobs.list", "GET", _JOBS),
-    ("projects.jobs.get", "GET", _JOBS + "/{job:id}"),
-    ("projects.jobs.patch", "PATCH", _JOBS + "/{job:id}"),
-    ("projects.jobs.cancel", "POST", _JOBS + "/{job:id}:cancel"),
-    ("projects.jobs.getIamPolicy", "GET", _JOBS + "/{job:id}:getIamPolicy"),
-    ("projects.jobs.setIamPolicy", "POST", _JOBS + "/{job:id}:setIamPolicy"),
-    ("projects.jobs.testIamPermissions", "POST", _JOBS + "/{job:id}:testIamPermissions"),
+    ("projects.jobs.getIamPolicy", "GET", _JOB + ":getIamPolicy"),
+    ("projects.jobs.setIamPolicy", "POST", _JOB + ":setIamPolicy"),
+    ("projects.jobs.testIamPermissions", "POST", _JOB + ":testIamPermissions"),
     ("projects.models.getIamPolicy", "GET", _MODEL + ":getIamPolicy"),
     ("projects.models.setIamPolicy", "POST", _MODEL + ":setIamPolicy"),
     ("projects.models.testIamPermissions", "POST", _MODEL + ":testIamPermissions"),

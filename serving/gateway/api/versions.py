@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -16,14 +18,16 @@ from serving.gateway.api.requests import (
 )
 from serving.gateway.catalog import Catalog, lookup, versions
 from serving.gateway.operations import Operations
+from serving.gateway.records import State
 from serving.resources import Version, operation_to_wire, to_wire
 
 
 class Versions:
-    """The methods on versions."""
+    """The methods on versions; `read` is the state to show."""
 
-    def __init__(self, catalog: Catalog, operations: Operations) -> None:
+    def __init__(self, catalog: Catalog, operations: Operations, read: Callable[[], State]) -> None:
         self._catalog = catalog
+        self._read = read
         self._operations = operations
 
     async def create(self, request: Request) -> Response:
@@ -35,12 +39,13 @@ class Versions:
 
     async def get(self, request: Request) -> Response:
         """projects.models.versions.get."""
-        record = lookup.get_version(self._catalog.state, version_name(request))
-        return answer(lookup.render_version(self._catalog.state, record))
+        state = self._read()
+        record = lookup.get_version(state, version_name(request))
+        return answer(lookup.render_version(state, record))
 
     async def list(self, request: Request) -> Response:
         """projects.models.versions.list."""
-        found = versions.list_versions(self._catalog.state, model_name(request))
+        found = versions.list_versions(self._read(), model_name(request))
         return answer_page(request, "versions", [to_wire(version) for version in found])
 
     async def patch(self, request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""The catalog: what models, versions and operations exist, and the rules by which they change.
+"""The catalog: what models, versions, jobs and operations exist, and the rules by which they change.
 
 A rule is a pure function from a draft of the state and a request to an answer. It raises a ServingError
 and nothing has happened, or returns and its changes are committed together.

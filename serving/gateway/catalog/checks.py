@@ -17,7 +17,7 @@ from serving.gateway.records import VersionRecord
 from serving.resources import AutoScaling, ManualScaling, RequestLoggingConfig, Version, VersionState
 
 FRAMEWORKS = ("FRAMEWORK_UNSPECIFIED", "TENSORFLOW", "SCIKIT_LEARN", "XGBOOST")
-_NUMBERED = re.compile(r"\d+\.\d+(\.\d+)?")
+NUMBERED = re.compile(r"\d+\.\d+(\.\d+)?")
 _LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 
@@ -46,7 +46,7 @@ def check_version(version: Version) -> None:
         ("runtime_version", version.runtime_version),
         ("python_version", version.python_version),
     ):
-        if value and not _NUMBERED.fullmatch(value):
+        if value and not NUMBERED.fullmatch(value):
             raise field_error(InvalidArgument, f"version.{name}", f"{value!r} is not a version like 2.11.")
     check_labels(version.labels)
     check_scaling(version)

@@ -29,7 +29,7 @@ def get_version(state: State | Draft, name: VersionName) -> VersionRecord:
     return state.versions[name]
 
 
-def resolve(state: State, target: ModelName | VersionName) -> VersionRecord:
+def resolve(state: State | Draft, target: ModelName | VersionName) -> VersionRecord:
     """The version that answers predictions for this name."""
     if isinstance(target, VersionName):
         record = get_version(state, target)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -35,7 +35,7 @@ from serving.gateway.catalog.operations import (
     under_way,
     with_metadata,
 )
-from serving.gateway.records import Deployed, Draft, Stamp, State, VersionRecord, versions_of
+from serving.gateway.records import Deployed, Draft, Stamp, State, Use, VersionRecord, versions_of
 from serving.names import ModelName, VersionName, check_id
 from serving.resources import (
     AutoScaling,
@@ -95,6 +95,30 @@ def finish_create(
     return end(
         draft, stamp, msgspec.structs.replace(record, operation=with_metadata(record, metadata)), response
     )
+
+
+def used(record: VersionRecord, use: Use) -> VersionRecord:
+    """The version with what its use has shown."""
+    deployed = record.deployed and msgspec.structs.replace(
+        record.deployed, memory=use.memory, start_seconds=use.start_seconds
+    )
+    version = msgspec.structs.replace(record.version, last_use_time=use.last_use_time)
+    return msgspec.structs.replace(record, version=version, deployed=deployed)
+
+
+def note_use(draft: Draft, _: Stamp, uses: Mapping[str, Use]) -> None:
+    """Write down what the use of versions, given by uid, has shown."""
+    for record in list(draft.versions.values()):
+        if record.uid in uses:
+            draft.put(used(record, uses[record.uid]))
+
+
+def note_trouble(draft: Draft, _: Stamp, uid: str, reason: str) -> None:
+    """Show on a READY version why its nodes cannot be started; "" once one could."""
+    for record in list(draft.versions.values()):
+        if record.uid == uid and record.version.state is VersionState.READY:
+            version = msgspec.structs.replace(record.version, error_message=reason)
+            draft.put(msgspec.structs.replace(record, version=version))
 
 
 def fail_create(draft: Draft, stamp: Stamp, operation: str, error: ServingError) -> Operation:

@@ -102,6 +102,19 @@ def test_operations_that_were_forgotten_are_the_last_ones() -> None:
     assert page(rows("z", "a"), {"pageToken": token}) == ([], "")
 
 
+def test_what_has_its_full_name_elsewhere() -> None:
+    """Jobs show bare ids, and are listed newest first; none is ever gone."""
+    jobs: Rows = [{"jobId": one} for one in ("z", "a", "y", "b")]
+
+    found, token = page(jobs, {"pageSize": "3"}, lambda job: f"projects/p/jobs/{job['jobId']}")
+    rest, _ = page(
+        [{"jobId": "new"}, *jobs], {"pageToken": token}, lambda job: f"projects/p/jobs/{job['jobId']}"
+    )
+
+    assert found == jobs[:3]
+    assert rest == jobs[3:]
+
+
 @pytest.mark.parametrize("size", ["-1", "many", "1.5"])
 def test_a_size_that_is_none(size: str) -> None:
     """It is refused with its name."""

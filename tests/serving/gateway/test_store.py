@@ -12,15 +12,28 @@ import pytest
 import sqlalchemy as sa
 
 from serving.errors import FailedPrecondition
-from serving.gateway.records import Deployed, ModelRecord, OperationRecord, Record, State, VersionRecord
+from serving.gateway.records import (
+    Deployed,
+    JobRecord,
+    ModelRecord,
+    OperationRecord,
+    Record,
+    State,
+    VersionRecord,
+)
 from serving.gateway.store import SqlStore
 from serving.names import ModelName, VersionName
 from serving.resources import (
     AutoScaling,
+    BatchOptions,
+    Job,
+    JobState,
     MetricSpec,
     Model,
     Operation,
     OperationMetadata,
+    PredictionInput,
+    PredictionOutput,
     RpcStatus,
     Version,
     VersionState,
@@ -77,12 +90,35 @@ def everything() -> list[tuple[str, Record]]:
         error=RpcStatus(code=3, message="no"),
     )
     deployed = Deployed(model_dir="/x", packages=("/y", "/z"), framework="XGBOOST", merge=True)
+    job = Job(
+        job_id="j",
+        state=JobState.RUNNING,
+        prediction_input=PredictionInput(batch_size="7", input_paths=("/x",)),
+        prediction_output=PredictionOutput(prediction_count="5", node_hours=0.25),
+        batch_options=BatchOptions(keys=("id",)),
+    )
     return [
         ("models", ModelRecord(name=MODEL, model=Model(name=str(MODEL), regions=("here",)), default="v")),
         ("versions", VersionRecord(name=VERSION, uid="0123", version=version, deployed=deployed)),
         (
             "operations",
             OperationRecord(name=operation.name, project="p", operation=operation, target=VERSION),
+        ),
+        (
+            "jobs",
+            JobRecord(
+                name="projects/p/jobs/j",
+                project="p",
+                uid="4567",
+                number=1,
+                job=job,
+                given={"batchSize": 7, "input_paths": ["/x"], "nested": {"deep": [1.5, None]}},
+                options={"keys": ["id"]},
+                target=VERSION,
+                target_uid="0123",
+                attempt=2,
+                lost=1,
+            ),
         ),
     ]
 
@@ -102,8 +138,8 @@ def test_what_is_committed_is_loaded_by_the_next(store: SqlStore, file: Path) ->
     state = reopened.load()
     reopened.close()
 
-    (_, model), (_, version), (_, operation) = records
-    assert state == State({MODEL: model}, {VERSION: version}, {operation.name: operation})  # type: ignore[dict-item]
+    (_, model), (_, version), (_, operation), (_, job) = records
+    assert state == State({MODEL: model}, {VERSION: version}, {operation.name: operation}, {job.name: job})  # type: ignore[dict-item]
 
 
 def test_a_commit_replaces_and_removes(store: SqlStore) -> None:
@@ -146,6 +182,23 @@ def test_what_was_committed_survives_a_kill(file: Path) -> None:
     assert {f"{half}{number}" for number in told for half in "ab"} <= found
     assert {name[1:] for name in found if name[0] == "a"} == {name[1:] for name in found if name[0] == "b"}
     assert len(found) <= 2 * (len(told) + 1)
+
+
+def test_a_file_from_before_there_were_jobs(store: SqlStore, file: Path) -> None:
+    """It is taken as it is."""
+    (table, record), *_ = everything()
+    store.commit({(table, str(MODEL)): record})
+    store.close()
+    engine = sa.create_engine(f"sqlite:///{file}")
+    with engine.begin() as connection:
+        connection.execute(sa.text("DROP TABLE jobs"))
+    engine.dispose()
+
+    reopened = SqlStore(file)
+    state = reopened.load()
+    reopened.close()
+
+    assert state == State({MODEL: record})  # type: ignore[dict-item]
 
 
 def test_a_file_of_another_schema_is_refused(file: Path) -> None:

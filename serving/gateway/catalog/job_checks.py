@@ -1,0 +1,129 @@
+"""What a job must fulfil: everything that can be said without looking at its files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from serving.errors import InvalidArgument, ServingError, field_error
+from serving.gateway.catalog.checks import NUMBERED
+from serving.names import check_location
+from serving.resources import BatchOptions, PredictionInput
+
+# The formats to read, and those to write, by their names on the wire.
+INPUT_FORMATS = ("JSON", "TEXT", "TF_RECORD", "TF_RECORD_GZIP")
+OUTPUT_FORMATS = ("JSON", "CSV")
+UNSPECIFIED = "DATA_FORMAT_UNSPECIFIED"
+
+_RUNNER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*Runner")
+_SHARE = re.compile(r"\d+(\.\d*)?%?|\.\d+%?")
+_LARGEST = (1 << 63) - 1
+
+
+def check_input(given: PredictionInput) -> None:
+    """What is read, with which model, and where results go."""
+    sources = [name for name in ("model_name", "version_name", "uri") if getattr(given, name)]
+    if len(sources) != 1:
+        raise _wrong(
+            sources[-1] if sources else "model_name",
+            f"Give exactly one of modelName, versionName and uri; {len(sources)} are given.",
+        )
+    if given.uri:
+        _check_path("uri", given.uri)
+    _check_formats(given)
+    if not given.input_paths:
+        raise _wrong("input_paths", "Say what to read: a file, FOLDER/*, or PREFIX*; more than one may be.")
+    for path in given.input_paths:
+        _check_path("input_paths", path, wildcard=True)
+    if not given.output_path:
+        raise _wrong("output_path", "Say where the results go: gs://BUCKET/FOLDER or the path of a folder.")
+    _check_path("output_path", given.output_path)
+    _check_numbers(given)
+
+
+def check_options(given: BatchOptions) -> None:
+    """Our own additions."""
+    if len(set(given.keys)) < len(given.keys) or not all(given.keys):
+        raise _bad_option("keys", "Name each field that passes the model by once.")
+    if given.max_errors and not is_error_limit(given.max_errors):
+        raise _bad_option(
+            "max_errors",
+            f"{given.max_errors!r} is no limit of errors: a number of records (100), or a share of them "
+            "(10% or 0.1).",
+        )
+    if given.runner and not is_runner(given.runner):
+        raise _bad_option(
+            "runner", f"{given.runner!r} is no Beam runner; name it like FlinkRunner or DataflowRunner."
+        )
+    if any(option.split("=")[0] == "--runner" for option in given.pipeline_options):
+        raise _bad_option("pipeline_options", "Name the runner in batchOptions.runner.")
+
+
+def is_runner(name: str) -> bool:
+    """Whether this may be the name of a Beam runner."""
+    return bool(_RUNNER.fullmatch(name))
+
+
+def is_error_limit(text: str) -> bool:
+    """Whether this is a number of records, or a share of them."""
+    if text.isascii() and text.isdigit():
+        return True
+    if not _SHARE.fullmatch(text):
+        return False
+    return float(text.removesuffix("%")) <= (100 if text.endswith("%") else 1)
+
+
+def _check_formats(given: PredictionInput) -> None:
+    if given.data_format in ("", UNSPECIFIED):
+        raise _wrong("data_format", f"Say what is in the files: {_named(INPUT_FORMATS)}.")
+    if given.data_format not in INPUT_FORMATS:
+        only = " is for results only" if given.data_format in OUTPUT_FORMATS else " is unknown"
+        raise _wrong(
+            "data_format", f"{given.data_format!r}{only}; what can be read: {_named(INPUT_FORMATS)}."
+        )
+    # TEXT is another name of JSON.
+    if given.output_data_format not in ("", UNSPECIFIED, "TEXT", *OUTPUT_FORMATS):
+        raise _wrong(
+            "output_data_format",
+            f"Results cannot be written as {given.output_data_format!r}, but as {_named(OUTPUT_FORMATS)}.",
+        )
+
+
+def _check_numbers(given: PredictionInput) -> None:
+    if not given.region:
+        raise _wrong("region", "Give a region, e.g. us-central1; they are all this one server.")
+    try:
+        check_location(given.region)
+    except InvalidArgument as error:
+        raise _wrong("region", error.message) from error
+    for name in ("batch_size", "max_worker_count"):
+        text = getattr(given, name)
+        if text and not (text.isascii() and text.isdigit() and 1 <= int(text) <= _LARGEST):
+            raise _wrong(name, f"It must be a whole number of at least 1; {text!r} is not.")
+    if given.runtime_version and not NUMBERED.fullmatch(given.runtime_version):
+        raise _wrong("runtime_version", f"{given.runtime_version!r} is not a version like 2.11.")
+
+
+def _check_path(field: str, path: str, *, wildcard: bool = False) -> None:
+    scheme, separator, rest = path.partition("://")
+    if separator and scheme not in {"gs", "file"}:
+        raise _wrong(field, f"Cannot use {scheme}:// ({path!r}); give gs://BUCKET/PATH or an absolute path.")
+    if separator and scheme == "gs" and not rest.split("/")[0]:
+        raise _wrong(field, f"{path!r} names no bucket; give gs://BUCKET/PATH.")
+    if not (separator and scheme == "gs") and not (rest if separator else path).startswith("/"):
+        raise _wrong(field, f"{path!r} is neither gs://BUCKET/PATH nor an absolute path.")
+    if "*" in (path[:-1] if wildcard else path):
+        place = "only be the last character" if wildcard else "not be in it"
+        raise _wrong(field, f"'*' can {place}: {path!r}.")
+
+
+def _named(formats: Iterable[str]) -> str:
+    return ", ".join(formats)
+
+
+def _wrong(field: str, description: str) -> ServingError:
+    return field_error(InvalidArgument, f"prediction_input.{field}", description)
+
+
+def _bad_option(field: str, description: str) -> ServingError:
+    return field_error(InvalidArgument, f"batch_options.{field}", description)

@@ -1,0 +1,304 @@
+"""Rules for jobs. Each works on a draft of the state; see the package.
+
+A job ends in one step as long as nothing of it can be lying about: while it is queued. Later it is first
+marked, by the state CANCELLING or by its record's `failure`, then its process is stopped and what that has
+left is removed, and `conclude` ends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from serving.errors import (
+    AlreadyExists,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    ResourceExhausted,
+    ServingError,
+    field_error,
+)
+from serving.gateway.catalog.checks import bad_mask, check_etag, check_labels
+from serving.gateway.catalog.job_checks import check_input, check_options
+from serving.gateway.catalog.lookup import resolve
+from serving.gateway.records import Draft, JobRecord, Stamp, State, VersionRecord
+from serving.names import ModelName, VersionName, check_id, check_project, parse_target
+from serving.resources import (
+    BatchOptions,
+    Job,
+    JobState,
+    PredictionInput,
+    PredictionOutput,
+    VersionState,
+    camel,
+    timestamp,
+    to_wire,
+)
+
+_CANCELLED = "The job was cancelled."
+
+
+class Sent(NamedTuple):
+    """Parts of a new job as they were sent, to be shown unchanged."""
+
+    prediction_input: Mapping[str, Any]
+    batch_options: Mapping[str, Any]
+
+
+def job_name(project: str, job: str) -> str:
+    """The full name of a job; the API itself uses it in paths only."""
+    return f"projects/{project}/jobs/{job}"
+
+
+def create_job(draft: Draft, stamp: Stamp, project: str, job: Job, sent: Sent, *, most: int) -> JobRecord:
+    """Queue a batch prediction; at most `most` jobs may be unfinished."""
+    check_project(project)
+    name = job_name(project, check_id(job.job_id, "job.job_id"))
+    # Before all else: whoever sends a job again is told that it is there.
+    if name in draft.jobs:
+        raise field_error(AlreadyExists, "job.job_id", "A job with this id already exists.")
+    if job.prediction_input is None:
+        raise field_error(
+            InvalidArgument, "job.prediction_input", "Say what to predict: a job needs a predictionInput."
+        )
+    check_labels(job.labels)
+    check_input(job.prediction_input)
+    check_options(job.batch_options or BatchOptions())
+    version = _version(draft, job.prediction_input)
+    if len(unfinished(draft)) >= most:
+        raise ResourceExhausted(
+            f"{most} jobs wait or run already (setting queue_jobs). Wait until some have ended, or cancel "
+            "some."
+        )
+    stored = Job(
+        batch_options=job.batch_options,
+        create_time=timestamp(stamp.now),
+        etag=stamp.etag,
+        job_id=job.job_id,
+        labels=job.labels,
+        prediction_input=job.prediction_input,
+        prediction_output=PredictionOutput(output_path=job.prediction_input.output_path),
+        state=JobState.QUEUED,
+    )
+    record = JobRecord(
+        name=name,
+        project=project,
+        uid=stamp.token,
+        number=len(draft.jobs) + 1,  # jobs are never deleted
+        job=stored,
+        given=dict(sent.prediction_input),
+        options=dict(sent.batch_options),
+        target=version.name if version else None,
+        target_uid=version.uid if version else "",
+    )
+    draft.put(record)
+    return record
+
+
+def get_job(state: State | Draft, name: str) -> JobRecord:
+    """The job, or NotFound."""
+    if name not in state.jobs:
+        raise NotFound(f'Field: name Error: The job "{name}" was not found.', field="name")
+    return state.jobs[name]
+
+
+def list_jobs(state: State, project: str) -> list[JobRecord]:
+    """The jobs of a project, newest first."""
+    check_project(project)
+    found = [record for record in state.jobs.values() if record.project == project]
+    return sorted(found, key=lambda record: record.number, reverse=True)
+
+
+def render_job(record: JobRecord, position: int = 0) -> dict[str, Any]:
+    """The job as answers carry it, what was sent as it was sent; `position` is its place in the queue."""
+    job = msgspec.structs.replace(record.job, job_position=number_text(position))
+    built = {**to_wire(job), "predictionInput": record.given}
+    return built | ({"batchOptions": record.options} if record.options else {})
+
+
+def positions(state: State) -> dict[str, int]:
+    """The places of those that are queued, by name, from 1."""
+    queued = [record for record in unfinished(state) if record.job.state is JobState.QUEUED]
+    return {record.name: place for place, record in enumerate(queued, 1)}
+
+
+def unfinished(state: State | Draft) -> list[JobRecord]:
+    """The jobs that have not ended, oldest first."""
+    found = [record for record in state.jobs.values() if not has_ended(record)]
+    return sorted(found, key=lambda record: record.number)
+
+
+def has_ended(record: JobRecord) -> bool:
+    """Whether the job stays as it is."""
+    return record.job.state is not None and record.job.state.is_end
+
+
+def is_ending(record: JobRecord) -> bool:
+    """Whether the job is to end as soon as nothing is left of its work."""
+    return not has_ended(record) and (bool(record.failure) or record.job.state is JobState.CANCELLING)
+
+
+def target_of(state: State | Draft, record: JobRecord) -> VersionRecord | None:
+    """The version that the job works with, if it still is there."""
+    version = state.versions.get(record.target) if record.target else None
+    if version is None or version.uid != record.target_uid:
+        return None
+    return None if version.version.state is VersionState.DELETING else version
+
+
+def update_job(draft: Draft, stamp: Stamp, name: str, given: Job, mask: Sequence[str]) -> JobRecord:
+    """Change what the mask names: labels."""
+    record = get_job(draft, name)
+    check_etag(given.etag, record.job.etag)
+    for path in mask:
+        if camel(path) != "labels":
+            raise bad_mask(path, ("labels",))
+    check_labels(given.labels)
+    job = msgspec.structs.replace(record.job, labels=given.labels, etag=stamp.etag)
+    return _put(draft, msgspec.structs.replace(record, job=job))
+
+
+def cancel_job(draft: Draft, stamp: Stamp, name: str) -> JobRecord:
+    """End a job that is queued; have one that has begun ended. One that is ending already goes on so."""
+    record = get_job(draft, name)
+    if has_ended(record):
+        raise field_error(FailedPrecondition, "name", f"The job has ended already: it is {record.job.state}.")
+    if is_ending(record):
+        return record
+    if not record.attempt:
+        return _end(draft, stamp, record, JobState.CANCELLED, _CANCELLED)
+    return _put(draft, _with_job(record, state=JobState.CANCELLING))
+
+
+def doom(draft: Draft, stamp: Stamp, name: str, reason: str) -> JobRecord:
+    """Fail a job that is queued; have one that has begun ended, to fail."""
+    record = get_job(draft, name)
+    if has_ended(record) or is_ending(record):
+        return record
+    if not record.attempt:
+        return _end(draft, stamp, record, JobState.FAILED, reason)
+    return _put(draft, msgspec.structs.replace(record, failure=reason))
+
+
+# ---- an attempt, from its start to its end
+
+
+def start_attempt(draft: Draft, stamp: Stamp, name: str) -> JobRecord:
+    """Begin the next attempt, unless nobody wants it any more."""
+    record = get_job(draft, name)
+    if has_ended(record) or is_ending(record):
+        return record
+    is_queued = record.job.state is JobState.QUEUED
+    begun = _with_job(
+        counted(record, 0, 0),
+        state=JobState.PREPARING if is_queued else record.job.state,
+        start_time=record.job.start_time or timestamp(stamp.now),
+    )
+    return _put(draft, msgspec.structs.replace(begun, attempt=record.attempt + 1))
+
+
+def note_progress(
+    draft: Draft, _: Stamp, name: str, *, predictions: int, errors: int, running: bool
+) -> JobRecord:
+    """Note how far an attempt is; `running` once it has begun to predict."""
+    record = counted(get_job(draft, name), predictions, errors)
+    if running and record.job.state is JobState.PREPARING:
+        record = _with_job(record, state=JobState.RUNNING)
+    return _put(draft, record)
+
+
+def note_lost(draft: Draft, _: Stamp, name: str, reason: str, most: int) -> JobRecord:
+    """Note that an attempt came to nothing; with the `most`-th one, the job is to fail."""
+    record = get_job(draft, name)
+    record = msgspec.structs.replace(record, lost=record.lost + 1)
+    if record.lost >= most and not is_ending(record):
+        log = f"Its log tells more: pilotlight jobs stream-logs {record.job.job_id}"
+        record = msgspec.structs.replace(record, failure=f"{most} attempts were lost. {reason} {log}")
+    return _put(draft, record)
+
+
+def succeed(
+    draft: Draft, stamp: Stamp, name: str, *, predictions: int, errors: int, worker_seconds: float
+) -> JobRecord:
+    """The results are there, whatever was asked for meanwhile."""
+    record = counted(get_job(draft, name), predictions, errors)
+    output = msgspec.structs.replace(
+        record.job.prediction_output or PredictionOutput(), node_hours=worker_seconds / 3600
+    )
+    return _end(draft, stamp, _with_job(record, prediction_output=output), JobState.SUCCEEDED)
+
+
+def fail(draft: Draft, stamp: Stamp, name: str, message: str, *, predictions: int, errors: int) -> JobRecord:
+    """The process said that no attempt would do; it has left nothing."""
+    record = counted(get_job(draft, name), predictions, errors)
+    if is_ending(record):
+        return _conclude(draft, stamp, record, "")
+    return _end(draft, stamp, record, JobState.FAILED, message)
+
+
+def conclude(draft: Draft, stamp: Stamp, name: str, note: str) -> JobRecord:
+    """End a job that is ending; `note` says what should be known besides."""
+    return _conclude(draft, stamp, get_job(draft, name), note)
+
+
+def _conclude(draft: Draft, stamp: Stamp, record: JobRecord, note: str) -> JobRecord:
+    state = JobState.FAILED if record.failure else JobState.CANCELLED
+    message = f"{record.failure or _CANCELLED} {note}".rstrip()
+    return _end(draft, stamp, record, state, message)
+
+
+def _end(draft: Draft, stamp: Stamp, record: JobRecord, state: JobState, message: str = "") -> JobRecord:
+    ended = _with_job(record, state=state, error_message=message, end_time=timestamp(stamp.now))
+    return _put(draft, msgspec.structs.replace(ended, failure=""))
+
+
+def number_text(number: int) -> str:
+    """A number as the wire has it; 0 goes without saying."""
+    return str(number) if number else ""
+
+
+def counted(record: JobRecord, predictions: int, errors: int) -> JobRecord:
+    """The job with other counts of records."""
+    output = msgspec.structs.replace(
+        record.job.prediction_output or PredictionOutput(),
+        prediction_count=number_text(predictions),
+        error_count=number_text(errors),
+    )
+    return _with_job(record, prediction_output=output)
+
+
+def _with_job(record: JobRecord, **changes: Any) -> JobRecord:
+    return msgspec.structs.replace(record, job=msgspec.structs.replace(record.job, **changes))
+
+
+def _put(draft: Draft, record: JobRecord) -> JobRecord:
+    if draft.jobs.get(record.name) != record:
+        draft.put(record)
+    return record
+
+
+def _version(draft: Draft, given: PredictionInput) -> VersionRecord | None:
+    """The version that a job is to work with; None if it brings a model of its own."""
+    if given.uri:
+        return None
+    field = "model_name" if given.model_name else "version_name"
+    kind, form = (
+        (ModelName, "projects/PROJECT/models/MODEL")
+        if given.model_name
+        else (VersionName, "projects/PROJECT/models/MODEL/versions/VERSION")
+    )
+    text = given.model_name or given.version_name
+    field = f"prediction_input.{field}"
+    try:
+        target = parse_target(text)
+    except InvalidArgument:
+        target = None
+    if not isinstance(target, kind):
+        raise field_error(InvalidArgument, field, f"Invalid name {text!r}: expected {form}.")
+    try:
+        return resolve(draft, target)
+    except ServingError as error:
+        raise field_error(type(error), field, error.message.removeprefix("Field: name Error: ")) from error

@@ -1,0 +1,68 @@
+"""The log of a job: what its processes write to stderr, and a few words of the server's own.
+
+All calls are blocking, and take a few milliseconds at most.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+from pathlib import Path
+from typing import BinaryIO
+
+# A log that has outgrown the first number of bytes is cut down to about the second one: its end.
+_MOST, _KEPT = 4 << 20, 1 << 20
+_LINE_BYTES = 4096
+
+
+class JobLog:
+    """A file that processes append to."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def open(self) -> BinaryIO:
+        """For a process to write to; makes the folder."""
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        return self._file.open("ab")
+
+    def note(self, text: str) -> None:
+        """Add a line of the server's own."""
+        with self.open() as log:
+            time = datetime.datetime.now().strftime("%Y-%m-%d %H:%M:%S")
+            log.write(f"{time} SERVER {text}\n".encode())
+
+    def size(self) -> int:
+        """In bytes."""
+        try:
+            return self._file.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def tail(self, lines: int, *, since: int = 0) -> list[str]:
+        """The last lines, of those that begin at byte `since` or later; none while there is no log."""
+        try:
+            with self._file.open("rb") as log:
+                size = log.seek(0, os.SEEK_END)
+                # A log that was cut meanwhile is all new.
+                since = since if since <= size else 0
+                start = max(since, size - lines * _LINE_BYTES)
+                log.seek(start)
+                text = log.read(lines * _LINE_BYTES).decode(errors="replace")
+        except FileNotFoundError:
+            return []
+        found = text.splitlines()
+        return (found[1:] if start > since and len(found) > 1 else found)[-lines:]
+
+    def trim(self) -> None:
+        """Cut off the beginning of a log that is too long; what is written meanwhile may be lost."""
+        size = self.size()
+        if size <= _MOST:
+            return
+        with self._file.open("r+b") as log:
+            log.seek(size - _KEPT)
+            rest = log.read()
+            log.truncate(0)
+        # Appended, as the process does: it goes on behind.
+        with self.open() as log_end:
+            log_end.write(b"[the beginning was cut off]\n" + rest[rest.find(b"\n") + 1 :])

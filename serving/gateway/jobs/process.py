@@ -1,0 +1,170 @@
+"""One process of a job, from its start to its end: what it is told, what it says, how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+
+from autoscaler.processes import Child, describe_exit
+from batch.messages import Failed, Outcome, Report, Request
+from serving.gateway.jobs.log import JobLog
+
+_LINE_LIMIT = 1 << 20
+# Seconds for which a process's last words are waited for once it has ended: others may hold its pipe.
+_LAST_WORDS = 1.0
+# What an error message has of a log.
+_TAIL_LINES, _LINE_CHARACTERS = 5, 300
+
+# Stands in a command for the number of the lifeline; see `serving.gateway.child`.
+LIFELINE = "FD"
+
+
+class Lost(NamedTuple):
+    """A process that ended before it had said how the job ends."""
+
+    reason: str
+
+
+Ending = Outcome | Failed | Lost
+Hear = Callable[[Report], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How processes are started. `silence` is how long one may say nothing, `grace` how long it may take to
+    end when it should; both are in seconds.
+    """
+
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    silence: float
+    grace: float
+
+    async def run(self, request: Request, log: JobLog, hear: Hear, stop: asyncio.Event) -> Ending:
+        """Run a process until it has said how the job ends, or has ended, or `stop` is set.
+
+        When this returns or raises, the process and all it has started are gone. Raises OSError if it cannot
+        be started, and what `hear` raises.
+        """
+        before = log.size()
+        async with self._started(request, log) as (child, reader):
+            stopping = asyncio.create_task(self._end_when(stop, child))
+            try:
+                ending = await self._follow(child, reader, hear)
+                if ending is not None:
+                    return ending
+                await self._end(child)
+                tail = await asyncio.to_thread(log.tail, _TAIL_LINES, since=before)
+            finally:
+                stopping.cancel()
+        how = describe_exit(child.exit.result(), [line[:_LINE_CHARACTERS] for line in tail])
+        return Lost(f"The job's process {how}")
+
+    async def _follow(self, child: Child, reader: asyncio.StreamReader, hear: Hear) -> Ending | None:
+        """What the process says of the end; None if it has ended without."""
+        while True:
+            try:
+                async with asyncio.timeout(self.silence):
+                    line = await reader.readline()
+            except TimeoutError:
+                child.kill()
+                return Lost(f"The job's process said nothing for {self.silence:g} s, and was ended.")
+            except ValueError:  # a line over the limit was thrown away
+                continue
+            if not line:
+                return None
+            report = _report(line)
+            if (ending := report.done or report.failed) is not None:
+                return ending
+            await hear(report)
+
+    async def _end_when(self, stop: asyncio.Event, child: Child) -> None:
+        await stop.wait()
+        child.terminate()
+        await asyncio.sleep(self.grace)
+        child.kill()
+
+    async def _end(self, child: Child) -> None:
+        """Wait until the process and its group are gone."""
+        try:
+            async with asyncio.timeout(self.grace):
+                await child.wait()
+        except TimeoutError:
+            child.kill()
+        await child.cleared()
+
+    @contextlib.asynccontextmanager
+    async def _started(
+        self, request: Request, log: JobLog
+    ) -> AsyncGenerator[tuple[Child, asyncio.StreamReader]]:
+        remote_lifeline, lifeline = os.pipe()
+        try:
+            try:
+                child, output = self._spawn(request, log, remote_lifeline)
+            finally:
+                os.close(remote_lifeline)
+            loop = asyncio.get_running_loop()
+            reader = asyncio.StreamReader(limit=_LINE_LIMIT)
+            pipe = os.fdopen(output, "rb", buffering=0)
+            transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+            child.exit.add_done_callback(lambda _: loop.call_later(_LAST_WORDS, transport.close))
+            try:
+                yield child, reader
+            except BaseException:
+                child.terminate()
+                raise
+            finally:
+                try:
+                    await self._end(child)
+                finally:
+                    transport.close()
+        finally:
+            os.close(lifeline)  # whatever happened above: without it, the process and its group are killed
+
+    def _spawn(self, request: Request, log: JobLog, lifeline: int) -> tuple[Child, int]:
+        """The process, and the reading end of its output. Blocks for a few milliseconds.
+
+        On the event loop, as `autoscaler.processes.spawn` says.
+        """
+        reading, writing = os.pipe()
+        try:
+            with log.open() as stderr, tempfile.TemporaryFile() as stdin:
+                stdin.write(msgspec.json.encode(request))
+                stdin.seek(0)
+                started = subprocess.Popen(
+                    [str(lifeline) if word == LIFELINE else word for word in self.command],
+                    env=dict(self.environment),
+                    pass_fds=[lifeline],
+                    stdin=stdin,
+                    stdout=writing,
+                    stderr=stderr,
+                    start_new_session=True,
+                )
+            try:
+                return Child(started.pid, started), reading
+            except OSError:  # no descriptor is left to watch it with
+                os.killpg(started.pid, signal.SIGKILL)
+                started.wait()
+                raise
+        except BaseException:
+            os.close(reading)
+            raise
+        finally:
+            os.close(writing)
+
+
+def _report(line: bytes) -> Report:
+    """What a line says; nothing, if it comes from somebody else."""
+    try:
+        return msgspec.json.decode(line, type=Report)
+    except msgspec.DecodeError:
+        return Report()

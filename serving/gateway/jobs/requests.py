@@ -1,0 +1,91 @@
+"""What a job's process is asked for."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from batch.messages import ModelSource, Request
+from serving.config import ServeConfig
+from serving.errors import InvalidArgument
+from serving.gateway.catalog.job_checks import UNSPECIFIED, is_runner
+from serving.gateway.deployment import create_version_request
+from serving.gateway.records import JobRecord, VersionRecord
+from serving.resources import BatchOptions, PredictionInput
+
+# What AI Platform took when a job said nothing.
+_WORKERS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What holds for every job of a server: its runner and that one's options, and where models are kept."""
+
+    runner: str
+    options: tuple[str, ...]
+    cache_dir: Path
+    cache_bytes: int
+
+    @classmethod
+    def read(cls, config: ServeConfig) -> Defaults:
+        """Those of the settings. Raises InvalidArgument."""
+        if not is_runner(config.batch_runner):
+            raise InvalidArgument(
+                f"batch_runner {config.batch_runner!r} is no Beam runner; name it like FnApiRunner or "
+                "FlinkRunner."
+            )
+        try:
+            options = tuple(shlex.split(config.batch_options))
+        except ValueError as error:
+            raise InvalidArgument(f"batch_options cannot be split into options: {error}.") from error
+        return cls(config.batch_runner, options, config.state_dir / "cache", config.cache_bytes)
+
+
+def request_for(
+    record: JobRecord, version: VersionRecord | None, folder: Path, defaults: Defaults, *, clean: bool = False
+) -> Request:
+    """An attempt at a job, or with `clean` the removal of what attempts have left."""
+    given = record.job.prediction_input or PredictionInput()
+    options = record.job.batch_options or BatchOptions()
+    runner = options.runner or defaults.runner
+    # The server's options are those of its runner.
+    inherited = defaults.options if runner == defaults.runner else ()
+    return Request(
+        job=record.name,
+        uid=record.uid,
+        attempt=record.attempt,
+        model=_source(given, version),
+        input_paths=given.input_paths,
+        output_path=given.output_path,
+        data_format=given.data_format,
+        output_format="JSON"
+        if given.output_data_format in ("", UNSPECIFIED, "TEXT")
+        else given.output_data_format,
+        batch_size=int(given.batch_size or 0),
+        max_workers=int(given.max_worker_count or _WORKERS),
+        signature_name=given.signature_name,
+        keys=options.keys,
+        max_errors=options.max_errors,
+        region=given.region,
+        runner=runner,
+        pipeline_options=options.pipeline_options or inherited,
+        scratch_dir=str(folder),
+        cache_dir=str(defaults.cache_dir),
+        cache_bytes=defaults.cache_bytes,
+        clean=clean,
+    )
+
+
+def _source(given: PredictionInput, version: VersionRecord | None) -> ModelSource:
+    if version is None or version.deployed is None:
+        return ModelSource(uri=given.uri)
+    return ModelSource(
+        model_dir=version.deployed.model_dir,
+        uri=version.version.deployment_uri,
+        framework=version.deployed.framework,
+        prediction_class=version.version.prediction_class,
+        packages=version.deployed.packages,
+        package_uris=version.version.package_uris,
+        environment={"create_version_request": create_version_request(version)},
+    )

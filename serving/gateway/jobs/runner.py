@@ -1,0 +1,320 @@
+"""Runs jobs: so many at a time, each until it has ended, over lost processes and restarts of the server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from batch.messages import Failed, Outcome, Phase, Report, Request
+from serving.config import FRAMEWORK_ENVIRONMENT, ServeConfig
+from serving.gateway.catalog import Catalog
+from serving.gateway.catalog import jobs as rules
+from serving.gateway.jobs.log import JobLog
+from serving.gateway.jobs.process import LIFELINE, Ending, Hear, Launch, Lost
+from serving.gateway.jobs.progress import Progress
+from serving.gateway.jobs.requests import Defaults, request_for
+from serving.gateway.records import JobRecord, State
+
+logger = logging.getLogger(__name__)
+
+COMMAND = (sys.executable, "-m", "serving.gateway.child", LIFELINE, "batch")
+
+# So many lost attempts make a job fail; so often the removal of what they have left is tried.
+_MOST_LOST, _CLEANINGS = 4, 3
+# Removing says nothing while it is at work, however many files there are.
+_CLEANING_SECONDS = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Seconds: how long a process may be silent, and may take to end; how long to wait after the first lost
+    attempt, the second and so on; how often counts are written down; and when to try again what failed for a
+    reason of the server's own.
+    """
+
+    silence: float = 60.0
+    grace: float = 3.0
+    pauses: tuple[float, ...] = (1.0, 2.0, 4.0)
+    note_every: float = 2.0
+    retry: float = 10.0
+
+
+@dataclass(slots=True)
+class _Running:
+    """A job that is worked on. `stop` is set when its process is to end; `holds` if it holds a place."""
+
+    holds: bool
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    progress: Progress = field(default_factory=Progress)
+    noted_at: float = 0.0
+    task: asyncio.Task[None] | None = None
+
+
+class Jobs:
+    """The queue, and a task for each job that is worked on, in a group that the application owns.
+
+    `environment` is that of the server's process. Raises InvalidArgument for settings that cannot be.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        tasks: asyncio.TaskGroup,
+        config: ServeConfig,
+        environment: Mapping[str, str],
+        *,
+        command: Sequence[str] = COMMAND,
+        pace: Pace | None = None,
+    ) -> None:
+        self._catalog = catalog
+        self._tasks = tasks
+        self._most = config.jobs
+        self._folder = config.state_dir / "jobs"
+        self._defaults = Defaults.read(config)
+        self._pace = pace or Pace()
+        environment = {**environment, **FRAMEWORK_ENVIRONMENT, "PYTHONUNBUFFERED": "1"}
+        self._launch = Launch(command, environment, self._pace.silence, self._pace.grace)
+        self._cleaning = Launch(command, environment, _CLEANING_SECONDS, self._pace.grace)
+        self._running: dict[str, _Running] = {}
+        self._open = False
+
+    # ---- the queue
+
+    def sweep(self, state: State) -> None:
+        """Delete the files of jobs that are not at work, up to their logs (a kill may have left some)."""
+        if not self._folder.is_dir():
+            return
+        ended = {record.uid: rules.has_ended(record) for record in state.jobs.values()}
+        for folder in self._folder.iterdir():
+            if folder.name not in ended:
+                shutil.rmtree(folder, ignore_errors=True)
+            elif ended[folder.name]:
+                self._tidy(folder.name)
+
+    def resume(self) -> None:
+        """Begin with whatever there is to do; what a stop or a kill has interrupted comes first."""
+        self._open = True
+        self.follow(self._catalog.state)
+        self.fill()
+
+    def fill(self) -> None:
+        """Begin with those whose turn it is. What is only to be ended needs no place."""
+        if not self._open:
+            return
+        places = self._most - sum(running.holds for running in self._running.values())
+        for record in rules.unfinished(self._catalog.state):
+            if record.name in self._running:
+                continue
+            holds = not rules.is_ending(record)
+            if holds and places <= 0:
+                continue
+            places -= holds
+            running = self._running[record.name] = _Running(holds)
+            running.task = self._tasks.create_task(self._run(record.name, running))
+
+    async def cancel(self, name: str) -> JobRecord:
+        """End a job, if it has not ended."""
+        record = await self._catalog.change(rules.cancel_job, name)
+        self._interrupt(record)
+        return record
+
+    def follow(self, state: State) -> None:
+        """Take note of a new state: a job whose version is gone is to fail."""
+        if not self._open:
+            return
+        for record in rules.unfinished(state):
+            if record.target is None or rules.is_ending(record) or rules.target_of(state, record):
+                continue
+            self._tasks.create_task(self._doom_later(record))
+
+    async def suspend(self) -> None:
+        """End all processes without a word; `resume` begins anew at the next start."""
+        self._open = False
+        tasks = [running.task for running in self._running.values() if running.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # ---- how far jobs are
+
+    def fresh(self, record: JobRecord) -> JobRecord:
+        """The job with its counts as they are now."""
+        running = self._running.get(record.name)
+        if running is None or rules.has_ended(record) or not running.progress.has_counts:
+            return record
+        counts = running.progress.counts
+        return rules.counted(record, counts.predictions, counts.errors)
+
+    def progress(self, record: JobRecord) -> Progress:
+        """What is known only as long as a job is at work."""
+        running = self._running.get(record.name)
+        return Progress() if running is None or rules.has_ended(record) else running.progress
+
+    def log(self, record: JobRecord) -> JobLog:
+        """The job's log, over all its attempts."""
+        return JobLog(self._folder / record.uid / "log")
+
+    # ---- one job
+
+    async def _doom(self, record: JobRecord) -> None:
+        reason = (
+            f"The version {record.target} was deleted while the job was using it. Submit the job again, "
+            "under another id, with a version that is there."
+        )
+        self._interrupt(await self._catalog.change(rules.doom, record.name, reason))
+
+    async def _doom_later(self, record: JobRecord) -> None:
+        try:
+            await self._doom(record)
+        except Exception:
+            # The next change of anything tries it again.
+            logger.exception("%s cannot be failed", record.name)
+
+    def _interrupt(self, record: JobRecord) -> None:
+        running = self._running.get(record.name)
+        if running is not None:
+            running.stop.set()
+        self.fill()
+
+    async def _run(self, name: str, running: _Running) -> None:
+        try:
+            while not rules.has_ended(self._catalog.state.jobs[name]):
+                try:
+                    await self._step(self._catalog.state.jobs[name], running)
+                except Exception:
+                    # An error that left this task would end the group, and with it the server.
+                    logger.exception("%s cannot go on; trying again in %g s", name, self._pace.retry)
+                    await asyncio.sleep(self._pace.retry)
+            record = self._catalog.state.jobs[name]
+            logger.info("%s: %s %s", name, record.job.state, record.job.error_message)
+            await asyncio.to_thread(self._tidy, record.uid)
+        finally:
+            del self._running[name]
+        self.fill()
+
+    async def _step(self, record: JobRecord, running: _Running) -> None:
+        """Bring a job nearer to its end."""
+        if rules.is_ending(record):
+            note = await self._clean(record)
+            await self._catalog.change(rules.conclude, record.name, note)
+            return
+        await self._pause(record, running)
+        if record.target is not None and rules.target_of(self._catalog.state, record) is None:
+            await self._doom(record)
+            return
+        record = await self._catalog.change(rules.start_attempt, record.name)
+        if rules.has_ended(record) or rules.is_ending(record):
+            return
+        await self._conclude(record, running, await self._attempt(record, running))
+
+    async def _pause(self, record: JobRecord, running: _Running) -> None:
+        """Wait after a lost attempt, unless the job is to end."""
+        if record.lost:
+            pauses = self._pace.pauses
+            try:
+                async with asyncio.timeout(pauses[min(record.lost, len(pauses)) - 1]):
+                    await running.stop.wait()
+            except TimeoutError:
+                pass
+
+    async def _attempt(self, record: JobRecord, running: _Running) -> Ending:
+        log = self.log(record)
+        if record.attempt > 1:
+            await asyncio.to_thread(log.note, f"attempt {record.attempt}")
+        running.progress = Progress()
+
+        async def hear(report: Report) -> None:
+            await self._hear(record, running, report)
+
+        version = rules.target_of(self._catalog.state, record)
+        request = request_for(record, version, self._folder / record.uid, self._defaults)
+        return await self._launched(request, record, hear, running.stop)
+
+    async def _launched(self, request: Request, record: JobRecord, hear: Hear, stop: asyncio.Event) -> Ending:
+        launch = self._cleaning if request.clean else self._launch
+        try:
+            return await launch.run(request, self.log(record), hear, stop)
+        except OSError as error:
+            return Lost(f"The job's process could not be started: {error}.")
+
+    async def _conclude(self, record: JobRecord, running: _Running, ending: Ending) -> None:
+        """Write down how an attempt has ended."""
+        change, name = self._catalog.change, record.name
+        match ending:
+            case Outcome(predictions=predictions, errors=errors, worker_seconds=worker_seconds):
+                counts = {"predictions": predictions, "errors": errors}
+                await change(rules.succeed, name, **counts, worker_seconds=worker_seconds)
+            case Failed():
+                counts = {"predictions": ending.predictions, "errors": ending.errors}
+                await change(rules.fail, name, ending.message, **counts)
+            case Lost(reason):
+                await self._note(record, running)
+                if rules.is_ending(self._catalog.state.jobs[name]):
+                    return  # we have ended it ourselves
+                logger.warning("%s: attempt %d is lost. %s", name, record.attempt, reason)
+                await asyncio.to_thread(self.log(record).note, reason)
+                await change(rules.note_lost, name, reason, _MOST_LOST)
+
+    async def _hear(self, record: JobRecord, running: _Running, report: Report) -> None:
+        now = time.monotonic()
+        begins = report.phase is Phase.RUNNING
+        if report.phase is not None:
+            running.progress.phase = report.phase
+        if report.counts is not None:
+            running.progress.hear(report.counts, now)
+        if not begins and now < running.noted_at + self._pace.note_every:
+            return
+        running.noted_at = now
+        await self._note(record, running)
+
+    async def _note(self, record: JobRecord, running: _Running) -> None:
+        """Write down how far an attempt is."""
+        counts = running.progress.counts
+        try:
+            await asyncio.to_thread(self.log(record).trim)
+            await self._catalog.change(
+                rules.note_progress,
+                record.name,
+                predictions=counts.predictions,
+                errors=counts.errors,
+                running=running.progress.phase not in (None, Phase.PREPARING),
+            )
+        except Exception:
+            # It is not worth ending the attempt.
+            logger.exception("the progress of %s cannot be written down", record.name)
+
+    async def _clean(self, record: JobRecord) -> str:
+        """Remove what the job's attempts have left; returns what to tell its owner if that was not all."""
+        version = rules.target_of(self._catalog.state, record)
+        request = request_for(record, version, self._folder / record.uid, self._defaults, clean=True)
+        reason = ""
+        for _ in range(_CLEANINGS):
+            match await self._launched(request, record, _ignore, asyncio.Event()):
+                case Outcome():
+                    return ""
+                case Failed(message=reason):
+                    break
+                case Lost(reason):
+                    continue
+        logger.warning("%s: temporary files may be left. %s", record.name, reason)
+        return f"Temporary files may be left in {request.output_path}/.pilotlight: {reason}"
+
+    def _tidy(self, uid: str) -> None:
+        """Leave of a job's local files only its log. Blocks."""
+        JobLog(self._folder / uid / "log").trim()
+        for entry in (self._folder / uid).glob("*"):
+            if entry.name == "log":
+                continue
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry, ignore_errors=True)
+            else:
+                entry.unlink(missing_ok=True)
+
+
+async def _ignore(_: Report) -> None:
+    """Removing has nothing to tell."""

@@ -1,0 +1,226 @@
+"""Versions, requests and nodes as the gateway has them, except that nodes are only said to be there."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from autoscaler.activator import Activator
+from autoscaler.decision import ScalingSpec
+from autoscaler.loop import Autoscaler
+from autoscaler.pools import Node, NodeSpec, NodeState, PilotSpec
+from autoscaler.pools.local import LocalPool
+from autoscaler.pools.pilots import PilotState, PilotStatus
+from serving.gateway.metrics import CountedWaker, Metrics
+from serving.gateway.overview import Overview
+from serving.gateway.records import JobRecord, ModelRecord, State, VersionRecord
+from serving.names import ModelName, VersionName
+from serving.resources import Job, JobState, Model, PredictionOutput, Version, VersionState
+
+
+class FakePool:
+    """Nodes start when they are asked for, and become ready or die when a test says so.
+
+    `pid` is what all of them have: this process, so that there is memory to measure.
+    """
+
+    def __init__(self, listener: Callable[[Node], None]) -> None:
+        self._listener = listener
+        self._nodes: list[Node] = []
+        self._started = 0
+        self.forked = True
+        self.lit = [
+            PilotStatus(
+                key="tabular",
+                state=PilotState.LIT,
+                pid=os.getpid(),
+                spare=None,
+                age=60.0,
+                seconds=2.5,
+                forked=3,
+                reason="",
+            )
+        ]
+
+    def nodes(self, key: str) -> Sequence[Node]:
+        return [node for node in self._nodes if node.key == key]
+
+    async def scale(self, spec: NodeSpec, count: int) -> None:
+        nodes = self.nodes(spec.key)
+        for _ in range(len(nodes), count):
+            self.start(spec.key)
+        for node in nodes[count:]:
+            self.end(node)
+
+    def cpu_seconds(self, node: Node) -> float | None:
+        return None
+
+    def forks(self, spec: NodeSpec) -> bool:
+        return self.forked
+
+    def light(self, specs: Collection[PilotSpec]) -> None:
+        pass
+
+    def pilots(self) -> Sequence[PilotStatus]:
+        return self.lit
+
+    async def close(self) -> None:
+        pass
+
+    def start(self, key: str) -> Node:
+        self._started += 1
+        node = Node(id=str(self._started), key=key, address="", board=bytearray(4), asked_at=time.monotonic())
+        node.pid, node.forked = os.getpid(), self.forked
+        self._nodes.append(node)
+        self._listener(node)
+        return node
+
+    def ready(self, node: Node, *, load: float = 0.0, warm: float = 0.0, total: float = 0.0) -> Node:
+        """`total` seconds after it was asked for, `load` and `warm` of them as it says itself."""
+        node.ready_at = node.asked_at + total
+        node.report = {"load_seconds": load, "warm_seconds": warm}
+        node.state = NodeState.READY
+        self._listener(node)
+        return node
+
+    def fail_pilot(self, reason: str) -> None:
+        """The pilot is there no more."""
+        self.lit = [
+            replace(
+                self.lit[0],
+                state=PilotState.FAILED,
+                pid=None,
+                age=None,
+                seconds=None,
+                forked=0,
+                reason=reason,
+            )
+        ]
+
+    def end(self, node: Node, reason: str = "") -> None:
+        """It is gone; with a reason it said itself that it cannot start."""
+        self._nodes.remove(node)
+        node.state, node.reason = NodeState.GONE, reason
+        node.crashed = node.hopeless = bool(reason)
+        self._listener(node)
+        node.gone.set()
+
+
+class Patient:
+    """A request that waits as long as it is told to."""
+
+    def __init__(self, seconds: float = 60.0) -> None:
+        self.remaining = seconds
+
+    async def wait(self, granted: asyncio.Future[Node]) -> Node:
+        return await granted
+
+
+class World:
+    """A gateway's parts, put together as it does."""
+
+    def __init__(self) -> None:
+        self.state = State()
+        self.pool = FakePool(self._node_changed)
+        self.activator = Activator(queue_requests=1, queue_bytes=1000)
+        self.autoscaler = Autoscaler(
+            self.activator,
+            self.pool,
+            tick=1.0,
+            free_memory=lambda: 1 << 40,
+            memory_bytes=0,
+            on_trouble=lambda *_: None,
+        )
+        self.overview = Overview(
+            lambda: self.state, self.activator, self.autoscaler, cast(LocalPool, self.pool)
+        )
+        self.metrics = Metrics(self.overview)
+        self.activator.connect(CountedWaker(self.autoscaler, self.metrics))
+        self._requests: list[asyncio.Task[None]] = []
+        self._over = asyncio.Event()
+
+    def _node_changed(self, node: Node) -> None:
+        self.activator.node_changed(node)
+        self.autoscaler.node_changed(node)
+        self.metrics.node_changed(node)
+
+    def add(self, version: str, *, tracked: bool = True, **fields: Any) -> NodeSpec:
+        """A version `MODEL/VERSION` of the project p, scaled from now on; the first is the default."""
+        model, _, last = version.partition("/")
+        name = VersionName("p", model, last)
+        state = fields.pop("state", VersionState.READY)
+        record = VersionRecord(name=name, uid=version, version=Version(name=str(name), state=state, **fields))
+        known = self.state.models.get(name.parent)
+        models = {name.parent: known or ModelRecord(name=name.parent, model=Model(), default=last)}
+        versions = {**self.state.versions, name: record}
+        self.state = replace(self.state, models={**self.state.models, **models}, versions=versions)
+        spec = NodeSpec(version, str(name), "", {}, {}, start_timeout=1, concurrency=1)
+        if tracked:
+            self.autoscaler.track(spec, ScalingSpec(), memory=1, start_seconds=None)
+        return spec
+
+    def remove(self, version: str) -> None:
+        """Take a version out of the catalog."""
+        versions = {name: record for name, record in self.state.versions.items() if record.uid != version}
+        self.state = replace(self.state, versions=versions)
+
+    def empty_model(self, model: str) -> None:
+        """A model without versions."""
+        name = ModelName("p", model)
+        models = {**self.state.models, name: ModelRecord(name=name, model=Model())}
+        self.state = replace(self.state, models=models)
+
+    def add_job(self, job: str, state: JobState, predictions: int = 0, errors: int = 0) -> None:
+        """A job of the project p, in a state, with counts."""
+        output = PredictionOutput(prediction_count=str(predictions or ""), error_count=str(errors or ""))
+        name = f"projects/p/jobs/{job}"
+        record = JobRecord(
+            name=name,
+            project="p",
+            uid=job,
+            number=len(self.state.jobs) + 1,
+            job=Job(job_id=job, state=state, prediction_output=output),
+            given={},
+        )
+        self.state = replace(self.state, jobs={**self.state.jobs, name: record})
+
+    async def ask(self, spec: NodeSpec, seconds: float = 60.0) -> asyncio.Task[None]:
+        """A request, which stays in its node until the end of the test."""
+
+        async def inside() -> None:
+            async with self.activator.lease(spec, 1, Patient(seconds)):
+                await self._over.wait()
+
+        task = asyncio.create_task(inside())
+        self._requests.append(task)
+        await settle()
+        return task
+
+    async def end(self) -> None:
+        """Let all requests go."""
+        self._over.set()
+        for task in self._requests:
+            task.cancel()
+        await asyncio.gather(*self._requests, return_exceptions=True)
+
+
+async def settle() -> None:
+    """Let everything happen that can."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def run(main: Callable[[World], Awaitable[None]]) -> None:
+    """A test on an event loop of its own."""
+
+    async def bounded() -> None:
+        async with asyncio.timeout(20):
+            world = World()
+            await main(world)
+            await world.end()
+
+    asyncio.run(bounded())

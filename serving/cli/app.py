@@ -2,15 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import typer
 
-from serving.cli import demo, local, models, operations, predict, server, versions
+from serving.cli import (
+    demo,
+    jobs,
+    local,
+    local_batch,
+    models,
+    nodes,
+    operations,
+    parity,
+    predict,
+    server,
+    simulate,
+    versions,
+    why,
+)
 from serving.cli.flags import with_flags
 
-_GROUPS: dict[str, tuple[str, dict[str, Callable[..., None]]]] = {
-    "models": (
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Commands that share their first word, or groups of them."""
+
+    text: str
+    members: Mapping[str, Callable[..., None] | _Group]
+
+
+_GROUPS: Mapping[str, _Group] = {
+    "models": _Group(
         "Create, show, change and delete models.",
         {
             "create": models.create,
@@ -20,7 +44,7 @@ _GROUPS: dict[str, tuple[str, dict[str, Callable[..., None]]]] = {
             "delete": models.delete,
         },
     ),
-    "versions": (
+    "versions": _Group(
         "Deploy versions of a model, show, change and delete them.",
         {
             "create": versions.create,
@@ -31,7 +55,18 @@ _GROUPS: dict[str, tuple[str, dict[str, Callable[..., None]]]] = {
             "delete": versions.delete,
         },
     ),
-    "operations": (
+    "jobs": _Group(
+        "Predict whole files: start jobs, follow and cancel them.",
+        {
+            "submit": _Group("Start a job.", {"prediction": jobs.submit_prediction}),
+            "describe": jobs.describe,
+            "list": jobs.list_,
+            "update": jobs.update,
+            "cancel": jobs.cancel,
+            "stream-logs": jobs.stream_logs,
+        },
+    ),
+    "operations": _Group(
         "Follow and cancel long-running changes.",
         {
             "describe": operations.describe,
@@ -40,7 +75,7 @@ _GROUPS: dict[str, tuple[str, dict[str, Callable[..., None]]]] = {
             "cancel": operations.cancel,
         },
     ),
-    "local": ("Work without a server.", {"predict": local.predict}),
+    "local": _Group("Work without a server.", {"predict": local.predict, "batch": local_batch.batch}),
 }
 
 
@@ -56,12 +91,22 @@ def build() -> typer.Typer:
     app.command()(server.node)
     app.command()(demo.demo)
     app.command()(with_flags(predict.predict))
-    for name, (text, commands) in _GROUPS.items():
-        group = _typer(text)
-        for verb, command in commands.items():
-            group.command(verb)(with_flags(command))
-        app.add_typer(group, name=name)
+    app.command()(with_flags(nodes.nodes))
+    app.command()(with_flags(why.why))
+    app.command()(simulate.simulate)
+    app.command()(with_flags(parity.parity))
+    _add(app, _GROUPS)
     return app
+
+
+def _add(app: typer.Typer, members: Mapping[str, Callable[..., None] | _Group]) -> None:
+    for name, member in members.items():
+        if isinstance(member, _Group):
+            group = _typer(member.text)
+            _add(group, member.members)
+            app.add_typer(group, name=name)
+        else:
+            app.command(name)(with_flags(member))
 
 
 def _typer(text: str, name: str | None = None) -> typer.Typer:

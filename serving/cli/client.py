@@ -73,9 +73,13 @@ class Client:
         """The full name of an operation, given by its id or its full name."""
         return operation if operation.startswith("projects/") else f"{self.project}/operations/{operation}"
 
+    def job(self, job: str) -> str:
+        """The full name of a job, given by its id or its full name."""
+        return job if job.startswith("projects/") else f"{self.project}/jobs/{names.check_id(job, 'job')}"
+
     @property
     def project(self) -> str:
-        """The full name of the project, the parent of models and operations."""
+        """The full name of the project, the parent of models, jobs and operations."""
         return f"projects/{self._checked_project()}"
 
     def call(
@@ -91,24 +95,11 @@ class Client:
 
         Raises Unreachable, DeadlineExceeded after `timeout` seconds of silence, or what the server said.
         """
-        import httpx  # noqa: PLC0415  start-up time
+        return self._send(method, f"/v1/{path}", body, query or {}, timeout)
 
-        content = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-        try:
-            response = self._http.request(
-                method,
-                "/v1/" + quote(path, safe="/:"),
-                params={key: value for key, value in (query or {}).items() if value},
-                content=content,
-                timeout=httpx.Timeout(timeout, connect=_CONNECT_TIMEOUT),
-            )
-        except (httpx.ReadTimeout, httpx.WriteTimeout) as error:
-            raise DeadlineExceeded(f"{self._server} did not answer within {timeout:g} s.") from error
-        except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
-            raise self._no_address(str(error)) from error
-        except httpx.TransportError as error:
-            raise self._unreachable(error) from error
-        return self._read(response)
+    def look(self, path: str) -> dict[str, Any]:
+        """The server's answer to GET PATH, beside the API: `/nodes`, `/why/…`. Raises like `call`."""
+        return self._send("GET", path, None, {}, _TIMEOUT)
 
     def predict(self, name: str, body: bytes) -> dict[str, Any]:
         """The answer to a prediction request, which may wait until a node is awake."""
@@ -123,6 +114,28 @@ class Client:
             token = page.get("nextPageToken", "")
             if not token:
                 return
+
+    def _send(
+        self, method: str, path: str, body: Any, query: Mapping[str, Any], timeout: float
+    ) -> dict[str, Any]:
+        import httpx  # noqa: PLC0415  start-up time
+
+        content = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        try:
+            response = self._http.request(
+                method,
+                quote(path, safe="/:"),
+                params={key: value for key, value in query.items() if value},
+                content=content,
+                timeout=httpx.Timeout(timeout, connect=_CONNECT_TIMEOUT),
+            )
+        except (httpx.ReadTimeout, httpx.WriteTimeout) as error:
+            raise DeadlineExceeded(f"{self._server} did not answer within {timeout:g} s.") from error
+        except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
+            raise self._no_address(str(error)) from error
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from error
+        return self._read(response)
 
     @cached_property
     def _http(self) -> httpx.Client:
@@ -178,9 +191,14 @@ def rpc_error(status: Mapping[str, Any]) -> ServingError:
     return _error({"status": name, "message": status.get("message", f"google.rpc code {code}")})
 
 
+def named_error(status: str, message: str) -> ServingError:
+    """An error told by the name of its google.rpc code."""
+    return _KINDS.get(status, Internal)(message)
+
+
 def _error(error: Any) -> ServingError:
     if isinstance(error, dict):
-        return _KINDS.get(error.get("status", ""), Internal)(str(error.get("message", error)))
+        return named_error(error.get("status", ""), str(error.get("message", error)))
     return Internal(str(error))
 
 

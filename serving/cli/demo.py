@@ -1,4 +1,4 @@
-"""`pilotlight demo`: every kind of model from its directory to right predictions, on this machine.
+"""`pilotlight demo`: every kind of model from its directory to right predictions, one by one and in bulk.
 
 It needs what `pip install pilotlight[all,dev]` brings: the Cloud Storage emulator and Google's client.
 """
@@ -17,6 +17,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from serving import config
 from serving.errors import Internal
@@ -29,6 +30,8 @@ KINDS = ("scikit-learn", "xgboost", "tensorflow", "custom")
 PROJECT = "demo"
 BUCKET = "demo-models"
 _PATIENCE = 180.0
+_IDLE_SECONDS = 3
+_BATCH_RECORDS = 1000
 _COMMAND = "from serving.cli import main; main()"
 
 
@@ -48,7 +51,7 @@ class Trained:
 
 
 def demo() -> None:
-    """Deploy one model of each kind and predict with them: no set-up, nothing left behind.
+    """Deploy a model of each kind, predict, let them sleep and wake, run a batch job; nothing stays behind.
 
     Exits with 0 only if every prediction was right.
 
@@ -69,6 +72,10 @@ def demo() -> None:
                     _deploy(google, model, _place(model, emulator))
                     _check_http(plain, model)
                     _check_google(google, model)
+                _fall_asleep(plain)
+                for model in trained:
+                    _check_wake_up(plain, model)
+            _check_batch(google, trained[KINDS.index("xgboost")], emulator)
             _tell_how(server, trained[0])
     _say(f"All predictions were right ({time.monotonic() - started:.0f} s). Start your own server with")
     print("\n    pilotlight serve\n\nand go on with the examples in README.md.")
@@ -118,7 +125,10 @@ def _server(state: Path, emulator: str) -> Generator[str]:
     log = state.with_suffix(".log")
     with log.open("w") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-c", _COMMAND, "serve", "--port", "0", "--state-dir", str(state)],
+            [
+                *(sys.executable, "-c", _COMMAND, "serve", "--port", "0", "--state-dir", str(state)),
+                *("--idle-timeout", str(_IDLE_SECONDS)),
+            ],
             env=config.process_environment() | {"STORAGE_EMULATOR_HOST": emulator},
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -164,6 +174,13 @@ def _put(emulator: str, name: str, data: bytes) -> None:
     httpx.post(url, params={"uploadType": "media", "name": name}, content=data).raise_for_status()
 
 
+def _get(emulator: str, name: str) -> str:
+    import httpx  # noqa: PLC0415
+
+    url = f"{emulator}/storage/v1/b/{BUCKET}/o/{quote(name, safe='')}"
+    return httpx.get(url, params={"alt": "media"}).raise_for_status().text
+
+
 def _google_client(server: str) -> Any:
     from google.auth.credentials import AnonymousCredentials  # noqa: PLC0415
     from googleapiclient import discovery  # noqa: PLC0415
@@ -200,10 +217,64 @@ def _check_http(plain: httpx.Client, model: Trained) -> None:
     _check(model, answer.json(), f"plain HTTP, {elapsed * 1000:.1f} ms")
 
 
+def _fall_asleep(plain: httpx.Client) -> None:
+    """Wait until no version has a process."""
+    _say(f"No requests now: after {_IDLE_SECONDS} s idle (300 s by default) a version keeps no process")
+    start = time.monotonic()
+    while any(version["nodes"] for version in plain.get("/nodes").json()["versions"]):
+        if time.monotonic() - start > _PATIENCE:
+            raise Internal(f"The versions did not fall asleep within {_PATIENCE:.0f} s.")
+        time.sleep(0.1)
+    _say(f"All asleep after {time.monotonic() - start:.1f} s; the next request wakes each")
+
+
+def _check_wake_up(plain: httpx.Client, model: Trained) -> None:
+    start = time.perf_counter()
+    answer = plain.post(f"/v1/{_name(model)}:predict", json={"instances": model.instances})
+    elapsed = time.perf_counter() - start
+    _check(model, answer.json(), f"{model.kind}, woken and answered in {elapsed * 1000:.0f} ms")
+
+
 def _check_google(google: Any, model: Trained) -> None:
     name = f"{_name(model)}/versions/v1"
     answer = google.projects().predict(name=name, body={"instances": model.instances}).execute()
     _check(model, answer, "Google's client")
+
+
+def _check_batch(google: Any, model: Trained, emulator: str) -> None:
+    """A batch job from the bucket to the bucket."""
+    rows = [model.instances[place % len(model.instances)] for place in range(_BATCH_RECORDS)]
+    _put(emulator, "batch/input.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows).encode())
+    start = time.monotonic()
+    jobs = google.projects().jobs()
+    prediction_input = {
+        "modelName": _name(model),
+        "dataFormat": "JSON",
+        "inputPaths": [f"gs://{BUCKET}/batch/input.jsonl"],
+        "outputPath": f"gs://{BUCKET}/batch/output",
+        "region": "us-central1",
+    }
+    body = {"jobId": "demo_batch", "predictionInput": prediction_input}
+    job = jobs.create(parent=f"projects/{PROJECT}", body=body).execute()
+    while job["state"] not in {"SUCCEEDED", "FAILED", "CANCELLED"}:
+        if time.monotonic() - start > _PATIENCE:
+            raise Internal(f"The batch job took over {_PATIENCE:.0f} s.")
+        time.sleep(0.2)
+        job = jobs.get(name=f"projects/{PROJECT}/jobs/demo_batch").execute()
+    if job["state"] != "SUCCEEDED":
+        raise Internal(f"The batch job is {job['state']}: {job.get('errorMessage')}")
+    _say(
+        f"Batch job over {_BATCH_RECORDS} lines in the bucket: SUCCEEDED in {time.monotonic() - start:.1f} s"
+    )
+    name = "prediction.results-00000-of-00001"
+    lines = _get(emulator, f"batch/output/{name}").splitlines()
+    results = [json.loads(line) for line in lines]
+    wanted = [model.predictions[place % len(model.predictions)] for place in range(_BATCH_RECORDS)]
+    if not _equal(results, wanted):
+        raise Internal(f"The batch job: expected {wanted[:5]} and so on, got {results[:5]}")
+    print(f"     gs://{BUCKET}/batch/output/{name} begins with")
+    for line in lines[:3]:
+        print(f"       {line}")
 
 
 def _check(model: Trained, answer: dict[str, Any], how: str) -> None:

@@ -55,7 +55,7 @@ class Instances:
                 "Give exactly one of --json-instances, --json-request and --text-instances."
             )
         [(file, read)] = chosen
-        body = read(_title(file), _content(file))
+        body = read(_title(file), read_file(file))
         return body if self.signature_name is None else _signed(body, self.signature_name)
 
 
@@ -63,7 +63,8 @@ def _title(file: Path) -> str:
     return "Standard input" if str(file) == "-" else str(file)
 
 
-def _content(file: Path) -> bytes:
+def read_file(file: Path) -> bytes:
+    """What a file, or standard input, holds. Raises InvalidArgument when it cannot be read."""
     try:
         content = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
         return content.removeprefix(codecs.BOM_UTF8)

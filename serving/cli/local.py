@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import sys
 from contextlib import redirect_stdout
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import orjson
-import typer
 
 from serving import config
 from serving.cli.instances import Instances
-from serving.cli.options import Framework
+from serving.cli.options import ModelCode, ModelDirOption
 from serving.cli.output import Output, note
 from serving.cli.sources import prepared
-from serving.config import NodeConfig
 from serving.errors import ModelFailed, ServingError
 
 if TYPE_CHECKING:
@@ -23,22 +21,10 @@ if TYPE_CHECKING:
 
 def predict(
     output: Output,
+    model_dir: ModelDirOption,
     *,
-    model_dir: Annotated[
-        str, typer.Option(help="The model folder: gs://BUCKET/PATH or a path.", show_default=False)
-    ],
     instances: Instances,
-    framework: Annotated[
-        Framework | None,
-        typer.Option(help="Found out from the files when left out.", show_default=False),
-    ] = None,
-    prediction_class: Annotated[
-        str | None,
-        typer.Option(help="A custom prediction routine's class: module.Class.", show_default=False),
-    ] = None,
-    package_uris: Annotated[
-        str | None, typer.Option(metavar="URI,...", help="Archives of user code.", show_default=False)
-    ] = None,
+    code: ModelCode,
 ) -> None:
     """Get predictions from a model folder, without a server.
 
@@ -48,14 +34,8 @@ def predict(
     Example: pilotlight local predict --model-dir ./flowers --json-instances instances.jsonl
     """
     body = instances.body()
-    given = {
-        "model_dir": model_dir,
-        "framework": framework,
-        "prediction_class": prediction_class,
-        "package_uris": package_uris,
-    }
     # What a model's code prints must not stand among the results.
-    with redirect_stdout(sys.stderr), prepared(config.load(NodeConfig, given), note) as source:
+    with redirect_stdout(sys.stderr), prepared(code.settings(model_dir), note) as source:
         answer = _answer(source, body)
     output.show_predictions(orjson.loads(answer))
 

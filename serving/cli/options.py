@@ -11,7 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
+from serving import config
 from serving.cli.client import Client
+from serving.config import NodeConfig
 
 _PAGE_SIZE = 100
 
@@ -60,6 +62,11 @@ VersionArgument = Annotated[str, typer.Argument(metavar="VERSION", help="The ver
 OperationArgument = Annotated[
     str, typer.Argument(metavar="OPERATION", help="The operation: id or full name.", show_default=False)
 ]
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job.", show_default=False)]
+ModelDirOption = Annotated[
+    str,
+    typer.Option("--model-dir", help="The model folder: gs://BUCKET/PATH or a path.", show_default=False),
+]
 ModelOption = Annotated[str, typer.Option("--model", help="The model.", show_default=False)]
 Description = Annotated[
     str | None, typer.Option("--description", help="What people should know about it.", show_default=False)
@@ -70,6 +77,35 @@ Labels = Annotated[
         "--labels", parser=pairs, metavar="KEY=VALUE,...", help="Labels to put on it.", show_default=False
     ),
 ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCode:
+    """The flags that say, beside its folder, how a model on this machine is loaded."""
+
+    framework: Annotated[
+        Framework | None,
+        typer.Option(help="Found out from the files when left out.", show_default=False),
+    ] = None
+    prediction_class: Annotated[
+        str | None,
+        typer.Option(help="A custom prediction routine's class: module.Class.", show_default=False),
+    ] = None
+    package_uris: Annotated[
+        str | None, typer.Option(metavar="URI,...", help="Archives of user code.", show_default=False)
+    ] = None
+
+    def settings(self, model_dir: str) -> NodeConfig:
+        """The settings of a node that would serve the model."""
+        return config.load(
+            NodeConfig,
+            {
+                "model_dir": model_dir,
+                "framework": self.framework,
+                "prediction_class": self.prediction_class,
+                "package_uris": self.package_uris,
+            },
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,7 +62,7 @@ def _live(title: str) -> Iterator[Report]:
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(f"{title} ...")
-        yield lambda phase: progress.update(task, description=f"{title} ... {phase}")
+        yield lambda phase: progress.update(task, description=f"{title} ... {phase}", refresh=True)
 
 
 @contextmanager

@@ -1,0 +1,152 @@
+"""One attempt at a batch prediction on this machine: `python -m batch`, which ends when this process does."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import IO
+
+import msgspec
+
+from batch.messages import Outcome, Report, Request
+from serving.cli.client import named_error
+from serving.cli.output import note
+from serving.config import FRAMEWORK_ENVIRONMENT, process_environment
+from serving.errors import Internal
+
+# Seconds: without a report for so long it hangs; after its last one it may take so long to end.
+_SILENCE, _GRACE = 60.0, 10.0
+_LOOK_EVERY = 0.5
+_TAIL = 20
+
+Tell = Callable[[Report], None]
+Log = Callable[[str], None]
+
+
+def run(request: Request, tell: Tell, log: Log) -> Outcome:
+    """Run the job; `tell` gets its reports, `log` the lines of its log (in a thread).
+
+    Raises the error it fails with. Interrupted or terminated, it leaves nothing in the output folder.
+    """
+    try:
+        with _terminable():
+            last, end = _attempt(request, tell, log)
+    except BaseException:
+        _clean(request)
+        raise
+    if last.done is not None:
+        return last.done
+    if last.failed is not None:
+        raise named_error(last.failed.status, last.failed.message)
+    _clean(request)
+    raise Internal(f"The job's process {end}")
+
+
+def _clean(request: Request) -> None:
+    note("Removing temporary files ...")
+    with _terminable():
+        _attempt(msgspec.structs.replace(request, clean=True), lambda _: None, lambda _: None)
+
+
+def _attempt(request: Request, tell: Tell, log: Log) -> tuple[Report, str]:
+    """What the process said last, and how it ended; its whole group is gone then."""
+    tail: deque[str] = deque(maxlen=_TAIL)
+    remote_lifeline, lifeline = os.pipe()
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "serving.gateway.child", str(remote_lifeline), "batch"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=(remote_lifeline,),
+            env=process_environment() | FRAMEWORK_ENVIRONMENT,
+            start_new_session=True,  # Ctrl-C is ours to handle
+        )
+    except BaseException:
+        os.close(lifeline)
+        raise
+    finally:
+        os.close(remote_lifeline)
+    with process:
+        reader = threading.Thread(target=_read_log, args=(process.stderr, tail, log), daemon=True)
+        reader.start()
+        try:
+            _hand_over(process, request)
+            last = _follow(process, tell)
+            try:
+                process.wait(_GRACE)
+            except subprocess.TimeoutExpired:
+                return last, f"said nothing for {_SILENCE:.0f} s and was ended."
+        finally:
+            os.close(lifeline)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            reader.join(_GRACE)
+    from autoscaler.processes import describe_exit  # noqa: PLC0415  start-up time
+
+    return last, describe_exit(process.returncode, tail)
+
+
+def _hand_over(process: subprocess.Popen[bytes], request: Request) -> None:
+    if process.stdin is not None:
+        with contextlib.suppress(BrokenPipeError):  # it has ended; how, is told later
+            process.stdin.write(msgspec.json.encode(request))
+            process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
+
+
+def _follow(process: subprocess.Popen[bytes], tell: Tell) -> Report:
+    """Hand on the reports until the last one, the end of the process, or too long a silence."""
+    last = Report()
+    for line in _lines(process):
+        last = msgspec.json.decode(line, type=Report)
+        tell(last)
+        if last.done is not None or last.failed is not None:
+            break
+    return last
+
+
+def _lines(process: subprocess.Popen[bytes]) -> Iterator[bytes]:
+    """What it writes, line by line. A worker may hold the pipe open when the process itself is gone."""
+    if process.stdout is None:
+        return
+    rest = b""
+    heard = time.monotonic()
+    while time.monotonic() - heard < _SILENCE:
+        ended = process.poll() is not None
+        if select.select([process.stdout], [], [], 0 if ended else _LOOK_EVERY)[0]:
+            data = os.read(process.stdout.fileno(), 65536)
+            if not data:
+                return
+            heard = time.monotonic()
+            *lines, rest = (rest + data).split(b"\n")
+            yield from lines
+        elif ended:
+            return
+
+
+def _read_log(stream: IO[bytes], tail: deque[str], log: Log) -> None:
+    for line in stream:
+        text = line.decode(errors="replace").rstrip()
+        tail.append(text)
+        log(text)
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """Take SIGTERM as Ctrl-C is taken, so that there is time to clean up."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

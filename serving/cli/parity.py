@@ -1,0 +1,199 @@
+"""`pilotlight parity`."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from serving.cli import following, jobs, local_batch, options, verbs
+from serving.cli.batch_flags import BatchFlags
+from serving.cli.client import Client
+from serving.cli.equality import BATCHES, Difference, Refused, Verdict, judge
+from serving.cli.instances import read_file
+from serving.cli.options import ModelCode
+from serving.cli.output import Format, Output, note
+from serving.cli.parity_ways import (
+    REQUEST_ROWS,
+    Online,
+    Row,
+    batch_answers,
+    flags_for,
+    rows_of,
+    running_node,
+    workplace,
+)
+from serving.errors import FailedPrecondition, InvalidArgument
+
+
+def parity(
+    client: Client,
+    output: Output,
+    *,
+    rows: Annotated[
+        Path,
+        typer.Option(
+            "--input",
+            parser=options.readable,
+            metavar="FILE",
+            help="One JSON value per line, each an instance; - is stdin.",
+            show_default=False,
+        ),
+    ],
+    model: Annotated[str | None, typer.Option(help="A model on the server.", show_default=False)] = None,
+    version: Annotated[
+        str | None, typer.Option(help="Its version; the default one when left out.", show_default=False)
+    ] = None,
+    model_dir: Annotated[
+        str | None,
+        typer.Option(
+            help="Or a model folder, gs://BUCKET/PATH or a path; no server is needed.", show_default=False
+        ),
+    ] = None,
+    code: ModelCode,
+    signature_name: Annotated[
+        str | None, typer.Option(help="The signature of a SavedModel to use.", show_default=False)
+    ] = None,
+    text: Annotated[
+        bool,
+        typer.Option(
+            "--text",
+            help="Each line is a text, for a SavedModel whose one input is a string.",
+            show_default=False,
+        ),
+    ] = False,
+    output_path: Annotated[
+        str | None,
+        typer.Option(
+            help="A folder for the files of the batch prediction that the server reaches too; they stay. "
+            "When left out, a temporary one on this machine.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Prove that online and batch prediction of a model say the same.
+
+    The rows go both ways. Equal means identical to the bit for labels, trees and custom routines. Other
+    numbers may differ by 4 units in the last place, or by what the model itself shows between batches of 1,
+    2 and 64 rows.
+    The exit code is 0 if all rows are equal; the first difference is shown.
+
+    Example: pilotlight parity --model flowers --input instances.jsonl
+    """
+    if (model is None) == (model_dir is None):
+        raise typer.BadParameter("Give exactly one of --model and --model-dir.")
+    data = read_file(rows)
+    found = rows_of(data, text=text)
+    with workplace(output_path) as folder:
+        flags = flags_for(folder, data, signature_name)
+        if model_dir is not None:
+            settings = code.settings(model_dir)
+            with running_node(settings) as node:
+                verdict = _compare(
+                    Online(node, "projects/local/models/parity", signature_name, text),
+                    lambda: local_batch.run(settings, flags),
+                    found,
+                    flags.outputs,
+                    exact=node.look("/stats")["exact"],
+                )
+        else:
+            name = _version(client, str(model), version)
+            verdict = _compare(
+                Online(client, name, signature_name, text),
+                lambda: _run_job(client, name, flags),
+                found,
+                flags.outputs,
+                exact=_is_exact(client, name),
+            )
+    _show(output, verdict, found)
+    if not text and verdict.difference and found[verdict.difference.row].line.startswith(b'"'):
+        note("A SavedModel whose one input is a string gets lines as they are in batch: try --text.")
+    raise typer.Exit(0 if verdict.difference is None else 1)
+
+
+def _compare(
+    online: Online, run_batch: Callable[[], object], rows: Sequence[Row], results: str, *, exact: bool
+) -> Verdict:
+    """Send the rows both ways. `exact`: nothing may differ by a bit.
+
+    Raises InvalidArgument if no row is good.
+    """
+    answers = online.answers(rows, REQUEST_ROWS)
+    refusals = [answer for answer in answers if isinstance(answer, Refused)]
+    if len(refusals) == len(rows):
+        raise InvalidArgument(f"There is nothing to compare: no row is accepted online. {refusals[0].reason}")
+    run_batch()
+    return judge(
+        answers,
+        batch_answers(results, rows),
+        None if exact else lambda: [online.answers(rows, size) for size in BATCHES],
+    )
+
+
+def _version(client: Client, model: str, version: str | None) -> str:
+    """The full name of the version, so that both ways ask the same whatever happens to the default."""
+    if version is not None:
+        return client.version(model, version)
+    found = client.call("GET", client.model(model))
+    if "defaultVersion" not in found:
+        raise FailedPrecondition(f"{verbs.title(found['name'])} has no default version; give --version.")
+    name: str = found["defaultVersion"]["name"]
+    return name
+
+
+def _is_exact(client: Client, version: str) -> bool:
+    """Whether regrouping rows must not change a bit of the answers of a version, as its runtime says."""
+    found = client.look("/nodes")["versions"]
+    return any(one["exact"] for one in found if one["version"] == version)
+
+
+def _run_job(client: Client, version: str, flags: BatchFlags) -> None:
+    """Run a batch prediction on the server. Interrupted, it is cancelled."""
+    project, _, _ = version.partition("/models/")
+    job_id = f"parity_{secrets.token_hex(6)}"
+    prediction_input = {"versionName": version, **flags.prediction_input(), "region": jobs.REGION}
+    client.call("POST", f"{project}/jobs", {"jobId": job_id, "predictionInput": prediction_input})
+    name = f"{project}/jobs/{job_id}"
+    try:
+        ended = following.until_end(client, name)
+    except KeyboardInterrupt:
+        client.call("POST", f"{name}:cancel", {})
+        raise
+    following.check(ended)
+
+
+def _show(output: Output, verdict: Verdict, rows: Sequence[Row]) -> None:
+    difference = verdict.difference
+    if output.format is not Format.DEFAULT:
+        output.show(
+            {
+                "equal": difference is None,
+                "rowsEqual": verdict.equal,
+                "rowsRefused": verdict.refused,
+                "largestDifference": verdict.largest,
+            }
+            | ({} if difference is None else {"firstDifference": _shown(difference, rows)})
+        )
+        return
+    if difference is None:
+        print(f"{verdict.equal} rows equal ({verdict.refused} refused by both).")
+        if verdict.largest:
+            note(f"Not all of them to the bit: the largest difference is {verdict.largest:g}.")
+        return
+    found = _shown(difference, rows)
+    print(f"Row {found['row']} differs; {verdict.equal} before it are equal.")
+    for way in ("online", "batch"):
+        print(f"  {way + ':':8}{json.dumps(found[way], ensure_ascii=False)}")
+
+
+def _shown(difference: Difference, rows: Sequence[Row]) -> dict[str, Any]:
+    """A difference for people and programs: the number of its line, and what each way says."""
+    ways = {"online": difference.online, "batch": difference.batch}
+    return {"row": rows[difference.row].number} | {
+        way: {"refused": answer.reason} if isinstance(answer, Refused) else answer
+        for way, answer in ways.items()
+    }

@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -16,6 +17,32 @@ from tests.emulator import Emulator, Front, running_emulator, running_front
 settings.register_profile("search", deadline=None)
 settings.register_profile("gate", deadline=None, derandomize=True)
 settings.load_profile("gate" if os.environ.get("CI") else "search")
+
+
+_FIGURE = "figure"
+
+Report = Callable[[str], None]
+
+
+@pytest.fixture
+def report(request: pytest.FixtureRequest) -> Report:
+    """Takes a line with what a test measured; all are printed at the end, to be copied into docs/."""
+
+    def note(line: str) -> None:
+        # A property comes back from the process that runs the test.
+        request.node.user_properties.append((_FIGURE, line))
+
+    return note
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print the figures."""
+    done = (result for outcome in ("passed", "failed") for result in terminalreporter.stats.get(outcome, ()))
+    figures = [text for result in done for name, text in result.user_properties if name == _FIGURE]
+    if figures:
+        terminalreporter.section("figures")
+        for line in figures:
+            terminalreporter.write_line(line)
 
 
 @pytest.fixture(scope="session")

@@ -116,13 +116,23 @@ class Server:
         """The command lines of all processes of this server, its own among them, by pid."""
         return processes_of(self.state_dir)
 
-    def nodes(self, uid: str = "") -> list[int]:
-        """The pids of node processes, those of one version when its uid is given."""
-        found = self.processes().items()
-        return sorted(pid for pid, command in found if "autoscaler.launch" in command and uid in command)
+    def fleet(self) -> dict[str, Any]:
+        """What `GET /nodes` tells."""
+        found: dict[str, Any] = self.call("GET", "/nodes").json
+        return found
+
+    def nodes(self, version: str = "") -> list[int]:
+        """The pids of node processes, those of one version when its full name is given."""
+        return sorted(
+            node["pid"]
+            for found in self.fleet()["versions"]
+            if version in ("", found["version"])
+            for node in found["nodes"]
+            if node["pid"]
+        )
 
     def uid(self, name: str) -> str:
-        """The uid of a version, told from the folder of its files."""
+        """The uid of a version, which names the folder of its files."""
         file = f"file:{self.state_dir / 'state.db'}?mode=ro"
         with closing(sqlite3.connect(file, uri=True)) as database:
             query = "SELECT document FROM versions WHERE name = ?"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,8 +80,15 @@ def server(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]
         assert server.stop() == 0
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def ml(server: Server) -> Iterator[Any]:
+    """Google's client. A module's own: it does not get over a connection that was idle for too long."""
+    with google_client(server) as client:
+        yield client
+
+
+@contextmanager
+def google_client(server: Server) -> Iterator[Any]:
     """Google's client, told where our server is and nothing else."""
     from google.auth.credentials import AnonymousCredentials
     from googleapiclient.discovery import build
@@ -96,8 +104,14 @@ def ml(server: Server) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def zoo(server: Server, ml: Any, files: Files, emulator_server: Emulator) -> dict[str, dict[str, Any]]:
+def zoo(server: Server, files: Files, emulator_server: Emulator) -> dict[str, dict[str, Any]]:
     """A version of every kind below the model `zoo`: the finished operations that created them, by kind."""
+    with google_client(server) as ml:
+        return fill_zoo(ml, files, emulator_server)
+
+
+def fill_zoo(ml: Any, files: Files, emulator_server: Emulator) -> dict[str, dict[str, Any]]:
+    """Make the model and its versions."""
     bucket = f"gs://{emulator_server.bucket('zoo')}"
     emulator_server.upload(files.root / "sklearn", f"{bucket}/forest")
     emulator_server.put(f"{bucket}/routine-0.1.tar.gz", (files.root / "routine-0.1.tar.gz").read_bytes())

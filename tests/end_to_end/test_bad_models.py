@@ -116,7 +116,7 @@ def test_a_version_that_cannot_be_served(
     assert (version["state"], version["errorMessage"]) == ("FAILED", message)
     refused = server.predict(f"{MODEL}/versions/{name}", [[1]])
     assert (refused.status, refused.error["status"]) == (400, "FAILED_PRECONDITION")
-    assert server.nodes(server.uid(f"{MODEL}/versions/{name}")) == []
+    assert server.nodes(f"{MODEL}/versions/{name}") == []
 
 
 def test_others_are_served_as_before(server: Server, failed: dict[str, dict[str, Any]]) -> None:

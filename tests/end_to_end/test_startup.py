@@ -12,6 +12,8 @@ import pytest
 
 from tests.server import running_server
 
+pytestmark = pytest.mark.alone
+
 # What belongs to nodes, to the preparing process or to the writer of logs.
 HEAVY = (
     "tensorflow", "sklearn", "xgboost", "pandas", "joblib", "scipy", "numpy", "simdjson", "threadpoolctl",

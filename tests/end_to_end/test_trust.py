@@ -101,9 +101,9 @@ def test_everything_is_there_after_a_restart(serve: Serve, files: Files, state_d
         return [server.call("GET", path).json for path in paths]
 
     with serve() as server:
-        before = everything(server)
         assert server.predict(MODEL, ROWS).json == {"predictions": files.sklearn.predict(ROWS).tolist()}
-        assert server.nodes(server.uid(FOREST))
+        assert server.nodes(FOREST)
+        before = everything(server)
         assert server.stop() == 0
 
     with serve() as server:
@@ -359,6 +359,6 @@ def test_a_deletion_during_requests_leaves_no_node(
         statuses = Counter(status for one in asking for status in one.result())
         assert statuses.keys() <= {200, 400, 404}
         assert server.predict(DOOMED, ROWS).status == 404
-        until(lambda: server.nodes(uid) == [], "no node of the deleted version is left")
+        until(lambda: server.nodes(DOOMED) == [], "no node of the deleted version is left")
         assert not (state_dir / "versions" / uid).exists()
         assert server.stop() == 0

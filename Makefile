@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench constraints clean
+.PHONY: help demo test soak check format bench constraints clean
 
 help:         ## show this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -15,21 +15,29 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Pilotlight needs Python 3.11 or newer; set PYTHON=...") if sys.version_info < (3, 11) else None'
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --upgrade pip setuptools wheel
-	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[tensorflow,dev]'
+	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[tensorflow,batch,dev]'
 	@touch $@
 
-demo: $(READY)   ## deploy one model of each kind and predict with them
+demo: $(READY)   ## deploy one model of each kind, predict with them, run a batch job
 	@$(BIN)/pilotlight demo
 
 test: $(READY)   ## run the tests (minutes)
 	@echo "== tests"
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -m 'not soak and not alone' --numprocesses logical --maxprocesses 4 --dist loadfile
+	@echo "== tests that need the machine for themselves"
+	@$(BIN)/python -m pytest -m 'alone and not soak'
 
-bench: $(READY)  ## measure parsing and latency beside two reference servers
+soak: $(READY)   ## run the long forms of the tests (half an hour)
+	@echo "== long tests"
+	@$(BIN)/python -m pytest -m soak
+
+bench: $(READY)  ## measure parsing, latency and batch beside references
 	@echo "== parsing"
 	@$(BIN)/python -m tests.benchmarks.parsing
 	@echo "== latency"
 	@$(BIN)/python -m tests.benchmarks.latency
+	@echo "== batch"
+	@$(BIN)/python -m tests.benchmarks.batch
 
 check: $(READY)  ## formatting, lint and types
 	@echo "== format and lint"

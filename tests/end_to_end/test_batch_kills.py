@@ -72,7 +72,7 @@ def test_a_half_published_result_is_never_called_whole(
 
 
 def hold_second_move(front: Front) -> tuple[threading.Event, threading.Event]:
-    """Let one file of results be moved, and no other before the second event; the first one says that one waits."""
+    """Let one file of results be moved, no other before the second event; the first says that one waits."""
     waits, goes, moved = threading.Event(), threading.Event(), threading.Event()
     turn = threading.Semaphore(1)
 

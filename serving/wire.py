@@ -11,8 +11,9 @@ import orjson
 from serving.errors import BodyTooLarge, Cancelled, MethodNotAllowed, ServingError, http_status, to_wire
 
 Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
 Headers = Sequence[tuple[bytes, bytes]]
 
 JSON = (b"content-type", b"application/json; charset=utf-8")
@@ -67,9 +68,9 @@ async def send_json(send: Send, status: int, body: bytes, headers: Headers = ())
     await send({"type": "http.response.body", "body": body})
 
 
-async def send_error(send: Send, error: ServingError) -> None:
+async def send_error(send: Send, error: ServingError, headers: Headers = ()) -> None:
     """An error in Google's structured form."""
-    await send_json(send, http_status(error), orjson.dumps(to_wire(error)), error_headers(error))
+    await send_json(send, http_status(error), orjson.dumps(to_wire(error)), (*error_headers(error), *headers))
 
 
 def error_headers(error: ServingError) -> Headers:

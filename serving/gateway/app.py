@@ -32,6 +32,7 @@ from serving.gateway.catalog import Catalog
 from serving.gateway.deployment import Deployment
 from serving.gateway.fleet import Fleet
 from serving.gateway.forward import Forwarder
+from serving.gateway.identity import telling
 from serving.gateway.jobs.runner import COMMAND, Jobs
 from serving.gateway.metrics import CountedWaker, Metrics
 from serving.gateway.operations import Operations
@@ -101,10 +102,12 @@ class Gateway:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Predictions take the short way; everything else is routed."""
-        if scope["type"] == "http" and scope["path"].endswith(PREDICT):
+        if scope["type"] != "http":
+            await self._router(scope, receive, send)
+        elif scope["path"].endswith(PREDICT):
             await self._forwarder.forward(scope, receive, send)
         else:
-            await self._router(scope, receive, send)
+            await self._router(scope, receive, telling(scope, send))
 
     def _routes(self) -> list[Route]:
         models = Models(self._catalog, self._state)

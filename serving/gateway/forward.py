@@ -30,6 +30,7 @@ from serving.errors import (
     Unavailable,
     wrong_method,
 )
+from serving.gateway.identity import as_header
 from serving.gateway.patience import Patience
 from serving.gateway.request_log import RequestLog
 from serving.gateway.server_timing import with_server_timing
@@ -77,13 +78,14 @@ class Forwarder:
         except Cancelled:
             return
         except ServingError as error:
-            await send_error(send, error)
+            await send_error(send, error, (as_header(scope),))
             return
         except Exception:
             logger.exception("forwarding failed")
-            await send_error(send, Internal("Internal error encountered."))
+            await send_error(send, Internal("Internal error encountered."), (as_header(scope),))
             return
-        await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
+        headers = (*answer.headers, as_header(scope))
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": answer.body})
         if target.logging is not None or target.access_log:
             self._log.offer(target, start, body, answer)

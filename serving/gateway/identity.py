@@ -1,0 +1,65 @@
+"""The id of a request: the same in every log, and told to the client as `x-request-id`."""
+
+from __future__ import annotations
+
+import random
+import re
+
+from serving.wire import Headers, Message, Scope, Send
+
+HEADER = b"x-request-id"
+
+_KEY = "pilotlight.request_id"
+_WELL_FORMED = re.compile(rb"[A-Za-z0-9._-]{1,128}")
+# W3C Trace Context: version, trace id, parent id, flags; later versions may say more.
+_TRACEPARENT = re.compile(
+    rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?"
+)
+
+
+def request_id(scope: Scope) -> str:
+    """The client's own `X-Request-Id` if it is well-formed, else its trace id, else one made here."""
+    known: str | None = scope.get(_KEY)
+    if known is None:
+        # It tells requests apart and guards nothing.
+        known = scope[_KEY] = _given(scope["headers"]) or f"{random.getrandbits(128):032x}"
+    return known
+
+
+def trace_id(scope: Scope) -> str:
+    """The trace that the client says the request belongs to, 32 hex digits; "" if it says none."""
+    for name, value in scope["headers"]:
+        if name == b"traceparent":
+            return _trace(value)
+    return ""
+
+
+def as_header(scope: Scope) -> tuple[bytes, bytes]:
+    """The header that tells the client."""
+    return HEADER, request_id(scope).encode()
+
+
+def telling(scope: Scope, send: Send) -> Send:
+    """A `send` that adds the header to the answer."""
+
+    async def send_with_id(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message["headers"], as_header(scope)]
+        await send(message)
+
+    return send_with_id
+
+
+def _given(headers: Headers) -> str:
+    trace = b""
+    for name, value in headers:
+        if name == HEADER and _WELL_FORMED.fullmatch(value):
+            return value.decode()
+        if name == b"traceparent":
+            trace = value
+    return _trace(trace) if trace else ""
+
+
+def _trace(traceparent: bytes) -> str:
+    match = _TRACEPARENT.fullmatch(traceparent)
+    return match[1].decode() if match else ""

@@ -81,7 +81,7 @@ FORBIDDEN: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
         ("sklearn",),
     ),
     ("serving", ("serving.storage",), ("google.cloud.storage",)),
-    ("serving", ("serving.gateway.store",), ("sqlalchemy",)),
+    ("serving", ("serving.gateway.store", "serving.gateway.schema"), ("sqlalchemy",)),
     ("serving", (), ("apache_beam",)),
     # Everything stands on these, so they stand on nothing.
     ("serving.errors", (), ("serving",)),

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 import sqlalchemy as sa
 
-from serving.errors import FailedPrecondition
 from serving.gateway.records import (
     JobRecord,
     ModelRecord,
@@ -21,25 +20,12 @@ from serving.gateway.records import (
     State,
     VersionRecord,
 )
+from serving.gateway.schema import document_table, open_database
 
 Changes = Mapping[tuple[str, str], Record | None]
 K = TypeVar("K", bound=msgspec.Struct)
 
-SCHEMA_VERSION = 1
-
-_metadata = sa.MetaData()
-
-
-def _table(name: str) -> sa.Table:
-    return sa.Table(
-        name,
-        _metadata,
-        sa.Column("name", sa.Text, primary_key=True),
-        sa.Column("document", sa.LargeBinary, nullable=False),
-    )
-
-
-_TABLES = {name: _table(name) for name in ("models", "versions", "operations", "jobs")}
+_TABLES = {name: document_table(name) for name in ("models", "versions", "operations", "jobs")}
 
 
 class Store(Protocol):
@@ -56,20 +42,13 @@ class Store(Protocol):
 
 
 class SqlStore:
-    """A store in one SQLite file. What `commit` returned from survives a kill of the process."""
+    """A store in one SQLite file. What `commit` returned from survives a kill of the process.
+
+    Raises what `open_database` does.
+    """
 
     def __init__(self, file: Path) -> None:
-        self._engine = sa.create_engine(f"sqlite:///{file}")
-        sa.event.listen(self._engine, "connect", _prepare_connection)
-        with self._engine.begin() as connection:
-            found = connection.execute(sa.text("PRAGMA user_version")).scalar_one()
-            if found not in (0, SCHEMA_VERSION):
-                raise FailedPrecondition(
-                    f"{file} was written by another version of Pilotlight (schema {found}, this one knows "
-                    f"{SCHEMA_VERSION}). Use that version, or another --state-dir."
-                )
-            _metadata.create_all(connection)
-            connection.execute(sa.text(f"PRAGMA user_version = {SCHEMA_VERSION}"))
+        self._engine = open_database(file)
 
     def load(self) -> State:
         """Everything that was committed."""
@@ -102,9 +81,3 @@ class SqlStore:
         with self._engine.connect() as connection:
             rows = connection.execute(sa.select(_TABLES[table].c.document))
             return [msgspec.json.decode(row.document, type=kind) for row in rows]
-
-
-def _prepare_connection(connection: Any, _: object) -> None:
-    # Write-ahead log: a commit is one append; FULL: it is on disk when commit returns.
-    connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("PRAGMA synchronous=FULL")

@@ -9,9 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
 
-from serving.errors import FailedPrecondition
 from serving.gateway.records import (
     Deployed,
     JobRecord,
@@ -182,32 +180,3 @@ def test_what_was_committed_survives_a_kill(file: Path) -> None:
     assert {f"{half}{number}" for number in told for half in "ab"} <= found
     assert {name[1:] for name in found if name[0] == "a"} == {name[1:] for name in found if name[0] == "b"}
     assert len(found) <= 2 * (len(told) + 1)
-
-
-def test_a_file_from_before_there_were_jobs(store: SqlStore, file: Path) -> None:
-    """It is taken as it is."""
-    (table, record), *_ = everything()
-    store.commit({(table, str(MODEL)): record})
-    store.close()
-    engine = sa.create_engine(f"sqlite:///{file}")
-    with engine.begin() as connection:
-        connection.execute(sa.text("DROP TABLE jobs"))
-    engine.dispose()
-
-    reopened = SqlStore(file)
-    state = reopened.load()
-    reopened.close()
-
-    assert state == State({MODEL: record})  # type: ignore[dict-item]
-
-
-def test_a_file_of_another_schema_is_refused(file: Path) -> None:
-    """It says so and what to do, and does not touch it."""
-    SqlStore(file).close()
-    engine = sa.create_engine(f"sqlite:///{file}")
-    with engine.begin() as connection:
-        connection.execute(sa.text("PRAGMA user_version = 99"))
-    engine.dispose()
-
-    with pytest.raises(FailedPrecondition, match=r"schema 99.*--state-dir"):
-        SqlStore(file)

@@ -1,0 +1,154 @@
+"""The tables of the state file, and the steps by which files of earlier versions come to have them.
+
+A step is never changed once a release has it: files that it has made are out there. `PRAGMA user_version`
+says how many steps a file has been through.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from serving.errors import FailedPrecondition, Unavailable
+
+_IMMEDIATE = "pilotlight_immediate"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one release added to the file. `apply` runs inside a transaction; tables may be there already."""
+
+    text: str
+    apply: Callable[[sa.Connection], None]
+
+
+def document_table(name: str, metadata: sa.MetaData | None = None) -> sa.Table:
+    """A table with one JSON document per record, by the record's full name."""
+    return sa.Table(
+        name,
+        sa.MetaData() if metadata is None else metadata,
+        sa.Column("name", sa.Text, primary_key=True),
+        sa.Column("document", sa.LargeBinary, nullable=False),
+    )
+
+
+def creating(*tables: sa.Table) -> Callable[[sa.Connection], None]:
+    """A step's work: make these tables where they are missing."""
+
+    def create(connection: sa.Connection) -> None:
+        for table in tables:
+            table.create(connection, checkfirst=True)
+
+    return create
+
+
+# Files from before there were steps say 1, or 0, whether or not they have jobs: both steps fit either.
+STEPS: Sequence[Step] = (
+    Step(
+        "models, versions and operations",
+        creating(*(document_table(name) for name in ("models", "versions", "operations"))),
+    ),
+    Step("batch jobs", creating(document_table("jobs"))),
+)
+
+
+def open_database(file: Path, steps: Sequence[Step] = STEPS) -> sa.Engine:
+    """The state file, made or brought up to date.
+
+    All missing steps are taken in one transaction, after a copy of the file as it was is on disk beside it
+    (`state.db.v1` for schema 1). Raises FailedPrecondition for a file of a newer schema or one that is no
+    database, Unavailable when it cannot be opened or written; the file is then as it was.
+    """
+    engine = sa.create_engine(f"sqlite:///{file}")
+    sa.event.listen(engine, "connect", _prepare_connection)
+    sa.event.listen(engine, "begin", _begin)
+    try:
+        with engine.connect().execution_options(**{_IMMEDIATE: True}) as connection, connection.begin():
+            _migrate(connection, file, steps)
+    except sa.exc.OperationalError as error:
+        engine.dispose()
+        raise Unavailable(
+            f"Cannot open the state file {file}: {error.orig}. Check the folder's rights and free space "
+            "(`pilotlight doctor`), and that no other program holds the file."
+        ) from error
+    except sa.exc.DatabaseError as error:
+        engine.dispose()
+        raise FailedPrecondition(
+            f"The state file {file} cannot be read: {error.orig}. Put a copy of it back, or choose another "
+            "--state-dir."
+        ) from error
+    except BaseException:
+        engine.dispose()
+        raise
+    return engine
+
+
+def schema_of(connection: sa.Connection) -> int:
+    """The number of steps a file has been through."""
+    return int(connection.exec_driver_sql("PRAGMA user_version").scalar_one())
+
+
+def _migrate(connection: sa.Connection, file: Path, steps: Sequence[Step]) -> None:
+    found = schema_of(connection)
+    if found > len(steps):
+        raise FailedPrecondition(
+            f"{file} was written by a newer Pilotlight: it has schema {found}, this one knows {len(steps)}. "
+            f"Install that version again, put back the copy made before ({file.name}.v{len(steps)}, if it is "
+            "there), or choose another --state-dir."
+        )
+    if found == len(steps):
+        return
+    if sa.inspect(connection).get_table_names():
+        _copy(file, file.with_name(f"{file.name}.v{found}"))
+    for step in steps[found:]:
+        step.apply(connection)
+    connection.exec_driver_sql(f"PRAGMA user_version = {len(steps)}")
+
+
+def _copy(file: Path, copy: Path) -> None:
+    """A whole copy under its name, or none."""
+    part = copy.with_name(copy.name + ".part")
+    try:
+        part.unlink(missing_ok=True)
+        # SQLite's own copying: the write-ahead log may hold what the file does not.
+        with (
+            contextlib.closing(sqlite3.connect(file)) as source,
+            contextlib.closing(sqlite3.connect(part)) as target,
+        ):
+            source.backup(target)
+        part.chmod(file.stat().st_mode & 0o777)
+        _sync(part)
+        part.replace(copy)
+        _sync(copy.parent)
+    except (OSError, sqlite3.Error) as error:
+        raise Unavailable(
+            f"Cannot copy the state file to {copy} before changing its schema: {error}. Free some space."
+        ) from error
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _prepare_connection(connection: Any, _: object) -> None:
+    # Transactions are begun by `_begin`: the driver's own leave out changes of the schema.
+    connection.isolation_level = None
+    # Write-ahead log: a commit is one append; FULL: it is on disk when commit returns.
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=FULL")
+
+
+def _begin(connection: sa.Connection) -> None:
+    immediate = connection.get_execution_options().get(_IMMEDIATE)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")

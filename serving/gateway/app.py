@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -21,7 +21,7 @@ from autoscaler.pools import Node, NodeState
 from autoscaler.pools.local import LocalPool
 from serving.config import ServeConfig
 from serving.errors import Internal, NotFound, ServingError, Unavailable, wrong_method
-from serving.gateway.api import projects, unimplemented
+from serving.gateway.api import projects
 from serving.gateway.api.fleet import Fleet as FleetApi
 from serving.gateway.api.jobs import Jobs as JobsApi
 from serving.gateway.api.models import Models
@@ -39,16 +39,12 @@ from serving.gateway.operations import Operations
 from serving.gateway.overview import Overview
 from serving.gateway.records import State
 from serving.gateway.request_log import RequestLog
+from serving.gateway.routes import routes
 from serving.gateway.store import Store
 from serving.gateway.targets import PREDICT, Targets
 from serving.wire import Receive, Scope, Send
 
 logger = logging.getLogger(__name__)
-
-_PROJECT = "/v1/projects/{project:id}"
-_MODEL = _PROJECT + "/models/{model:id}"
-_VERSION = _MODEL + "/versions/{version:id}"
-_JOB = _PROJECT + "/jobs/{job:id}"
 
 
 class Gateway:
@@ -115,48 +111,40 @@ class Gateway:
         operations = OperationsApi(self._catalog, self._operations)
         jobs = JobsApi(self._catalog, self._jobs, self._config.queue_jobs)
         fleet = FleetApi(self._overview, self._metrics)
-        return [
-            Route("/healthz", self._healthz),
-            Route("/readyz", self._readyz),
-            Route("/stats", self._stats),
-            Route("/metrics", fleet.metrics),
-            Route("/nodes", fleet.nodes),
-            Route("/why" + _MODEL.removeprefix("/v1"), fleet.why_model),
-            Route("/why" + _VERSION.removeprefix("/v1"), fleet.why_version),
-            Route("/jobs" + _JOB.removeprefix("/v1"), jobs.progress),
-            _method("projects.getConfig", "GET", _PROJECT + ":getConfig", projects.get_config),
-            _method("projects.locations.list", "GET", _PROJECT + "/locations", projects.list_locations),
-            _method(
-                "projects.locations.get", "GET", _PROJECT + "/locations/{location:id}", projects.get_location
-            ),
-            _method("projects.models.create", "POST", _PROJECT + "/models", models.create),
-            _method("projects.models.list", "GET", _PROJECT + "/models", models.list),
-            _method("projects.models.get", "GET", _MODEL, models.get),
-            _method("projects.models.patch", "PATCH", _MODEL, models.patch),
-            _method("projects.models.delete", "DELETE", _MODEL, models.delete),
-            _method("projects.models.versions.create", "POST", _MODEL + "/versions", versions.create),
-            _method("projects.models.versions.list", "GET", _MODEL + "/versions", versions.list),
-            _method("projects.models.versions.get", "GET", _VERSION, versions.get),
-            _method("projects.models.versions.patch", "PATCH", _VERSION, versions.patch),
-            _method("projects.models.versions.delete", "DELETE", _VERSION, versions.delete),
-            _method(
-                "projects.models.versions.setDefault", "POST", _VERSION + ":setDefault", versions.set_default
-            ),
-            _method("projects.jobs.create", "POST", _PROJECT + "/jobs", jobs.create),
-            _method("projects.jobs.list", "GET", _PROJECT + "/jobs", jobs.list),
-            _method("projects.jobs.get", "GET", _JOB, jobs.get),
-            _method("projects.jobs.patch", "PATCH", _JOB, jobs.patch),
-            _method("projects.jobs.cancel", "POST", _JOB + ":cancel", jobs.cancel),
-            _method("projects.operations.list", "GET", _PROJECT + "/operations", operations.list),
-            _method("projects.operations.get", "GET", _PROJECT + "/operations/{operation}", operations.get),
-            _method(
-                "projects.operations.cancel",
-                "POST",
-                _PROJECT + "/operations/{operation}:cancel",
-                operations.cancel,
-            ),
-            *unimplemented.routes(),
-        ]
+        return routes(
+            {
+                "pilotlight.healthz": self._healthz,
+                "pilotlight.readyz": self._readyz,
+                "pilotlight.stats": self._stats,
+                "pilotlight.metrics": fleet.metrics,
+                "pilotlight.nodes": fleet.nodes,
+                "pilotlight.models.why": fleet.why_model,
+                "pilotlight.versions.why": fleet.why_version,
+                "pilotlight.jobs.progress": jobs.progress,
+                "projects.getConfig": projects.get_config,
+                "projects.locations.list": projects.list_locations,
+                "projects.locations.get": projects.get_location,
+                "projects.models.create": models.create,
+                "projects.models.list": models.list,
+                "projects.models.get": models.get,
+                "projects.models.patch": models.patch,
+                "projects.models.delete": models.delete,
+                "projects.models.versions.create": versions.create,
+                "projects.models.versions.list": versions.list,
+                "projects.models.versions.get": versions.get,
+                "projects.models.versions.patch": versions.patch,
+                "projects.models.versions.delete": versions.delete,
+                "projects.models.versions.setDefault": versions.set_default,
+                "projects.jobs.create": jobs.create,
+                "projects.jobs.list": jobs.list,
+                "projects.jobs.get": jobs.get,
+                "projects.jobs.patch": jobs.patch,
+                "projects.jobs.cancel": jobs.cancel,
+                "projects.operations.list": operations.list,
+                "projects.operations.get": operations.get,
+                "projects.operations.cancel": operations.cancel,
+            }
+        )
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncGenerator[None]:
@@ -225,11 +213,6 @@ class Gateway:
                 "requestLog": self._request_log.stats(),
             }
         )
-
-
-def _method(name: str, verb: str, path: str, endpoint: Callable[[Request], Awaitable[Response]]) -> Route:
-    """The route of one method of the discovery document."""
-    return Route(path, endpoint, methods=[verb], name=name)
 
 
 async def _serving_error(_: Request, error: Exception) -> Response:

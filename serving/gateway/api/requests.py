@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from operator import itemgetter
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from serving.resources import to_wire as resource_to_wire
 from serving.wire import error_headers, too_large
 
 T = TypeVar("T", bound=msgspec.Struct)
+Endpoint = Callable[[Request], Awaitable[Response]]
 
 _MAX_BODY = 4 << 20
 

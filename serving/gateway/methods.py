@@ -1,0 +1,177 @@
+"""Every route of the gateway in one table: where it is, the permission it takes, and the kind of access.
+
+Ids are those of the discovery document without `ml.`; those of our own routes begin with `pilotlight.`.
+Source: sections 1.1 and 9.1 of the AI Platform contract. It leaves open which permission some methods on
+trials take: those that change one take `ml.trials.update`, and `suggest`, which makes some,
+`ml.trials.create`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+# The resource above all projects: a role on it is a role everywhere.
+SERVER = "server"
+
+
+class Activity(StrEnum):
+    """Kinds of access, as Cloud Audit Logs tells them apart."""
+
+    ADMIN_WRITE = "ADMIN_WRITE"
+    ADMIN_READ = "ADMIN_READ"
+    DATA_READ = "DATA_READ"
+    DATA_WRITE = "DATA_WRITE"
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One route: `verb` and `path`, as Starlette has paths.
+
+    `permission` is what a caller needs, "" where nothing is needed. `resource` is the template of the name
+    on which it is checked, with the parameters of `path`; "" where there is none.
+    """
+
+    id: str
+    verb: str
+    path: str
+    permission: str
+    resource: str
+    activity: Activity
+
+
+_PROJECT = "projects/{project}"
+_MODEL = _PROJECT + "/models/{model}"
+_VERSION = _MODEL + "/versions/{version}"
+_JOB = _PROJECT + "/jobs/{job}"
+_OPERATION = _PROJECT + "/operations/{operation}"
+_LOCATION = _PROJECT + "/locations/{location}"
+_REGIONAL_OPERATION = _LOCATION + "/operations/{operation}"
+_STUDY = _LOCATION + "/studies/{study}"
+_TRIAL = _STUDY + "/trials/{trial}"
+# The rest of a name, slashes included.
+_ANY = "projects/{name:path}"
+
+# The verb of a row tells the activity, except where the row says it.
+_READS = "GET"
+
+
+def _api(
+    name: str,
+    verb: str,
+    permission: str,
+    resource: str,
+    suffix: str = "",
+    *,
+    activity: Activity | None = None,
+) -> Method:
+    """A method of the API, on `resource`."""
+    return _method(name, verb, permission, resource, path=f"/v1/{resource}{suffix}", activity=activity)
+
+
+def _own(name: str, permission: str, resource: str, path: str) -> Method:
+    """A route beside the API."""
+    return _method(f"pilotlight.{name}", _READS, permission, resource, path=path)
+
+
+def _method(
+    name: str, verb: str, permission: str, resource: str, *, path: str, activity: Activity | None = None
+) -> Method:
+    by_verb = Activity.ADMIN_READ if verb == _READS else Activity.ADMIN_WRITE
+    return Method(
+        id=name,
+        verb=verb,
+        # One segment without ":", so that `{model}` never swallows the verb of `m:verb`.
+        path=path.replace("}", ":id}").replace(":path:id}", ":path}"),
+        permission=permission,
+        resource=resource.replace(":path}", "}"),
+        activity=activity or by_verb,
+    )
+
+
+def _trials() -> Iterable[Method]:
+    """Studies and their trials: data of an optimisation, not settings of the server."""
+    reading, writing = Activity.DATA_READ, Activity.DATA_WRITE
+    study, trial = "projects.locations.studies.", "projects.locations.studies.trials."
+    yield _api(study + "create", "POST", "ml.studies.create", _LOCATION, "/studies", activity=writing)
+    yield _api(study + "list", "GET", "ml.studies.list", _LOCATION, "/studies", activity=reading)
+    yield _api(study + "get", "GET", "ml.studies.get", _STUDY, activity=reading)
+    yield _api(study + "delete", "DELETE", "ml.studies.delete", _STUDY, activity=writing)
+    yield _api(trial + "create", "POST", "ml.trials.create", _STUDY, "/trials", activity=writing)
+    yield _api(trial + "list", "GET", "ml.trials.list", _STUDY, "/trials", activity=reading)
+    yield _api(
+        trial + "listOptimalTrials",
+        "POST",
+        "ml.trials.list",
+        _STUDY,
+        "/trials:listOptimalTrials",
+        activity=reading,
+    )
+    yield _api(trial + "suggest", "POST", "ml.trials.create", _STUDY, "/trials:suggest", activity=writing)
+    yield _api(trial + "get", "GET", "ml.trials.get", _TRIAL, activity=reading)
+    yield _api(trial + "delete", "DELETE", "ml.trials.delete", _TRIAL, activity=writing)
+    for verb in ("addMeasurement", "checkEarlyStoppingState", "complete", "stop"):
+        yield _api(trial + verb, "POST", "ml.trials.update", _TRIAL, f":{verb}", activity=writing)
+
+
+def _policies(resources: str, kind: str, template: str) -> Iterable[Method]:
+    """The three methods on the policy of a resource; whoever asks what they may do needs no permission."""
+    yield _api(f"{resources}.getIamPolicy", "GET", f"{kind}.getIamPolicy", template, ":getIamPolicy")
+    yield _api(f"{resources}.setIamPolicy", "POST", f"{kind}.setIamPolicy", template, ":setIamPolicy")
+    yield _api(
+        f"{resources}.testIamPermissions",
+        "POST",
+        "",
+        template,
+        ":testIamPermissions",
+        activity=Activity.ADMIN_READ,
+    )
+
+
+_ALL = (
+    _own("healthz", "", "", "/healthz"),
+    _own("readyz", "", "", "/readyz"),
+    # What is told of all projects takes a role on the server.
+    _own("stats", "ml.models.list", SERVER, "/stats"),
+    _own("metrics", "ml.models.list", SERVER, "/metrics"),
+    _own("nodes", "ml.models.list", SERVER, "/nodes"),
+    _own("models.why", "ml.models.get", _MODEL, f"/why/{_MODEL}"),
+    _own("versions.why", "ml.versions.get", _VERSION, f"/why/{_VERSION}"),
+    _own("jobs.progress", "ml.jobs.get", _JOB, f"/jobs/{_JOB}"),
+    _api("projects.predict", "POST", "ml.models.predict", _ANY, ":predict", activity=Activity.DATA_READ),
+    _api("projects.explain", "POST", "ml.models.predict", _ANY, ":explain", activity=Activity.DATA_READ),
+    _api("projects.getConfig", "GET", "ml.projects.getConfig", _PROJECT, ":getConfig"),
+    _api("projects.locations.list", "GET", "ml.locations.list", _PROJECT, "/locations"),
+    _api("projects.locations.get", "GET", "ml.locations.get", _LOCATION),
+    _api("projects.locations.operations.get", "GET", "ml.operations.get", _REGIONAL_OPERATION),
+    _api(
+        "projects.locations.operations.cancel", "POST", "ml.operations.cancel", _REGIONAL_OPERATION, ":cancel"
+    ),
+    *_trials(),
+    _api("projects.models.create", "POST", "ml.models.create", _PROJECT, "/models"),
+    _api("projects.models.list", "GET", "ml.models.list", _PROJECT, "/models"),
+    _api("projects.models.get", "GET", "ml.models.get", _MODEL),
+    _api("projects.models.patch", "PATCH", "ml.models.update", _MODEL),
+    _api("projects.models.delete", "DELETE", "ml.models.delete", _MODEL),
+    *_policies("projects.models", "ml.models", _MODEL),
+    _api("projects.models.versions.create", "POST", "ml.versions.create", _MODEL, "/versions"),
+    _api("projects.models.versions.list", "GET", "ml.versions.list", _MODEL, "/versions"),
+    _api("projects.models.versions.get", "GET", "ml.versions.get", _VERSION),
+    _api("projects.models.versions.patch", "PATCH", "ml.versions.update", _VERSION),
+    _api("projects.models.versions.delete", "DELETE", "ml.versions.delete", _VERSION),
+    # What changes is the model: which of its versions answers.
+    _api("projects.models.versions.setDefault", "POST", "ml.models.update", _VERSION, ":setDefault"),
+    _api("projects.jobs.create", "POST", "ml.jobs.create", _PROJECT, "/jobs"),
+    _api("projects.jobs.list", "GET", "ml.jobs.list", _PROJECT, "/jobs"),
+    _api("projects.jobs.get", "GET", "ml.jobs.get", _JOB),
+    _api("projects.jobs.patch", "PATCH", "ml.jobs.update", _JOB),
+    _api("projects.jobs.cancel", "POST", "ml.jobs.cancel", _JOB, ":cancel"),
+    *_policies("projects.jobs", "ml.jobs", _JOB),
+    _api("projects.operations.list", "GET", "ml.operations.list", _PROJECT, "/operations"),
+    _api("projects.operations.get", "GET", "ml.operations.get", _OPERATION),
+    _api("projects.operations.cancel", "POST", "ml.operations.cancel", _OPERATION, ":cancel"),
+)
+
+METHODS: Mapping[str, Method] = {method.id: method for method in _ALL}
+PREDICTION = METHODS["projects.predict"]

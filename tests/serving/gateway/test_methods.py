@@ -1,0 +1,66 @@
+"""The table of methods, beside the discovery document and the routes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from serving.config import ServeConfig
+from serving.gateway.app import Gateway
+from serving.gateway.methods import METHODS, PREDICTION, Activity
+from serving.gateway.store import SqlStore
+from tests.wire.test_discovery import DISCOVERED
+
+
+def test_every_route_is_in_the_table_and_every_row_is_a_route(tmp_path: Path) -> None:
+    """By its id; predictions alone take the short way."""
+    gateway = Gateway(ServeConfig(state_dir=tmp_path), SqlStore(tmp_path / "state.db"), {})
+
+    assert {route.name for route in gateway._routes()} == METHODS.keys() - {PREDICTION.id}
+
+
+def test_every_method_of_the_api_is_in_the_table() -> None:
+    """All 46."""
+    assert {f"ml.{name}" for name in METHODS if name.startswith("projects.")} == DISCOVERED.keys()
+
+
+def test_a_resource_is_named_by_parameters_of_the_path() -> None:
+    """So that the name on which a permission is checked can be filled in."""
+    for method in METHODS.values():
+        wanted = set(re.findall(r"\{(\w+)\}", method.resource))
+        assert wanted <= set(re.findall(r"\{(\w+):", method.path)), method.id
+
+
+def test_a_permission_has_a_resource() -> None:
+    """Only what tells nothing of any resource is open to all, and asking what one may do."""
+    open_to_all = {name for name, method in METHODS.items() if not method.permission}
+
+    assert open_to_all == {
+        "pilotlight.healthz",
+        "pilotlight.readyz",
+        "projects.models.testIamPermissions",
+        "projects.jobs.testIamPermissions",
+    }
+    assert all(method.resource for method in METHODS.values() if method.permission)
+
+
+def test_what_changes_something_is_a_write() -> None:
+    """A read is a GET, a question that goes by POST, or a prediction."""
+    asked_by_post = {
+        name
+        for name, method in METHODS.items()
+        if method.verb != "GET" and method.activity in {Activity.ADMIN_READ, Activity.DATA_READ}
+    }
+
+    assert asked_by_post == {
+        "projects.predict",
+        "projects.explain",
+        "projects.models.testIamPermissions",
+        "projects.jobs.testIamPermissions",
+        "projects.locations.studies.trials.listOptimalTrials",
+    }
+    assert not [
+        name
+        for name, method in METHODS.items()
+        if method.verb == "GET" and method.activity in {Activity.ADMIN_WRITE, Activity.DATA_WRITE}
+    ]

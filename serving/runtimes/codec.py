@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from serving.errors import InvalidInputs, InvalidOutputs
 from serving.runtimes import Array, Columns, Form, Rows
-from serving.runtimes.conversion import from_rows, in_range, kind, shape_fits
+from serving.runtimes.conversion import MOST_DIMENSIONS, from_rows, in_range, kind, shape_fits
 from serving.runtimes.instances import Batch
 
 Parameters = dict[str, Any]
@@ -80,7 +80,10 @@ class Decoder:
         try:
             if not isinstance(document, simdjson.Object) or "instances" not in document:
                 return None
-            parameters = {key: _materialise(document[key]) for key in document if key != "instances"}
+            keys = list(document)
+            if len(set(keys)) < len(keys):
+                return None  # of two with the same name, the plain way takes the last one
+            parameters = {key: _materialise(document[key]) for key in keys if key != "instances"}
             form = form_of(parameters)
             instances = document["instances"]
             if isinstance(form, Rows) or not isinstance(instances, simdjson.Array):
@@ -156,10 +159,10 @@ def _dense_array(body: bytes, instances: Any, *, integers: bool) -> NDArray[Any]
 
 
 def _first_shape(instances: Any) -> tuple[int, ...] | None:
-    """The shape along the first elements; None when something in it is empty or not a number."""
+    """The shape along the first elements; None when something in it is empty or not a number, or too deep."""
     shape: list[int] = []
     while isinstance(instances, simdjson.Array):
-        if not len(instances):
+        if not len(instances) or len(shape) == MOST_DIMENSIONS:
             return None
         shape.append(len(instances))
         instances = instances[0]

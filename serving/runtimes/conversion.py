@@ -18,6 +18,9 @@ from serving.errors import InvalidInputs
 from serving.runtimes import Array, Column, Columns, Form, Rows
 from serving.runtimes.instances import Batch
 
+# Deeper arrays are not to be had of numpy.
+MOST_DIMENSIONS = 32
+
 
 def from_rows(instances: list[Any], form: Form) -> Batch:
     """Instances given as Python values, in the form a runtime asks for. Raises InvalidInputs."""
@@ -51,7 +54,7 @@ def _to_array(instances: list[Any], form: Array) -> Batch:
                 f"Instance {index} has {len(row)} values, instance 0 has {len(instances[0])}: "
                 "all instances must have the same number."
             )
-    array = _natural(instances)
+    array = natural(instances)
     if array is not None and array.ndim == 2 and array.dtype.kind in "iuf":
         return array
     return _unusual_array(instances, form)
@@ -130,7 +133,7 @@ def _to_column(values: list[Any], column: Column) -> NDArray[Any]:
 
 
 def _numeric(values: list[Any], column: Column) -> NDArray[Any]:
-    array = _natural(values)
+    array = natural(values)
     if array is None:
         raise InvalidInputs(_ragged(values, column.name))
     wanted = _KINDS.get(column.dtype.kind, "iuf")
@@ -158,12 +161,23 @@ _KINDS = {"f": "iuf", "V": "iuf", "c": "iuf", "i": "iu", "u": "iu", "b": "b"}
 _WORDS = {"f": "numbers", "i": "integers", "u": "integers", "b": "booleans"}
 
 
-def _natural(values: list[Any]) -> NDArray[Any] | None:
-    """np.array(values) when the values are regular, None when they are ragged."""
+def natural(values: list[Any]) -> NDArray[Any] | None:
+    """np.array(values) when the values are regular, None when they are ragged; with text in them, of objects.
+
+    An array of numpy's own texts has room for the longest one in every place: a body of a few megabytes
+    could ask for all the memory there is.
+    """
     try:
-        return np.array(values)
+        return np.array(values, object if _has_text(values) else None)
     except (ValueError, OverflowError):
         return None
+
+
+def _has_text(values: list[Any]) -> bool:
+    kinds = set(map(type, values))
+    return str in kinds or (
+        list in kinds and any(_has_text(value) for value in values if type(value) is list)
+    )
 
 
 def _bytes_array(values: list[Any], column: Column) -> NDArray[Any]:
@@ -175,6 +189,8 @@ def _bytes_array(values: list[Any], column: Column) -> NDArray[Any]:
         if not first:
             break
         first = first[0]
+    if len(shape) > MOST_DIMENSIONS:
+        raise InvalidInputs(f"Input {column.name}: the instances are nested too deeply.")
     array = np.empty(shape, object)
     flat = list(_leaves(converted))
     if len(flat) != array.size or not _regular(converted, shape):

@@ -26,6 +26,7 @@ from sklearn.exceptions import NotFittedError
 from serving.errors import InvalidInputs, InvalidOutputs, LoadFailed, ModelFailed
 from serving.runtimes import Array, Runtime, Source, frames, pickles
 from serving.runtimes.arguments import accepted, checked
+from serving.runtimes.conversion import natural
 from serving.runtimes.detect import PICKLES, find_model, first_class
 from serving.runtimes.instances import Batch
 from serving.runtimes.pickles import root
@@ -93,15 +94,16 @@ class BoosterRuntime:
     def _array(self, instances: Any) -> NDArray[Any]:
         if frames.are_objects(instances):
             instances = frames.in_order(instances, self._names)
-        try:
-            array = np.array(instances) if isinstance(instances, list) else np.asarray(instances)
-        except ValueError as error:
-            raise _no_matrix(error) from error
+        array = natural(instances) if isinstance(instances, list) else np.asarray(instances)
+        if array is None:
+            raise InvalidInputs("Could not initialize DMatrix from inputs: the instances differ in length.")
+        if array.dtype.kind == "O" and any(value is None for value in array.flat):
+            array = _with_gaps(array)
         if array.ndim == 2 and self._width is not None and array.shape[1] != self._width:
             raise InvalidInputs(
                 f"The instances have {array.shape[1]} values; the model expects {self._width}."
             )
-        if array.dtype.kind not in "biufO" or array.ndim != 2:
+        if array.dtype.kind not in "biuf" or array.ndim != 2:
             raise InvalidInputs(
                 "Could not initialize DMatrix from inputs: each instance must be a list of numbers or nulls."
             )
@@ -183,6 +185,14 @@ def _booster_of(estimator: Any) -> Any:
 def _kind(booster: Any) -> str:
     config = json.loads(booster.save_config())
     return str(config["learner"]["gradient_booster"]["name"])
+
+
+def _with_gaps(array: NDArray[Any]) -> NDArray[np.float64]:
+    """Numbers and nulls, which are missing values."""
+    try:
+        return array.astype(np.float64)
+    except (ValueError, TypeError) as error:
+        raise _no_matrix(error) from error
 
 
 def _no_matrix(error: Exception) -> InvalidInputs:

@@ -182,6 +182,7 @@ def test_input_in_snake_case(world: World) -> None:
         ({"batchSize": "-1"}, "batch_size", "at least 1"),
         ({"batchSize": 1.5}, "batch_size", "whole number"),
         ({"batchSize": "many"}, "batch_size", "whole number"),
+        ({"batchSize": "9" * 5000}, "batch_size", "whole number"),
         ({"maxWorkerCount": 0}, "max_worker_count", "at least 1"),
         ({"maxWorkerCount": 1 << 63}, "max_worker_count", "whole number"),
         ({"runtimeVersion": "latest"}, "runtime_version", "2.11"),

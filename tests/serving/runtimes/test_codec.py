@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import tracemalloc
 from collections.abc import Mapping
 from typing import Any
 
@@ -256,6 +257,41 @@ def test_predictions_that_json_cannot_carry(predictions: Batch) -> None:
     """An answer that cannot be written is the model's fault, and said so."""
     with pytest.raises(InvalidOutputs):
         encode(predictions)
+
+
+@pytest.mark.parametrize("form", [Array(None, nullable=False), one(FLOAT), one(INT), one(BYTES)])
+@pytest.mark.parametrize(("depth", "leaf"), [(65, "1"), (500, '"text"'), (1000, "1")])
+def test_lists_deeper_than_arrays_can_be(form: Form, depth: int, leaf: str) -> None:
+    """Refused as bad input, whichever way the body takes."""
+    body = '{"instances":' + "[" * depth + leaf + "]" * depth + "}" + PADDING
+
+    assert refusal(body.encode(), form)
+
+
+@pytest.mark.parametrize("padding", ["", PADDING])
+def test_of_two_fields_with_one_name_the_last_is_taken(padding: str) -> None:
+    """However long the body is."""
+    body = '{"a":1,"instances":[[1.5]],"instances":[[2.5]],"a":2}' + padding
+
+    batch, parameters = decode(body.encode(), Array(None, nullable=False))
+
+    assert np.array_equal(batch, [[2.5]])
+    assert parameters == {"a": 2}
+
+
+@pytest.mark.parametrize("form", [Array(2, nullable=True), one(FLOAT, 2)])
+def test_a_long_text_takes_no_more_memory_than_it_needs(form: Form) -> None:
+    """An array of numpy's own texts would have room for the longest one in each place: here a gigabyte."""
+    rows = [["x" * 100_000, "y"], *([1, "y"] for _ in range(1500))]
+    tracemalloc.start()
+    try:
+        message = refusal({"instances": rows}, form)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert "got a string" in message or "is a string" in message
+    assert peak < 20e6
 
 
 def test_an_image_is_parsed_in_a_fifth_of_the_plain_time() -> None:

@@ -1,0 +1,481 @@
+"""What is fuzzed: each target makes an input from a seed and tries it.
+
+To try is to hold it against one rule: bad input is answered with a 4xx in Google's form, never with another
+exception, and whatever is taken is what the plain parser reads.
+"""
+
+from __future__ import annotations
+
+import datetime
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import joblib
+import msgspec
+import numpy as np
+import orjson
+import pandas as pd
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import LinearRegression
+from starlette.requests import Request
+from xgboost import XGBClassifier
+
+from serving.errors import ServingError, http_status, to_wire
+from serving.gateway.api.paging import page
+from serving.gateway.api.requests import read, read_json, read_mask
+from serving.gateway.catalog import jobs, lookup, models, versions
+from serving.gateway.records import Deployed, Draft, ModelRecord, Stamp, State, VersionRecord
+from serving.names import ModelName, VersionName, check_id, check_location, check_project, parse_target
+from serving.resources import Job, Model, Version, VersionState, operation_to_wire
+from serving.resources import to_wire as resource_to_wire
+from serving.runtimes import Array, Column, Columns, Form, Rows, Runtime, Source, load
+from serving.runtimes.codec import Decoder, encode
+from serving.runtimes.conversion import from_rows
+from tests.fuzz import making
+
+Input = Any
+
+
+@dataclass(frozen=True)
+class Target:
+    """`share` is how often it is tried, beside the others'."""
+
+    name: str
+    share: int
+    make: Callable[[Random], Input]
+    attempt: Callable[[Input], None]
+
+
+def _float(name: str, shape: tuple[int | None, ...] | None) -> Column:
+    return Column(name, np.dtype(np.float32), shape)
+
+
+FORMS: Mapping[str, Form] = {
+    "rows": Rows(),
+    "any width": Array(None, nullable=False),
+    "four": Array(4, nullable=False, objects=True),
+    "nullable": Array(4, nullable=True),
+    "floats": Columns((_float("x", (4,)),)),
+    "doubles": Columns((Column("x", np.dtype(np.float64), None),)),
+    "scalars": Columns((_float("x", ()),)),
+    "bytes of integers": Columns((Column("x", np.dtype(np.int8), (None,)),)),
+    "integers": Columns((Column("x", np.dtype(np.int64), (4,)),)),
+    "unsigned": Columns((Column("x", np.dtype(np.uint64), (4,)),)),
+    "booleans": Columns((Column("flag", np.dtype(np.bool_), ()),)),
+    "texts": Columns((Column("s", np.dtype(object), None),)),
+    "several": Columns(
+        (
+            _float("x", ()),
+            Column("y", np.dtype(np.int32), ()),
+            Column("flag", np.dtype(np.bool_), ()),
+            Column("s", np.dtype(object), ()),
+        )
+    ),
+}
+
+
+def refused(does: Callable[[], Any]) -> bool:
+    """Whether it was refused, as bad input is to be; anything else that it raises is a crash."""
+    try:
+        does()
+    except ServingError as error:
+        assert 400 <= http_status(error) < 500 or http_status(error) == 501, (
+            f"{type(error).__name__}: {error}"
+        )
+        orjson.dumps(to_wire(error))
+        return True
+    return False
+
+
+# ---- the codec
+
+
+@cache
+def _decoder() -> Decoder:
+    return Decoder()
+
+
+def decode(body: bytes, form: Form) -> tuple[Any, dict[str, Any]]:
+    """The batch and the other fields of a body."""
+    return _decoder().decode(body, lambda _: form)
+
+
+def _codec(given: tuple[str, bytes]) -> None:
+    """What is decoded is what the plain way through Python values gives, to the bit."""
+    name, body = given
+    form = FORMS[name]
+    found: list[Any] = []
+    if refused(lambda: found.extend(decode(body, form))):
+        return
+    batch, parameters = found
+    document = orjson.loads(body)
+    same(batch, from_rows(document.pop("instances"), form))
+    assert orjson.dumps(parameters) == orjson.dumps(document), "other parameters"
+    if isinstance(batch, np.ndarray):
+        orjson.loads(encode(batch))
+    elif isinstance(batch, dict):
+        orjson.loads(encode(_numbers(batch)))
+
+
+def _numbers(batch: dict[str, Any]) -> Any:
+    return {name: column for name, column in batch.items() if column.dtype.kind != "O"}
+
+
+def _lines(given: tuple[str, bytes]) -> None:
+    name, data = given
+    form = FORMS[name]
+    batch = _decoder().dense_lines(data, form)
+    if batch is not None:
+        same(batch, from_rows([orjson.loads(line) for line in data.split(b"\n")], form))
+
+
+def same(one: Any, other: Any) -> None:
+    """Two batches with the same values, types and shapes; Python's values come from one parser only."""
+    assert type(one) is type(other), (one, other)
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for name in one:
+            same(one[name], other[name])
+    elif isinstance(one, np.ndarray):
+        assert (one.dtype, one.shape) == (other.dtype, other.shape), (one, other)
+        if one.dtype.kind == "O":
+            assert one.tolist() == other.tolist()
+        else:
+            assert one.tobytes() == other.tobytes(), (one, other)
+
+
+# ---- models
+
+
+@cache
+def _runtimes() -> Mapping[str, Runtime]:
+    """A small model of each library that is quick to import, with names for its features or without."""
+    rows = np.random.default_rng(1).normal(size=(60, 4))
+    classes = (rows.sum(axis=1) > 0).astype(int)
+    frame = pd.DataFrame(rows, columns=["x", "y", "flag", "s"])
+    with tempfile.TemporaryDirectory() as root:
+        models = {
+            "forest": RandomForestClassifier(2, random_state=0).fit(rows, classes),
+            "linear": LinearRegression().fit(frame, classes),
+            "booster": XGBClassifier(n_estimators=2).fit(frame, classes),
+        }
+        found = {}
+        for name, model in models.items():
+            (Path(root) / name).mkdir()
+            joblib.dump(model, Path(root) / name / "model.joblib")
+            found[name] = load(Source(Path(root) / name))
+    return found
+
+
+def _predict(given: tuple[str, bytes]) -> None:
+    """Whatever a model is given, it answers, or says what is wrong with it."""
+    name, body = given
+    runtime = _runtimes()[name]
+
+    def does() -> None:
+        batch, parameters = _decoder().decode(body, runtime.form)
+        encode(runtime.predict(batch, **parameters))
+
+    refused(does)
+
+
+# ---- resources and rules
+
+
+_STAMP_TIME = "2026-01-01T00:00:00Z"
+_NAME = VersionName("p", "m", "v")
+
+
+def _state() -> State:
+    version = Version(name=str(_NAME), state=VersionState.READY, etag="AAAA", create_time=_STAMP_TIME)
+    record = VersionRecord(name=_NAME, uid="1", version=version, deployed=Deployed(model_dir="/m"))
+    model = ModelRecord(name=_NAME.parent, model=Model(name=str(_NAME.parent), etag="AAAA"), default="v")
+    return State({_NAME.parent: model}, {_NAME: record}, {}, {})
+
+
+STATE = _state()
+
+
+def _stamp() -> Stamp:
+    return Stamp(datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC), "00" * 8)
+
+
+def _run(coroutine: Any) -> Any:
+    """The result of a coroutine that waits for nothing."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        return done.value
+    raise AssertionError("it waits")
+
+
+def _request(body: bytes, query: str = "") -> Request:
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    raw = query.encode("utf-8", "surrogatepass")
+    scope = {"type": "http", "method": "POST", "path": "/", "headers": [], "query_string": raw}
+    return Request(scope, receive)
+
+
+def _create_model(body: bytes) -> None:
+    def does() -> None:
+        model = _run(read(_request(body), Model))
+        draft = Draft(STATE)
+        answer = models.create_model(draft, _stamp(), "p", model)
+        _kept(draft)
+        orjson.dumps(resource_to_wire(answer))
+
+    refused(does)
+
+
+def _create_version(body: bytes) -> None:
+    def does() -> None:
+        version = _run(read(_request(body), Version))
+        draft = Draft(STATE)
+        operation = versions.create_version(draft, _stamp(), _NAME.parent, version)
+        _kept(draft)
+        orjson.dumps(operation_to_wire(operation))
+
+    refused(does)
+
+
+def _patch(given: tuple[str, bytes]) -> None:
+    query, body = given
+
+    def does() -> None:
+        request = _request(body, query)
+        mask, version = read_mask(request), _run(read(request, Version))
+        draft = Draft(STATE)
+        operation = versions.update_version(draft, _stamp(), _NAME, version, mask)
+        _kept(draft)
+        orjson.dumps(operation_to_wire(operation))
+
+    def does_model() -> None:
+        request = _request(body, query)
+        mask, model = read_mask(request), _run(read(request, Model))
+        draft = Draft(STATE)
+        operation = models.update_model(draft, _stamp(), _NAME.parent, model, mask)
+        _kept(draft)
+        orjson.dumps(operation_to_wire(operation))
+
+    refused(does)
+    refused(does_model)
+
+
+def _create_job(body: bytes) -> None:
+    def does() -> None:
+        sent = _run(read_json(_request(body)))
+        job = msgspec.structs.replace(_run(read(_request(body), Job)), job_id="j")
+        draft = Draft(STATE)
+        parts = jobs.Sent(sent.get("predictionInput") or {}, sent.get("batchOptions") or {})
+        record = jobs.create_job(draft, _stamp(), "p", job, parts, most=9)
+        _kept(draft)
+        orjson.dumps(jobs.render_job(record))
+
+    refused(does)
+
+
+def _kept(draft: Draft) -> None:
+    """What is written down is read back as it was."""
+    for record in draft.changes.values():
+        if record is not None:
+            assert msgspec.json.decode(msgspec.json.encode(record), type=type(record)) == record
+
+
+# ---- queries and names
+
+
+_ROWS = [
+    {"name": f"projects/p/models/m{number}", "state": "READY", "labels": {"team": "ads"}, "isDefault": True}
+    for number in range(5)
+]
+
+
+def _page(query: dict[str, str]) -> None:
+    refused(lambda: orjson.dumps(page(_ROWS, query)))
+
+
+def _names(text: str) -> None:
+    for check in (
+        check_project,
+        check_location,
+        lambda given: check_id(given, "model.name"),
+        lambda given: lookup.resolve(STATE, parse_target(given)),
+        lambda given: lookup.get_model(STATE, ModelName("p", given)),
+    ):
+        refused(lambda check=check: check(text))  # type: ignore[misc]
+
+
+# ---- making their inputs
+
+
+_FILTER = (
+    "name",
+    "state",
+    "labels.team",
+    "a.b.c",
+    ":",
+    "=",
+    "!=",
+    "READY",
+    '"',
+    '"a b"',
+    "(",
+    ")",
+    "AND",
+    "OR",
+    "NOT",
+    "-",
+    "m*",
+    "*",
+    ".",
+)
+_NAMED = ("projects", "/", "models", "p", "m", "versions", "v", ":predict", "..", "%2f", ":", "a" * 200)
+_TOKENS = ("cHJvamVjdHMv", "cHJvamVjdHMvcC9tb2RlbHMvbTE", "=", "A", "+/", "\n", "é")
+_SIZES = ("1", "0", "-1", "9", "99999999999999999999", "1e3", "\u0663", "1_0", " 2", "9" * 5000)
+_MASKS = (
+    "description",
+    "labels",
+    ",",
+    "autoScaling",
+    "auto_scaling.min_nodes",
+    "manualScaling.nodes",
+    "defaultVersion.name",
+    "request_logging_config",
+    ".",
+    "etag",
+    "_",
+    "%2C",
+    "labels.a",
+    "autoScaling.metrics.name",
+)
+_MODEL_FIELDS = (
+    "name",
+    "description",
+    "labels",
+    "regions",
+    "etag",
+    "defaultVersion",
+    "onlinePredictionLogging",
+    "default_version",
+    "nonsense",
+)
+_VERSION_FIELDS = (
+    "name", "description", "labels", "deploymentUri", "framework", "predictionClass", "packageUris",
+    "autoScaling",    "manualScaling", "requestLoggingConfig", "container", "routes", "runtimeVersion",
+    "etag", "state",
+    "isDefault",    "acceleratorConfig", "explanationConfig", "machineType", "createTime", "auto_scaling",
+)  # fmt: skip
+_JOB_FIELDS = ("jobId", "predictionInput", "batchOptions", "labels", "etag", "state", "trainingInput")
+_INPUT_FIELDS = (
+    "dataFormat", "inputPaths", "outputPath", "region", "versionName", "modelName", "uri", "batchSize",
+    "maxWorkerCount", "outputDataFormat", "runtimeVersion", "signatureName",
+)  # fmt: skip
+# What makes a document likely to be taken; the rest of it may still be anything.
+_GOOD = {
+    "name": ('"v2"',),
+    "deploymentUri": ('"gs://b/m"', '"/models/m"', '"file:///m"'),
+    "description": ('"d"', '"\u0000"'),
+    "labels": ('{"team":"ads"}', '{"team":1}', '{"":""}'),
+    "autoScaling": ('{"minNodes":1}', '{"minNodes":"1","metrics":[{"name":"CPU_USAGE","target":60}]}'),
+    "manualScaling": ('{"nodes":"2"}', '{"nodes":99999999999999999999}'),
+    "runtimeVersion": ('"2.11"',),
+    "etag": ('"AAAA"', '"not base64"'),
+    "requestLoggingConfig": ('{"samplingPercentage":1e0,"bigqueryTableName":"a.b.c"}',),
+    "jobId": ('"j"',),
+    "dataFormat": ('"JSON"', '"TF_RECORD"'),
+    "inputPaths": ('["/in/*"]', '["gs://b/*","gs://b/c"]'),
+    "outputPath": ('"/out"', '"gs://b/out"'),
+    "region": ('"us-central1"',),
+    "versionName": (f'"{_NAME}"',),
+    "batchSize": ("64", '"64"', "1e2", '"' + "9" * 5000 + '"'),
+    "maxWorkerCount": ("2", '"' + "9" * 5000 + '"'),
+    "batchOptions": ('{"keys":["a"],"maxErrors":"10%"}', '{"maxErrors":"' + "9" * 5000 + '%"}'),
+}
+
+
+def _fields(random: Random, names: tuple[str, ...], wanted: tuple[str, ...]) -> str:
+    parts = []
+    for name in [*wanted, *random.sample(names, random.randrange(4))]:
+        good = name in _GOOD and random.random() < 0.9
+        parts.append(f'"{name}": {random.choice(_GOOD[name]) if good else making.value(random, 3)}')
+    return ",".join(parts)
+
+
+def _document(random: Random, names: tuple[str, ...], wanted: tuple[str, ...]) -> bytes:
+    text = "{" + _fields(random, names, wanted) + "}"
+    return making.mutated(random, text.encode("utf-8", "surrogatepass"))
+
+
+def _job(random: Random) -> bytes:
+    needed = ("dataFormat", "inputPaths", "outputPath", "region", "versionName")
+    inner = _fields(random, _INPUT_FIELDS, needed)
+    text = "{" + _fields(random, _JOB_FIELDS, ("jobId",)) + ',"predictionInput": {' + inner + "}}"
+    return making.mutated(random, text.encode("utf-8", "surrogatepass"))
+
+
+def _query(random: Random) -> dict[str, str]:
+    made = {
+        "filter": making.text(random, _FILTER),
+        "pageToken": making.text(random, _TOKENS) if random.random() < 0.5 else "",
+        "pageSize": random.choice(_SIZES) if random.random() < 0.5 else "",
+    }
+    return {name: value for name, value in made.items() if value}
+
+
+def _form(random: Random) -> str:
+    return random.choice(tuple(FORMS))
+
+
+# What instances of a form are like, by the names of `making.LIKE`.
+_LIKE = {
+    "scalars": "numbers",
+    "bytes of integers": "whole",
+    "integers": "whole",
+    "unsigned": "whole",
+    "booleans": "booleans",
+    "texts": "texts",
+    "several": "objects",
+}
+
+
+def _body(random: Random) -> tuple[str, bytes]:
+    form = _form(random)
+    return form, making.body(random, _LIKE.get(form, "rows"))
+
+
+def _to_predict(random: Random) -> tuple[str, bytes]:
+    like = random.choice(("rows", "rows", "whole", "objects"))
+    return random.choice(("forest", "linear", "booster")), making.body(random, like)
+
+
+TARGETS = (
+    Target("codec", 60, _body, _codec),
+    Target("predict", 2, _to_predict, _predict),
+    Target("lines", 10, lambda random: (_form(random), making.lines(random)), _lines),
+    Target("model", 4, lambda random: _document(random, _MODEL_FIELDS, ("name",)), _create_model),
+    Target(
+        "version",
+        6,
+        lambda random: _document(random, _VERSION_FIELDS, ("name", "deploymentUri")),
+        _create_version,
+    ),
+    Target(
+        "patch",
+        5,
+        lambda random: (
+            f"updateMask={making.text(random, _MASKS)}",
+            _document(random, _VERSION_FIELDS, ("description",)),
+        ),
+        _patch,
+    ),
+    Target("job", 5, _job, _create_job),
+    Target("page", 5, _query, _page),
+    Target("names", 5, lambda random: making.text(random, _NAMED), _names),
+)

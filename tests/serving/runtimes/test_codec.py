@@ -275,7 +275,8 @@ def test_of_two_fields_with_one_name_the_last_is_taken(padding: str) -> None:
 
     batch, parameters = decode(body.encode(), Array(None, nullable=False))
 
-    assert np.array_equal(batch, [[2.5]])
+    assert isinstance(batch, np.ndarray)
+    assert batch.tolist() == [[2.5]]
     assert parameters == {"a": 2}
 
 

@@ -152,6 +152,14 @@ class ServeConfig(PredictSettings):
         "Bytes of sampled request logs that may wait to be written; more are dropped and counted.",
         minimum=1,
     )
+    audit_data_access: str = setting(
+        "off",
+        "What the audit log has besides changes: off (nothing), read (get and list), predict, all.",
+        choices=("off", "read", "predict", "all"),
+    )
+    audit_retention_days: int = setting(
+        0, "Past days that the audit log is kept for; 0: for ever.", minimum=0
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

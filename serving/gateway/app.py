@@ -26,21 +26,25 @@ from serving.gateway.api.fleet import Fleet as FleetApi
 from serving.gateway.api.jobs import Jobs as JobsApi
 from serving.gateway.api.models import Models
 from serving.gateway.api.operations import Operations as OperationsApi
-from serving.gateway.api.requests import answer_error, answer_json
+from serving.gateway.api.requests import Endpoint, answer_error, answer_json
 from serving.gateway.api.versions import Versions
+from serving.gateway.audit.endings import endings
+from serving.gateway.audit.endpoint import announced, watched
+from serving.gateway.audit.recorder import Audit
 from serving.gateway.catalog import Catalog
 from serving.gateway.deployment import Deployment
 from serving.gateway.fleet import Fleet
 from serving.gateway.forward import Forwarder
 from serving.gateway.identity import telling
 from serving.gateway.jobs.runner import COMMAND, Jobs
+from serving.gateway.methods import METHODS, Method
 from serving.gateway.metrics import CountedWaker, Metrics
 from serving.gateway.operations import Operations
 from serving.gateway.overview import Overview
 from serving.gateway.records import State
 from serving.gateway.request_log import RequestLog
 from serving.gateway.routes import routes
-from serving.gateway.store import Store
+from serving.gateway.store import Changes, Store
 from serving.gateway.targets import PREDICT, Targets
 from serving.wire import Receive, Scope, Send
 
@@ -77,11 +81,12 @@ class Gateway:
         self._deployment = Deployment(config, environment, self._activator, self._autoscaler)
         self._fleet = Fleet(self._deployment, self._autoscaler, self._pool)
         self._targets = Targets(self._deployment.spec)
-        self._catalog = Catalog(store, self._published)
+        self._audit = Audit(config)
+        self._catalog = Catalog(store, self._published, self._committed)
         self._operations = Operations(self._catalog, self._deployment, self._tasks, config)
         self._jobs = Jobs(self._catalog, self._tasks, config, environment, command=job_command)
         self._request_log = RequestLog(config.state_dir / "logs", config.log_queue_bytes, environment)
-        self._forwarder = Forwarder(self._targets, self._activator, self._request_log, config)
+        self._forwarder = Forwarder(self._targets, self._activator, self._request_log, self._audit, config)
         self._overview = Overview(lambda: self._catalog.state, self._activator, self._autoscaler, self._pool)
         self._metrics = Metrics(self._overview)
         self._ready = False
@@ -111,40 +116,46 @@ class Gateway:
         operations = OperationsApi(self._catalog, self._operations)
         jobs = JobsApi(self._catalog, self._jobs, self._config.queue_jobs)
         fleet = FleetApi(self._overview, self._metrics)
+        offered = {
+            "pilotlight.healthz": self._healthz,
+            "pilotlight.readyz": self._readyz,
+            "pilotlight.stats": self._stats,
+            "pilotlight.metrics": fleet.metrics,
+            "pilotlight.nodes": fleet.nodes,
+            "pilotlight.models.why": fleet.why_model,
+            "pilotlight.versions.why": fleet.why_version,
+            "pilotlight.jobs.progress": jobs.progress,
+            "projects.getConfig": projects.get_config,
+            "projects.locations.list": projects.list_locations,
+            "projects.locations.get": projects.get_location,
+            "projects.models.create": models.create,
+            "projects.models.list": models.list,
+            "projects.models.get": models.get,
+            "projects.models.patch": models.patch,
+            "projects.models.delete": models.delete,
+            "projects.models.versions.create": versions.create,
+            "projects.models.versions.list": versions.list,
+            "projects.models.versions.get": versions.get,
+            "projects.models.versions.patch": versions.patch,
+            "projects.models.versions.delete": versions.delete,
+            "projects.models.versions.setDefault": versions.set_default,
+            "projects.jobs.create": jobs.create,
+            "projects.jobs.list": jobs.list,
+            "projects.jobs.get": jobs.get,
+            "projects.jobs.patch": jobs.patch,
+            "projects.jobs.cancel": jobs.cancel,
+            "projects.operations.list": operations.list,
+            "projects.operations.get": operations.get,
+            "projects.operations.cancel": operations.cancel,
+        }
         return routes(
-            {
-                "pilotlight.healthz": self._healthz,
-                "pilotlight.readyz": self._readyz,
-                "pilotlight.stats": self._stats,
-                "pilotlight.metrics": fleet.metrics,
-                "pilotlight.nodes": fleet.nodes,
-                "pilotlight.models.why": fleet.why_model,
-                "pilotlight.versions.why": fleet.why_version,
-                "pilotlight.jobs.progress": jobs.progress,
-                "projects.getConfig": projects.get_config,
-                "projects.locations.list": projects.list_locations,
-                "projects.locations.get": projects.get_location,
-                "projects.models.create": models.create,
-                "projects.models.list": models.list,
-                "projects.models.get": models.get,
-                "projects.models.patch": models.patch,
-                "projects.models.delete": models.delete,
-                "projects.models.versions.create": versions.create,
-                "projects.models.versions.list": versions.list,
-                "projects.models.versions.get": versions.get,
-                "projects.models.versions.patch": versions.patch,
-                "projects.models.versions.delete": versions.delete,
-                "projects.models.versions.setDefault": versions.set_default,
-                "projects.jobs.create": jobs.create,
-                "projects.jobs.list": jobs.list,
-                "projects.jobs.get": jobs.get,
-                "projects.jobs.patch": jobs.patch,
-                "projects.jobs.cancel": jobs.cancel,
-                "projects.operations.list": operations.list,
-                "projects.operations.get": operations.get,
-                "projects.operations.cancel": operations.cancel,
-            }
+            {name: announced(self._audit, METHODS[name], endpoint) for name, endpoint in offered.items()},
+            self._around,
         )
+
+    def _around(self, method: Method, endpoint: Endpoint) -> Endpoint:
+        """What a call goes through, from the outside to the endpoint."""
+        return watched(self._audit, method, endpoint)
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncGenerator[None]:
@@ -153,7 +164,10 @@ class Gateway:
         await asyncio.to_thread(self._deployment.sweep, uids)
         await asyncio.to_thread(self._jobs.sweep, self._catalog.state)
         async with self._tasks:
-            log = self._tasks.create_task(self._request_log.run())
+            logs = [
+                self._tasks.create_task(self._request_log.run()),
+                self._tasks.create_task(self._audit.run()),
+            ]
             async with self._pool:
                 self._ready = True
                 self._fleet.follow(self._catalog.state)
@@ -172,7 +186,8 @@ class Gateway:
                     loop.cancel()
                 await self._fleet.note(self._catalog)
             self._request_log.close()
-            await log
+            self._audit.close()
+            await asyncio.wait(logs)
         self._catalog.close()
 
     def _published(self, state: State) -> None:
@@ -180,6 +195,10 @@ class Gateway:
         if self._ready:
             self._fleet.follow(state)
             self._jobs.follow(state)
+
+    def _committed(self, before: State, changes: Changes) -> None:
+        for ending in endings(before, changes):
+            self._audit.end(ending.call, ending.status, ending.operation)
 
     def _state(self) -> State:
         """What is shown: the catalog's state, with the times of use as they are now."""
@@ -211,6 +230,7 @@ class Gateway:
                 "versions": len(state.versions),
                 "jobs": Counter(str(record.job.state) for record in state.jobs.values()),
                 "requestLog": self._request_log.stats(),
+                "auditLog": self._audit.stats(),
             }
         )
 

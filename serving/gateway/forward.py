@@ -30,6 +30,9 @@ from serving.errors import (
     Unavailable,
     wrong_method,
 )
+from serving.gateway.audit.endpoint import answered, predicted
+from serving.gateway.audit.entry import status_of
+from serving.gateway.audit.recorder import Audit
 from serving.gateway.identity import as_header
 from serving.gateway.patience import Patience
 from serving.gateway.request_log import RequestLog
@@ -59,11 +62,17 @@ class Forwarder:
     """Answers prediction requests with the nodes of their version."""
 
     def __init__(
-        self, targets: Targets, activator: Activator, request_log: RequestLog, limits: Limits
+        self,
+        targets: Targets,
+        activator: Activator,
+        request_log: RequestLog,
+        audit: Audit,
+        limits: Limits,
     ) -> None:
         self._targets = targets
         self._activator = activator
         self._log = request_log
+        self._audit = audit
         self._limits = limits
         self._upstreams: dict[str, Upstream] = {}
 
@@ -75,9 +84,11 @@ class Forwarder:
             body = await read_body(receive, self._limits.max_body_bytes)
             patience = Patience(receive, self._timeout(scope))
             target, answer = await self._ask(scope["path"], body, patience)
-        except Cancelled:
+        except Cancelled as error:
+            predicted(self._audit, scope, status_of(error))
             return
         except ServingError as error:
+            predicted(self._audit, scope, status_of(error))
             await send_error(send, error, (as_header(scope),))
             return
         except Exception:
@@ -87,6 +98,8 @@ class Forwarder:
         headers = (*answer.headers, as_header(scope))
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": answer.body})
+        if self._audit.predictions:
+            predicted(self._audit, scope, answered(answer.status, answer.body))
         if target.logging is not None or target.access_log:
             self._log.offer(target, start, body, answer)
 

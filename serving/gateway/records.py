@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from serving.gateway.cause import Cause
 from serving.names import ModelName, VersionName
 from serving.resources import Job, Model, Operation, Version
 
@@ -64,12 +65,13 @@ class VersionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class OperationRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An operation and the version it works on, if any."""
+    """An operation, the version it works on, if any, and the call that began it."""
 
     name: str
     project: str
     operation: Operation
     target: VersionName | None = None
+    cause: Cause | None = None
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -78,7 +80,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `given` and `options` are its predictionInput and batchOptions as they were sent. `target` is the version
     it works with, if any, and `target_uid` tells that from a later one of the same name. `attempt` counts its
     processes from 1, `lost` those that were lost without a restart of the server. `failure` is why it is to
-    end, while what it has left is being removed.
+    end, while what it has left is being removed. `cause` is the call that submitted it.
     """
 
     name: str
@@ -93,6 +95,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     attempt: int = 0
     lost: int = 0
     failure: str = ""
+    cause: Cause | None = None
 
 
 Record = ModelRecord | VersionRecord | OperationRecord | JobRecord
@@ -100,10 +103,11 @@ Record = ModelRecord | VersionRecord | OperationRecord | JobRecord
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """The time of a change, and random bits (16 hex digits) for new uids and etags."""
+    """The time of a change, random bits (16 hex digits) for new uids and etags, and the call behind it."""
 
     now: datetime.datetime
     token: str
+    cause: Cause | None = None
 
     @property
     def etag(self) -> str:

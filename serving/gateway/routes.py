@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from starlette.routing import Route
 
 from serving.gateway.api.requests import Endpoint
 from serving.gateway.api.unimplemented import refuse
-from serving.gateway.methods import METHODS, PREDICTION
+from serving.gateway.methods import METHODS, PREDICTION, Method
 
 
-def routes(endpoints: Mapping[str, Endpoint]) -> list[Route]:
+def routes(endpoints: Mapping[str, Endpoint], around: Callable[[Method, Endpoint], Endpoint]) -> list[Route]:
     """A route for each method, named by it; those without an endpoint are refused.
 
-    Predictions have none: they take the short way.
+    `around` puts what all requests go through around an endpoint. Predictions have no route: they take the
+    short way.
     """
     return [
-        Route(method.path, endpoints.get(name) or refuse(name), methods=[method.verb], name=name)
+        Route(
+            method.path,
+            around(method, endpoints.get(name) or refuse(name)),
+            methods=[method.verb],
+            name=name,
+        )
         for name, method in METHODS.items()
         if method is not PREDICTION
     ]

@@ -23,6 +23,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 _MAX_BODY = 4 << 20
+_BODY = "pilotlight.body"
 
 
 class IdConvertor(Convertor[str]):
@@ -103,7 +104,14 @@ def answer_error(error: ServingError) -> Response:
 
 
 async def read_json(request: Request) -> Any:
-    """The body as it was sent."""
+    """The body as it was sent; it may be asked for again."""
+    known = request.scope.get(_BODY)
+    if known is None:
+        known = request.scope[_BODY] = (await _read_json(request),)
+    return known[0]
+
+
+async def _read_json(request: Request) -> Any:
     body = b""
     async for chunk in request.stream():
         body += chunk

@@ -14,8 +14,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Concatenate, ParamSpec, TypeVar
 
+from serving.gateway.cause import CAUSE
 from serving.gateway.records import Draft, Stamp, State
-from serving.gateway.store import Store
+from serving.gateway.store import Changes, Store
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -24,12 +25,19 @@ T = TypeVar("T")
 class Catalog:
     """The one owner of the state. Reads are free; changes go through one rule at a time.
 
-    `published` is called on the event loop with every new state, after it is on disk.
+    `published` is called on the event loop with every new state, after it is on disk, and `committed` with
+    the state before it and what has changed.
     """
 
-    def __init__(self, store: Store, published: Callable[[State], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        published: Callable[[State], None],
+        committed: Callable[[State, Changes], None] = lambda _before, _changes: None,
+    ) -> None:
         self._store = store
         self._published = published
+        self._committed = committed
         self._turn = asyncio.Lock()
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
         self.state = State()
@@ -55,8 +63,9 @@ class Catalog:
             if draft.changes:
                 loop = asyncio.get_running_loop()
                 await loop.run_in_executor(self._writer, self._store.commit, draft.changes)
-                self.state = draft.finished()
+                before, self.state = self.state, draft.finished()
                 self._published(self.state)
+                self._committed(before, draft.changes)
             return answer
 
     def close(self) -> None:
@@ -66,4 +75,4 @@ class Catalog:
 
 
 def _stamp() -> Stamp:
-    return Stamp(datetime.datetime.now(datetime.UTC), secrets.token_hex(8))
+    return Stamp(datetime.datetime.now(datetime.UTC), secrets.token_hex(8), CAUSE.get())

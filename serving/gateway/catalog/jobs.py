@@ -93,6 +93,7 @@ def create_job(draft: Draft, stamp: Stamp, project: str, job: Job, sent: Sent, *
         options=dict(sent.batch_options),
         target=version.name if version else None,
         target_uid=version.uid if version else "",
+        cause=stamp.cause,
     )
     draft.put(record)
     return record

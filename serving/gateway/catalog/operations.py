@@ -123,6 +123,7 @@ def _new_operation(
         version=version,
     )
     return OperationRecord(
+        cause=stamp.cause,
         name=f"{prefix}{millis}",
         project=target.project,
         operation=Operation(name=f"{prefix}{millis}", metadata=metadata),

@@ -18,8 +18,9 @@ from autoscaler.activator import Activator
 from autoscaler.decision import ScalingSpec
 from autoscaler.loop import Autoscaler
 from autoscaler.pools import Mark, Node, NodeState
-from serving.config import Limits
+from serving.config import Limits, ServeConfig
 from serving.gateway import forward as forward_module
+from serving.gateway.audit.recorder import Audit
 from serving.gateway.forward import Forwarder
 from serving.gateway.records import ModelRecord, State, VersionRecord
 from serving.gateway.request_log import RequestLog
@@ -105,7 +106,9 @@ class World:
         )
         self.activator.connect(self.autoscaler)
         self.targets = Targets(lambda _: spec(concurrency=2))
-        self.forwarder = Forwarder(self.targets, self.activator, RequestLog(folder, 1 << 20, {}), limits)
+        audit = Audit(ServeConfig(state_dir=folder))
+        request_log = RequestLog(folder, 1 << 20, {})
+        self.forwarder = Forwarder(self.targets, self.activator, request_log, audit, limits)
         self.pool.listeners += [self.activator.node_changed, self.autoscaler.node_changed, self._changed]
         self._tasks = asyncio.TaskGroup()
         self._order: list[str] = []

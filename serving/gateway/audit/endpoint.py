@@ -1,0 +1,136 @@
+"""Puts the audit log around endpoints.
+
+`watched` is outermost, so that it sees who is refused; `announced` is innermost, around the endpoint of a
+change alone, when all checks have passed and nothing has been done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+from serving.errors import RPC_CODES, ServingError
+from serving.gateway.access.caller import Caller
+from serving.gateway.api.requests import Endpoint, read_json
+from serving.gateway.audit.entry import OK, Call, Log, Status, status_of
+from serving.gateway.audit.recorder import Audit
+from serving.gateway.cause import CAUSE, Cause
+from serving.gateway.identity import request_id
+from serving.gateway.methods import PREDICTION, Activity, Method
+from serving.wire import Scope, header
+
+_CALL = "pilotlight.audit_call"
+_REFUSED = frozenset({7, 16})  # PERMISSION_DENIED, UNAUTHENTICATED
+_MOST_NAME = 256
+
+
+def is_change(method: Method) -> bool:
+    """Whether a method changes something: the activity log has it always."""
+    return method.activity in {Activity.ADMIN_WRITE, Activity.DATA_WRITE}
+
+
+def watched(audit: Audit, method: Method, endpoint: Endpoint) -> Endpoint:
+    """The endpoint, with how each call of it ended in the log."""
+
+    async def call(request: Request) -> Response:
+        try:
+            response = await endpoint(request)
+        except ServingError as error:
+            await _ended(audit, method, request, status_of(error))
+            raise
+        except Exception as error:
+            await _ended(audit, method, request, Status(RPC_CODES["INTERNAL"], type(error).__name__))
+            raise
+        status, operation = _outcome(method, request, response)
+        await _ended(audit, method, request, status, operation)
+        return response
+
+    return call
+
+
+def announced(audit: Audit, method: Method, endpoint: Endpoint) -> Endpoint:
+    """The endpoint of a change, which begins when the log has it on disk."""
+
+    async def call(request: Request) -> Response:
+        body = await read_json(request) if request.method in {"POST", "PATCH"} else {}
+        described = describe(audit, method, request.scope, body if isinstance(body, dict) else {})
+        await audit.before(described)
+        request.scope[_CALL] = described
+        cause = Cause(call=described.id, request_id=described.request_id, principal=described.principal)
+        token = CAUSE.set(cause)
+        try:
+            return await endpoint(request)
+        finally:
+            CAUSE.reset(token)
+
+    return call if is_change(method) else endpoint
+
+
+def predicted(audit: Audit, scope: Scope, status: Status) -> None:
+    """Record how a prediction ended, where it is to be: all that are refused, the others by setting."""
+    if status.code in _REFUSED:
+        audit.denied(describe(audit, PREDICTION, scope, {}), status)
+    elif audit.predictions:
+        audit.accessed(describe(audit, PREDICTION, scope, {}), status)
+
+
+def describe(audit: Audit, method: Method, scope: Scope, body: Mapping[str, Any]) -> Call:
+    """The call that a request is."""
+    caller: Caller | None = scope.get("pilotlight.caller")
+    resource, params = _resource(method, scope, body), scope.get("path_params")
+    return Call(
+        id=audit.new_id(),
+        log=Log.ACTIVITY if is_change(method) else Log.DATA_ACCESS,
+        method=method.id,
+        resource=resource,
+        guarded=method.resource.format_map(params) if params else resource,
+        permission=method.permission,
+        principal=caller.principal if caller else "",
+        request_id=request_id(scope),
+        caller_ip=scope["client"][0] if scope.get("client") else "",
+        user_agent=(header(scope, b"user-agent") or b"").decode("latin-1"),
+        request=body,
+    )
+
+
+async def _ended(audit: Audit, method: Method, request: Request, status: Status, operation: str = "") -> None:
+    begun: Call | None = request.scope.get(_CALL)
+    if begun is not None:
+        await audit.after(begun, status, operation)
+    elif is_change(method) or status.code in _REFUSED:
+        audit.denied(describe(audit, method, request.scope, {}), status)
+    elif audit.reads and "{project}" in method.resource:
+        audit.accessed(describe(audit, method, request.scope, {}), status)
+
+
+def _resource(method: Method, scope: Scope, body: Mapping[str, Any]) -> str:
+    """What is called: what the path names, and below it what is to be created."""
+    path, _, _ = str(scope["path"]).removeprefix("/v1/").partition(":")
+    made = body.get("name") or body.get("jobId") or body.get("job_id")
+    if method.id.endswith(".create") and isinstance(made, str):
+        return f"{path}/{made[:_MOST_NAME]}"
+    return path
+
+
+def answered(http_status: int, body: bytes | memoryview) -> Status:
+    """The status of a call that was answered like this."""
+    if http_status < 400:
+        return OK
+    error = orjson.loads(body)["error"]
+    return Status(RPC_CODES[error["status"]], error["message"])
+
+
+def _outcome(method: Method, request: Request, response: Response) -> tuple[Status, str]:
+    """How a call was answered, and the operation or the job that goes on after it."""
+    status = answered(response.status_code, response.body)
+    if status.code or not is_change(method):
+        return status, ""
+    answer = orjson.loads(response.body or b"{}")
+    if method.id == "projects.jobs.create":
+        return OK, f"projects/{request.path_params['project']}/jobs/{answer['jobId']}"
+    name = answer.get("name", "")
+    return OK, name if "/operations/" in name and not answer.get("done") else ""

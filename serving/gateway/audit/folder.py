@@ -1,0 +1,105 @@
+"""The audit log's files: one per day, `YYYY-MM-DD.jsonl`, in a folder that only its owner may read.
+
+Lines are only ever added. Several processes may: each addition is whole, under a lock on the file.
+All calls block.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import fcntl
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+_NAME = re.compile(r"(\d{4}-\d{2}-\d{2})\.jsonl")
+_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+
+
+class Folder:
+    """Where lines are added. `retention_days` says how many past days are kept, 0 all."""
+
+    def __init__(self, path: Path, retention_days: int = 0) -> None:
+        self._path = path
+        self._retention_days = retention_days
+        self._day: datetime.date | None = None
+        self._descriptor = -1
+
+    def append(self, lines: Iterable[bytes], day: datetime.date) -> None:
+        """Add whole lines to a day's file; when this returns they are on disk.
+
+        Raises OSError, and then none is there.
+        """
+        descriptor = self._open(day)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        try:
+            _append(descriptor, b"".join(lines))
+        finally:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Close the file of the day."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor, self._day = -1, None
+
+    def _open(self, day: datetime.date) -> int:
+        if day == self._day and os.fstat(self._descriptor).st_nlink:
+            return self._descriptor
+        self.close()
+        self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._descriptor = os.open(self._path / f"{day}.jsonl", _FLAGS, 0o600)
+        _sync_folder(self._path)
+        self._day = day
+        if self._retention_days:
+            self._forget(day - datetime.timedelta(days=self._retention_days))
+        return self._descriptor
+
+    def _forget(self, oldest: datetime.date) -> None:
+        """Remove the files of the days before this one."""
+        for path in files(self._path):
+            if day_of(path) < oldest:
+                # What cannot be removed now is tried again tomorrow.
+                with contextlib.suppress(OSError):
+                    path.unlink()
+
+
+def files(path: Path) -> list[Path]:
+    """The files of an audit log, oldest day first."""
+    try:
+        return sorted(file for file in path.iterdir() if _NAME.fullmatch(file.name))
+    except FileNotFoundError:
+        return []
+
+
+def day_of(file: Path) -> datetime.date:
+    """The day that a file is of; one that is no date is as old as can be."""
+    try:
+        return datetime.date.fromisoformat(file.stem)
+    except ValueError:
+        return datetime.date.min
+
+
+def _append(descriptor: int, data: bytes) -> None:
+    size = os.lseek(descriptor, 0, os.SEEK_END)
+    if size and os.pread(descriptor, 1, size - 1) != b"\n":
+        data = b"\n" + data  # a machine that stopped in the middle of a line must not spoil the next one
+    try:
+        written = 0
+        while written < len(data):
+            written += os.write(descriptor, data[written:])
+        os.fsync(descriptor)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.ftruncate(descriptor, size)
+        raise
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

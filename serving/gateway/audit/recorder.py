@@ -1,0 +1,210 @@
+"""Records calls on the event loop; a thread writes them, everything that waits with one write and one fsync.
+
+A change is on disk twice: before it is done, so that nothing is ever done unrecorded whatever is killed or
+full, and before it is answered. Denied calls and data access are never waited for: what comes faster than it
+can be written is counted and dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import errno
+import itertools
+import logging
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from serving.config import ServeConfig
+from serving.errors import Unavailable
+from serving.gateway.audit.entry import OK, Call, Event, Log, Stage, Status, encode
+from serving.gateway.audit.folder import Folder
+
+logger = logging.getLogger(__name__)
+
+# Entries of data access that may wait, and how long they do (seconds) so that many share a write.
+_MOST_WAITING = 20_000
+_GATHER = 0.2
+# Denied calls cost their sender nothing: so many per second at most fill the disk.
+_DENIED_PER_SECOND = 100
+_TRY_AGAIN_AFTER = 10
+
+_Waiting = tuple[Event, asyncio.Future[None] | None]
+
+
+def audit_folder(state_dir: Path) -> Path:
+    """Where the audit log of a state folder is."""
+    return state_dir / "audit"
+
+
+class Audit:
+    """The audit log of a server. `now` gives seconds since the epoch."""
+
+    def __init__(self, config: ServeConfig, now: Callable[[], float] = time.time) -> None:
+        self._path = audit_folder(config.state_dir)
+        self._folder = Folder(self._path, config.audit_retention_days)
+        self._now = now
+        self._prefix = secrets.token_hex(8)
+        self._numbers = itertools.count()
+        self._waiting: list[_Waiting] = []
+        self._work = asyncio.Event()
+        self._gathering: asyncio.TimerHandle | None = None
+        self._closing = False
+        self._denied = (0, 0)
+        self._broken = False
+        self.reads = config.audit_data_access in {"read", "all"}
+        self.predictions = config.audit_data_access in {"predict", "all"}
+        self.written = 0
+        self.dropped = 0
+
+    def new_id(self) -> str:
+        """An id for a call."""
+        return f"{self._prefix}{next(self._numbers):08x}"
+
+    async def before(self, call: Call) -> None:
+        """Record that a change is about to be done. Raises Unavailable, and then it must not be done."""
+        try:
+            await self._write(self._event(call, Stage.BEFORE))
+        except OSError as error:
+            raise Unavailable(
+                f"The audit log in {self._path} cannot be written: {error.strerror}. Nothing is changed "
+                "until it can be: free some space, or see `pilotlight doctor`.",
+                retry_after=_TRY_AGAIN_AFTER,
+            ) from error
+
+    async def after(self, call: Call, status: Status, operation: str = "") -> None:
+        """Record how a change ended; `operation` names the one that goes on with it."""
+        event = self._event(call, Stage.AFTER, status, operation, last=not operation)
+        try:
+            await self._write(event)
+        except OSError:
+            self.dropped += 1  # the line from before says that it was done
+
+    def end(self, call: Call, status: Status, operation: str) -> None:
+        """Record how the operation or the job ended that a call has begun."""
+        self._put(self._event(call, Stage.END, status, operation), None)
+        self._work.set()
+
+    def denied(self, call: Call, status: Status) -> None:
+        """Record a call that was not allowed, or not known, or wrong before anything was done."""
+        event = self._event(call, Stage.ONLY, status)
+        second, count = self._denied
+        count = count + 1 if int(event.time) == second else 1
+        self._denied = (int(event.time), count)
+        if count > _DENIED_PER_SECOND:
+            self.dropped += 1
+        else:
+            self._offer(event)
+
+    def accessed(self, call: Call, status: Status = OK) -> None:
+        """Record that something was read or predicted."""
+        self._offer(self._event(call, Stage.ONLY, status))
+
+    def stats(self) -> dict[str, int]:
+        """Lines since the start: written, waiting, and dropped."""
+        return {"written": self.written, "waiting": len(self._waiting), "dropped": self.dropped}
+
+    async def run(self) -> None:
+        """Write what comes, until `close` and all is written."""
+        while await self._more():
+            batch, self._waiting = self._waiting, []
+            try:
+                await asyncio.to_thread(self._append, [event for event, _ in batch])
+            except OSError as error:
+                self._fail(batch, error)
+            except Exception as error:
+                # An error that left this task would end the server.
+                logger.exception("the audit log failed")
+                self._fail(batch, OSError(errno.EIO, str(error)))
+            else:
+                self._succeed(batch)
+        await asyncio.to_thread(self._folder.close)
+
+    def close(self) -> None:
+        """Let `run` write what waits and end."""
+        self._closing = True
+        self._work.set()
+
+    def _event(
+        self, call: Call, stage: Stage, status: Status = OK, operation: str = "", *, last: bool = True
+    ) -> Event:
+        now = self._now()
+        return Event(call=call, stage=stage, time=now, status=status, operation=operation, last=last)
+
+    async def _write(self, event: Event) -> None:
+        written = asyncio.get_running_loop().create_future()
+        self._put(event, written)
+        self._work.set()
+        await written
+
+    def _offer(self, event: Event) -> None:
+        if len(self._waiting) >= _MOST_WAITING:
+            self.dropped += 1
+            return
+        self._put(event, None)
+        if self._gathering is None:
+            self._gathering = asyncio.get_running_loop().call_later(_GATHER, self._gathered)
+
+    def _gathered(self) -> None:
+        self._gathering = None
+        self._work.set()
+
+    def _put(self, event: Event, written: asyncio.Future[None] | None) -> None:
+        self._waiting.append((event, written))
+
+    async def _more(self) -> bool:
+        """Wait for something to write; False when nothing waits and no more will come."""
+        if not self._closing:
+            await self._work.wait()
+            self._work.clear()
+        return bool(self._waiting) or not self._closing
+
+    def _append(self, events: Sequence[Event]) -> None:
+        if events:
+            today = datetime.datetime.fromtimestamp(self._now(), datetime.UTC).date()
+            self._folder.append(map(encode, events), today)
+
+    def _succeed(self, batch: Sequence[_Waiting]) -> None:
+        if self._broken:
+            logger.warning("the audit log in %s is written again", self._path)
+        self._broken = False
+        self.written += len(batch)
+        _settle(batch, None)
+
+    def _fail(self, batch: Sequence[_Waiting], error: OSError) -> None:
+        if not self._broken:
+            logger.error("the audit log in %s cannot be written: %s", self._path, error)
+        self._broken = True
+        self.dropped += sum(written is None for _, written in batch)
+        _settle(batch, error)
+
+
+def _settle(batch: Sequence[_Waiting], error: OSError | None) -> None:
+    for _, written in batch:
+        if written is None or written.done():  # done: who waited has gone
+            continue
+        if error is None:
+            written.set_result(None)
+        else:
+            written.set_exception(error)
+
+
+def record(state_dir: Path, method: str, resource: str, principal: str) -> None:
+    """Record a change made beside the server, by a command: on disk when this returns. Raises OSError."""
+    now = time.time()
+    call = Call(
+        id=secrets.token_hex(12),
+        log=Log.ACTIVITY,
+        method=method,
+        resource=resource,
+        principal=principal,
+        user_agent="pilotlight",
+    )
+    folder = Folder(audit_folder(state_dir))
+    try:
+        line = encode(Event(call=call, stage=Stage.ONLY, time=now))
+        folder.append([line], datetime.datetime.fromtimestamp(now, datetime.UTC).date())
+    finally:
+        folder.close()

@@ -147,6 +147,14 @@ class ServeConfig(PredictSettings):
     batch_options: str = setting(
         "", "Beam options for that runner, as on a command line: '--flink_master=HOST:8081 --parallelism=4'."
     )
+    otel_endpoint: str = setting(
+        "", "Where OpenTelemetry traces go, as OTLP over HTTP: http://HOST:4318; none are made when left out."
+    )
+    otel_sample: float = setting(
+        0.01,
+        "Share of requests that are traced, from 0 to 1; a caller's own decision counts first.",
+        minimum=0,
+    )
     log_queue_bytes: int = setting(
         64 * MIB,
         "Bytes of sampled request logs that may wait to be written; more are dropped and counted.",

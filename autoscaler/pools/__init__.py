@@ -13,6 +13,8 @@ from collections.abc import Mapping, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+_NO_NOTES = memoryview(b"")
+
 
 class NodeState(enum.Enum):
     """Moves one way only. A change is published after the fact."""
@@ -42,7 +44,8 @@ class NodeSpec:
     `entry` is an import string "module:function", called in the new process as
     `function(arguments, listener, report, board)`; see `autoscaler.launch`. `environment` replaces the
     process environment. `start_timeout` is in seconds, `concurrency` the most requests inside one node.
-    Where the pool forks, nodes are forked from the pilot of `pilot`.
+    Where the pool forks, nodes are forked from the pilot of `pilot`. `notes` is how many bytes a node shares
+    with the server besides its board's marks; they lie behind them.
     """
 
     key: str
@@ -53,6 +56,7 @@ class NodeSpec:
     start_timeout: float
     concurrency: int
     pilot: PilotSpec | None = None
+    notes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,8 @@ class Node:
     """One process serving one version, as its pool and the activator see it.
 
     `board` has a byte for each request that may be inside, its `Mark`; a request holds one of its `slots`
-    while it is inside. Once the node is gone the board stays as it was then. `report` is what the node told
+    while it is inside. Once the node is gone the board stays as it was then, as do its
+    `notes`. `report` is what the node told
     when it became ready, `memory` what it then took. `reason` is why it is gone, in words; `crashed` whether
     nobody had asked it to go, `hopeless` whether it gave the reason itself or took too long to start, so
     that another would fare no better. `asked_at`
@@ -88,6 +93,7 @@ class Node:
     key: str
     address: str
     board: MutableSequence[int]
+    notes: memoryview = _NO_NOTES
     asked_at: float = 0.0
     state: NodeState = NodeState.STARTING
     forked: bool = False

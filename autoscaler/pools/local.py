@@ -164,7 +164,7 @@ class LocalPool:
         """Begin a node's life; raises OSError."""
         name = f"{next(self._numbers)}"
         path = self._folder / name
-        board = Board(spec.concurrency)
+        board = Board(spec.concurrency, spec.notes)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             listener.bind(str(path))
@@ -173,7 +173,14 @@ class LocalPool:
             listener.close()
             board.close()
             raise
-        node = Node(id=name, key=spec.key, address=str(path), board=board.marks, asked_at=time.monotonic())
+        node = Node(
+            id=name,
+            key=spec.key,
+            address=str(path),
+            board=board.marks,
+            notes=board.notes,
+            asked_at=time.monotonic(),
+        )
         process = _Process(node, spec, board, listener)
         self._processes[name] = process
         self._nodes.setdefault(spec.key, []).append(node)
@@ -265,7 +272,7 @@ class LocalPool:
         if not self._nodes[node.key]:
             del self._nodes[node.key]
         node.reason, node.crashed = reason, crashed
-        node.board = process.board.close()
+        node.board, node.notes = process.board.close()
         (logger.error if crashed else logger.info)("%s is gone: %s", process.name, reason)
         self._change(process, NodeState.GONE)
         node.gone.set()

@@ -31,6 +31,7 @@ from serving.gateway.api.versions import Versions
 from serving.gateway.audit.endings import endings
 from serving.gateway.audit.endpoint import announced, watched
 from serving.gateway.audit.recorder import Audit
+from serving.gateway.calls import Calls, tracing
 from serving.gateway.catalog import Catalog
 from serving.gateway.deployment import Deployment
 from serving.gateway.fleet import Fleet
@@ -45,6 +46,7 @@ from serving.gateway.records import State
 from serving.gateway.request_log import RequestLog
 from serving.gateway.routes import routes
 from serving.gateway.store import Changes, Store
+from serving.gateway.tallies import Tallies
 from serving.gateway.targets import PREDICT, Targets
 from serving.wire import Receive, Scope, Send
 
@@ -86,9 +88,19 @@ class Gateway:
         self._operations = Operations(self._catalog, self._deployment, self._tasks, config)
         self._jobs = Jobs(self._catalog, self._tasks, config, environment, command=job_command)
         self._request_log = RequestLog(config.state_dir / "logs", config.log_queue_bytes, environment)
-        self._forwarder = Forwarder(self._targets, self._activator, self._request_log, self._audit, config)
+        self._tallies = Tallies()
+        self._tracing = tracing(config)
+        self._forwarder = Forwarder(
+            self._targets,
+            self._activator,
+            self._request_log,
+            self._audit,
+            config,
+            tallies=self._tallies,
+            tracing=self._tracing,
+        )
         self._overview = Overview(lambda: self._catalog.state, self._activator, self._autoscaler, self._pool)
-        self._metrics = Metrics(self._overview)
+        self._metrics = Metrics(self._overview, self._tallies, self._spans)
         self._ready = False
         self._router = Starlette(
             routes=self._routes(),
@@ -100,6 +112,7 @@ class Gateway:
                 Exception: _internal_error,
             },
         )
+        self._calls = Calls(self._router, self._tallies, self._tracing)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Predictions take the short way; everything else is routed."""
@@ -108,7 +121,7 @@ class Gateway:
         elif scope["path"].endswith(PREDICT):
             await self._forwarder.forward(scope, receive, send)
         else:
-            await self._router(scope, receive, telling(scope, send))
+            await self._calls(scope, receive, telling(scope, send))
 
     def _routes(self) -> list[Route]:
         models = Models(self._catalog, self._state)
@@ -188,10 +201,13 @@ class Gateway:
             self._request_log.close()
             self._audit.close()
             await asyncio.wait(logs)
+        if self._tracing is not None:
+            await self._tracing.close()
         self._catalog.close()
 
     def _published(self, state: State) -> None:
         self._targets.publish(state)
+        self._metrics.forget_others({record.uid for record in state.versions.values()})
         if self._ready:
             self._fleet.follow(state)
             self._jobs.follow(state)
@@ -203,6 +219,9 @@ class Gateway:
     def _state(self) -> State:
         """What is shown: the catalog's state, with the times of use as they are now."""
         return self._fleet.fresh(self._catalog.state)
+
+    def _spans(self) -> Mapping[str, int]:
+        return {} if self._tracing is None else self._tracing.spans.told()
 
     def _trouble(self, uid: str, reason: str) -> None:
         self._fleet.trouble(self._catalog, uid, reason)

@@ -37,6 +37,7 @@ from serving.errors import (
 )
 from serving.gateway.pilots import pilot_for
 from serving.gateway.records import Deployed, VersionRecord
+from serving.phases import NODE_BYTES
 from serving.resources import AutoScaling, Version
 
 NODE_ENTRY = "serving.node.main:start"
@@ -82,6 +83,7 @@ class Deployment:
                 "packages": deployed.packages,
                 "settings": self._settings(deployed),
                 "waking": bool(deployed.framework),
+                "slots": self._config.node_concurrency,
             },
             environment={
                 **self._environment,
@@ -92,6 +94,7 @@ class Deployment:
             start_timeout=self._config.start_timeout,
             concurrency=self._config.node_concurrency,
             pilot=self.pilot(record),
+            notes=NODE_BYTES,
         )
 
     def pilot(self, record: VersionRecord) -> PilotSpec:

@@ -13,6 +13,7 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from autoscaler.activator import Activator, Lease
 from autoscaler.errors import QueueFullError, RetiredError, StartFailedError, TooLateError
@@ -28,6 +29,7 @@ from serving.errors import (
     ResourceExhausted,
     ServingError,
     Unavailable,
+    http_status,
     wrong_method,
 )
 from serving.gateway.audit.endpoint import answered, predicted
@@ -36,12 +38,18 @@ from serving.gateway.audit.recorder import Audit
 from serving.gateway.identity import as_header
 from serving.gateway.patience import Patience
 from serving.gateway.request_log import RequestLog
-from serving.gateway.server_timing import with_server_timing
+from serving.gateway.server_timing import with_server_timing, without_server_timing
+from serving.gateway.tallies import Course, Tallies
 from serving.gateway.targets import Target, Targets
 from serving.gateway.upstream import Answer, ConnectError, ConnectionLostError, Upstream
 from serving.wire import Receive, Scope, Send, header, read_body, send_error
 
+if TYPE_CHECKING:  # OpenTelemetry is imported only where it is switched on
+    from serving.gateway.tracing import Trace, Tracing
+
 logger = logging.getLogger(__name__)
+
+_METHOD = "projects.predict"
 
 # A request is given up when this many nodes died while they computed it, or so many more with it inside: that
 # may be chance, but also what it takes to read it or to write its answer.
@@ -54,6 +62,7 @@ _NOTICED_WITHIN = 2.0
 class _Story:
     """What has become of a request so far: nodes lost with it inside, and those that maybe died of it."""
 
+    course: Course
     losses: int = 0
     deaths: int = 0
 
@@ -68,33 +77,48 @@ class Forwarder:
         request_log: RequestLog,
         audit: Audit,
         limits: Limits,
+        *,
+        tallies: Tallies,
+        tracing: Tracing | None = None,
     ) -> None:
         self._targets = targets
         self._activator = activator
         self._log = request_log
         self._audit = audit
         self._limits = limits
+        self._tallies = tallies
+        self._tracing = tracing
         self._upstreams: dict[str, Upstream] = {}
 
     async def forward(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         start = time.time()
+        trace = None if self._tracing is None else self._tracing.begin(scope, _METHOD)
+        target: Target | None = None
         try:
-            self._find(scope)  # so that no body is read for nothing
+            target = self._find(scope)  # so that no body is read for nothing
             body = await read_body(receive, self._limits.max_body_bytes)
+            story = _Story(Course(len(body), trace))
             patience = Patience(receive, self._timeout(scope))
-            target, answer = await self._ask(scope["path"], body, patience)
+            target, answer = await self._ask(scope["path"], body, patience, story)
         except Cancelled as error:
+            self._refused(target, trace, error)
             predicted(self._audit, scope, status_of(error))
             return
         except ServingError as error:
+            self._refused(target, trace, error)
             predicted(self._audit, scope, status_of(error))
             await send_error(send, error, (as_header(scope),))
             return
         except Exception:
             logger.exception("forwarding failed")
-            await send_error(send, Internal("Internal error encountered."), (as_header(scope),))
+            internal = Internal("Internal error encountered.")
+            self._refused(target, trace, internal)
+            await send_error(send, internal, (as_header(scope),))
             return
+        self._tallies.of(target.spec.key).answered(story.course, answer.status, len(answer.body))
+        if trace is not None:
+            trace.end(answer.status, version=str(target.name))
         headers = (*answer.headers, as_header(scope))
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": answer.body})
@@ -109,14 +133,23 @@ class Forwarder:
         if upstream is not None:
             upstream.close()
 
+    def _refused(self, target: Target | None, trace: Trace | None, error: ServingError) -> None:
+        """Count a request that no node answered."""
+        status = http_status(error)
+        if target is None:
+            self._tallies.calls[_METHOD, status] += 1
+        else:
+            self._tallies.of(target.spec.key).refused(status)
+        if trace is not None:
+            trace.end(status, version="" if target is None else str(target.name))
+
     def _find(self, scope: Scope) -> Target:
         if scope["method"] != "POST":
             raise wrong_method(scope["method"], scope["path"], "POST")
         return self._targets.find(scope["path"])
 
-    async def _ask(self, path: str, body: bytes, patience: Patience) -> tuple[Target, Answer]:
+    async def _ask(self, path: str, body: bytes, patience: Patience, story: _Story) -> tuple[Target, Answer]:
         """The answer, and who gave it."""
-        story = _Story()
         while True:
             # Anew for each attempt, with nothing in between: a lease would wake a deleted version.
             target = self._targets.find(path)
@@ -137,20 +170,27 @@ class Forwarder:
     async def _exchange(
         self, lease: Lease, target: Target, body: bytes, patience: Patience, story: _Story
     ) -> Answer:
-        node = lease.node
+        node, course = lease.node, story.course
         upstream = self._upstream(node)
         held = lease.arrived is not None and node.ready_at is not None and node.ready_at > lease.arrived
-        head = b"%bx-request-timeout: %.3f\r\nx-pilotlight-slot: %d\r\n%b%bcontent-length: %d\r\n\r\n" % (
+        head = b"%bx-request-timeout: %.3f\r\nx-pilotlight-slot: %d\r\n%b%b%bcontent-length: %d\r\n\r\n" % (
             target.head,
             max(patience.remaining, 0.001),
             lease.slot,
             _ALONE if story.deaths else b"",
-            _TIMING if held else b"",
+            _TIMING if held or course.trace is not None else b"",
+            course.enters(lease),
             len(body),
         )
-        answer = await upstream.exchange(head, body, patience.wait)
+        answer: Answer | None = None
+        try:
+            answer = await upstream.exchange(head, body, patience.wait)
+        finally:
+            course.leaves(answer)
         if held:
-            answer = replace(answer, headers=with_server_timing(lease, answer.headers))
+            return replace(answer, headers=with_server_timing(lease, answer.headers))
+        if course.trace is not None:
+            return replace(answer, headers=without_server_timing(answer.headers))
         return answer
 
     def _upstream(self, node: Node) -> Upstream:

@@ -1,18 +1,19 @@
 """What Prometheus reads at `/metrics`.
 
-Everything is looked up at the moment of a scrape, so that it costs requests nothing. Only what would be
-forgotten until then is counted when it happens, and that is rare: starts of nodes, and refused requests.
+Everything is looked up at the moment of a scrape. Only what would be forgotten until then is counted when it
+happens: starts of nodes and refused requests, which are rare, and predictions, in plain integers.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from prometheus_client import Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+import prometheus_client
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
@@ -31,7 +32,9 @@ from serving.gateway.overview import (
     memory_of_pilot,
 )
 from serving.gateway.records import JobRecord
+from serving.gateway.tallies import Tallies, Told
 from serving.names import VersionName
+from serving.phases import BOUNDS, Histogram
 from serving.resources import JobState
 
 # Every Prometheus takes the plain text format.
@@ -42,7 +45,8 @@ Values = Iterable[tuple[tuple[str, ...], float]]
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What a scrape tells of. `refused` and `memory` (of living nodes) are by uid, `pilot_memory` by key."""
+    """What a scrape tells of. `refused`, `counts` (of requests) and `memory` (of living nodes) are by uid,
+    `pilot_memory` by key, `calls` by method and status, `spans` by what became of them."""
 
     versions: Sequence[VersionView]
     pilots: Sequence[PilotStatus]
@@ -50,13 +54,17 @@ class Scene:
     memory: Mapping[str, Memory]
     pilot_memory: Mapping[str, Memory]
     jobs: Iterable[JobRecord]
+    counts: Mapping[str, Told]
+    calls: Mapping[tuple[str, int], int]
+    spans: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
     """A metric: its name, whether it is a gauge, a counter or a histogram, its labels and what it means.
 
-    `values` are its values in a scene, each with its labels; None for what is counted when it happens.
+    `values` are its values in a scene, each with its labels, and `histograms` those of a histogram; None for
+    what is counted when it happens.
     """
 
     name: str
@@ -64,6 +72,7 @@ class Family:
     labels: tuple[str, ...]
     help: str
     values: Callable[[Scene], Values] | None = None
+    histograms: Callable[[Scene], Iterable[tuple[tuple[str, ...], Histogram]]] | None = None
 
 
 # ---- values
@@ -139,6 +148,39 @@ def _memory(view: VersionView, scene: Scene) -> Values:
 def _refused(view: VersionView, scene: Scene) -> Values:
     for reason, count in scene.refused.get(view.uid, {}).items():
         yield (reason,), count
+
+
+def _statuses(view: VersionView, scene: Scene) -> Values:
+    if view.uid in scene.counts:
+        for status, count in sorted(scene.counts[view.uid].statuses.items()):
+            yield (str(status),), count
+
+
+def _bytes_in(view: VersionView, scene: Scene) -> Values:
+    if view.uid in scene.counts:
+        yield (), scene.counts[view.uid].bytes_in
+
+
+def _bytes_out(view: VersionView, scene: Scene) -> Values:
+    if view.uid in scene.counts:
+        yield (), scene.counts[view.uid].bytes_out
+
+
+def _phases(scene: Scene) -> Iterator[tuple[tuple[str, ...], Histogram]]:
+    for view in scene.versions:
+        if view.uid in scene.counts:
+            for phase, histogram in scene.counts[view.uid].phases:
+                yield (*_labels(view.name), phase), histogram
+
+
+def _calls(scene: Scene) -> Values:
+    for (method, status), count in sorted(scene.calls.items()):
+        yield (method, str(status)), count
+
+
+def _spans(scene: Scene) -> Values:
+    for result, count in scene.spans.items():
+        yield (result,), count
 
 
 def _lit(scene: Scene) -> Values:
@@ -219,6 +261,54 @@ FAMILIES = (
         "Requests that wait for a node right now: during a wake-up, or because all nodes are full "
         "(node_concurrency). Left out while the version sleeps.",
         _each(_queued),
+    ),
+    Family(
+        "pilotlight_predictions_total",
+        "counter",
+        (*_VERSION, "code"),
+        "Answers to predictions, by HTTP status; 499: the client left before. Left out while there are none.",
+        _each(_statuses),
+    ),
+    Family(
+        "pilotlight_prediction_phase_seconds",
+        "histogram",
+        (*_VERSION, "phase"),
+        "How long answered predictions took, from the last byte of the request to the answer of the node. "
+        "total is made up of the others. queue: waited for a place in a node; start, load, warm: waited for "
+        "a node to start; gateway: passed on; and in the node parse: read; wait: waited for the model; "
+        "infer: computed; encode: written; what is left is the way to the node. queue, start, load and warm "
+        "count only requests that waited for them.",
+        histograms=_phases,
+    ),
+    Family(
+        "pilotlight_prediction_request_bytes_total",
+        "counter",
+        _VERSION,
+        "Bytes of the bodies of predictions that a node answered.",
+        _each(_bytes_in),
+    ),
+    Family(
+        "pilotlight_prediction_response_bytes_total",
+        "counter",
+        _VERSION,
+        "Bytes of the bodies of those answers.",
+        _each(_bytes_out),
+    ),
+    Family(
+        "pilotlight_api_requests_total",
+        "counter",
+        ("method", "code"),
+        "Answers to API calls by method and HTTP status, and to predictions that reached no version "
+        "(projects.predict). Whatever is no method of the API is other.",
+        _calls,
+    ),
+    Family(
+        "pilotlight_trace_spans_total",
+        "counter",
+        ("result",),
+        "Spans of OpenTelemetry traces: sent, failed (the collector did not take them), or dropped because "
+        "too many waited. Left out where traces are off.",
+        _spans,
     ),
     Family(
         "pilotlight_request_seconds_total",
@@ -310,17 +400,23 @@ FAMILIES = (
 
 
 class Metrics:
-    """Counts what happens, and tells what there is."""
+    """Counts what happens, and tells what there is; `spans` counts those of traces, where there are any."""
 
-    def __init__(self, overview: Overview) -> None:
+    def __init__(
+        self, overview: Overview, tallies: Tallies, spans: Callable[[], Mapping[str, int]] = dict
+    ) -> None:
         self._overview = overview
-        self._starts: dict[str, Histogram] = {}
+        self._tallies = tallies
+        self._spans = spans
+        self._starts: dict[str, prometheus_client.Histogram] = {}
         self._refused: dict[str, Counter[str]] = {}
         self._changes = 0
         self._rendered: tuple[object, bytes] = (None, b"")
 
     def node_changed(self, node: Node) -> None:
         """A pool's listener."""
+        if node.state is NodeState.GONE:
+            self._tallies.node_gone(node)
         if node.state is not NodeState.READY or node.ready_at is None:
             return
         starts = self._starts.setdefault(node.key, _histogram())
@@ -336,32 +432,41 @@ class Metrics:
     async def text(self) -> bytes:
         """All metrics, of the type CONTENT_TYPE. What takes long is done in a thread."""
         versions = self._overview.versions()
-        self._forget_others({view.uid for view in versions})
+        self.forget_others({record.uid for record in self._overview.state.versions.values()})
         starts = [(view.name, self._starts[view.uid]) for view in versions if view.uid in self._starts]
-        refused = {uid: dict(counts) for uid, counts in self._refused.items()}
-        pilots = self._overview.pilots()
-        jobs = self._overview.state.jobs.values()
-        return await asyncio.to_thread(
-            self._render, versions, pilots, refused, starts, jobs=jobs, changes=self._changes
+        scene = Scene(
+            versions=versions,
+            pilots=self._overview.pilots(),
+            refused={uid: dict(counts) for uid, counts in self._refused.items()},
+            memory={},
+            pilot_memory={},
+            jobs=self._overview.state.jobs.values(),
+            counts=dict(self._counts(versions)),
+            calls=dict(self._tallies.calls),
+            spans=self._spans(),
         )
+        return await asyncio.to_thread(self._render, scene, starts, self._changes)
 
-    def _forget_others(self, uids: set[str]) -> None:
+    def forget_others(self, uids: set[str]) -> None:
+        """Only these versions are left."""
         self._starts = {uid: starts for uid, starts in self._starts.items() if uid in uids}
         self._refused = {uid: refused for uid, refused in self._refused.items() if uid in uids}
+        self._tallies.forget_others(uids)
+
+    def _counts(self, versions: Sequence[VersionView]) -> Iterator[tuple[str, Told]]:
+        for view in versions:
+            tally = self._tallies.find(view.uid)
+            if tally is not None and tally.statuses:
+                yield view.uid, tally.told(node.notes for node in view.nodes)
 
     def _render(
-        self,
-        versions: Sequence[VersionView],
-        pilots: Sequence[PilotStatus],
-        refused: Mapping[str, Mapping[str, int]],
-        starts: Sequence[tuple[VersionName, Histogram]],
-        *,
-        jobs: Iterable[JobRecord],
-        changes: int,
+        self, scene: Scene, starts: Sequence[tuple[VersionName, prometheus_client.Histogram]], changes: int
     ) -> bytes:
-        memory = {view.uid: memory_of(node.pid for node in view.nodes) for view in versions if view.nodes}
-        pilot_memory = {pilot.key: memory_of_pilot(pilot) for pilot in pilots}
-        scene = Scene(versions, pilots, refused, _known(memory), _known(pilot_memory), jobs)
+        memory = {
+            view.uid: memory_of(node.pid for node in view.nodes) for view in scene.versions if view.nodes
+        }
+        pilot_memory = {pilot.key: memory_of_pilot(pilot) for pilot in scene.pilots}
+        scene = replace(scene, memory=_known(memory), pilot_memory=_known(pilot_memory))
         # Histograms are most of the text, and change only when a node starts.
         key = (changes, [name for name, _ in starts])
         if self._rendered[0] != key:
@@ -386,6 +491,8 @@ class CountedWaker:
         self._waker.refused(key, error)
 
 
+_LE = (*map(str, BOUNDS), "+Inf")
+
 _BUCKETS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 _REFUSALS: Mapping[type[NodeError], str] = {
@@ -406,10 +513,12 @@ def phases(node: Node, ready_at: float) -> Iterator[tuple[str, float]]:
     yield "total", total
 
 
-def _histogram() -> Histogram:
+def _histogram() -> prometheus_client.Histogram:
     """That of one version: its name comes in when it is told."""
     labels = COLD_START.labels[len(_VERSION) :]
-    return Histogram(COLD_START.name, COLD_START.help, labels, buckets=_BUCKETS, registry=None)
+    return prometheus_client.Histogram(
+        COLD_START.name, COLD_START.help, labels, buckets=_BUCKETS, registry=None
+    )
 
 
 def _known(found: Mapping[str, Memory | None]) -> dict[str, Memory]:
@@ -418,6 +527,8 @@ def _known(found: Mapping[str, Memory | None]) -> dict[str, Memory]:
 
 def _told(scene: Scene) -> Iterator[Metric]:
     for family in FAMILIES:
+        if family.histograms is not None:
+            yield _histograms(family, family.histograms(scene))
         if family.values is None:
             continue
         kind = GaugeMetricFamily if family.kind == "gauge" else CounterMetricFamily
@@ -427,7 +538,15 @@ def _told(scene: Scene) -> Iterator[Metric]:
         yield metric
 
 
-def _relabelled(starts: Sequence[tuple[VersionName, Histogram]]) -> Iterator[Metric]:
+def _histograms(family: Family, found: Iterable[tuple[tuple[str, ...], Histogram]]) -> Metric:
+    metric = HistogramMetricFamily(family.name, family.help, labels=family.labels)
+    for labels, histogram in found:
+        sums = zip(_LE, itertools.accumulate(histogram.counts), strict=True)
+        metric.add_metric(labels, list(sums), histogram.seconds)
+    return metric
+
+
+def _relabelled(starts: Sequence[tuple[VersionName, prometheus_client.Histogram]]) -> Iterator[Metric]:
     """The histograms of all versions as one."""
     told = Metric(COLD_START.name, COLD_START.help, COLD_START.kind)
     for name, histogram in starts:

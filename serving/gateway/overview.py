@@ -32,7 +32,10 @@ class Condition(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    """A node; `age` is in seconds since it was asked for, `in_flight` the requests inside."""
+    """A node; `age` is in seconds since it was asked for, `in_flight` the requests inside.
+
+    `notes` is what it has counted; see `serving.phases`.
+    """
 
     id: str
     pid: int | None
@@ -40,6 +43,7 @@ class NodeView:
     forked: bool
     age: float
     in_flight: int
+    notes: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +150,7 @@ class Overview:
                     forked=node.forked,
                     age=now - node.asked_at,
                     in_flight=node.in_flight,
+                    notes=bytes(node.notes),
                 )
                 for node in nodes
             ),

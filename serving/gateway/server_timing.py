@@ -17,23 +17,38 @@ def with_server_timing(lease: Lease, headers: Headers) -> Headers:
     `start`, `load` and `warm` count only as far as this request waited for them; `queue` is the rest of
     its wait. Times are in milliseconds.
     """
-    paid = ", ".join(f"{name};dur={seconds * 1000:.1f}" for name, seconds in _paid(lease))
+    wait = ", ".join(f"{name};dur={seconds * 1000:.1f}" for name, seconds in paid(lease))
     own = [value for name, value in headers if name == _NAME]
     others = [header for header in headers if header[0] != _NAME]
-    return [*others, (_NAME, b", ".join([paid.encode(), *own]))]
+    return [*others, (_NAME, b", ".join([wait.encode(), *own]))]
 
 
-def _paid(lease: Lease) -> Iterator[tuple[str, float]]:
+def without_server_timing(headers: Headers) -> Headers:
+    """The node's headers, where its times were not for the client."""
+    return [header for header in headers if header[0] != _NAME]
+
+
+def times(headers: Headers) -> Iterator[tuple[str, float]]:
+    """The phases that a node told of, with their seconds."""
+    told = b", ".join(value for name, value in headers if name == _NAME).decode()
+    for phase in told.split(", ") if told else ():
+        name, _, milliseconds = phase.partition(";dur=")
+        yield name, float(milliseconds) / 1000
+
+
+def paid(lease: Lease) -> Iterator[tuple[str, float]]:
+    """The phases of a wait and the seconds of each: queue, start, load, warm."""
     granted = lease.granted
     arrived = granted if lease.arrived is None else lease.arrived
     waited = {
-        name: max(0.0, min(end, granted) - max(begin, arrived)) for name, begin, end in _phases(lease.node)
+        name: max(0.0, min(end, granted) - max(begin, arrived))
+        for name, begin, end in phases_of_start(lease.node)
     }
     yield "queue", max(0.0, granted - arrived - sum(waited.values()))
     yield from waited.items()
 
 
-def _phases(node: Node) -> Iterator[tuple[str, float, float]]:
+def phases_of_start(node: Node) -> Iterator[tuple[str, float, float]]:
     """When a node started, loaded and warmed: name, begin, end."""
     ready = node.asked_at if node.ready_at is None else node.ready_at
     loaded = ready - node.report.get("warm_seconds", 0.0)

@@ -27,6 +27,7 @@ from serving.node.predict import Predictor
 from serving.node.probe import Verdict, judge_merging, warm, warm_briefly
 from serving.node.servable import MeasuredPlace, Servable
 from serving.node.watch import Board
+from serving.phases import Histograms
 from serving.runtimes import Runtime, Source, load
 from serving.runtimes.threads import ThreadLimit
 from serving.wire import Receive, Scope, Send, error_headers, send_error
@@ -58,7 +59,8 @@ class Node:
     """An ASGI application serving one version.
 
     `source` says what to load, `waking` that it has been loaded before, so that one row will do to warm it.
-    `board` has a byte for each request that may be inside. `on_ready` is called once with the report,
+    `board` has a byte for each request that may be inside, `histograms` counts the phases of those that were
+    answered. `on_ready` is called once with the report,
     `on_failed` once with the error when the version cannot be loaded; both on the event loop.
     `connections` tells how many are open: with one, no request can arrive while another is worked on.
     """
@@ -69,6 +71,7 @@ class Node:
         settings: PredictSettings,
         *,
         board: Board,
+        histograms: Histograms | None = None,
         waking: bool,
         on_ready: Callable[[Report], None],
         on_failed: Callable[[ServingError], None],
@@ -78,6 +81,7 @@ class Node:
         self._source = source
         self._settings = settings
         self._board = board
+        self._histograms = histograms
         self._waking = waking
         self._on_ready = on_ready
         self._on_failed = on_failed
@@ -132,7 +136,7 @@ class Node:
             queue_bytes=self._settings.queue_bytes,
         )
         self._servable = Servable(runtime, place, bounds, alone=lambda: self._connections() < 2)
-        self._predictor = Predictor(self._servable, self._settings, self._board)
+        self._predictor = Predictor(self._servable, self._settings, self._board, self._histograms)
         # What is loaded stays: the collector need not look at it again.
         gc.collect()
         gc.freeze()

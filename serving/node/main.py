@@ -16,7 +16,8 @@ from serving import http
 from serving.config import PredictSettings
 from serving.errors import ServingError
 from serving.node.app import Node, Report
-from serving.node.watch import Board
+from serving.node.watch import Board, parts
+from serving.phases import Histograms
 from serving.runtimes import Source
 
 logger = logging.getLogger(__name__)
@@ -30,7 +31,8 @@ _NO_BOARD: Board = bytearray()
 class NodeArguments(msgspec.Struct, frozen=True, kw_only=True):
     """What the gateway tells a node it starts; `settings` are fields of PredictSettings.
 
-    `waking`: the version was deployed before, so what it does with the largest merge is known.
+    `waking`: the version was deployed before, so what it does with the largest merge is known. `slots`: how
+    many marks the board has, with room behind them to count how long requests take; 0: it is all marks.
     """
 
     model_dir: str
@@ -39,6 +41,7 @@ class NodeArguments(msgspec.Struct, frozen=True, kw_only=True):
     packages: tuple[str, ...] = ()
     settings: dict[str, Any] = {}
     waking: bool = False
+    slots: int = 0
 
     def source(self, threads: int) -> Source:
         """Where the runtime is loaded from."""
@@ -64,12 +67,14 @@ def start(
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(message)s")
     given = msgspec.convert(dict(arguments), NodeArguments)
     settings = PredictSettings(**given.settings)
+    marks, histograms = parts(board, given.slots)
     return http.run(
         serve(
             given.source(settings.threads),
             settings,
             listener,
-            board=board,
+            board=marks,
+            histograms=histograms,
             waking=given.waking,
             keep_alive=_FOREVER,
             on_ready=lambda ready: report({"ready": ready.to_dict()}),
@@ -86,12 +91,13 @@ async def serve(
     on_ready: Callable[[Report], None],
     on_failed: Callable[[ServingError], None],
     board: Board = _NO_BOARD,
+    histograms: Histograms | None = None,
     waking: bool = False,
     keep_alive: float = _KEEP_ALIVE,
 ) -> int:
     """Serve until SIGTERM (exit code 0) or until loading fails (exit code 1).
 
-    Alone, without a gateway, a node has no board to mark.
+    Alone, without a gateway, a node has no board to mark, and counts nothing.
     """
     failed = asyncio.Event()
 
@@ -104,6 +110,7 @@ async def serve(
         source,
         settings,
         board=board,
+        histograms=histograms,
         waking=waking,
         on_ready=on_ready,
         on_failed=stop,

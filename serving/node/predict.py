@@ -20,6 +20,7 @@ from serving.errors import (
 )
 from serving.node.servable import Servable
 from serving.node.watch import UNWATCHED, Board, Timing, Watch, marks
+from serving.phases import Histograms
 from serving.runtimes.codec import Decoder, encode
 from serving.runtimes.instances import Batch
 from serving.wire import Receive, Scope, Send, headers, read_body, send_error, send_json
@@ -37,12 +38,22 @@ _YES = b"1"
 
 
 class Predictor:
-    """Answers prediction requests with a servable, and marks on the board what the model is doing."""
+    """Answers prediction requests with a servable, and marks on the board what the model is doing.
 
-    def __init__(self, servable: Servable, settings: PredictSettings, board: Board) -> None:
+    `histograms` counts how long the phases of answered requests took.
+    """
+
+    def __init__(
+        self,
+        servable: Servable,
+        settings: PredictSettings,
+        board: Board,
+        histograms: Histograms | None = None,
+    ) -> None:
         self._servable = servable
         self._settings = settings
         self._marks = marks(board)
+        self._histograms = histograms
         self._decoder = Decoder()
         self.requests = 0
         self.errors = 0
@@ -86,7 +97,8 @@ class Predictor:
     def _watch(self, heeded: Mapping[bytes, bytes]) -> Watch:
         # What is no slot of the board marks nothing.
         mark = self._marks.get(heeded.get(_SLOT, b""), UNWATCHED)
-        return Timing(mark) if heeded.get(_TIMING) == _YES else mark
+        told = heeded.get(_TIMING) == _YES
+        return Timing(mark, self._histograms, told=told) if told or self._histograms is not None else mark
 
     def _deadline(self, given: bytes | None) -> float:
         timeout = self._settings.request_timeout

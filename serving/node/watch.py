@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Protocol, cast
 
+from serving.phases import NODE_BYTES, NODE_PHASES, Histograms, cells
 from serving.wire import Headers
 
 # The marks of a slot; without one, the model has not seen the request.
@@ -78,17 +79,38 @@ def marks(board: Board) -> Mapping[bytes, Watch]:
     return {b"%d" % slot: Mark(board, slot) for slot in range(len(board))}
 
 
+def parts(board: Board, slots: int) -> tuple[Board, Histograms | None]:
+    """The marks on a board, and the histograms behind them; without `slots` it is all marks."""
+    if not slots:
+        return board, None
+    whole = memoryview(cast(bytearray, board))
+    return whole[:slots], Histograms(len(NODE_PHASES), cells(whole[-NODE_BYTES:]))
+
+
 class Timing(Watch):
-    """Takes the times of a request from its parsing on, for a `Server-Timing` header.
+    """Takes the times of a request from its parsing on, for `histograms` and, if they are to be `told`, for a
+    `Server-Timing` header.
 
     `wait` is all the time between parsing and encoding in which the model did not work on the request.
     `clock` is in seconds.
     """
 
-    __slots__ = ("_began", "_clock", "_encoded", "_infer", "_mark", "_parsed", "_predicted", "_start")
+    __slots__ = (
+        "_began", "_clock", "_encoded", "_histograms", "_infer", "_mark", "_parsed", "_predicted", "_start",
+        "_told",
+    )  # fmt: skip
 
-    def __init__(self, mark: Watch, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self,
+        mark: Watch,
+        histograms: Histograms | None = None,
+        *,
+        told: bool = True,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self._mark = mark
+        self._histograms = histograms
+        self._told = told
         self._clock = clock
         self._infer = 0.0
         self._start = clock()
@@ -113,16 +135,25 @@ class Timing(Watch):
         self._predicted = self._clock()
 
     def encoded(self) -> None:
-        """Note the time."""
+        """Note the time, and count the request."""
         self._encoded = self._clock()
+        if self._histograms is not None:
+            for phase, seconds in enumerate(self._phases()):
+                self._histograms.add(phase, seconds)
 
     def headers(self) -> Headers:
         """The times in milliseconds."""
-        phases = {
-            "parse": self._parsed - self._start,
-            "wait": self._predicted - self._parsed - self._infer,
-            "infer": self._infer,
-            "encode": self._encoded - self._predicted,
-        }
-        text = ", ".join(f"{name};dur={seconds * 1000:.3f}" for name, seconds in phases.items())
+        if not self._told:
+            return ()
+        phases = zip(NODE_PHASES, self._phases(), strict=True)
+        text = ", ".join(f"{name};dur={seconds * 1000:.3f}" for name, seconds in phases)
         return ((b"server-timing", text.encode()),)
+
+    def _phases(self) -> tuple[float, float, float, float]:
+        """In the order of NODE_PHASES."""
+        return (
+            self._parsed - self._start,
+            self._predicted - self._parsed - self._infer,
+            self._infer,
+            self._encoded - self._predicted,
+        )

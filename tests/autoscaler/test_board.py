@@ -29,7 +29,7 @@ def test_both_ends_see_the_same() -> None:
 
     assert (len(ours.marks), len(theirs)) == (3, 3)
     assert (list(ours.marks), list(theirs)) == ([0, 2, 1], [0, 2, 1])
-    assert ours.close() == bytearray([0, 2, 1])
+    assert ours.close()[0] == bytearray([0, 2, 1])
 
 
 @pytest.mark.usefixtures("anywhere")
@@ -42,7 +42,21 @@ def test_it_outlives_the_process_that_wrote_on_it() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(pid, 0)
 
-    assert ours.close() == bytearray([1, 0])
+    assert ours.close()[0] == bytearray([1, 0])
+
+
+@pytest.mark.usefixtures("anywhere")
+def test_notes_lie_behind_the_marks() -> None:
+    """Where integers may lie; they stay as they were last."""
+    ours = Board(3, 16)
+    theirs = memoryview(board.attach(os.dup(ours.fileno())))  # type: ignore[arg-type]  # it is a view
+    theirs[-16:].cast("Q")[1] = 1 << 40
+    theirs[2] = 1
+
+    assert len(theirs) % 8 == 0
+    assert list(ours.notes.cast("Q")) == [0, 1 << 40]
+    marks, notes = ours.close()
+    assert (marks, list(notes.cast("Q"))) == (bytearray([0, 0, 1]), [0, 1 << 40])
 
 
 def test_it_holds_nothing_once_closed() -> None:

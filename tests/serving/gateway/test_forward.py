@@ -24,6 +24,7 @@ from serving.gateway.audit.recorder import Audit
 from serving.gateway.forward import Forwarder
 from serving.gateway.records import ModelRecord, State, VersionRecord
 from serving.gateway.request_log import RequestLog
+from serving.gateway.tallies import Tallies
 from serving.gateway.targets import REPEATABLE, Targets
 from serving.names import ModelName, VersionName
 from serving.resources import Model, Version, VersionState
@@ -108,7 +109,10 @@ class World:
         self.targets = Targets(lambda _: spec(concurrency=2))
         audit = Audit(ServeConfig(state_dir=folder))
         request_log = RequestLog(folder, 1 << 20, {})
-        self.forwarder = Forwarder(self.targets, self.activator, request_log, audit, limits)
+        self.tallies = Tallies()
+        self.forwarder = Forwarder(
+            self.targets, self.activator, request_log, audit, limits, tallies=self.tallies
+        )
         self.pool.listeners += [self.activator.node_changed, self.autoscaler.node_changed, self._changed]
         self._tasks = asyncio.TaskGroup()
         self._order: list[str] = []
@@ -263,6 +267,24 @@ def test_an_answer_passes_through(tmp_path: Path) -> None:
         assert 0 < float(seen.headers[b"x-request-timeout"]) <= 7.5
         assert seen.slot in (0, 1)
         assert set(seen.headers) == {b"host", b"x-request-timeout", b"x-pilotlight-slot", b"content-length"}
+
+    run(tmp_path, main)
+
+
+def test_answers_are_counted_whoever_gives_them(tmp_path: Path) -> None:
+    """By the version that was asked, and its node's or the gateway's status; else by the method."""
+
+    async def main(world: World) -> None:
+        assert (await world.post()).status == 404
+        world.deploy()
+        await world.post(b"[1, 2]")
+        await world.post(within="none")
+        told = world.tallies.of("v").told(())
+
+        assert told.statuses == {200: 1, 400: 1}
+        assert (told.bytes_in, told.bytes_out) == (6, len(b'{"predictions": [v1]}'))
+        assert {"total", "gateway", "queue"} <= dict(told.phases).keys()
+        assert world.tallies.calls == {("projects.predict", 404): 1}
 
     run(tmp_path, main)
 

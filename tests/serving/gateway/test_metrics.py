@@ -10,9 +10,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from autoscaler.errors import NodeError, QueueFullError, TooLateError
+from autoscaler.pools import NodeState
 from autoscaler.pools.pilots import PilotState
 from serving.gateway import metrics
 from serving.gateway.metrics import FAMILIES
+from serving.phases import NODE_PHASES, Histograms, cells
 from serving.resources import JobState
 from tests.serving.gateway.world import World, run
 
@@ -52,7 +54,9 @@ def test_every_metric_asked_for_on_the_page_is_there() -> None:
     """The queries name no other."""
     named = set(re.findall(r"pilotlight_\w+", PAGE.read_text()))
 
-    assert {name.removesuffix("_bucket") for name in named} == {family.name for family in FAMILIES}
+    assert {name.removesuffix("_bucket").removesuffix("_sum") for name in named} == {
+        family.name for family in FAMILIES
+    }
 
 
 def test_a_scrape_is_what_the_table_says() -> None:
@@ -64,6 +68,9 @@ def test_a_scrape_is_what_the_table_says() -> None:
         await world.ask(spec)  # too many wait
         world.pool.ready(world.pool.nodes("m/v1")[0])
         world.add_job("j", JobState.SUCCEEDED, 5, 1)
+        world.answered("m/v1")
+        world.tallies.calls["projects.models.list", 200] += 1
+        world.spans = {"sent": 1, "failed": 0, "dropped": 2}
         families = {
             family.name + ("_total" if family.type == "counter" else ""): family
             for family in text_string_to_metric_families((await world.metrics.text()).decode())
@@ -158,6 +165,39 @@ def test_starts_are_told_by_phase() -> None:
     run(main)
 
 
+def test_predictions_by_status_and_phase() -> None:
+    """As the gateway saw them, and the node."""
+
+    async def main(world: World) -> None:
+        world.add("m/v1")
+        node = world.pool.start("m/v1")
+        infer = Histograms(len(NODE_PHASES), cells(node.notes))
+        world.answered("m/v1")
+        world.answered("m/v1", 500)
+        infer.add(NODE_PHASES.index("infer"), 0.000_07)
+        world.tallies.of("m/v1").refused(429)
+        for _ in range(2):
+            told = await scrape(world)
+
+            assert told["pilotlight_predictions_total"] == {
+                key(**V1, code=code): 1 for code in ("200", "429", "500")
+            }
+            assert told["pilotlight_prediction_request_bytes_total"] == {key(**V1): 20}
+            assert told["pilotlight_prediction_response_bytes_total"] == {key(**V1): 40}
+            counts = told["pilotlight_prediction_phase_seconds_count"]
+            assert counts == {
+                key(**V1, phase="total"): 2, key(**V1, phase="gateway"): 2, key(**V1, phase="infer"): 1
+            }  # fmt: skip
+            buckets = told["pilotlight_prediction_phase_seconds_bucket"]
+            assert buckets[key(**V1, phase="infer", le="5e-05")] == 0
+            assert buckets[key(**V1, phase="infer", le="0.0001")] == 1
+            assert buckets[key(**V1, phase="infer", le="+Inf")] == 1
+            if node.state is not NodeState.GONE:
+                world.pool.end(node)
+
+    run(main)
+
+
 def test_refused_requests_are_counted_by_reason() -> None:
     """Each time, and for the autoscaler's story too."""
 
@@ -198,6 +238,7 @@ def test_versions_that_are_gone_are_told_no_more() -> None:
             world.pool.end(world.pool.ready(world.pool.start(version)))
         await world.ask(spec)
         await world.ask(spec)
+        world.answered("m/v1")
         world.remove("m/v1")
         told = await scrape(world)
 

@@ -18,7 +18,9 @@ from autoscaler.pools.pilots import PilotState, PilotStatus
 from serving.gateway.metrics import CountedWaker, Metrics
 from serving.gateway.overview import Overview
 from serving.gateway.records import JobRecord, ModelRecord, State, VersionRecord
+from serving.gateway.tallies import Course, Tallies
 from serving.names import ModelName, VersionName
+from serving.phases import NODE_BYTES
 from serving.resources import Job, JobState, Model, PredictionOutput, Version, VersionState
 
 
@@ -73,7 +75,14 @@ class FakePool:
 
     def start(self, key: str) -> Node:
         self._started += 1
-        node = Node(id=str(self._started), key=key, address="", board=bytearray(4), asked_at=time.monotonic())
+        node = Node(
+            id=str(self._started),
+            key=key,
+            address="",
+            board=bytearray(4),
+            notes=memoryview(bytearray(NODE_BYTES)),
+            asked_at=time.monotonic(),
+        )
         node.pid, node.forked = os.getpid(), self.forked
         self._nodes.append(node)
         self._listener(node)
@@ -138,7 +147,9 @@ class World:
         self.overview = Overview(
             lambda: self.state, self.activator, self.autoscaler, cast(LocalPool, self.pool)
         )
-        self.metrics = Metrics(self.overview)
+        self.tallies = Tallies()
+        self.spans: dict[str, int] = {}
+        self.metrics = Metrics(self.overview, self.tallies, lambda: self.spans)
         self.activator.connect(CountedWaker(self.autoscaler, self.metrics))
         self._requests: list[asyncio.Task[None]] = []
         self._over = asyncio.Event()
@@ -187,6 +198,10 @@ class World:
             given={},
         )
         self.state = replace(self.state, jobs={**self.state.jobs, name: record})
+
+    def answered(self, version: str, status: int = 200) -> None:
+        """A node of it answers a request."""
+        self.tallies.of(version).answered(Course(10, None), status, 20)
 
     async def ask(self, spec: NodeSpec, seconds: float = 60.0) -> asyncio.Task[None]:
         """A request, which stays in its node until the end of the test."""

@@ -38,7 +38,8 @@ def test_a_board_has_the_slots_that_it_has() -> None:
 def test_times_add_up() -> None:
     """What is neither parsing, computing nor encoding is waiting; two calls count together."""
     board = bytearray(1)
-    watch = Timing(marks(board)[b"0"], Clock(10.0, 10.001, 10.003, 10.007, 10.008, 10.016, 10.020, 10.0205))
+    clock = Clock(10.0, 10.001, 10.003, 10.007, 10.008, 10.016, 10.020, 10.0205)
+    watch = Timing(marks(board)[b"0"], clock=clock)
     watch.parsed()
     for _ in range(2):
         watch.begin()

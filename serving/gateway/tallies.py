@@ -1,0 +1,145 @@
+"""What is counted of predictions, per version: answers by status, bytes, and how long each phase took.
+
+It costs a request a microsecond: plain integers, put into words only when somebody asks for metrics.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autoscaler.activator import Lease
+from autoscaler.pools import Node
+from serving.gateway.server_timing import paid
+from serving.gateway.upstream import Answer
+from serving.phases import NODE_BYTES, NODE_PHASES, Histogram, Histograms, cells
+
+if TYPE_CHECKING:  # OpenTelemetry is imported only where it is switched on
+    from serving.gateway.tracing import Trace
+
+# What the gateway knows of a request, in the order of its histograms. `queue`, `start`, `load` and `warm` are
+# those of requests that had to wait for a node; `gateway` is what is left of `total` without all of that.
+GATEWAY_PHASES = ("total", "gateway", "queue", "start", "load", "warm")
+_TOTAL, _GATEWAY, _QUEUE = 0, 1, 2
+
+
+class Course:
+    """How one request fares: when it began, its waits for nodes, and the seconds inside them.
+
+    `trace` is told of them too, where the request is traced.
+    """
+
+    __slots__ = ("_sent", "began", "bytes_in", "inside", "trace", "waits")
+
+    def __init__(self, bytes_in: int, trace: Trace | None) -> None:
+        self.began = time.monotonic()
+        self.bytes_in = bytes_in
+        self.trace = trace
+        self.inside = 0.0
+        self.waits: tuple[Lease, ...] = ()
+        self._sent = self.began
+
+    def enters(self, lease: Lease) -> bytes:
+        """It is sent to a node; returns what to add to the head."""
+        if lease.arrived is not None:
+            self.waits = (*self.waits, lease)
+        self._sent = time.monotonic()
+        return b"" if self.trace is None else self.trace.enters(lease)
+
+    def leaves(self, answer: Answer | None) -> None:
+        """It comes back with an answer, or for some reason without."""
+        self.inside += time.monotonic() - self._sent
+        if self.trace is not None:
+            self.trace.leaves(answer)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The counts of one version at one moment; phases that no request went through are left out."""
+
+    statuses: Mapping[int, int]
+    bytes_in: int
+    bytes_out: int
+    phases: tuple[tuple[str, Histogram], ...]
+
+
+class Tally:
+    """The counts of one version."""
+
+    __slots__ = ("_nodes", "_phases", "bytes_in", "bytes_out", "statuses")
+
+    def __init__(self) -> None:
+        self.statuses: dict[int, int] = {}
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self._phases = Histograms(len(GATEWAY_PHASES))
+        self._nodes = Histograms(len(NODE_PHASES))
+
+    def answered(self, course: Course, status: int, bytes_out: int) -> None:
+        """A node answered a request."""
+        self.refused(status)
+        self.bytes_in += course.bytes_in
+        self.bytes_out += bytes_out
+        total = time.monotonic() - course.began
+        waited = 0.0
+        for lease in course.waits:
+            for phase, (_, seconds) in enumerate(paid(lease), start=_QUEUE):
+                waited += seconds
+                if seconds or phase == _QUEUE:  # who waits for a place in a ready node pays for no start
+                    self._phases.add(phase, seconds)
+        self._phases.add(_TOTAL, total)
+        self._phases.add(_GATEWAY, total - waited - course.inside)
+
+    def refused(self, status: int) -> None:
+        """A request was answered without a node."""
+        self.statuses[status] = self.statuses.get(status, 0) + 1
+
+    def keep(self, notes: memoryview) -> None:
+        """Take over what a node has counted that counts no more."""
+        self._nodes.add_all(cells(notes))
+
+    def told(self, nodes: Iterable[bytes]) -> Told:
+        """The counts as they are now; `nodes` are the notes of the living ones."""
+        return Told(dict(self.statuses), self.bytes_in, self.bytes_out, tuple(self._told_phases(nodes)))
+
+    def _told_phases(self, nodes: Iterable[bytes]) -> Iterator[tuple[str, Histogram]]:
+        inside = Histograms(len(NODE_PHASES))
+        inside.add_all(self._nodes.cells)
+        for notes in nodes:
+            inside.add_all(cells(memoryview(notes)))
+        for names, histograms in ((GATEWAY_PHASES, self._phases), (NODE_PHASES, inside)):
+            for phase, name in enumerate(names):
+                if any((found := histograms.read(phase)).counts):
+                    yield name, found
+
+
+class Tallies:
+    """Those of all versions, by uid; `calls` counts what reached no version, by method and status."""
+
+    def __init__(self) -> None:
+        self._tallies: dict[str, Tally] = {}
+        self.calls: Counter[tuple[str, int]] = Counter()
+
+    def of(self, uid: str) -> Tally:
+        """That of a version, begun with its first request."""
+        tally = self._tallies.get(uid)
+        if tally is None:
+            tally = self._tallies[uid] = Tally()
+        return tally
+
+    def node_gone(self, node: Node) -> None:
+        """Keep what a node has counted that counts no more."""
+        tally = self._tallies.get(node.key)
+        if tally is not None and len(node.notes) == NODE_BYTES:
+            tally.keep(node.notes)
+
+    def find(self, uid: str) -> Tally | None:
+        """That of a version; None if it never had a request."""
+        return self._tallies.get(uid)
+
+    def forget_others(self, uids: set[str]) -> None:
+        """Versions that are gone are told of no more."""
+        self._tallies = {uid: tally for uid, tally in self._tallies.items() if uid in uids}

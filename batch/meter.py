@@ -11,7 +11,7 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -102,9 +102,12 @@ class Meter:
 class Meters:
     """The job's end: what all workers that ever wrote into `folder` have done."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._folder = folder
-        self._since = time.time()
+        self._clock = clock
+        self._since = clock()
+        # By file: the beat that was seen last, and since when. The time in it is of a clock that may be set.
+        self._beats: dict[str, tuple[int, float]] = {}
         folder.mkdir(parents=True, exist_ok=True)
 
     def totals(self) -> Totals:
@@ -121,11 +124,20 @@ class Meters:
         return Counts(total.predictions, total.errors, stored, bytes_total, len(self._files()))
 
     def silence(self, processes: int = 0) -> float:
-        """For how many seconds the most silent worker has said nothing; of `processes`, some may never."""
-        heard = [file.stat().st_mtime for file in self._files()]
+        """For how many seconds the most silent worker has said nothing; of `processes`, some may never.
+
+        To be asked often: a worker's silence begins when it is first seen.
+        """
+        now = self._clock()
+        beats = {file.name: (file.stat().st_mtime_ns, now) for file in self._files()}
+        for name, (beat, since) in self._beats.items():
+            if name in beats and beats[name][0] == beat:
+                beats[name] = (beat, since)
+        self._beats = beats
+        heard = [since for _, since in beats.values()]
         if len(heard) < processes:
             heard.append(self._since)
-        return max((time.time() - moment for moment in heard), default=0.0)
+        return max((now - since for since in heard), default=0.0)
 
     def examples(self) -> list[str]:
         """Some of the first records that were refused, in words."""

@@ -7,6 +7,7 @@ last one with `done` or `failed`; logs go to stderr. The exit status is 0 also w
 
 from __future__ import annotations
 
+import errno
 import logging
 import shutil
 import sys
@@ -18,11 +19,13 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from serving import packages
-from serving.errors import Internal, InvalidArgument, ServingError
+from serving.errors import Internal, InvalidArgument, ServingError, Unavailable
 from serving.storage import Fetched, Storage
 
 logger = logging.getLogger(__name__)
 
+# No space, over the quota, over the size that files may have, read-only.
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 _SAVED_MODEL = ("saved_model.pb", "saved_model.pbtxt")
 
 
@@ -135,6 +138,9 @@ def main() -> None:
         prepared = prepare(request, lambda phase: _report(Report(phase=phase)))
     except ServingError as error:
         _report(Report(failed=Failed(error.status, error.message)))
+    except OSError as error:
+        logger.exception("preparation failed")
+        _report(Report(failed=_cannot_keep(error)))
     except msgspec.DecodeError as error:
         _report(Report(failed=Failed(InvalidArgument.status, f"Not a request to prepare: {error}")))
     except Exception as error:
@@ -142,6 +148,18 @@ def main() -> None:
         _report(Report(failed=Failed(Internal.status, f"{type(error).__name__}: {error}")))
     else:
         _report(Report(done=prepared))
+
+
+def _cannot_keep(error: OSError) -> Failed:
+    """The reason why files cannot be written; anything else is not expected."""
+    if error.errno not in _NO_ROOM:
+        return Failed(Internal.status, f"{type(error).__name__}: {error}")
+    place = error.filename or "its state folder"
+    return Failed(
+        Unavailable.status,
+        f"The server cannot keep the version's files: {error.strerror} ({place}). Free some space there, or "
+        "make it writable; then delete the version and create it again.",
+    )
 
 
 def _report(report: Report) -> None:

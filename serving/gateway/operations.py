@@ -71,20 +71,20 @@ class Operations:
                 await self._create(record, version)
             case "DELETE_VERSION":
                 await self._deployment.remove(version)
-                await self._catalog.change(version_rules.finish_delete, record.name)
+                await self._catalog.insist(version_rules.finish_delete, record.name)
 
     async def _create(self, record: OperationRecord, version: VersionRecord) -> None:
         operation = record.name
 
         async def enter_phase(phase: str) -> None:
-            await self._catalog.change(operation_rules.enter_phase, operation, phase)
+            await self._catalog.insist(operation_rules.enter_phase, operation, phase)
 
         failure: ServingError
         try:
             _check_wanted(record)
             async with self._places:
                 deployed, warnings = await self._deployment.deploy(version, enter_phase)
-            await self._catalog.change(version_rules.finish_create, operation, deployed, warnings)
+            await self._catalog.insist(version_rules.finish_create, operation, deployed, warnings)
         except ServingError as error:
             failure = error
         except asyncio.CancelledError as error:
@@ -99,7 +99,7 @@ class Operations:
             return
         logger.warning("%s failed: %s", version.name, failure.message)
         await self._deployment.stop(version)
-        await self._catalog.change(version_rules.fail_create, operation, failure)
+        await self._catalog.insist(version_rules.fail_create, operation, failure)
 
 
 def _check_wanted(record: OperationRecord) -> None:

@@ -5,13 +5,15 @@ All calls are blocking and belong on one thread, the writer's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 import msgspec
 import sqlalchemy as sa
 
+from serving.errors import FailedPrecondition, Unavailable
 from serving.gateway.records import (
     JobRecord,
     ModelRecord,
@@ -27,15 +29,18 @@ K = TypeVar("K", bound=msgspec.Struct)
 
 _TABLES = {name: document_table(name) for name in ("models", "versions", "operations", "jobs")}
 
+# Seconds after which a client may try again what could not be written.
+_RETRY_AFTER = 5.0
+
 
 class Store(Protocol):
     """Keeps records over restarts."""
 
     def load(self) -> State:
-        """Everything that was committed."""
+        """Everything that was committed. Raises FailedPrecondition for what cannot be read."""
 
     def commit(self, changes: Changes) -> None:
-        """Write all changes or, when it raises, none."""
+        """Write all changes or, when it raises, none. Raises Unavailable if they cannot be written now."""
 
     def close(self) -> None:
         """Release the store."""
@@ -48,6 +53,7 @@ class SqlStore:
     """
 
     def __init__(self, file: Path) -> None:
+        self._file = file
         self._engine = open_database(file)
 
     def load(self) -> State:
@@ -65,7 +71,7 @@ class SqlStore:
 
     def commit(self, changes: Changes) -> None:
         """Write all changes in one transaction."""
-        with self._engine.begin() as connection:
+        with self._writing(), self._engine.begin() as connection:
             for (table, name), record in changes.items():
                 columns = _TABLES[table].c
                 connection.execute(sa.delete(_TABLES[table]).where(columns.name == name))
@@ -77,7 +83,25 @@ class SqlStore:
         """Release the file."""
         self._engine.dispose()
 
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except sa.exc.DatabaseError as error:
+            raise Unavailable(
+                f"The state file {self._file} cannot be written: {error.orig}. Nothing was changed. See "
+                "whether its disk is full or read-only, or another program holds the file; then try again.",
+                retry_after=_RETRY_AFTER,
+            ) from error
+
     def _read(self, table: str, kind: type[K]) -> list[K]:
-        with self._engine.connect() as connection:
-            rows = connection.execute(sa.select(_TABLES[table].c.document))
-            return [msgspec.json.decode(row.document, type=kind) for row in rows]
+        try:
+            with self._engine.connect() as connection:
+                rows = connection.execute(sa.select(_TABLES[table].c.document))
+                return [msgspec.json.decode(row.document, type=kind) for row in rows]
+        except (sa.exc.DatabaseError, msgspec.DecodeError) as error:
+            reason = error.orig if isinstance(error, sa.exc.DatabaseError) else error
+            raise FailedPrecondition(
+                f"The state file {self._file} is damaged: its {table} cannot be read ({reason}). Put a copy "
+                "of it back, or choose another --state-dir."
+            ) from error

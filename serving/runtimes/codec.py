@@ -81,8 +81,10 @@ class Decoder:
             if not isinstance(document, simdjson.Object) or "instances" not in document:
                 return None
             keys = list(document)
-            if len(set(keys)) < len(keys):
-                return None  # of two with the same name, the plain way takes the last one
+            # Of two with the same name the plain way takes the last one, this the first; and it takes a name
+            # with a NUL in it for its beginning.
+            if len(set(keys)) < len(keys) or "\0" in "".join(keys):
+                return None
             parameters = {key: _materialise(document[key]) for key in keys if key != "instances"}
             form = form_of(parameters)
             instances = document["instances"]

@@ -71,12 +71,33 @@ def test_what_workers_did_is_added_up(tmp_path: Path) -> None:
 def test_a_worker_that_works_long_is_not_silent(tmp_path: Path) -> None:
     """Its file is touched although nothing is added."""
     meters = Meters(tmp_path)
-    Meter(str(tmp_path)).start()
     file = tmp_path / str(os.getpid())
+    file.touch()
     os.utime(file, (0, 0))
+    until(lambda: meters.silence() > 0.1, "it is silent")
+    Meter(str(tmp_path)).start()
 
-    assert meters.silence() > 1000
-    until(lambda: meters.silence() < 100, "a beat")
+    until(lambda: meters.silence() < 0.1, "a beat")
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_silence_is_not_of_the_clock_that_is_set(tmp_path: Path, hours: int) -> None:
+    """The wall clock jumps by an hour: a worker that goes on beating is not silent, another one is."""
+    now = 100.0
+    meters = Meters(tmp_path, lambda: now)
+    beating, dead = tmp_path / "1", tmp_path / "2"
+    for file in (beating, dead):
+        file.touch()
+    assert meters.silence(2) == 0
+
+    moment = time.time() + hours * 3600
+    for second in range(1, 6):
+        now += 1
+        os.utime(beating, (moment, moment + second))
+        assert meters.silence(2) == second
+    dead.unlink()
+
+    assert meters.silence(1) == 0
 
 
 def test_a_worker_that_never_shows_up_is_silent(tmp_path: Path) -> None:

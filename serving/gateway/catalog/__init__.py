@@ -8,18 +8,26 @@ Source: sections 1.1, 2 and 7 of the AI Platform contract.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
+import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Concatenate, ParamSpec, TypeVar
 
+from serving.errors import Unavailable
 from serving.gateway.cause import CAUSE
 from serving.gateway.records import Draft, Stamp, State
 from serving.gateway.store import Changes, Store
 
+logger = logging.getLogger(__name__)
+
 P = ParamSpec("P")
 T = TypeVar("T")
+
+# Seconds for which a change waits for those before it, and after which one that must be is tried again.
+_TURN_WITHIN, _AGAIN_AFTER = 10.0, 2.0
 
 
 class Catalog:
@@ -50,14 +58,28 @@ class Catalog:
     async def change(
         self, rule: Callable[Concatenate[Draft, Stamp, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Apply a rule; when this returns, its changes are on disk and published."""
+        """Apply a rule; when this returns, its changes are on disk and published.
+
+        Raises what the rule raises, and Unavailable if the changes cannot be written now.
+        """
         # Shielded: a client that goes away must not leave memory and disk apart.
         return await asyncio.shield(
             asyncio.ensure_future(self._apply(lambda draft: rule(draft, _stamp(), *args, **kwargs)))
         )
 
+    async def insist(
+        self, rule: Callable[Concatenate[Draft, Stamp, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """As `change`, but tried again for as long as the changes cannot be written."""
+        while True:
+            try:
+                return await self.change(rule, *args, **kwargs)
+            except Unavailable as error:
+                logger.error("trying again in %g s: %s", _AGAIN_AFTER, error.message)
+                await asyncio.sleep(_AGAIN_AFTER)
+
     async def _apply(self, rule: Callable[[Draft], T]) -> T:
-        async with self._turn:
+        async with self._my_turn():
             draft = Draft(self.state)
             answer = rule(draft)
             if draft.changes:
@@ -67,6 +89,22 @@ class Catalog:
                 self._published(self.state)
                 self._committed(before, draft.changes)
             return answer
+
+    @contextlib.asynccontextmanager
+    async def _my_turn(self) -> AsyncGenerator[None]:
+        try:
+            async with asyncio.timeout(_TURN_WITHIN):
+                await self._turn.acquire()
+        except TimeoutError:
+            raise Unavailable(
+                f"Other changes have kept the state file busy for {_TURN_WITHIN:g} s. Nothing was changed; "
+                "try again.",
+                retry_after=_AGAIN_AFTER,
+            ) from None
+        try:
+            yield
+        finally:
+            self._turn.release()
 
     def close(self) -> None:
         """Finish what is being written and release the store."""

@@ -13,6 +13,7 @@ from serving.errors import (
     Cancelled,
     FailedPrecondition,
     ServingError,
+    Unavailable,
     field_error,
     to_rpc_status,
 )
@@ -128,7 +129,9 @@ def fail_create(draft: Draft, stamp: Stamp, operation: str, error: ServingError)
         return known  # cancelled while its success was being written
     record, version = under_way(draft, operation)
     message = error.message
-    if not isinstance(error, Cancelled):
+    if isinstance(error, Unavailable):
+        message = f"Create Version failed. {message}"  # no fault of the model
+    elif not isinstance(error, Cancelled):
         message = f'Create Version failed. Bad model detected with error:  "{message}"'
     status = RpcStatus(code=to_rpc_status(error)["code"], message=message)
     failed = msgspec.structs.replace(

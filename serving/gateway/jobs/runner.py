@@ -244,7 +244,8 @@ class Jobs:
 
     async def _conclude(self, record: JobRecord, running: _Running, ending: Ending) -> None:
         """Write down how an attempt has ended."""
-        change, name = self._catalog.change, record.name
+        # What an attempt has done is not to be done again for want of a line about it.
+        change, name = self._catalog.insist, record.name
         match ending:
             case Outcome(predictions=predictions, errors=errors, worker_seconds=worker_seconds):
                 counts = {"predictions": predictions, "errors": errors}

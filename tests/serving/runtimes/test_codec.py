@@ -280,6 +280,18 @@ def test_of_two_fields_with_one_name_the_last_is_taken(padding: str) -> None:
     assert parameters == {"a": 2}
 
 
+@pytest.mark.parametrize("padding", ["", PADDING])
+def test_a_nul_does_not_end_a_name(padding: str) -> None:
+    """However long the body is."""
+    body = '{"instances":[[1.5]],"a":1,"a\\u0000b":2,"instances\\u0000":3}' + padding
+
+    batch, parameters = decode(body.encode(), Array(None, nullable=False))
+
+    assert isinstance(batch, np.ndarray)
+    assert batch.tolist() == [[1.5]]
+    assert parameters == {"a": 1, "a\0b": 2, "instances\0": 3}
+
+
 @pytest.mark.parametrize("form", [Array(2, nullable=True), one(FLOAT, 2)])
 def test_a_long_text_takes_no_more_memory_than_it_needs(form: Form) -> None:
     """An array of numpy's own texts would have room for the longest one in each place: here a gigabyte."""

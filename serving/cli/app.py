@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import typer
 
 from serving.cli import (
+    audit,
     demo,
     jobs,
     local,
@@ -93,6 +94,7 @@ def build() -> typer.Typer:
     app.command()(with_flags(predict.predict))
     app.command()(with_flags(nodes.nodes))
     app.command()(with_flags(why.why))
+    app.command()(with_flags(audit.audit))
     app.command()(simulate.simulate)
     app.command()(with_flags(parity.parity))
     _add(app, _GROUPS)

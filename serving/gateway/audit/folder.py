@@ -66,6 +66,11 @@ class Folder:
                     path.unlink()
 
 
+def audit_folder(state_dir: Path) -> Path:
+    """Where the audit log of a state folder is."""
+    return state_dir / "audit"
+
+
 def files(path: Path) -> list[Path]:
     """The files of an audit log, oldest day first."""
     try:

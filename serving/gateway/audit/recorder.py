@@ -20,7 +20,7 @@ from pathlib import Path
 from serving.config import ServeConfig
 from serving.errors import Unavailable
 from serving.gateway.audit.entry import OK, Call, Event, Log, Stage, Status, encode
-from serving.gateway.audit.folder import Folder
+from serving.gateway.audit.folder import Folder, audit_folder
 
 logger = logging.getLogger(__name__)
 
@@ -32,11 +32,6 @@ _DENIED_PER_SECOND = 100
 _TRY_AGAIN_AFTER = 10
 
 _Waiting = tuple[Event, asyncio.Future[None] | None]
-
-
-def audit_folder(state_dir: Path) -> Path:
-    """Where the audit log of a state folder is."""
-    return state_dir / "audit"
 
 
 class Audit:

@@ -12,8 +12,7 @@ import httpx
 
 from serving.config import ServeConfig
 from serving.gateway.app import Gateway
-from serving.gateway.audit.folder import files
-from serving.gateway.audit.recorder import audit_folder
+from serving.gateway.audit.folder import audit_folder, files
 from serving.gateway.store import SqlStore
 from tests.server import running_server
 

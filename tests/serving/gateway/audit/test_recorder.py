@@ -12,8 +12,8 @@ from serving.config import ServeConfig
 from serving.errors import Unavailable
 from serving.gateway.audit import recorder
 from serving.gateway.audit.entry import OK, Call, Log, Status
-from serving.gateway.audit.folder import files
-from serving.gateway.audit.recorder import Audit, audit_folder, record
+from serving.gateway.audit.folder import audit_folder, files
+from serving.gateway.audit.recorder import Audit, record
 
 DAY = 24 * 3600
 

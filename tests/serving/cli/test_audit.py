@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from serving.cli.audit import moment
+from serving.gateway.audit.entry import OK, Call, Event, Log, Stage, Status, encode
+from serving.gateway.audit.folder import Folder, audit_folder
+from tests.serving.cli.conftest import Run
+
+NOW = datetime.datetime(2030, 1, 2, 12, tzinfo=datetime.UTC)
+MODEL = "projects/p/models/flowers"
+VERSION = MODEL + "/versions/v1"
+
+
+class Writer:
+    """Writes calls, an hour apart, the first at NOW."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self._folder = Folder(audit_folder(state_dir))
+        self._count = 0
+
+    def add(self, method: str, resource: str, *stages: tuple[Stage, Status, bool], **more: Any) -> None:
+        self._count += 1
+        call = Call(
+            **{
+                "id": str(self._count),
+                "log": Log.ACTIVITY,
+                "method": method,
+                "resource": resource,
+                "principal": "user:ann@example.com",
+                **more,
+            }
+        )
+        time_ = NOW + datetime.timedelta(hours=self._count - 1)
+        for stage, status, last in stages or ((Stage.BEFORE, OK, False), (Stage.AFTER, OK, True)):
+            event = Event(call=call, stage=stage, time=time_.timestamp(), status=status, last=last)
+            self._folder.append([encode(event)], time_.date())
+
+    def close(self) -> None:
+        self._folder.close()
+
+
+@pytest.fixture
+def state_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A state folder with a log of several calls, which commands take for their own."""
+    folder = tmp_path / "state"
+    monkeypatch.setenv("PILOTLIGHT_STATE_DIR", str(folder))
+    writer = Writer(folder)
+    writer.add("projects.models.create", MODEL)
+    writer.add(
+        "projects.models.versions.create",
+        VERSION,
+        (Stage.BEFORE, OK, False),
+        (Stage.AFTER, OK, False),
+        (Stage.END, Status(3, "bad model"), True),
+    )
+    writer.add(
+        "projects.models.delete", MODEL, (Stage.ONLY, Status(7, "no"), True), principal="user:bob@example.com"
+    )
+    writer.add("projects.models.get", MODEL + "2", (Stage.ONLY, OK, True), log=Log.DATA_ACCESS)
+    writer.add("projects.models.delete", MODEL, (Stage.BEFORE, OK, False))
+    for number in range(15):
+        writer.add("projects.models.create", f"projects/q/models/m{number}", principal="")
+    writer.close()
+    return folder
+
+
+def told(text: str) -> list[tuple[str, ...]]:
+    """Result, principal, method and resource of each line below the heading."""
+    heading, *lines = text.splitlines()
+    assert heading.split() == ["TIME", "RESULT", "PRINCIPAL", "METHOD", "RESOURCE"]
+    return [tuple(line.split()[2:]) for line in lines]
+
+
+def test_a_line_for_each_call(state_dir: Path, offline: Run) -> None:
+    """Changes have one for their two entries, and another when their work ends; the killed ones are last."""
+    result = offline("audit --resource projects/p")
+
+    assert result.code == 0
+    ann, bob = "ann@example.com", "bob@example.com"
+    assert told(result.out) == [
+        ("OK", ann, "CreateModel", MODEL),
+        ("BEGUN", ann, "CreateVersion", VERSION),
+        ("INVALID_ARGUMENT", ann, "CreateVersion", VERSION),
+        ("PERMISSION_DENIED", bob, "DeleteModel", MODEL),
+        ("OK", ann, "GetModel", MODEL + "2"),
+        ("UNKNOWN", ann, "DeleteModel", MODEL),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("flags", "count"),
+    [
+        ("--principal bob@example.com", 1),
+        ("--principal user:bob@example.com", 1),
+        ("--principal bob", 0),
+        ("--method createversion", 2),
+        ("--resource models/flowers", 5),
+        ("--resource projects/q", 15),
+        ("--resource flow", 0),
+        ("--kind data_access", 1),
+        ("--since 2030-01-03T00:00:00Z", 8),
+        ("--since 2030-01-03T00:00:00+01:00 --method Create", 9),
+        ("--principal ann@example.com --method Delete --kind activity", 1),
+    ],
+)
+def test_what_is_looked_for(flags: str, count: int, state_dir: Path, offline: Run) -> None:
+    """All of it must fit."""
+    assert len(told(offline(f"audit {flags}").out)) == count
+
+
+def test_entries_as_they_are(state_dir: Path, offline: Run) -> None:
+    """JSON has all of them, one per line."""
+    result = offline("audit --format json --resource models/flowers")
+
+    entries = [json.loads(line) for line in result.out.splitlines()]
+    assert len(entries) == 7
+    assert entries[0]["protoPayload"]["@type"] == "type.googleapis.com/google.cloud.audit.AuditLog"
+
+
+def test_a_torn_line_is_told_of(state_dir: Path, offline: Run) -> None:
+    """The others are shown."""
+    file = min(audit_folder(state_dir).iterdir())
+    file.write_bytes(b'{"timestamp": "20\n[1]\n' + file.read_bytes() + b'{"half":')
+    result = offline("audit --resource projects/p")
+
+    assert len(told(result.out)) == 6
+    assert "2 lines of the log are no entries" in result.err
+
+
+def test_a_name_cannot_play_with_the_terminal(tmp_path: Path, offline: Run) -> None:
+    """What clients named things is shown, not obeyed."""
+    writer = Writer(tmp_path / "s")
+    writer.add("projects.models.get", "projects/p/models/\x1b[2J", (Stage.ONLY, Status(5, ""), True))
+    writer.close()
+    result = offline(f"audit --state-dir {tmp_path / 's'}")
+
+    assert "\x1b" not in result.out
+    assert "projects/p/models/?[2J" in result.out
+
+
+def test_no_log(tmp_path: Path, offline: Run) -> None:
+    """The error says where it was looked for."""
+    result = offline(f"audit --state-dir {tmp_path / 'none'}")
+
+    assert result.code == 1
+    assert str(tmp_path / "none" / "audit") in result.err
+
+
+def test_following(tmp_path: Path) -> None:
+    """What comes is shown as it comes, in a new day's file too; Ctrl-C ends it without a word."""
+    state_dir = tmp_path / "state"
+    writer = Writer(state_dir)
+    writer.add("projects.models.create", MODEL)
+    code = "from serving.cli import main; main()"
+    follower = subprocess.Popen(
+        [sys.executable, "-c", code, "audit", "--follow", "--state-dir", str(state_dir)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert follower.stdout is not None
+    shown = [follower.stdout.readline() for _ in range(2)]
+    for number in range(13):
+        writer.add("projects.models.create", f"projects/p/models/m{number}")
+    writer.close()
+    shown += [follower.stdout.readline() for _ in range(13)]
+    follower.send_signal(signal.SIGINT)
+    rest, complaints = follower.communicate(timeout=20)
+
+    assert len(os.listdir(audit_folder(state_dir))) == 2  # noqa: PTH208
+    assert [line.split()[-1] for line in shown[1:]] == [
+        MODEL,
+        *(f"projects/p/models/m{number}" for number in range(13)),
+    ]
+    assert (rest, complaints) == ("", "")
+
+
+def test_times() -> None:
+    """Ago, or a moment; without a zone it is the machine's own."""
+    assert moment("90m", NOW) == NOW - datetime.timedelta(minutes=90)
+    assert moment("7d", NOW) == NOW - datetime.timedelta(days=7)
+    assert moment("2030-01-02T12:00:00Z", NOW) == NOW
+    local = datetime.datetime(2030, 1, 2, 12).timestamp()
+    assert moment("2030-01-02T12:00:00", NOW).timestamp() == local
+    assert time.time() - moment("0s", datetime.datetime.now(datetime.UTC)).timestamp() < 60
+    with pytest.raises(typer.BadParameter, match="neither"):
+        moment("yesterday", NOW)

@@ -79,7 +79,39 @@ class PredictSettings(Limits):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeConfig(PredictSettings):
+class FrontSettings(PredictSettings):
+    """What a server that clients connect to grants a connection; those between gateway and nodes are free."""
+
+    header_timeout: float = setting(
+        10.0, "Seconds within which the head of a request must be there, from its first byte on.", minimum=1
+    )
+    body_timeout: float = setting(
+        30.0, "Seconds in each of which a body must go on by min_bytes_per_second, on average.", minimum=1
+    )
+    answer_timeout: float = setting(
+        60.0, "Seconds in each of which a client must read that much of an answer, on average.", minimum=1
+    )
+    min_bytes_per_second: int = setting(
+        1024, "Slowest pace of bodies and answers; 0: as long as they go on at all.", minimum=0
+    )
+    keep_alive_timeout: float = setting(
+        75.0, "Seconds after which a connection without a request is closed.", minimum=1
+    )
+    max_header_bytes: int = setting(64 << 10, "Largest head of a request, in bytes.", minimum=1024)
+    max_connections: int = setting(
+        10_000,
+        "Connections that may be open; at most four fifths of the files that the process may open.",
+        minimum=1,
+    )
+    arriving_bytes: int = setting(
+        256 * MIB,
+        "Bytes of half-arrived bodies in all; beyond, the one that has been arriving longest is refused.",
+        minimum=1,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig(FrontSettings):
     """`pilotlight node`: one process that serves one model directory."""
 
     model_dir: str = setting("", "The model directory: gs://bucket/path, file:///path or a path.")
@@ -98,7 +130,7 @@ class NodeConfig(PredictSettings):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServeConfig(PredictSettings):
+class ServeConfig(FrontSettings):
     """`pilotlight serve`: the gateway, its nodes and all state."""
 
     host: str = setting("127.0.0.1", "Address to listen on.")

@@ -2,7 +2,8 @@
 
     ServingError
     ├── InvalidArgument          400   ├── FailedPrecondition   400
-    │   └── BodyTooLarge         413   ├── Aborted              409
+    │   ├── BodyTooLarge         413   ├── Aborted              409
+    │   └── HeadTooLarge         431
     ├── NotFound                 404   ├── AlreadyExists        409
     ├── MethodNotAllowed         405   ├── ResourceExhausted    429
     ├── Cancelled                499   ├── Internal             500
@@ -79,6 +80,10 @@ class BodyTooLarge(InvalidArgument):
     """The body is over the configured limit."""
 
 
+class HeadTooLarge(InvalidArgument):
+    """The request line and the headers are over the configured limit."""
+
+
 class NotFound(ServingError):
     """No such resource, method or path."""
 
@@ -120,7 +125,7 @@ class PermissionDenied(ServingError):
 
 
 class ResourceExhausted(ServingError):
-    """A bounded queue is full."""
+    """A bounded queue is full, or somebody has had their share."""
 
     status = "RESOURCE_EXHAUSTED"
 
@@ -135,6 +140,10 @@ class DeadlineExceeded(ServingError):
     """The request's time ran out."""
 
     status = "DEADLINE_EXCEEDED"
+
+
+class ClientTooSlow(DeadlineExceeded):
+    """The client took too long to send its request."""
 
 
 class Unavailable(ServingError):
@@ -211,6 +220,10 @@ def http_status(error: ServingError) -> int:
     match error:
         case BodyTooLarge():
             return 413
+        case HeadTooLarge():
+            return 431
+        case ClientTooSlow():
+            return 408
         case MethodNotAllowed():
             return 405
         case _:

@@ -4,25 +4,62 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import resource
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 import uvloop
 
+from serving.config import FrontSettings
+from serving.connection import Connection
 from serving.errors import Unavailable
+from serving.gate import SLICES, Gate
 
 App = Callable[..., Awaitable[None]]
 BACKLOG = 2048
 
+logger = logging.getLogger(__name__)
+
+# Part of the files a process may open that clients may take: nodes, models and logs take some too.
+_FILES_FOR_CLIENTS = 0.8
+# Ticks of uvicorn, ten per second, between two lines in the log about refused connections.
+_TOLD_EVERY = 600
+
 
 class Server(uvicorn.Server):
     """Stops on SIGTERM and SIGINT: no new connections, requests in flight finish, then serve() returns."""
+
+    def __init__(self, config: uvicorn.Config, gate: Gate) -> None:
+        super().__init__(config)
+        self._gate = gate
+
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times a second: look after the connections."""
+        self._gate.look(asyncio.get_running_loop().time())
+        if counter % _TOLD_EVERY == 0 and self._gate.refused:
+            told = ", ".join(f"{why} {count}" for why, count in self._gate.refused.most_common())
+            logger.warning("connections refused since the last time: %s", told)
+            self._gate.refused.clear()
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let requests in flight finish; slow clients are waited for no longer than at other times."""
+        looking = asyncio.create_task(self._keep_looking())
+        try:
+            await super().shutdown(sockets)
+        finally:
+            looking.cancel()
+
+    async def _keep_looking(self) -> None:
+        while True:
+            self._gate.look(asyncio.get_running_loop().time())
+            await asyncio.sleep(1 / SLICES)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -47,29 +84,29 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
 
-def make_server(app: App, *, keep_alive: float, drain: float) -> Server:
+def make_server(app: App, *, front: FrontSettings | None, drain: float) -> Server:
     """A server for the application.
 
-    `keep_alive` is how many seconds an idle connection stays open, `drain` how many requests in flight
-    are given when the server stops.
+    `front` is what a connection is granted, None where clients are our own processes; `drain` how many
+    seconds requests in flight are given when the server stops.
     """
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    return Server(
-        uvicorn.Config(
-            app,
-            http="httptools",
-            ws="none",
-            lifespan="on",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            date_header=False,
-            backlog=BACKLOG,
-            timeout_keep_alive=int(keep_alive),
-            proxy_headers=False,
-            timeout_graceful_shutdown=max(1, int(drain)),
-        )
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    gate = Gate(front, int(_FILES_FOR_CLIENTS * files))
+    config = uvicorn.Config(
+        app,
+        http=cast(type[asyncio.Protocol], functools.partial(Connection, gate)),
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        backlog=BACKLOG,
+        proxy_headers=False,
+        timeout_graceful_shutdown=max(1, int(drain)),
     )
+    return Server(config, gate)
 
 
 def listen_tcp(host: str, port: int) -> socket.socket:

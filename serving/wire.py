@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http
 import math
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence, Set
 from typing import Any
@@ -17,11 +18,14 @@ Send = Callable[[Message], Awaitable[None]]
 Headers = Sequence[tuple[bytes, bytes]]
 
 JSON = (b"content-type", b"application/json; charset=utf-8")
+# Where the scope has the length of a long body, if the client told it.
+LENGTH = "pilotlight.length"
 _NONE: Mapping[bytes, bytes] = {}
 
 
-async def read_body(receive: Receive, limit: int) -> bytes:
+async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
     """The whole body. Raises BodyTooLarge past `limit` bytes and Cancelled when the client goes away."""
+    check_length(scope, limit)
     message = await receive()
     body: bytes = message.get("body", b"")
     if message.get("more_body"):
@@ -48,6 +52,12 @@ async def _read_rest(first: bytes, receive: Receive, limit: int) -> bytes:
     return b"".join(parts)
 
 
+def check_length(scope: Scope, limit: int) -> None:
+    """Raise BodyTooLarge for a body of which the client says itself that it is over the limit."""
+    if scope.get(LENGTH, 0) > limit:
+        raise too_large(limit)
+
+
 def too_large(limit: int) -> BodyTooLarge:
     """The error for a body over the limit."""
     return BodyTooLarge(
@@ -71,6 +81,15 @@ async def send_json(send: Send, status: int, body: bytes, headers: Headers = ())
 async def send_error(send: Send, error: ServingError, headers: Headers = ()) -> None:
     """An error in Google's structured form."""
     await send_json(send, http_status(error), orjson.dumps(to_wire(error)), (*error_headers(error), *headers))
+
+
+def raw_answer(error: ServingError) -> bytes:
+    """All bytes of the answer with an error, for a connection that is closed then."""
+    body, status = orjson.dumps(to_wire(error)), http_status(error)
+    length, close = (b"content-length", b"%d" % len(body)), (b"connection", b"close")
+    lines = [b"HTTP/1.1 %d %b" % (status, http.HTTPStatus(status).phrase.encode())]
+    lines += [b"%b: %b" % header for header in (JSON, length, close, *error_headers(error))]
+    return b"\r\n".join([*lines, b"", body])
 
 
 def error_headers(error: ServingError) -> Headers:

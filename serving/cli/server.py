@@ -52,6 +52,7 @@ def node(config: NodeConfig) -> int:
                 source,
                 config,
                 listener,
+                front=config,
                 on_ready=lambda report: print(
                     f"Ready on {_address(listener)}: {report.framework}", flush=True
                 ),

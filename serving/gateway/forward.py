@@ -97,7 +97,7 @@ class Forwarder:
         target: Target | None = None
         try:
             target = self._find(scope)  # so that no body is read for nothing
-            body = await read_body(receive, self._limits.max_body_bytes)
+            body = await read_body(scope, receive, self._limits.max_body_bytes)
             story = _Story(Course(len(body), trace))
             patience = Patience(receive, self._timeout(scope))
             target, answer = await self._ask(scope["path"], body, patience, story)

@@ -18,8 +18,6 @@ from serving.gateway.store import SqlStore
 
 logger = logging.getLogger(__name__)
 
-_KEEP_ALIVE = 75
-
 
 def serve(config: ServeConfig, environment: Mapping[str, str], announce: Callable[[str], None]) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit code.
@@ -37,7 +35,7 @@ def serve(config: ServeConfig, environment: Mapping[str, str], announce: Callabl
 
         async def main() -> int:
             gateway = Gateway(config, SqlStore(config.state_dir / "state.db"), environment)
-            server = http.make_server(gateway, keep_alive=_KEEP_ALIVE, drain=config.request_timeout)
+            server = http.make_server(gateway, front=config, drain=config.request_timeout)
             await server.serve(sockets=[listener])
             return 0
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from serving import http
-from serving.config import PredictSettings
+from serving.config import FrontSettings, PredictSettings
 from serving.errors import ServingError
 from serving.node.app import Node, Report
 from serving.node.watch import Board, parts
@@ -22,9 +22,6 @@ from serving.runtimes import Source
 
 logger = logging.getLogger(__name__)
 
-# The gateway keeps its connections for as long as the node lives.
-_FOREVER = 10 * 365 * 24 * 3600
-_KEEP_ALIVE = 75
 _NO_BOARD: Board = bytearray()
 
 
@@ -76,7 +73,6 @@ def start(
             board=marks,
             histograms=histograms,
             waking=given.waking,
-            keep_alive=_FOREVER,
             on_ready=lambda ready: report({"ready": ready.to_dict()}),
             on_failed=lambda error: report({"failed": error.message}),
         )
@@ -93,11 +89,11 @@ async def serve(
     board: Board = _NO_BOARD,
     histograms: Histograms | None = None,
     waking: bool = False,
-    keep_alive: float = _KEEP_ALIVE,
+    front: FrontSettings | None = None,
 ) -> int:
     """Serve until SIGTERM (exit code 0) or until loading fails (exit code 1).
 
-    Alone, without a gateway, a node has no board to mark, and counts nothing.
+    Alone, without a gateway, a node has no board to mark, counts nothing, and has clients in `front` of it.
     """
     failed = asyncio.Event()
 
@@ -116,6 +112,6 @@ async def serve(
         on_failed=stop,
         connections=lambda: server.connections,
     )
-    server = http.make_server(node, keep_alive=keep_alive, drain=settings.request_timeout)
+    server = http.make_server(node, front=front, drain=settings.request_timeout)
     await server.serve(sockets=[listener])
     return 1 if failed.is_set() else 0

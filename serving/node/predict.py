@@ -62,7 +62,7 @@ class Predictor:
         """Answer one request; `bare` drops the name of a single output, as TensorFlow Serving does."""
         self.requests += 1
         try:
-            body = await read_body(receive, self._settings.max_body_bytes)
+            body = await read_body(scope, receive, self._settings.max_body_bytes)
             heeded = headers(scope, _HEEDED)
             watch = self._watch(heeded)
             predictions = await self._predict(body, heeded, watch, receive)

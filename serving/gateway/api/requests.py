@@ -17,7 +17,7 @@ from serving.gateway.api.paging import page
 from serving.names import ModelName, VersionName
 from serving.resources import Resource, from_wire
 from serving.resources import to_wire as resource_to_wire
-from serving.wire import error_headers, too_large
+from serving.wire import check_length, error_headers, too_large
 
 T = TypeVar("T", bound=msgspec.Struct)
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -112,6 +112,7 @@ async def read_json(request: Request) -> Any:
 
 
 async def _read_json(request: Request) -> Any:
+    check_length(request.scope, _MAX_BODY)
     body = b""
     async for chunk in request.stream():
         body += chunk

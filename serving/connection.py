@@ -1,0 +1,381 @@
+"""Connections of clients: HTTP/1.1 as uvicorn has it, and nothing but a socket for those that are slow."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from typing import Any
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from serving.config import FrontSettings
+from serving.errors import (
+    ClientTooSlow,
+    HeadTooLarge,
+    InvalidArgument,
+    ServingError,
+    Unavailable,
+    Unimplemented,
+)
+from serving.gate import Gate
+from serving.wire import LENGTH, raw_answer
+
+# Requests that a client may send ahead; those beyond are not read, and the connection closes after them.
+MAX_PIPELINED = 16
+# Seconds for which the rest of a request is read and dropped, so that the client gets to see its answer.
+_REFUSED_FOR, _DISCARD_FOR = 2.0, 30.0
+# Per header beside its name and value, and per request: what stands between and around them.
+_HEADER_EXTRA, _LINE_EXTRA = 4, 20
+
+_HEEDED = frozenset({b"expect", b"transfer-encoding", b"content-length", b"upgrade"})
+# A content-length of fewer digits need not be looked at before the body is.
+_LONG = 5
+
+
+class Phase(enum.Enum):
+    """What is awaited from the client."""
+
+    REQUEST = enum.auto()  # the first byte of the next one
+    HEAD = enum.auto()
+    BODY = enum.auto()
+    CLOSE = enum.auto()  # nothing: it was refused, or is to close after the answers that it waits for
+
+
+REQUEST, HEAD, BODY, CLOSE = Phase  # looked up for every header
+
+
+class Connection(HttpToolsProtocol):
+    """One connection of a client.
+
+    `since` is when it came into its `phase` on the gate's clock, `begun` when its body began, `held` the
+    bytes of that which are in memory.
+    """
+
+    def __init__(self, gate: Gate, **uvicorns: Any) -> None:
+        super().__init__(**uvicorns)
+        self._gate = gate
+        self._slice: int | None = None
+        self._running: RequestResponseCycle | None = None  # `cycle` is the newest one
+        self.phase = REQUEST
+        self.since = self.begun = gate.now
+        self.held = 0
+        self._head = 0  # bytes of the head, or of what follows the last chunk, in data that did not end it
+        self._chunk = 0  # bytes of the data being parsed
+        self._moved = 0  # bytes of the body so far
+        self._window = 0  # of these, before `since`
+        self._unsent = 0  # bytes of answers that the client had not taken at `_unsent_since`
+        self._unsent_since = 0.0
+        self._problem: ServingError | None = None
+        self._upgrading = False
+
+    @property
+    def working(self) -> bool:
+        """Whether a request is being answered that is whole."""
+        running = self._running
+        return running is not None and not running.response_complete and not running.more_body
+
+    @property
+    def idle(self) -> bool:
+        """Whether the connection would not be missed."""
+        return self.phase is REQUEST and not self.working and not self.transport.get_write_buffer_size()
+
+    # ---- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take it in, or tell that there is no place."""
+        self._slice = self._gate.admit(self)
+        if self._slice is None:
+            self.transport = transport
+            self.phase = CLOSE
+            limit = self._gate.most_connections
+            error = Unavailable(
+                f"Too many connections are open (setting max_connections = {limit}).", retry_after=1
+            )
+            transport.write(raw_answer(error))
+            transport.close()
+        else:
+            super().connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the request that is being answered: it may be an earlier one than the newest."""
+        if self._slice is None:
+            return
+        self._gate.leave(self, self._slice)
+        self._let_go()
+        self._abandon(self._running)
+        self.pipeline.clear()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came."""
+        if self.phase is CLOSE:
+            return
+        self._chunk, moved = len(data), self._moved
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            if self.phase is not CLOSE:
+                self._read_without_upgrade(data[upgrade.args[0] :])
+            return
+        except httptools.HttpParserError as error:
+            self._cannot_parse(error)
+            return
+        if self.phase is HEAD or self.phase is BODY:
+            self._head = self._head + len(data) if moved == self._moved else 0
+            if self._head > self._gate.most_head:
+                self.refuse("max_header_bytes", self._head_too_large())
+
+    # ---- callbacks of the parser
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        super().on_message_begin()
+        self._head = self._moved = self._window = 0
+        self._problem, self._upgrading = None, False
+        if self.phase is not CLOSE:
+            self.phase, self.since = HEAD, self._gate.now
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Note a header, and what those say that concern the connection; what follows a body is dropped."""
+        if self.phase is not HEAD:
+            return
+        name = name.lower()
+        self.headers.append((name, value))
+        if name in _HEEDED:
+            self._heed(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Begin with the request, or queue it behind those before it."""
+        if self.phase is CLOSE:
+            return
+        if self._head + self._chunk > self._gate.most_head and self._head_size() > self._gate.most_head:
+            raise self._head_too_large()
+        if self._problem is not None:
+            raise self._problem
+        if self._upgrading and self.parser.should_upgrade():
+            return  # it is read again
+        if len(self.pipeline) >= MAX_PIPELINED:
+            self._end_after_those_before()
+            return
+        super().on_headers_complete()
+        self.phase, self.since = BODY, self._gate.now
+        self.begun = self.since
+        self._head = self._unsent = 0  # who asks again has read the answers before
+        if self.expect_100_continue:
+            # Who is answered before the body may leave it out, and then no one knows where the next begins.
+            self.cycle.keep_alive = False
+
+    def on_body(self, body: bytes) -> None:
+        """More of a body has come."""
+        if self.phase is CLOSE:
+            return
+        size = len(body)
+        self._moved += size
+        if self.cycle.response_complete:
+            return
+        super().on_body(body)
+        self.held += size
+        self._gate.arrived(size)
+
+    def on_message_complete(self) -> None:
+        """The request is whole."""
+        if self.phase is not BODY:
+            return
+        if self.held:
+            self._let_go()
+        cycle = self.cycle
+        if self.expect_100_continue and not cycle.response_started:
+            cycle.keep_alive = self.parser.should_keep_alive()
+        super().on_message_complete()
+        self.phase, self.since = REQUEST, self._gate.now
+
+    # ---- callbacks of uvicorn
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def on_response_complete(self) -> None:
+        """Go on with the next request, if it is there already."""
+        self.server_state.total_requests += 1
+        if self.held:
+            self._let_go()
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        self.since = self.begun = self._gate.now
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+
+    # ---- keeping to the time
+
+    def look(self, now: float) -> None:
+        """End the connection if its client does not keep to the time."""
+        settings = self._gate.settings
+        if self._reads_too_slowly(now):
+            self._gate.refused["answer_timeout"] += 1
+            self.transport.abort()
+        elif self.transport.is_closing():
+            pass  # until what is unsent is read
+        elif self.working or (self.phase is BODY and self.flow.read_paused):
+            # Not the client's time. Its next request, if any of it is there, gets all of its own.
+            self.since, self._window = now, self._moved
+        elif self.phase is CLOSE:
+            if now - self.since >= _REFUSED_FOR:
+                self.transport.abort()
+        elif self.phase is REQUEST:
+            if now - self.since >= settings.keep_alive_timeout:
+                self.transport.close()
+        elif self.phase is HEAD:
+            if now - self.since >= settings.header_timeout:
+                self.refuse(
+                    "header_timeout",
+                    ClientTooSlow(
+                        "The head of the request was not there within "
+                        f"{settings.header_timeout:g} s (setting header_timeout)."
+                    ),
+                )
+        else:
+            self._look_at_body(now)
+
+    def _look_at_body(self, now: float) -> None:
+        settings = self._gate.settings
+        if self.cycle.response_complete and now - self.begun >= _DISCARD_FOR:
+            self.transport.abort()
+        elif (seconds := now - self.since) >= settings.body_timeout:
+            if self._moved - self._window < _least(seconds, settings):
+                self.refuse(
+                    "body_timeout",
+                    ClientTooSlow(
+                        f"The body came too slowly: {settings.body_timeout:g} s (setting body_timeout) at "
+                        f"less than {settings.min_bytes_per_second} bytes/s (setting min_bytes_per_second)."
+                    ),
+                )
+            else:
+                self.since, self._window = now, self._moved
+
+    def _reads_too_slowly(self, now: float) -> bool:
+        unsent = self.transport.get_write_buffer_size()
+        if not unsent or not self._unsent:
+            self._unsent, self._unsent_since = unsent, now
+            return False
+        settings = self._gate.settings
+        seconds = now - self._unsent_since
+        if seconds < settings.answer_timeout:
+            return False
+        read, self._unsent, self._unsent_since = self._unsent - unsent, unsent, now
+        return read < _least(seconds, settings)
+
+    # ---- refusing
+
+    def refuse(self, why: str, error: ServingError) -> None:
+        """Answer with an error, if that is possible, and close once the client has had time to see it.
+
+        `why` is the setting that was not kept to, or a word.
+        """
+        self._gate.refused[why] += 1
+        if self._earlier():
+            self._end_after_those_before()
+            return
+        cycle = self.cycle if self.phase is BODY else None
+        self.phase, self.since = CLOSE, self._gate.now
+        self._let_go()
+        if self.transport.is_closing():
+            return
+        if cycle is not None and cycle.response_started:
+            self.transport.close()
+        else:
+            self.transport.write(raw_answer(error))
+            self._say_no_more()
+        self._abandon(cycle)
+
+    def _say_no_more(self) -> None:
+        """Close our side alone, where that can be: a reset would overtake the answer."""
+        if self.transport.can_write_eof():
+            self.flow.resume_reading()
+            self.transport.write_eof()
+        else:
+            self.transport.close()
+
+    def _cannot_parse(self, error: httptools.HttpParserError) -> None:
+        """What came is no request, or none that is taken."""
+        if self.phase is CLOSE:
+            return
+        cause = error if error.__context__ is None else error.__context__
+        if isinstance(cause, HeadTooLarge):
+            self.refuse("max_header_bytes", cause)
+        elif isinstance(cause, ServingError):
+            self.refuse("encoding", cause)
+        else:
+            self.refuse(
+                "syntax", InvalidArgument(f"This is not HTTP/1.1: {str(cause) or 'it cannot be read'}.")
+            )
+
+    def _earlier(self) -> bool:
+        """Whether a request before the one that is being read is still to be answered."""
+        running = self._running
+        if running is None or running.response_complete:
+            return False
+        return self.phase is not BODY or running is not self.cycle
+
+    def _end_after_those_before(self) -> None:
+        """Answer the requests that are whole, then close; what else was sent is not looked at."""
+        waiting = self.pipeline
+        if self.phase is BODY and waiting:
+            waiting.popleft()
+        last = waiting[0][0] if waiting else self._running
+        if last is not None:
+            last.keep_alive = False
+        self._let_go()
+        self.phase, self.since = CLOSE, self._gate.now
+
+    def _abandon(self, cycle: RequestResponseCycle | None) -> None:
+        """Tell the application that the client is gone."""
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
+
+    def _let_go(self) -> None:
+        self._gate.arriving -= self.held
+        self.held = 0
+
+    # ---- the head
+
+    def _heed(self, name: bytes, value: bytes) -> None:
+        if name == b"expect":
+            self.expect_100_continue = value.lower() == b"100-continue"
+        elif name == b"content-length":
+            if len(value) > _LONG:
+                self.scope[LENGTH] = int(value)  # type: ignore[literal-required]
+        elif name == b"upgrade":
+            self._upgrading = True
+        elif value.strip().lower() != b"chunked":
+            self._problem = Unimplemented(
+                "The transfer encoding of the request is not known here: send it chunked or with its length."
+            )
+
+    def _read_without_upgrade(self, rest: bytes) -> None:
+        """Read a request again as if it asked for no other protocol: the parser would skip its body."""
+        lines = [
+            b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
+        ]
+        for name, value in self.headers:
+            if name == b"connection":
+                lines += [b"connection: close"] if b"close" in value.lower() else []
+            elif name != b"upgrade":
+                lines.append(b"%b: %b" % (name, value))
+        self.data_received(b"\r\n".join([*lines, b"", rest]))
+
+    def _head_size(self) -> int:
+        fields = sum(len(name) + len(value) + _HEADER_EXTRA for name, value in self.headers)
+        return fields + len(self.url) + _LINE_EXTRA
+
+    def _head_too_large(self) -> HeadTooLarge:
+        limit = self._gate.most_head
+        return HeadTooLarge(f"The head of the request is over {limit} bytes (setting max_header_bytes).")
+
+
+def _least(seconds: float, settings: FrontSettings) -> float:
+    """Bytes that must move within so many seconds."""
+    return max(1.0, seconds * settings.min_bytes_per_second)

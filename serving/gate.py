@@ -1,0 +1,103 @@
+"""What connections of clients are granted together: places, memory for what arrives, and their time.
+
+A `Gate` looks at each connection once a second, a tenth of them at a time, and has those end that do not keep
+to their time: no timer per request. Its clock stands still while the event loop is blocked, so that nobody is
+blamed for what the server did not read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from serving.config import FrontSettings
+from serving.errors import Unavailable
+
+if TYPE_CHECKING:
+    from serving.connection import Connection
+
+# Each look is at so much of the connections, ten times a second; the most seconds that one counts for.
+SLICES = 10
+_LOOK_AT_MOST = 0.3
+# Idle connections make room when more than this share of the places is taken.
+_CROWDED = 0.9
+
+
+class Gate:
+    """All connections of one server. `settings` None: the clients are our own and nothing is bounded."""
+
+    def __init__(self, settings: FrontSettings | None, most_connections: float = math.inf) -> None:
+        self.settings = settings or FrontSettings()
+        self.trusts = settings is None
+        self.most_connections = min(self.settings.max_connections, most_connections)
+        self.most_arriving = math.inf if self.trusts else self.settings.arriving_bytes
+        self.most_head = math.inf if self.trusts else self.settings.max_header_bytes
+        self.now = 0.0  # seconds since the start in which the event loop was alive, in steps
+        self.arriving = 0  # bytes of bodies that are not whole yet
+        self.refused: Counter[str] = Counter()  # connections, by the setting that was not kept to
+        self._slices: list[set[Connection]] = [set() for _ in range(SLICES)]
+        self._turn = 0
+        self._last: float | None = None
+
+    @property
+    def open(self) -> int:
+        """How many connections there are."""
+        return sum(map(len, self._slices))
+
+    def admit(self, connection: Connection) -> int | None:
+        """The slice of a new connection; None when there is no place for it."""
+        if self.trusts:
+            return 0
+        if self.open >= self.most_connections:
+            self.refused["max_connections"] += 1
+            return None
+        number = min(range(SLICES), key=lambda number: len(self._slices[number]))
+        self._slices[number].add(connection)
+        return number
+
+    def leave(self, connection: Connection, number: int) -> None:
+        """A connection is closed."""
+        self._slices[number].discard(connection)
+
+    def look(self, time: float) -> None:
+        """Look at the next tenth of the connections; `time` is on the event loop's clock, in seconds."""
+        if self.trusts:
+            return
+        if self._last is not None:
+            self.now += min(time - self._last, _LOOK_AT_MOST)
+        self._last = time
+        self._turn = (self._turn + 1) % SLICES
+        for connection in tuple(self._slices[self._turn]):
+            connection.look(self.now)
+        if self._turn == 0:
+            self._make_room()
+
+    def arrived(self, size: int) -> None:
+        """Bytes of a body have come."""
+        self.arriving += size
+        if self.arriving > self.most_arriving:
+            self._refuse_slowest()
+
+    def _refuse_slowest(self) -> None:
+        """Let go of the body that has been arriving longest: healthy ones do not take long."""
+        arriving = [one for members in self._slices for one in members if one.held]
+        if len(arriving) > 1:  # alone, a body may be of any size that a request may have
+            slowest = min(arriving, key=lambda one: (one.begun, -one.held))
+            limit = self.settings.arriving_bytes
+            slowest.refuse(
+                "arriving_bytes",
+                Unavailable(
+                    f"Too many bytes of bodies are arriving (setting arriving_bytes = {limit}), and this one "
+                    "has been arriving for longest.",
+                    retry_after=1,
+                ),
+            )
+
+    def _make_room(self) -> None:
+        """Close those that have been idle longest, so that others find a place."""
+        surplus = self.open - math.floor(_CROWDED * self.most_connections)
+        if surplus > 0:
+            idle = [one for members in self._slices for one in members if one.idle]
+            for connection in sorted(idle, key=lambda one: one.since)[:surplus]:
+                connection.transport.close()

@@ -1,0 +1,656 @@
+"""Slow, rude and broken clients of a server, with the time under the test's control."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import httptools
+import orjson
+import pytest
+import uvicorn
+import uvloop
+from uvicorn.server import ServerState
+
+from serving.config import FrontSettings
+from serving.connection import MAX_PIPELINED, Connection
+from serving.errors import Cancelled, NotFound, ServingError
+from serving.gate import SLICES, Gate
+from serving.wire import Receive, Scope, Send, read_body, send_error, send_json
+
+SETTINGS = FrontSettings(
+    header_timeout=10,
+    body_timeout=20,
+    answer_timeout=30,
+    min_bytes_per_second=10,
+    keep_alive_timeout=60,
+    max_header_bytes=2048,
+    max_connections=8,
+    arriving_bytes=700_000,
+)
+GOOD = b"GET /a HTTP/1.1\r\nhost: t\r\n\r\n"
+
+
+@dataclass
+class Answer:
+    """What a client got."""
+
+    status: int
+    headers: dict[bytes, bytes]
+    body: bytes
+
+    @property
+    def message(self) -> str:
+        error: dict[str, Any] = orjson.loads(self.body)["error"]
+        assert error["code"] == self.status
+        text: str = error["message"]
+        return text
+
+
+class Parser:
+    """Takes answers apart."""
+
+    def __init__(self) -> None:
+        self.answers: list[Answer] = []
+        self._parser = httptools.HttpResponseParser(self)
+        self._headers: dict[bytes, bytes] = {}
+        self._body = b""
+
+    def feed(self, data: bytes) -> None:
+        self._parser.feed_data(data)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.lower()] = value
+
+    def on_body(self, body: bytes) -> None:
+        self._body += body
+
+    def on_message_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status != 100:
+            self.answers.append(Answer(status, self._headers, self._body))
+        self._headers, self._body = {}, b""
+
+
+class Client:
+    """A socket."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+        self._parser = Parser()
+        self.closed = False
+
+    def send(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    async def answers(self, count: int) -> list[Answer]:
+        """As many answers, or those that came before the end."""
+        async with asyncio.timeout(10):
+            while len(self._parser.answers) < count and not self.closed:
+                try:
+                    data = await self.reader.read(1 << 20)
+                except ConnectionResetError:
+                    data = b""
+                self.closed = not data
+                if data:
+                    self._parser.feed(data)
+        return self._parser.answers
+
+    async def answer(self) -> Answer:
+        answers = await self.answers(1)
+        assert answers, "the connection was closed without an answer"
+        return answers.pop(0)
+
+    async def ended(self) -> bool:
+        """Whether the server has closed the connection, or does so at once."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.2):
+                while not self.closed:
+                    await self.answers(99)
+        return self.closed
+
+
+@dataclass
+class World:
+    """A server whose application says the path and the length of the body, unless told to wait."""
+
+    settings: FrontSettings
+    gate: Gate = field(init=False)
+    port: int = 0
+    now: float = 0.0
+    bodies: list[int] = field(default_factory=list)
+    gone: int = 0
+    gates: dict[str, asyncio.Event] = field(default_factory=dict)
+    scopes: list[Scope] = field(default_factory=list)
+    clients: list[Client] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.gate = Gate(self.settings)
+
+    async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.scopes.append(scope)
+        try:
+            if scope["path"] == "/early":
+                raise NotFound("There is no such thing.")
+            body = await read_body(scope, receive, 1_000_000)
+            self.bodies.append(len(body))
+            if scope["path"].startswith("/wait"):
+                await self.wait(scope["path"], receive)
+            size = 40_000_000 if scope["path"] == "/large" else 0
+            await send_json(send, 200, b"%b %d" % (scope["path"].encode(), len(body)) + b" " * size)
+        except Cancelled:
+            self.gone += 1
+        except ServingError as error:
+            await send_error(send, error)
+
+    async def wait(self, path: str, receive: Receive) -> None:
+        opened = asyncio.ensure_future(self.gates.setdefault(path, asyncio.Event()).wait())
+        gone = asyncio.ensure_future(receive())
+        await asyncio.wait((opened, gone), return_when=asyncio.FIRST_COMPLETED)
+        opened.cancel()
+        gone.cancel()
+        if not opened.done() or opened.cancelled():
+            raise Cancelled("gone")
+
+    async def connect(self) -> Client:
+        client = Client(*await asyncio.open_connection("127.0.0.1", self.port))
+        self.clients.append(client)
+        await settle()
+        return client
+
+    async def sent(self, data: bytes) -> Client:
+        """A client that has sent this."""
+        client = await self.connect()
+        client.send(data)
+        await settle()
+        return client
+
+    async def passes(self, seconds: float) -> None:
+        """Let time pass, as the server sees it."""
+        await settle()
+        for _ in range(round(seconds * SLICES)):
+            self.now += 1 / SLICES
+            self.gate.look(self.now)
+        await settle()
+
+
+async def settle() -> None:
+    """Let all that was sent arrive."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+    await asyncio.sleep(0.002)
+
+
+def run(main: Callable[[World], Awaitable[None]], settings: FrontSettings = SETTINGS) -> None:
+    """A test on an event loop of its own; at its end nothing is left in the server."""
+
+    async def bounded() -> None:
+        loop = asyncio.get_running_loop()
+        world = World(settings)
+        config = uvicorn.Config(world.app, http="httptools", ws="none", log_config=None, interface="asgi3")
+        config.load()
+        state = ServerState()
+
+        def make() -> Connection:
+            return Connection(world.gate, config=config, server_state=state, app_state={}, _loop=loop)
+
+        server = await loop.create_server(make, "127.0.0.1", 0)
+        world.port = server.sockets[0].getsockname()[1]
+        world.gate.look(0.0)
+        try:
+            async with asyncio.timeout(20):
+                await main(world)
+        finally:
+            for client in world.clients:
+                client.writer.close()
+            for gate in world.gates.values():
+                gate.set()
+            await settle()
+            await settle()
+            left = list(state.connections)
+            for connection in left:
+                connection.transport.abort()
+            await settle()
+            server.close()
+        assert left == []
+        assert world.gate.open == 0
+        assert world.gate.arriving == 0
+        assert not state.tasks
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(bounded())
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """A client cannot make the server complain."""
+    yield
+    assert [record.message for record in caplog.records if record.levelno > logging.INFO] == []
+
+
+def post(path: bytes, body: bytes, *headers: bytes) -> bytes:
+    lines = (b"POST " + path + b" HTTP/1.1", b"host: t", b"content-length: %d" % len(body), *headers)
+    return b"\r\n".join([*lines, b"", body])
+
+
+# ---- ordinary clients
+
+
+def test_requests_follow_each_other_on_a_connection() -> None:
+    """With bodies whole, in pieces, chunked, and with a trailer, which nobody gets to see."""
+
+    async def main(world: World) -> None:
+        client = await world.sent(post(b"/a", b"x" * 10))
+        assert (await client.answer()).body == b"/a 10"
+        for piece in (post(b"/b", b"")[:-3], b"\n\r", b"\n"):
+            client.send(piece)
+            await settle()
+        assert (await client.answer()).body == b"/b 0"
+        chunked = b"POST /c HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n"
+        client.send(chunked)
+        await settle()
+        client.send(b"0\r\nauthorization: Bearer x\r\n\r\n" + GOOD)
+        assert [answer.body for answer in await client.answers(2)] == [b"/c 3", b"/a 0"]
+        assert b"authorization" not in dict(world.scopes[-2]["headers"])
+        await world.passes(50)
+        assert not await client.ended()
+
+    run(main)
+
+
+def test_pipelined_requests_are_answered_in_their_order() -> None:
+    """However long the first one takes; those beyond the limit are not read, and the connection ends."""
+
+    async def main(world: World) -> None:
+        client = await world.sent(post(b"/wait", b"xy") + b"".join(post(b"/%d" % n, b"") for n in range(9)))
+        world.gates["/wait"].set()
+        bodies = [answer.body for answer in await client.answers(10)]
+        assert bodies == [b"/wait 2", *(b"/%d 0" % n for n in range(9))]
+
+        flood = await world.sent(b"".join(post(b"/%d" % n, b"") for n in range(500)))
+        answers = await flood.answers(500)
+        assert [answer.body for answer in answers] == [b"/%d 0" % n for n in range(MAX_PIPELINED + 1)]
+        assert answers[-1].headers[b"connection"] == b"close"
+
+    run(main)
+
+
+def test_upgrades_are_passed_over() -> None:
+    """The request is answered as if it had asked for none, and so is the next."""
+
+    async def main(world: World) -> None:
+        asking = (b"connection: upgrade, http2-settings", b"upgrade: h2c")
+        client = await world.sent(post(b"/a", b"xyz", *asking) + GOOD)
+        assert [answer.body for answer in await client.answers(2)] == [b"/a 3", b"/a 0"]
+
+    run(main)
+
+
+def test_who_expects_to_be_asked_for_the_body_is_asked() -> None:
+    """But not for one that is too large; and then the connection ends, since nobody knows what comes next."""
+
+    async def main(world: World) -> None:
+        expect = b"expect: 100-continue"
+        client = await world.sent(post(b"/a", b"x" * 5, expect)[:-5])
+        assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        client.send(b"x" * 5)
+        assert (await client.answer()).body == b"/a 5"
+        assert not await client.ended()
+
+        large = await world.sent(post(b"/a", b"x" * 2_000_000, expect)[:-2_000_000])
+        answer = await large.answer()
+        assert answer.status == 413
+        assert answer.headers[b"connection"] == b"close"
+        assert await large.ended()
+
+    run(main)
+
+
+# ---- slow clients
+
+
+@pytest.mark.parametrize("piece", [b"G", b"GET /a HTTP/1.1\r\nx-a: b\r\n"], ids=["a byte", "a line"])
+def test_a_head_that_does_not_end_is_answered_with_408(piece: bytes) -> None:
+    """However often there is a bit more of it; others are answered meanwhile."""
+
+    async def main(world: World) -> None:
+        client = await world.sent(piece)
+        for _ in range(9):
+            await world.passes(1)
+            client.send(b"x")
+        other = await world.sent(GOOD)
+        assert (await other.answer()).status == 200
+        assert not await client.ended()
+        await world.passes(3)
+        answer = await client.answer()
+        assert (answer.status, answer.headers[b"connection"]) == (408, b"close")
+        assert answer.message == "The head of the request was not there within 10 s (setting header_timeout)."
+        assert await client.ended()
+
+    # One letter is no method, so it is more of one.
+    run(main) if piece != b"G" else run(_head_in_letters)
+
+
+async def _head_in_letters(world: World) -> None:
+    client = await world.connect()
+    for letter in b"GET /abc":
+        client.send(bytes([letter]))
+        await world.passes(1)
+    await world.passes(4)
+    assert (await client.answer()).status == 408
+
+
+def test_a_second_request_has_its_own_time() -> None:
+    """It begins when the first is answered, however long that took."""
+
+    async def main(world: World) -> None:
+        client = await world.sent(post(b"/wait", b"") + b"GET /b HT")
+        await world.passes(40)
+        world.gates["/wait"].set()
+        assert (await client.answer()).status == 200
+        await world.passes(8)
+        client.send(b"TP/1.1\r\n\r\n")
+        assert (await client.answer()).body == b"/b 0"
+
+    run(main)
+
+
+def test_a_body_that_stops_or_drips_is_answered_with_408() -> None:
+    """One that goes on well may take its time."""
+
+    async def main(world: World) -> None:
+        stops, drips, steady = [await world.sent(post(b"/a", b"x" * 900)[:-900]) for _ in range(3)]
+        for _ in range(11):
+            drips.send(b"x")
+            steady.send(b"x" * 50)
+            await world.passes(2)
+        for client in (stops, drips):
+            answer = await client.answer()
+            assert answer.status == 408
+            assert "20 s (setting body_timeout)" in answer.message
+            assert "10 bytes/s (setting min_bytes_per_second)" in answer.message
+        assert world.gone == 2
+        steady.send(b"x" * 350)
+        assert (await steady.answer()).body == b"/a 900"
+
+    run(main)
+
+
+def test_who_does_not_read_the_answer_is_left() -> None:
+    """What was not read of it is let go of; who reads slowly but steadily gets all."""
+
+    async def main(world: World) -> None:
+        lazy = await world.sent(b"GET /large HTTP/1.1\r\n\r\n")
+        slow = await world.sent(b"GET /large HTTP/1.1\r\n\r\n")
+        slow.reader._limit = 1 << 16  # type: ignore[attr-defined]  # so that the kernel's buffers fill
+        for _ in range(32):
+            await slow.reader.read(1 << 17)
+            await world.passes(1)
+        assert world.gate.open == 1
+        assert world.gate.refused == {"answer_timeout": 1}
+        lazy.writer.close()
+        size = 0
+        while size < 30_000_000:
+            size += len(await slow.reader.read(1 << 20))
+
+    run(main)
+
+
+def test_idle_connections_are_closed() -> None:
+    """After the keep-alive time, whether or not there was a request."""
+
+    async def main(world: World) -> None:
+        fresh, used = await world.connect(), await world.sent(GOOD)
+        assert (await used.answer()).status == 200
+        await world.passes(58)
+        assert world.gate.open == 2
+        await world.passes(3)
+        assert await fresh.ended() and await used.ended()
+
+    run(main)
+
+
+def test_a_request_at_work_has_all_the_time() -> None:
+    """How long it may take is the application's to say; a client that leaves is noticed."""
+
+    async def main(world: World) -> None:
+        client = await world.sent(post(b"/wait", b"x"))
+        leaver = await world.sent(post(b"/wait", b"x") + post(b"/next", b"x"))
+        await world.passes(100)
+        leaver.writer.close()
+        await settle()
+        assert world.gone == 1
+        world.gates["/wait"].set()
+        assert (await client.answer()).body == b"/wait 1"
+        assert all(scope["path"] != "/next" for scope in world.scopes)
+
+    run(main)
+
+
+def test_time_in_which_the_server_was_busy_does_not_count() -> None:
+    """Nothing was read for half a minute: that is not the clients' fault."""
+
+    async def main(world: World) -> None:
+        client = await world.sent(b"GET /a HT")
+        world.now += 30
+        await world.passes(2)
+        client.send(b"TP/1.1\r\n\r\n")
+        assert (await client.answer()).status == 200
+
+    run(main)
+
+
+# ---- too much
+
+
+def test_connections_over_the_limit_are_told_so() -> None:
+    """503 at once; idle ones make room within a second."""
+
+    async def main(world: World) -> None:
+        idle = [await world.connect() for _ in range(8)]
+        answer = await (await world.connect()).answer()
+        assert answer.status == 503
+        assert answer.headers[b"retry-after"] == b"1"
+        assert answer.message == "Too many connections are open (setting max_connections = 8)."
+        await world.passes(1)
+        assert await idle[0].ended()
+        assert not await idle[1].ended()
+        assert (await (await world.sent(GOOD)).answer()).status == 200
+
+    run(main)
+
+
+def test_the_slowest_of_too_many_bodies_is_refused() -> None:
+    """So that the others find room, in whatever order they come."""
+
+    async def main(world: World) -> None:
+        half = post(b"/a", b"x" * 400_000)[:-150_000]
+        first = await world.sent(half)
+        await world.passes(2)
+        second = await world.sent(half)
+        await settle()
+        third = await world.sent(half)
+        answer = await first.answer()
+        assert answer.status == 503
+        assert "setting arriving_bytes = 700000" in answer.message
+        for client in (second, third):
+            client.send(b"x" * 150_000)
+            assert (await client.answer()).body == b"/a 400000"
+        assert world.gate.arriving == 0
+
+    run(main)
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["told beforehand", "chunked"])
+def test_the_rest_of_a_refused_body_is_not_kept(told: bool) -> None:
+    """413 at once; what still comes is dropped, for a while."""
+
+    async def main(world: World) -> None:
+        client = await world.connect()
+        if told:
+            client.send(b"POST /a HTTP/1.1\r\ncontent-length: 90000000\r\n\r\nabc")
+        else:
+            client.send(b"POST /a HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n" + chunk(1_000_001))
+        assert (await client.answer()).status == 413
+        for _ in range(28):
+            client.send(b"x" * 3000 if told else chunk(3000))
+            await world.passes(1)
+        assert world.gate.arriving == 0
+        assert not await client.ended()
+        await world.passes(4)
+        assert await client.ended()
+
+    run(main)
+
+
+def chunk(size: int) -> bytes:
+    return b"%x\r\n%b\r\n" % (size, b"x" * size)
+
+
+def test_a_connection_survives_an_early_answer() -> None:
+    """The body that comes after it is dropped, and the next request is answered."""
+
+    async def main(world: World) -> None:
+        client = await world.sent(post(b"/early", b"x" * 300_000)[:-200_000])
+        assert (await client.answer()).status == 404
+        client.send(b"x" * 200_000 + GOOD)
+        assert (await client.answer()).body == b"/a 0"
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET /a HTTP/1.1\r\n" + b"".join(b"x-%d: y\r\n" % n for n in range(300)) + b"\r\n",
+        b"GET /a HTTP/1.1\r\nx: " + b"y" * 300_000,
+        b"GET /" + b"a" * 3000 + b" HTTP/1.1\r\n\r\n",
+        b"POST /a HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n0\r\nx: " + b"y" * 600_000,
+    ],
+    ids=["many headers", "a long header", "a long path", "a long trailer"],
+)
+def test_a_head_over_the_limit_is_answered_with_431(data: bytes) -> None:
+    """It names the setting."""
+
+    async def main(world: World) -> None:
+        answer = await (await world.sent(data)).answer()
+        assert answer.status == 431
+        assert answer.message == "The head of the request is over 2048 bytes (setting max_header_bytes)."
+
+    run(main)
+
+
+# ---- broken HTTP
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"POST /a HTTP/1.1\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab", 400),
+        (b"POST /a HTTP/1.1\r\ncontent-length: 1\r\ncontent-length: 1\r\n\r\na", 400),
+        (b"POST /a HTTP/1.1\r\ncontent-length: 4\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        (b"POST /a HTTP/1.1\r\ntransfer-encoding: chunked\r\ncontent-length: 4\r\n\r\n0\r\n\r\n", 400),
+        (b"POST /a HTTP/1.1\r\ntransfer-encoding : chunked\r\n\r\n0\r\n\r\n", 400),
+        (b"POST /a HTTP/1.1\r\ntransfer-encoding: gzip\r\n\r\n", 501),
+        (b"POST /a HTTP/1.1\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 501),
+        (b"POST /a HTTP/1.1\r\ntransfer-encoding: gzip\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", 501),
+        (b"POST /a HTTP/1.1\r\ncontent-length: +1\r\n\r\na", 400),
+        (b"POST /a HTTP/1.1\r\ncontent-length: 0x1\r\n\r\na", 400),
+        (b"POST /a HTTP/1.1\r\ncontent-length: -1\r\n\r\n", 400),
+        (b"POST /a HTTP/1.1\r\ncontent-length: 99999999999999999999999\r\n\r\n", 400),
+        (b"GET /a HTTP/1.1\nhost: t\n\n", 400),
+        (b"GET /a HTTP/1.1\r\nhost: t\r\nx: a\nb: c\r\n\r\n", 400),
+        (b"GET /a HTTP/1.1\r\n folded: t\r\n\r\n", 400),
+        (b"GET /a HTTP/1.1\r\nx: a\0b\r\n\r\n", 400),
+        (b"GET /a\0b HTTP/1.1\r\n\r\n", 400),
+        (b"GET /a HTTP/3.7\r\n\r\n", 400),
+        (b"GET /\xff HTTP/1.1\r\n\r\n", 400),
+        (b"BREW /a HTTP/1.1\r\n\r\n", 400),
+        (b"CONNECT t:443 HTTP/1.1\r\n\r\n", 400),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
+        (b"POST /a HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n2\r\nabc\r\n", 400),
+        (b"POST /a HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nfffffffffffffffff\r\n", 400),
+    ],
+)
+def test_what_is_no_request_is_refused_in_our_form(data: bytes, status: int) -> None:
+    """And nothing that follows is taken for a request: a proxy in front might have seen another one."""
+
+    async def main(world: World) -> None:
+        client = await world.sent(data + post(b"/smuggled", b""))
+        answer = await client.answer()
+        assert (answer.status, answer.headers[b"connection"]) == (status, b"close"), answer
+        assert answer.message
+        assert await client.ended()
+        assert all(scope["path"] != "/smuggled" for scope in world.scopes)
+        assert world.bodies == []
+
+    run(main)
+
+
+def test_what_follows_a_request_and_is_none_waits_for_its_answer() -> None:
+    """It is answered as ever; then the connection ends."""
+
+    async def main(world: World) -> None:
+        client = await world.sent(post(b"/wait", b"") + post(b"/b", b"") + b"nonsense\r\n\r\n")
+        await world.passes(5)
+        world.gates["/wait"].set()
+        answers = await client.answers(99)
+        assert [answer.body for answer in answers] == [b"/wait 0", b"/b 0"]
+        assert client.closed
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"POS", GOOD[:-2], post(b"/a", b"xyz")[:-1], post(b"/wait", b""), b"GET /large HTTP/1.1\r\n\r\n"],
+    ids=["at once", "in a word", "in the head", "in the body", "waiting", "in the answer"],
+)
+@pytest.mark.parametrize("how", ["close", "half", "reset"])
+def test_clients_that_vanish_leave_nothing(data: bytes, how: str) -> None:
+    """Whenever they go; one that closes only its own side is taken for gone too."""
+
+    async def main(world: World) -> None:
+        client = await world.sent(data)
+        if how == "half":
+            client.writer.write_eof()
+        elif how == "reset":
+            client.writer.transport.abort()
+        else:
+            client.writer.close()
+        await world.passes(1)
+        await settle()
+        if not (how == "half" and b"large" in data):  # what is sent already may still be read
+            assert world.gate.open == 0
+
+    run(main)
+
+
+def test_a_gate_for_our_own_bounds_nothing() -> None:
+    """A node waits for its gateway as long as it takes."""
+
+    async def main(world: World) -> None:
+        world.gate = Gate(None)
+        client = await world.sent(b"GET /a HT")
+        await world.passes(1000)
+        client.send(b"TP/1.1\r\nx: " + b"y" * 100_000 + b"\r\n\r\n")
+        assert (await client.answer()).status == 200
+
+    run(main)
+
+
+def test_a_crowd_is_looked_at_a_tenth_at_a_time() -> None:
+    """And each within a second."""
+
+    async def main(world: World) -> None:
+        for _ in range(30):
+            await world.connect()
+        sizes = [len(members) for members in world.gate._slices]
+        assert sizes == [3] * SLICES
+
+    run(main, replace(SETTINGS, max_connections=100))

@@ -18,8 +18,9 @@ from serving.runtimes.codec import Decoder
 from serving.runtimes.conversion import from_rows, kind
 from serving.runtimes.instances import Batch, concatenate, signature
 
-# The fields of a line of the online request log; see docs/api.md.
+# The fields of a line of the online request log, and those it may have besides; see docs/logging.md.
 _LOGGED = frozenset({"model", "model_version", "time", "raw_data", "raw_prediction", "groundtruth"})
+_IDS = frozenset({"record_id", "request_id"})
 # With keys: what the field is called that is the instance, where that is no object.
 _INSTANCE = "instance"
 
@@ -154,7 +155,11 @@ def _logged(line: bytes) -> list[Any] | None:
         value = orjson.loads(line)
     except orjson.JSONDecodeError:
         return None
-    if not isinstance(value, dict) or value.keys() != _LOGGED or not isinstance(value["raw_data"], str):
+    if (
+        not isinstance(value, dict)
+        or value.keys() - _IDS != _LOGGED
+        or not isinstance(value["raw_data"], str)
+    ):
         return None
     body = _parsed(value["raw_data"].encode())
     if not isinstance(body, dict) or not isinstance(body.get("instances"), list):

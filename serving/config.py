@@ -189,7 +189,7 @@ class ServeConfig(FrontSettings):
     )
     log_queue_bytes: int = setting(
         64 * MIB,
-        "Bytes of sampled request logs that may wait to be written; more are dropped and counted.",
+        "Bytes of log records that may wait in memory for the disk; more are dropped and counted.",
         minimum=1,
     )
     audit_data_access: str = setting(
@@ -199,6 +199,29 @@ class ServeConfig(FrontSettings):
     )
     audit_retention_days: int = setting(
         0, "Past days that the audit log is kept for; 0: for ever.", minimum=0
+    )
+    log_spill_bytes: int = setting(
+        1 << 30,
+        "Bytes of log records that may wait on disk for each place they go to; more are dropped and counted.",
+        minimum=1,
+    )
+    log_rotate_bytes: int = setting(
+        16 * MIB, "Size after which a log begins another file or object, in bytes.", minimum=1
+    )
+    log_rotate_seconds: float = setting(
+        300.0, "Seconds after which a log begins another file or object.", minimum=0.1
+    )
+    log_bigquery: str = setting(
+        "auto",
+        "Request logs for tables: auto (to BigQuery, where its library and credentials are; else to files), "
+        "off (to files).",
+        choices=("auto", "off"),
+    )
+    log_stdout: bool = setting(
+        False, "Print access logs and what nodes print as JSON lines on standard output too."
+    )
+    log_format: str = setting(
+        "text", "The server's own log lines: text or json, as Cloud Logging has it.", choices=("text", "json")
     )
 
 

@@ -81,6 +81,8 @@ FORBIDDEN: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
         ("sklearn",),
     ),
     ("serving", ("serving.storage",), ("google.cloud.storage",)),
+    ("serving", ("serving.sinks.bigquery",), ("google.cloud.bigquery",)),
+    ("serving.gateway", (), ("serving.storage", "serving.sinks.choose", "serving.sinks.bucket")),
     ("serving", ("serving.gateway.store", "serving.gateway.schema"), ("sqlalchemy",)),
     ("serving", (), ("apache_beam",)),
     # Everything stands on these, so they stand on nothing.
@@ -132,7 +134,7 @@ def test_the_command_loads_only_what_it_runs() -> None:
 
 
 def test_settings_are_the_only_reader_of_the_environment() -> None:
-    """`serving.config` reads it for all; storage reads the one variable that Google's client owns."""
+    """`serving.config` reads it for all; two read the variables that Google's clients own."""
     readers = {
         name
         for name, tree in TREES.items()
@@ -146,6 +148,7 @@ def test_settings_are_the_only_reader_of_the_environment() -> None:
     assert readers == {
         "serving.config",
         "serving.storage.gcs",
+        "serving.sinks.bigquery",
         "serving.packages",
         "autoscaler.pilot",
         "batch.__main__",

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,16 +62,30 @@ class _Process:
         return f"{self.spec.title}: node {self.node.id}"
 
 
+def _nobody(_: Node, __: str) -> None:
+    pass
+
+
 class LocalPool:
     """Starts node processes; `listener` is told of every change, `drain` is in seconds.
+
+    `hear` is told of every line a node prints; it must not block or raise.
 
     `pilots` is "off", "auto" (lit while `light` asks for them, and once a node has needed one) or for how
     many seconds after the last node that needs it a pilot stays lit. Use as an async context manager in the
     main thread: its tasks and processes live and die with the block.
     """
 
-    def __init__(self, listener: Listener, *, drain: float, pilots: str | float = "auto") -> None:
+    def __init__(
+        self,
+        listener: Listener,
+        *,
+        drain: float,
+        pilots: str | float = "auto",
+        hear: Callable[[Node, str], None] = _nobody,
+    ) -> None:
         self._listener = listener
+        self._hear = hear
         self._drain = drain
         self._processes: dict[str, _Process] = {}
         self._nodes: dict[str, list[Node]] = {}  # by key: asked for all the time, for each of many versions
@@ -239,7 +253,7 @@ class LocalPool:
         logger.info(
             "%s starts (pid %d, %s)", process.name, child.pid, "forked" if node.forked else "started cold"
         )
-        output = Output(wires.take_output(), process.name)
+        output = Output(wires.take_output(), process.name, lambda line: self._hear(node, line))
         process.tail = output.tail
         reading = asyncio.create_task(output.follow())
         hearing = asyncio.create_task(self._await_ready(process, child, wires))

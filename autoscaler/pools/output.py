@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 from collections import deque
+from collections.abc import Callable
 
 logger = logging.getLogger(__name__)
 
@@ -13,13 +14,21 @@ _LINE_LIMIT = 1 << 16
 _TAIL_LINES = 20
 
 
-class Output:
-    """The reading end of a process's output pipe; `tail` are its last lines. Takes the descriptor."""
+def _nobody(_: str) -> None:
+    pass
 
-    def __init__(self, fd: int, name: str) -> None:
+
+class Output:
+    """The reading end of a process's output pipe; `tail` are its last lines. Takes the descriptor.
+
+    `hear` is told of every line; it must not block or raise.
+    """
+
+    def __init__(self, fd: int, name: str, hear: Callable[[str], None] = _nobody) -> None:
         self.tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._fd = fd
         self._name = name
+        self._hear = hear
 
     async def follow(self) -> None:
         """Read and log until the last writer is gone, or until cancelled."""
@@ -38,5 +47,6 @@ class Output:
                 text = line.decode(errors="replace").rstrip()
                 self.tail.append(text)
                 logger.info("%s: %s", self._name, text)
+                self._hear(text)
         finally:
             transport.close()

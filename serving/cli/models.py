@@ -31,7 +31,10 @@ def create(
         typer.Option("--enable-logging", help="Log each prediction: when, and how long.", show_default=False),
     ] = False,
     enable_console_logging: Annotated[
-        bool, typer.Option("--enable-console-logging", help="Recorded.", show_default=False)
+        bool,
+        typer.Option(
+            "--enable-console-logging", help="Log what nodes print; see docs/logging.md.", show_default=False
+        ),
     ] = False,
     labels: options.Labels = None,
 ) -> None:

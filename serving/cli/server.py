@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import socket
-import sys
 from pathlib import Path
 
+from serving import log_lines
 from serving.cli.output import complain
 from serving.cli.settings import with_settings
 from serving.cli.sources import prepared
@@ -26,7 +25,7 @@ def serve(config: ServeConfig) -> int:
     """
     from serving.gateway.main import serve as run  # noqa: PLC0415
 
-    _log()
+    log_lines.configure(config.log_format)
     return run(config, process_environment(), lambda address: print(f"Listening on {address}", flush=True))
 
 
@@ -42,7 +41,7 @@ def node(config: NodeConfig) -> int:
     from serving import http  # noqa: PLC0415
     from serving.node.main import serve as run  # noqa: PLC0415
 
-    _log()
+    log_lines.configure(log_lines.TEXT)
     if not config.model_dir and not config.prediction_class:
         raise InvalidArgument("Say what to serve: --model-dir gs://BUCKET/PATH or --model-dir PATH.")
     with prepared(config, lambda phase: print(phase, flush=True)) as source:
@@ -72,9 +71,3 @@ def _listen(config: NodeConfig) -> socket.socket:
 def _address(listener: socket.socket) -> str:
     name = listener.getsockname()
     return name if isinstance(name, str) else "http://{}:{}".format(*name)
-
-
-def _log() -> None:
-    logging.basicConfig(
-        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )

@@ -71,7 +71,9 @@ class Gateway:
         self._config = config
         self._tasks = asyncio.TaskGroup()
         self._activator = Activator(queue_requests=config.queue_requests, queue_bytes=config.queue_bytes)
-        self._pool = LocalPool(self._node_changed, drain=config.request_timeout, pilots=config.pilots)
+        self._pool = LocalPool(
+            self._node_changed, drain=config.request_timeout, pilots=config.pilots, hear=self._node_said
+        )
         self._autoscaler = Autoscaler(
             self._activator,
             self._pool,
@@ -87,7 +89,7 @@ class Gateway:
         self._catalog = Catalog(store, self._published, self._committed)
         self._operations = Operations(self._catalog, self._deployment, self._tasks, config)
         self._jobs = Jobs(self._catalog, self._tasks, config, environment, command=job_command)
-        self._request_log = RequestLog(config.state_dir / "logs", config.log_queue_bytes, environment)
+        self._request_log = RequestLog.of(config, environment)
         self._tallies = Tallies()
         self._tracing = tracing(config)
         self._forwarder = Forwarder(
@@ -233,6 +235,11 @@ class Gateway:
         if node.state is NodeState.GONE:
             self._forwarder.node_gone(node)
 
+    def _node_said(self, node: Node, line: str) -> None:
+        target = self._targets.of(node.key)
+        if target is not None and target.console_log:
+            self._request_log.said(target, node.id, line)
+
     async def _healthz(self, _: Request) -> Response:
         return answer_json({"status": "live"})
 
@@ -248,8 +255,8 @@ class Gateway:
                 "models": len(state.models),
                 "versions": len(state.versions),
                 "jobs": Counter(str(record.job.state) for record in state.jobs.values()),
-                "requestLog": self._request_log.stats(),
                 "auditLog": self._audit.stats(),
+                "requestLog": await self._request_log.stats(),
             }
         )
 

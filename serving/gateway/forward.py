@@ -109,6 +109,8 @@ class Forwarder:
             self._refused(target, trace, error)
             predicted(self._audit, scope, status_of(error))
             await send_error(send, error, (as_header(scope),))
+            if target is not None:
+                self._log.refused(target, scope, start, http_status(error))
             return
         except Exception:
             logger.exception("forwarding failed")
@@ -125,7 +127,7 @@ class Forwarder:
         if self._audit.predictions:
             predicted(self._audit, scope, answered(answer.status, answer.body))
         if target.logging is not None or target.access_log:
-            self._log.offer(target, start, body, answer)
+            self._log.offer(target, scope, start, body, answer)
 
     def node_gone(self, node: Node) -> None:
         """Close what was open to a node that is gone."""

@@ -1,164 +1,291 @@
-"""Sampled requests and access logs: handed to a writer process, never waited for.
+"""Sampled requests, access logs and what nodes print: into journals on disk, never waited for.
 
-The queue is bounded in bytes. What does not fit, and what the writer could not write, is counted as
-dropped; a prediction is never slower or refused because of its log.
+A record is held in memory for a fifth of a second, then a thread appends it to the journal of its
+destination, from which the log writer takes it. So memory is flat however slow that is. What does not fit
+into memory (the disk of the journals fails) or into a journal (where it goes has long been down) is counted
+as dropped; a prediction is never slower or refused because of its log.
 """
 
 from __future__ import annotations
 
 import asyncio
-import datetime
+import contextlib
 import logging
 import random
-import sys
-from collections import deque
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TypeVar
 
-import orjson
-
+from serving.config import ServeConfig
+from serving.gateway.entries import access_entry, console_entry
+from serving.gateway.identity import request_id
+from serving.gateway.log_writer import LogWriter
 from serving.gateway.targets import Target
 from serving.gateway.upstream import Answer
+from serving.journal import Appender, Batch, Counts, Kind, folder_of
+from serving.sinks.places import Options
+from serving.wire import Scope
 
 logger = logging.getLogger(__name__)
 
-_BATCH = 256
-_RESTART_AFTER = 1.0
+T = TypeVar("T")
+
+# Seconds that records wait in memory, and what makes them go at once.
+_EVERY = 0.2
+_HURRY_BYTES = 4 << 20
+_PAUSE = 1.0
+
+
+@dataclass(slots=True)
+class _Queue:
+    """What waits in memory for one journal. `dropped` is not yet counted in the journal."""
+
+    appender: Appender
+    batches: list[Batch] = field(default_factory=list)
+    dropped: int = 0
+    counts: Counts = field(default_factory=Counts)
+
+    def last(self) -> Batch:
+        """The batch to add to."""
+        if not self.batches or self.batches[-1].full:
+            self.batches.append(Batch())
+        return self.batches[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """What has become of the records for one destination; `address` is "" for what has only one."""
+
+    kind: Kind
+    address: str
+    counts: Counts
 
 
 class RequestLog:
     """Samples requests and gets them written.
 
-    `folder` is where logs without an address of their own go; `queue_bytes` bounds what may wait.
+    `queue_bytes` bounds what may wait in memory, `spill_bytes` what may wait on disk for each destination.
+    `environment` is that of the log writer.
     """
 
     def __init__(
         self,
-        folder: Path,
-        queue_bytes: int,
+        options: Options,
         environment: Mapping[str, str],
+        *,
+        queue_bytes: int,
+        spill_bytes: int,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        self._folder = folder
+        self._spill = options.spill
         self._limit = queue_bytes
-        self._environment = environment
+        self._spill_bytes = spill_bytes
         self._chance = chance
-        self._queue: deque[bytes] = deque()
-        self._queued_bytes = 0
+        self._writer = LogWriter(options, environment)
+        self._queues: dict[tuple[Kind, str], _Queue] = {}
+        self._held = 0
         self._work = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._over = asyncio.Event()
+        self._resumed = asyncio.Event()
         self._closing = False
-        self._unconfirmed = 0
-        self.sampled = 0
-        self.written = 0
-        self.dropped = 0
+        self._failing = False
+        self._flushing = asyncio.Lock()
+        self._thread = ThreadPoolExecutor(1, "request-log")
 
-    def offer(self, target: Target, start: float, body: bytes, answer: Answer) -> None:
+    @classmethod
+    def of(cls, config: ServeConfig, environment: Mapping[str, str]) -> RequestLog:
+        """With the server's settings."""
+        return cls(
+            Options(
+                spill=config.state_dir / "logs" / "spill",
+                logs=config.state_dir / "logs",
+                rotate_bytes=config.log_rotate_bytes,
+                rotate_seconds=config.log_rotate_seconds,
+                bigquery=config.log_bigquery == "auto",
+                stdout=config.log_stdout,
+                log_format=config.log_format,
+            ),
+            environment,
+            queue_bytes=config.log_queue_bytes,
+            spill_bytes=config.log_spill_bytes,
+        )
+
+    # ---- on the predict path
+
+    def offer(self, target: Target, scope: Scope, start: float, body: bytes, answer: Answer) -> None:
         """Log a request if it is to be logged. `start` is in seconds since the epoch."""
-        name = target.name
-        time = datetime.datetime.fromtimestamp(start, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         if target.access_log:
-            elapsed = datetime.datetime.now(datetime.UTC).timestamp() - start
-            row: dict[str, Any] = {
-                "time": time,
-                "model": name.model,
-                "model_version": name.version,
-                "status": answer.status,
-                "latency_ms": round(elapsed * 1000, 3),
-                "request_bytes": len(body),
-                "response_bytes": len(answer.body),
-            }
-            self._put(str(self._folder / "access" / name.project / name.model), row)
-        if target.logging is not None and self._chance() < target.logging.sampling_percentage:
-            row = {
-                "model": name.model,
-                "model_version": name.version,
-                "time": time,
-                "raw_data": body.decode(errors="replace"),
-                "raw_prediction": answer.body.decode(errors="replace"),
-                "groundtruth": None,
-            }
-            self._put(self._address(target.logging.bigquery_table_name), row)
+            self._access(target, scope, start, answer.status, (len(body), len(answer.body)))
+        config = target.logging
+        if config is not None and self._chance() < config.sampling_percentage:
+            queue = self._queue(Kind.REQUESTS, config.bigquery_table_name)
+            size = Batch.size_of(body, answer.body)
+            if self._admits(queue, size):
+                given = request_id(scope).encode()
+                queue.last().add(start, target.title, given, body, answer.body)
 
-    def stats(self) -> dict[str, int]:
-        """Counts since the start: sampled = written + dropped + waiting."""
-        waiting = self.sampled - self.written - self.dropped
-        return {"sampled": self.sampled, "written": self.written, "dropped": self.dropped, "waiting": waiting}
+    def refused(self, target: Target, scope: Scope, start: float, status: int) -> None:
+        """Log a request that no node has answered, if requests are logged."""
+        if target.access_log:
+            self._access(target, scope, start, status, (0, 0))
+
+    def said(self, target: Target, node: str, text: str) -> None:
+        """Log a line that a node of a version has printed."""
+        now = time.time()
+        self._enter(Kind.CONSOLE, target, now, console_entry(target.name, target.region, node, text, now))
+
+    def _access(
+        self, target: Target, scope: Scope, start: float, status: int, sizes: tuple[int, int]
+    ) -> None:
+        seconds = time.time() - start
+        entry = access_entry(target, scope, start, seconds=seconds, status=status, sizes=sizes)
+        self._enter(Kind.ACCESS, target, start, entry)
+
+    def _enter(self, kind: Kind, target: Target, when: float, entry: bytes) -> None:
+        queue = self._queue(kind, "")
+        if self._admits(queue, Batch.size_of(entry, b"")):
+            queue.last().add(when, target.title, b"", entry, b"")
+
+    def _admits(self, queue: _Queue, size: int) -> bool:
+        """Whether there is room for a record, which is then taken; else it is counted as dropped."""
+        self._work.set()
+        if self._held + size > self._limit:
+            queue.dropped += 1
+            return False
+        self._held += size
+        if self._held > _HURRY_BYTES:
+            self._hurry.set()
+        return True
+
+    def _queue(self, kind: Kind, address: str) -> _Queue:
+        queue = self._queues.get((kind, address))
+        if queue is None:
+            appender = Appender(folder_of(self._spill, kind, address), kind, address, self._spill_bytes)
+            queue = self._queues[kind, address] = _Queue(appender)
+        return queue
+
+    # ---- beside it
+
+    async def run(self) -> None:
+        """Write until `close`; then what waits, and see the log writer off."""
+        await self._resume()
+        self._resumed.set()
+        while not self._closing:
+            await self._work.wait()
+            self._work.clear()
+            await self._pause(_EVERY, self._hurry)
+            self._hurry.clear()
+            await self._flush()
+            if self._failing:
+                await self._pause(_PAUSE, self._over)
+                self._work.set()
+        await self._flush()
+        await self._writer.close()
+        await self._in_thread(self._close)
+        self._thread.shutdown()
 
     def close(self) -> None:
         """Let `run` write what waits and end."""
         self._closing = True
+        self._over.set()
+        self._hurry.set()
         self._work.set()
 
-    async def run(self) -> None:
-        """Feed the writer process, started when there is something to write, until `close`."""
-        while await self._more():
+    async def counts(self) -> Sequence[Logged]:
+        """What has become of the records, those of earlier servers included, by their destination."""
+        await self._resumed.wait()
+        await self._flush()
+        return [
+            Logged(queue.appender.kind, queue.appender.address, queue.counts)
+            for queue in self._queues.values()
+        ]
+
+    async def stats(self) -> dict[str, int]:
+        """The same, all together: sampled = sent + waiting + dropped."""
+        total = sum((logged.counts for logged in await self.counts()), Counts())
+        return {
+            "sampled": total.sampled, "sent": total.sent, "waiting": total.waiting, "dropped": total.dropped,
+        }  # fmt: skip
+
+    async def _resume(self) -> None:
+        """Go on with what an earlier server has left."""
+        for appender in await self._in_thread(lambda: list(Appender.found(self._spill, self._spill_bytes))):
+            self._queues.setdefault((appender.kind, appender.address), _Queue(appender))
+        if self._queues:
+            self._writer.need()
+            await self._flush()
+
+    async def _flush(self) -> None:
+        """Bring what waits in memory into the journals. The disk may be slow, the event loop is not."""
+        async with self._flushing:
+            await self._write()
+
+    async def _write(self) -> None:
+        loads = [_Load(queue, queue.batches, queue.dropped) for queue in self._queues.values()]
+        for load in loads:
+            load.queue.batches, load.queue.dropped = [], 0
+        if loads:
+            self._writer.need()
+        before = sum(load.size for load in loads)
+        error = await self._in_thread(lambda: _write_all(loads))
+        self._held += sum(load.size for load in loads) - before
+        for load in loads:
+            load.queue.batches[:0] = load.batches
+            load.queue.dropped += load.dropped
+            load.queue.counts = load.counts or load.queue.counts
+        if error is not None and not self._failing:
+            logger.error("log records wait in memory, they cannot be written to %s: %s", self._spill, error)
+        self._failing = error is not None
+
+    def _close(self) -> None:
+        for queue in self._queues.values():
+            if lost := sum(batch.records for batch in queue.batches):
+                logger.error("%d log records are lost: they could not be written to %s", lost, self._spill)
             try:
-                await self._feed()
+                queue.appender.close()
             except OSError as error:
-                logger.error("the log writer failed: %s", error)
-            except Exception:
-                # An error that left this task would end the server.
-                logger.exception("the log writer failed")
-            if self._unconfirmed:
-                logger.error("the log writer ended with %d records unwritten", self._unconfirmed)
-                self.dropped += self._unconfirmed
-                self._unconfirmed = 0
-                await asyncio.sleep(_RESTART_AFTER)
+                logger.warning("cannot tidy up the journal in %s: %s", self._spill, error)
 
-    def _address(self, table: str) -> str:
-        """Where a request log goes: gs://... and folders as they are, a table's name into our own folder."""
-        if "://" in table or table.startswith("/"):
-            return table.removeprefix("file://")
-        return str(self._folder / "requests" / table)
+    async def _pause(self, seconds: float, event: asyncio.Event) -> None:
+        if not self._closing:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await event.wait()
 
-    def _put(self, address: str, row: Mapping[str, Any]) -> None:
-        self.sampled += 1
-        line = orjson.dumps({"address": address, "row": row}) + b"\n"
-        if self._queued_bytes + len(line) > self._limit:
-            self.dropped += 1
-            return
-        self._queue.append(line)
-        self._queued_bytes += len(line)
-        self._work.set()
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
-    async def _more(self) -> bool:
-        """Wait for something to write; False when there is nothing left and no more will come."""
-        while not self._queue:
-            if self._closing:
-                return False
-            self._work.clear()
-            await self._work.wait()
-        return True
 
-    async def _feed(self) -> None:
-        writer = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "serving.sinks",
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            env=dict(self._environment),
-            start_new_session=True,
-        )  # fmt: skip
-        confirmations = asyncio.create_task(self._hear(writer))
+@dataclass(slots=True)
+class _Load:
+    """What a queue hands over to be written. What is left in it when that is over could not be."""
+
+    queue: _Queue
+    batches: list[Batch]
+    dropped: int
+    counts: Counts | None = None
+
+    @property
+    def size(self) -> int:
+        """Of what is left, in bytes."""
+        return sum(batch.size for batch in self.batches)
+
+
+def _write_all(loads: Sequence[_Load]) -> OSError | None:
+    """Put each into its journal; returns what has kept one from it."""
+    failure: OSError | None = None
+    for load in loads:
+        appender = load.queue.appender
         try:
-            while writer.stdin is not None and await self._more():
-                if writer.stdin.is_closing():
-                    break  # it has died; its successor gets what waits
-                batch = [self._queue.popleft() for _ in range(min(_BATCH, len(self._queue)))]
-                self._queued_bytes -= sum(len(line) for line in batch)
-                self._unconfirmed += len(batch)
-                writer.stdin.writelines(batch)
-                await writer.stdin.drain()
-            if writer.stdin is not None:
-                writer.stdin.close()  # it writes what it has and ends
-        finally:
-            await confirmations
-            await writer.wait()
-
-    async def _hear(self, writer: asyncio.subprocess.Process) -> None:
-        """Count what the writer says it has written or had to drop."""
-        while writer.stdout is not None and (line := await writer.stdout.readline()):
-            said = orjson.loads(line)
-            self.written += said["written"]
-            self.dropped += said["dropped"]
-            self._unconfirmed -= said["written"] + said["dropped"]
+            while load.batches:
+                appender.append(load.batches[0])
+                del load.batches[0]
+            appender.drop(load.dropped)
+            load.dropped = 0
+            load.counts = appender.settle()
+        except OSError as error:
+            failure = error
+    return failure

@@ -323,11 +323,12 @@ def test_the_request_log_can_be_predicted_again(
     answers = [server.predict(name, ROWS[start : start + 7]).json for start in range(0, 35, 7)]
 
     def logged() -> list[str]:
-        return [line for file in tmp_path.glob("log/*.jsonl") for line in file.read_text().splitlines()]
+        return [line for file in tmp_path.glob("log/*/*.jsonl") for line in file.read_text().splitlines()]
 
     until(lambda: len(logged()) == 5, "all is logged")
+    (day,) = tmp_path.glob("log/dt=*")
     versions.patch(name=name, body={}, updateMask="requestLoggingConfig").execute()
-    job = jobs.job("again", f"{tmp_path}/log/*", tmp_path / "out", versionName=name)
+    job = jobs.job("again", f"{day}/*", tmp_path / "out", versionName=name)
     ml.projects().jobs().create(parent=PARENT, body=job).execute()
 
     assert jobs.outcome(poll(ml, "again")) == ("SUCCEEDED", 35, 0)

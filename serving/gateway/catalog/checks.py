@@ -15,9 +15,11 @@ from serving.errors import (
 )
 from serving.gateway.records import VersionRecord
 from serving.resources import AutoScaling, ManualScaling, RequestLoggingConfig, Version, VersionState
+from serving.sinks.places import SCHEMES
 
 FRAMEWORKS = ("FRAMEWORK_UNSPECIFIED", "TENSORFLOW", "SCIKIT_LEARN", "XGBOOST")
 NUMBERED = re.compile(r"\d+\.\d+(\.\d+)?")
+_ADDRESS_LETTERS = 1024
 _LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 
@@ -109,8 +111,14 @@ def check_logging(config: RequestLoggingConfig | None) -> None:
             "version.request_logging_config.bigquery_table_name",
             "Say where to log: project.dataset.table, gs://BUCKET/PREFIX or a folder.",
         )
+    if len(config.bigquery_table_name) > _ADDRESS_LETTERS:
+        raise field_error(
+            InvalidArgument,
+            "version.request_logging_config.bigquery_table_name",
+            f"It is longer than {_ADDRESS_LETTERS} characters.",
+        )
     scheme, separator, _ = config.bigquery_table_name.partition("://")
-    if separator and scheme not in {"gs", "file"}:
+    if separator and scheme not in SCHEMES:
         raise field_error(
             InvalidArgument,
             "version.request_logging_config.bigquery_table_name",

@@ -82,6 +82,10 @@ class Answered:
         return text
 
 
+def no_log(folder: Path) -> RequestLog:
+    return RequestLog.of(ServeConfig(state_dir=folder), {})
+
+
 class World:
     """A forwarder with all that it works with. Nodes are up as soon as they are started, unless `held`.
 
@@ -108,7 +112,7 @@ class World:
         self.activator.connect(self.autoscaler)
         self.targets = Targets(lambda _: spec(concurrency=2))
         audit = Audit(ServeConfig(state_dir=folder))
-        request_log = RequestLog(folder, 1 << 20, {})
+        request_log = no_log(folder)
         self.tallies = Tallies()
         self.forwarder = Forwarder(
             self.targets, self.activator, request_log, audit, limits, tallies=self.tallies

@@ -8,7 +8,7 @@ import itertools
 import json
 import os
 import signal
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -22,67 +22,101 @@ from serving.gateway.targets import Target
 from serving.gateway.upstream import Answer
 from serving.names import VersionName
 from serving.resources import RequestLoggingConfig
-from serving.sinks import FolderSink, Writer
-from tests.emulator import Emulator
+from serving.sinks.places import Options
+from tests.emulator import Emulator, Front
 from tests.server import until
 
 pytestmark = pytest.mark.filterwarnings("ignore:Please install grpcio-status:ImportWarning")
 
-ENVIRONMENT = dict(os.environ)
-AMPLE = 1 << 20
+AMPLE = 1 << 30
 NOON = datetime.datetime(2030, 1, 2, 12, tzinfo=datetime.UTC).timestamp()
+DAY = "dt=2030-01-02"
 BODY = b'{"instances": [[1, "\xc3\xbc"]]}'
 ANSWER = Answer(200, (), b'{"predictions":[1]}')
+SCOPE = {"type": "http", "method": "POST", "path": "/v1/x:predict", "headers": [(b"x-request-id", b"mine")]}
 
 # The table of section 3.7 of the AI Platform contract.
 COLUMNS = ["model", "model_version", "time", "raw_data", "raw_prediction", "groundtruth"]
 
 
-def target(table: str = "", *, sampling: float = 1.0, access_log: bool = False) -> Target:
+def target(table: str = "", *, sampling: float = 1.0, access: bool = False) -> Target:
     spec = NodeSpec("u", "t", "", {}, {}, 1, 1)
     config = RequestLoggingConfig(bigquery_table_name=table, sampling_percentage=sampling) if table else None
-    return Target(VersionName("p", "m", "v"), spec, b"", True, config, access_log)
+    title = b"projects/p/models/m/versions/v"
+    return Target(VersionName("p", "m", "v"), spec, b"", True, config, access, region="here", title=title)
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
     return [
-        json.loads(line) for file in sorted(folder.glob("*.jsonl")) for line in file.read_text().splitlines()
+        json.loads(line) for file in sorted(folder.rglob("*.jsonl")) for line in file.read_text().splitlines()
     ]
+
+
+def bodies(folder: Path) -> list[str]:
+    return [row["raw_data"] for row in rows(folder)]
 
 
 def run(main: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await main()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # as the server does
         runner.run(bounded())
 
 
+def make(
+    folder: Path,
+    chance: Callable[[], float] = lambda: 0.0,
+    *,
+    queue_bytes: int = AMPLE,
+    spill_bytes: int = AMPLE,
+    rotate_seconds: float = 300.0,
+) -> RequestLog:
+    options = Options(
+        spill=folder / "spill",
+        logs=folder,
+        rotate_bytes=1 << 24,
+        rotate_seconds=rotate_seconds,
+        bigquery=False,
+        stdout=False,
+    )
+    return RequestLog(
+        options, dict(os.environ), queue_bytes=queue_bytes, spill_bytes=spill_bytes, chance=chance
+    )
+
+
 @asynccontextmanager
-async def running(log: RequestLog) -> Any:
-    """The log at work; at the end of the block it is closed and everything is written."""
+async def running(log: RequestLog) -> AsyncIterator[RequestLog]:
+    """The log at work; at the end of the block it is closed and what can be delivered is."""
     task = asyncio.create_task(log.run())
     yield log
     log.close()
     await task
 
 
-async def eventually(found: Callable[[], Any], what: str) -> None:
-    await asyncio.to_thread(until, found, what, seconds=20)
+async def sent(log: RequestLog, number: int) -> None:
+    """Wait until so many records have been sent."""
+    while (await log.stats())["sent"] < number:  # noqa: ASYNC110  by another process
+        await asyncio.sleep(0.05)
+
+
+def counted(sampled: int, sent: int, waiting: int, dropped: int) -> dict[str, int]:
+    return {"sampled": sampled, "sent": sent, "waiting": waiting, "dropped": dropped}
 
 
 def test_a_row_has_the_columns_of_the_contract(tmp_path: Path) -> None:
-    """Body and answer as text, the time of the request, no ground truth yet."""
+    """Body and answer as text, the time of the request, no ground truth yet; and what it is known by."""
 
     async def main() -> None:
-        async with running(RequestLog(tmp_path, AMPLE, ENVIRONMENT)) as log:
-            log.offer(target("project.dataset.table"), NOON, BODY, ANSWER)
+        async with running(make(tmp_path)) as log:
+            log.offer(target("project.dataset.table"), dict(SCOPE), NOON, BODY, ANSWER)
 
     run(main)
 
-    (row,) = rows(tmp_path / "requests" / "project.dataset.table")
-    assert list(row) == COLUMNS
+    (row,) = rows(tmp_path / "requests" / "project.dataset.table" / DAY)
+    assert list(row) == [*COLUMNS, "record_id", "request_id"]
+    assert len(row.pop("record_id")) == 32
     assert row == {
         "model": "m",
         "model_version": "v",
@@ -90,59 +124,69 @@ def test_a_row_has_the_columns_of_the_contract(tmp_path: Path) -> None:
         "raw_data": '{"instances": [[1, "ü"]]}',
         "raw_prediction": '{"predictions":[1]}',
         "groundtruth": None,
+        "request_id": "mine",
     }
 
 
 @pytest.mark.parametrize("form", ["{}", "file://{}"])
 def test_a_folder_is_written_to(tmp_path: Path, form: str) -> None:
-    """Rows are appended to one file per day, in the order of the requests, and soon."""
+    """Rows come into one file of the day, in the order of the requests, and soon."""
     folder = tmp_path / "elsewhere"
 
     async def main() -> None:
-        async with running(RequestLog(tmp_path / "own", AMPLE, ENVIRONMENT)) as log:
+        async with running(make(tmp_path / "own")) as log:
             for number in range(300):
-                log.offer(target(form.format(folder)), NOON, b"%d" % number, ANSWER)
-            await eventually(lambda: log.stats()["written"] == 300, "all rows are written")
+                log.offer(target(form.format(folder)), dict(SCOPE), NOON, b"%d" % number, ANSWER)
+            await sent(log, 300)
 
     run(main)
 
-    assert [row["raw_data"] for row in rows(folder)] == [str(number) for number in range(300)]
-    assert len(list(folder.iterdir())) == 1
+    assert bodies(folder) == [str(number) for number in range(300)]
+    assert len(list((folder / DAY).iterdir())) == 1
 
 
 def test_a_bucket_gets_few_large_objects(tmp_path: Path, emulator: Emulator) -> None:
-    """One object for all that came within seconds, in a folder for the day."""
+    """One object for all that came within the time, in a folder for the day."""
     bucket = emulator.bucket("logs")
 
     async def main() -> None:
-        async with running(RequestLog(tmp_path, AMPLE, dict(os.environ))) as log:
+        async with running(make(tmp_path)) as log:
             for number in range(50):
-                log.offer(target(f"gs://{bucket}/some/prefix/"), NOON, b"%d" % number, ANSWER)
-        assert log.stats() == {"sampled": 50, "written": 50, "dropped": 0, "waiting": 0}
+                log.offer(target(f"gs://{bucket}/some/prefix/"), dict(SCOPE), NOON, b"%d" % number, ANSWER)
+        again = make(tmp_path)
+        async with running(again):
+            assert await again.stats() == counted(50, 50, 0, 0)
 
     run(main)
 
     (name,) = [blob.name for blob in emulator._client.list_blobs(bucket)]
-    today = f"{datetime.datetime.now(datetime.UTC):%Y-%m-}"
-    assert name.startswith(f"some/prefix/{today}")
+    assert name.startswith(f"some/prefix/{DAY}/120000-")
     lines = emulator.get(f"gs://{bucket}/{name}").splitlines()
     assert [json.loads(line)["raw_data"] for line in lines] == [str(number) for number in range(50)]
 
 
-def test_what_cannot_be_written_is_counted(tmp_path: Path, emulator: Emulator) -> None:
-    """A missing bucket and a folder that is a file lose their rows, and only theirs."""
-    (tmp_path / "file").write_text("")
+def test_a_place_that_is_down_holds_up_no_other(tmp_path: Path, front: Front, emulator: Emulator) -> None:
+    """What is for it waits, and is delivered once it is up; other logs do not notice."""
+    bucket = emulator.bucket("logs")
+    front.fail(503, times=1_000_000)
 
     async def main() -> None:
-        async with running(RequestLog(tmp_path, AMPLE, dict(os.environ))) as log:
-            log.offer(target("gs://no-such-bucket/logs"), NOON, BODY, ANSWER)
-            log.offer(target(str(tmp_path / "file")), NOON, BODY, ANSWER)
-            log.offer(target("p.d.t"), NOON, BODY, ANSWER)
-        assert log.stats() == {"sampled": 3, "written": 1, "dropped": 2, "waiting": 0}
+        async with running(make(tmp_path, rotate_seconds=0.1)) as log:
+            log.offer(target(str(tmp_path / "file")), dict(SCOPE), NOON, BODY, ANSWER)
+            log.offer(target(f"gs://{bucket}/logs"), dict(SCOPE), NOON, BODY, ANSWER)
+            log.offer(target("p.d.t"), dict(SCOPE), NOON, BODY, ANSWER)
+            await sent(log, 1)
+            assert await log.stats() == counted(3, 1, 2, 0)
+            front.fail(503, times=0)
+            (tmp_path / "file").unlink()
+            await sent(log, 3)
 
+    (tmp_path / "file").write_text("where a folder should be")
     run(main)
 
     assert len(rows(tmp_path / "requests" / "p.d.t")) == 1
+    assert len(rows(tmp_path / "file")) == 1
+    assert len(list(emulator._client.list_blobs(bucket))) == 1
 
 
 def test_sampling_asks_chance_once_per_request(tmp_path: Path) -> None:
@@ -150,89 +194,145 @@ def test_sampling_asks_chance_once_per_request(tmp_path: Path) -> None:
     draws: Iterator[float] = itertools.cycle([0.0, 0.2499, 0.25, 0.9999])
 
     async def main() -> None:
-        async with running(RequestLog(tmp_path, AMPLE, ENVIRONMENT, lambda: next(draws))) as log:
+        async with running(make(tmp_path, lambda: next(draws))) as log:
             for number in range(8):
-                log.offer(target("quarter", sampling=0.25), NOON, b"%d" % number, ANSWER)
+                log.offer(target("quarter", sampling=0.25), dict(SCOPE), NOON, b"%d" % number, ANSWER)
             for _ in range(8):
-                log.offer(target("all", sampling=1.0), NOON, BODY, ANSWER)
+                log.offer(target("all", sampling=1.0), dict(SCOPE), NOON, BODY, ANSWER)
 
     run(main)
 
-    assert [row["raw_data"] for row in rows(tmp_path / "requests" / "quarter")] == ["0", "1", "4", "5"]
+    assert bodies(tmp_path / "requests" / "quarter") == ["0", "1", "4", "5"]
     assert len(rows(tmp_path / "requests" / "all")) == 8
 
 
-def test_an_access_log_has_every_request(tmp_path: Path) -> None:
-    """With sizes, status and latency, and without what was said."""
+def test_access_and_console_logs(tmp_path: Path) -> None:
+    """Requests without what was said in them, also refused ones, and what nodes print: for Cloud Logging."""
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    scope = {
+        **SCOPE,
+        "client": ("10.0.0.7", 1),
+        "headers": [
+            (b"user-agent", b"test"),
+            (b"x-request-id", b"mine"),
+            (b"traceparent", f"00-{trace}-00f067aa0ba902b7-01".encode()),
+        ],
+    }
 
     async def main() -> None:
-        async with running(RequestLog(tmp_path, AMPLE, ENVIRONMENT)) as log:
-            log.offer(target(access_log=True), NOON, BODY, Answer(400, (), b"{}"))
+        async with running(make(tmp_path)) as log:
+            log.offer(target(access=True), scope, NOON, BODY, Answer(400, (), b"{}"))
+            log.refused(target(access=True), dict(SCOPE), NOON + 1, 503)
+            log.said(target(), "7", "WARNING user code: ü")
+            log.said(target(), "7", "plain")
 
     run(main)
 
-    (row,) = rows(tmp_path / "access" / "p" / "m")
-    assert row.pop("latency_ms") is not None
-    assert row == {
+    resource = {
+        "type": "cloudml_model_version",
+        "labels": {"project_id": "p", "model_id": "m", "version_id": "v", "region": "here"},
+    }
+    first, second = rows(tmp_path / "access" / "p" / "m" / "v" / DAY)
+    seconds = float(first["httpRequest"].pop("latency").removesuffix("s"))
+    assert first.pop("latency_ms") == pytest.approx(seconds * 1000, abs=0.01)
+    assert first.pop("message").startswith("POST /v1/x:predict 400 ")
+    assert len(first.pop("logging.googleapis.com/insertId")) == 32
+    assert first == {
+        "severity": "WARNING",
         "time": "2030-01-02T12:00:00.000000Z",
+        "httpRequest": {
+            "requestMethod": "POST",
+            "requestUrl": "/v1/x:predict",
+            "requestSize": str(len(BODY)),
+            "status": 400,
+            "responseSize": "2",
+            "protocol": "HTTP/1.1",
+            "userAgent": "test",
+            "remoteIp": "10.0.0.7",
+        },
+        "resource": resource,
+        "logging.googleapis.com/labels": {"request_id": "mine"},
+        "logging.googleapis.com/trace": f"projects/p/traces/{trace}",
         "model": "m",
         "model_version": "v",
         "status": 400,
         "request_bytes": len(BODY),
         "response_bytes": 2,
     }
+    assert (second["severity"], second["status"]) == ("ERROR", 503)
+    lines = rows(tmp_path / "console" / "p" / "m" / "v")
+    told = [(line["severity"], line["message"]) for line in lines]
+    assert told == [("WARNING", "WARNING user code: ü"), ("DEFAULT", "plain")]
+    assert lines[0]["resource"] == resource
+    assert lines[0]["logging.googleapis.com/labels"] == {"node": "7"}
 
 
-def test_past_its_bound_the_queue_drops_and_counts(tmp_path: Path) -> None:
-    """The request never waits; what was sampled is written, dropped or waiting, at any time."""
+def test_past_its_bounds_it_drops_and_counts(tmp_path: Path) -> None:
+    """In memory and on disk: the request never waits, and every record has its fate at any time."""
+    (tmp_path / "file").write_text("where a folder should be")
 
     async def main() -> None:
-        log = RequestLog(tmp_path, 2000, ENVIRONMENT)
+        log = make(tmp_path, queue_bytes=2000)
         for _ in range(100):
-            log.offer(target("p.d.t"), NOON, BODY, ANSWER)
-        stats = log.stats()
-        assert stats["sampled"] == 100
-        assert stats["written"] == 0
-        assert 0 < stats["waiting"] < 20
-        assert stats["dropped"] == 100 - stats["waiting"]
-
+            log.offer(target("p.d.t"), dict(SCOPE), NOON, BODY, ANSWER)
         async with running(log):
-            await eventually(lambda: log.stats()["waiting"] == 0, "what waits is written")
-            log.offer(target("p.d.t"), NOON, BODY, ANSWER)
-        after = log.stats()
-        assert after == {
-            "sampled": 101,
-            "written": stats["waiting"] + 1,
-            "dropped": stats["dropped"],
-            "waiting": 0,
-        }
+            await sent(log, 1)
+            stats = await log.stats()
+            assert stats["sampled"] == 100
+            assert 0 < stats["sent"] < 10
+            assert stats["dropped"] == 100 - stats["sent"]
+
+        log = make(tmp_path, spill_bytes=10_000)
+        async with running(log):
+            for _ in range(100):
+                log.offer(target(str(tmp_path / "file")), dict(SCOPE), NOON, BODY, ANSWER)
+                await log.stats()
+            stats = await log.stats()
+        assert stats["sampled"] == 200
+        assert 10 < stats["waiting"] < 90
+        assert stats["sent"] + stats["waiting"] + stats["dropped"] == 200
 
     run(main)
+
+
+def test_a_disk_that_fails_is_no_end(tmp_path: Path) -> None:
+    """Records wait in memory while there can be no journals, and are delivered once there can."""
+    (tmp_path / "spill").write_text("where a folder should be")
+
+    async def main() -> None:
+        async with running(make(tmp_path)) as log:
+            log.offer(target("p.d.t"), dict(SCOPE), NOON, BODY, ANSWER)
+            await log.stats()
+            assert log._held > 0
+            (tmp_path / "spill").unlink()
+            await sent(log, 1)
+            assert log._held == 0
+
+    run(main)
+
+    assert len(rows(tmp_path / "requests" / "p.d.t")) == 1
 
 
 def test_a_writer_that_dies_is_replaced(tmp_path: Path) -> None:
-    """What it had in hand is counted as dropped; what comes later is written by the next one."""
+    """Nothing is lost with it: its successor goes on where it was."""
 
     async def main() -> None:
-        async with running(RequestLog(tmp_path, AMPLE, ENVIRONMENT)) as log:
-            log.offer(target("p.d.t"), NOON, b"before", ANSWER)
-            await eventually(lambda: log.stats()["written"] == 1, "the first row is written")
+        async with running(make(tmp_path)) as log:
+            log.offer(target("p.d.t"), dict(SCOPE), NOON, b"before", ANSWER)
+            await sent(log, 1)
             (writer,) = children("serving.sinks")
             os.kill(writer, signal.SIGSTOP)
-            log.offer(target("p.d.t"), NOON, b"lost", ANSWER)
-            await eventually(lambda: log._unconfirmed == 1, "the row is handed over")
+            log.offer(target("p.d.t"), dict(SCOPE), NOON, b"meanwhile", ANSWER)
+            assert await log.stats() == counted(2, 1, 1, 0)
             os.kill(writer, signal.SIGKILL)
-            await eventually(lambda: not children("serving.sinks"), "the writer is gone")
-            # Its end is noticed when there is more to write.
-            log.offer(target("p.d.t"), NOON, b"after", ANSWER)
-            await eventually(lambda: log.stats()["waiting"] == 0, "every row has its fate")
-            log.offer(target("p.d.t"), NOON, b"last", ANSWER)
-        assert log.stats() == {"sampled": 4, "written": 3, "dropped": 1, "waiting": 0}
+            await sent(log, 2)
+            log.offer(target("p.d.t"), dict(SCOPE), NOON, b"after", ANSWER)
+            await sent(log, 3)
+        assert await asyncio.to_thread(until, lambda: not children("serving.sinks"), "it has ended")
 
     run(main)
 
-    written = [row["raw_data"] for row in rows(tmp_path / "requests" / "p.d.t")]
-    assert written == ["before", "after", "last"]
+    assert sorted(bodies(tmp_path / "requests" / "p.d.t")) == ["after", "before", "meanwhile"]
 
 
 def children(module: str) -> list[int]:
@@ -250,21 +350,19 @@ def children(module: str) -> list[int]:
     return found
 
 
-def test_the_writer_collects_by_age_and_by_size(tmp_path: Path) -> None:
-    """A batch is due when its first row is old enough, or at once when it is large."""
-    writer = Writer()
-    small, large = str(tmp_path / "small"), str(tmp_path / "large")
+def test_the_next_server_goes_on(tmp_path: Path) -> None:
+    """With what could not be delivered, and with the counts."""
+    (tmp_path / "file").write_text("where a folder should be")
 
-    writer.add(small, b"1\n", now=100.0)
-    writer.add(small, b"2\n", now=100.1)
-    assert writer.next_due() == 100.0 + FolderSink.seconds
-    assert writer.flush(now=100.1) == (0, 0)
+    async def main() -> None:
+        async with running(make(tmp_path)) as log:
+            log.offer(target(str(tmp_path / "file")), dict(SCOPE), NOON, BODY, ANSWER)
+            assert await log.stats() == counted(1, 0, 1, 0)
+        (tmp_path / "file").unlink()
+        async with running(make(tmp_path)) as log:
+            await sent(log, 1)
+            assert await log.stats() == counted(1, 1, 0, 0)
 
-    writer.add(large, b"x" * FolderSink.size, now=100.15)
-    assert writer.flush(now=100.15) == (1, 0)
-    assert writer.flush(now=100.0 + FolderSink.seconds) == (2, 0)
-    assert writer.next_due() is None
+    run(main)
 
-    writer.add(small, b"3\n", now=200.0)
-    assert writer.flush() == (1, 0)
-    assert b"".join(file.read_bytes() for file in Path(small).iterdir()) == b"1\n2\n3\n"
+    assert len(rows(tmp_path / "file")) == 1

@@ -1,0 +1,166 @@
+"""What is in a journal's files."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+# One record: when, and the lengths of what follows: name, request id, data, answer.
+FRAME = struct.Struct("<dHHII")
+# Several records: mark, bytes, records, the number of the first one, CRC-32 of the bytes that follow.
+BLOCK = struct.Struct("<4sIIQI")
+_MARK = b"PLJ1"
+
+_SEGMENT = ".segment"
+# Cards are overwritten in place, which a full disk allows too.
+_CARD_BYTES = 4096
+_TRIES = 5
+
+
+class Kind(enum.StrEnum):
+    """What a journal's records are."""
+
+    REQUESTS = "requests"
+    ACCESS = "access"
+    CONSOLE = "console"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One line of a log to be.
+
+    `id` is the same however often the record is read; `time` is in seconds since the epoch; `name` is the
+    full name of the version. Of a request `data` and `answer` are the two bodies; of the other kinds `data`
+    is the whole entry.
+    """
+
+    id: str
+    time: float
+    name: str
+    request_id: str
+    data: bytes
+    answer: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A whole block: the number of its first record, how many there are, where it ends in its segment."""
+
+    first: int
+    records: int
+    payload: bytes
+    end: int
+
+
+def folder_of(root: Path, kind: Kind, address: str) -> Path:
+    """The folder of the journal for an address; "" is the only one of its kind."""
+    if not address:
+        return root / kind
+    return root / f"{kind}-{hashlib.sha256(address.encode()).hexdigest()[:16]}"
+
+
+# ---- segments
+
+
+def segment_path(folder: Path, number: int) -> Path:
+    """The file of a segment."""
+    return folder / f"{number:08d}{_SEGMENT}"
+
+
+def segments(folder: Path) -> dict[int, int]:
+    """The sizes of the segments that are there, by number, in their order."""
+    found: dict[int, int] = {}
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith(_SEGMENT):
+                try:
+                    found[int(entry.name.removesuffix(_SEGMENT))] = entry.stat().st_size
+                except FileNotFoundError:  # the writer is past it
+                    continue
+    return dict(sorted(found.items()))
+
+
+def block_head(payload: bytes, records: int, first: int) -> bytes:
+    """What stands before the payload of a block."""
+    return BLOCK.pack(_MARK, len(payload), records, first, zlib.crc32(payload))
+
+
+def read_block(fd: int, offset: int) -> Block | None:
+    """The block at an offset of a segment; None when there is none, or not yet a whole one."""
+    head = os.pread(fd, BLOCK.size, offset)
+    if len(head) < BLOCK.size:
+        return None
+    mark, size, records, first, checksum = BLOCK.unpack(head)
+    if mark != _MARK:
+        return None
+    start = offset + BLOCK.size
+    payload = os.pread(fd, size, start)
+    if len(payload) < size or zlib.crc32(payload) != checksum:
+        return None
+    return Block(first, records, payload, start + size)
+
+
+def blocks(path: Path) -> Iterator[Block]:
+    """The whole blocks of a segment."""
+    offset = 0
+    with path.open("rb", buffering=0) as file:
+        while (block := read_block(file.fileno(), offset)) is not None:
+            yield block
+            offset = block.end
+
+
+def records(block: Block, uid: int) -> Iterator[Record]:
+    """The records of a block. `uid`, 32 bits, is that of the journal."""
+    payload, offset = block.payload, 0
+    for number in range(block.first, block.first + block.records):
+        time, *lengths = FRAME.unpack_from(payload, offset)
+        offset += FRAME.size
+        parts = []
+        for length in lengths:
+            parts.append(payload[offset : offset + length])
+            offset += length
+        name, request_id, data, answer = parts
+        yield Record(_id(time, uid, number), time, name.decode(), request_id.decode(), data, answer)
+
+
+def _id(time: float, uid: int, number: int) -> str:
+    """32 hex digits that sort by time, as those of a UUID of version 7 do."""
+    return f"{int(time * 1000) & 0xFFFFFFFFFFFF:012x}{uid:08x}{number & 0xFFFFFFFFFFFF:012x}"
+
+
+# ---- cards
+
+
+def write_card(path: Path, values: dict[str, Any]) -> None:
+    """Overwrite a small file. Raises OSError."""
+    text = orjson.dumps(values)
+    data = (b"%b\n%08x" % (text, zlib.crc32(text))).ljust(_CARD_BYTES)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        if os.pwrite(fd, data, 0) < len(data):
+            raise OSError(f"only a part of {path} could be written")
+    finally:
+        os.close(fd)
+
+
+def read_card(path: Path) -> dict[str, Any] | None:
+    """What a small file says; None when there is none or it is damaged."""
+    for _ in range(_TRIES):
+        try:
+            text, _, checksum = path.read_bytes().partition(b"\n")
+        except FileNotFoundError:
+            return None
+        if checksum.strip() == b"%08x" % zlib.crc32(text):
+            values: dict[str, Any] = orjson.loads(text)
+            return values
+        # It was read while it was written.
+    return None

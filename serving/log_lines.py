@@ -1,0 +1,37 @@
+"""The lines that our processes log on standard error, as text or as JSON that Cloud Logging understands."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import sys
+
+import orjson
+
+TEXT, JSON = "text", "json"
+_TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+class JsonLines(logging.Formatter):
+    """A JSON object per line; a traceback is part of the message, as Error Reporting has it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line of a record."""
+        message = record.getMessage()
+        if record.exc_info:
+            message = f"{message}\n{self.formatException(record.exc_info)}"
+        time = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
+        entry = {
+            "severity": record.levelname,
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            "message": message,
+            "logger": record.name,
+        }
+        return orjson.dumps(entry).decode()
+
+
+def configure(form: str) -> None:
+    """Log to standard error as `form` has it, TEXT or JSON."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines() if form == JSON else logging.Formatter(_TEXT_FORMAT))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])

@@ -1,0 +1,95 @@
+"""Brings the records of one journal to their sink, at its pace."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable
+
+from serving.errors import ServingError
+from serving.journal import Chunk, Reader
+from serving.sinks import Sink
+
+logger = logging.getLogger(__name__)
+
+# Seconds between two looks at a journal with nothing in it.
+_LOOK = 0.2
+_FIRST_PAUSE, _LAST_PAUSE = 0.5, 30.0
+
+
+class Delivery:
+    """One journal and its sink. `make` makes the sink, which may fail for a while like the sink itself."""
+
+    def __init__(
+        self, reader: Reader, make: Callable[[], Sink], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._reader = reader
+        self._make = make
+        self._clock = clock
+        self._sink: Sink | None = None
+        self._pause = 0.0
+        self._since: float | None = None
+        self.failing = False
+
+    def step(self, *, closing: bool = False) -> float:
+        """Deliver what is due; returns after how many seconds to come again, 0 for at once.
+
+        `closing`: all that waits is due, for nobody comes again.
+        """
+        try:
+            if self._sink is None:
+                self._sink = self._make()
+            if not closing and self._collects(self._sink):
+                return _LOOK
+            chunk = self._reader.read(self._sink.collect_bytes)
+            if chunk is None:
+                self._since = None
+                return _LOOK
+            refused = self._sink.write(chunk.records, self._key(chunk)) if chunk.records else 0
+        except (ServingError, OSError) as error:
+            return self._failed(str(error))
+        except Exception as error:
+            # A library's own way to fail; what cannot be sent must wait all the same.
+            logger.debug("delivery failed", exc_info=True)
+            return self._failed(f"{type(error).__name__}: {error}")
+        self._delivered(chunk, refused)
+        return 0.0
+
+    def _collects(self, sink: Sink) -> bool:
+        """Whether more may come before it is worth a write."""
+        if not sink.collect_seconds:
+            return False
+        backlog = self._reader.backlog()
+        if not backlog:
+            self._since = None
+            return True
+        if self._since is None:
+            self._since = self._clock()
+        return backlog < sink.collect_bytes and self._clock() - self._since < sink.collect_seconds
+
+    def _delivered(self, chunk: Chunk, refused: int) -> None:
+        if self.failing:
+            logger.info("log records reach %s again", self._name)
+        self.failing, self._pause, self._since = False, 0.0, None
+        if chunk.lost:
+            logger.error("%d log records for %s are damaged on disk", chunk.lost, self._name)
+        try:
+            self._reader.commit(chunk, refused)
+        except OSError as error:
+            logger.warning("cannot note what log records have been sent: %s", error)
+
+    def _failed(self, reason: str) -> float:
+        if not self.failing:
+            logger.error("log records for %s wait, they cannot be written: %s", self._name, reason)
+        self.failing = True
+        self._pause = min(_LAST_PAUSE, self._pause * 2 or _FIRST_PAUSE)
+        # Not all sinks of all servers at the same moment.
+        return self._pause * random.uniform(0.8, 1.2)  # noqa: S311
+
+    def _key(self, chunk: Chunk) -> str:
+        return f"{self._reader.uid:08x}{chunk.first:012x}"
+
+    @property
+    def _name(self) -> str:
+        return self._reader.address or f"the {self._reader.kind} log"

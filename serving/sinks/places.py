@@ -1,0 +1,57 @@
+"""What the server and its log writer both know: the writer's options, and where records are kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import quote
+
+import msgspec
+
+from serving import log_lines
+
+BIGQUERY = "bq://"
+SCHEMES = frozenset({"gs", "file", "bq"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the server tells its log writer; see the settings `log_...`.
+
+    `spill` is the folder of the journals, `logs` that of all logs that are kept on this machine.
+    """
+
+    spill: Path
+    logs: Path
+    rotate_bytes: int
+    rotate_seconds: float
+    bigquery: bool
+    stdout: bool
+    log_format: str = log_lines.TEXT
+
+    def to_argument(self) -> str:
+        """As an argument of a command."""
+        return msgspec.json.encode(self, enc_hook=str).decode()
+
+    @classmethod
+    def from_argument(cls, argument: str) -> Self:
+        """What `to_argument` has made."""
+
+        def convert(kind: type[Any], value: Any) -> Any:
+            return kind(value)
+
+        return msgspec.json.decode(argument, type=cls, dec_hook=convert)
+
+
+def place(address: str) -> Path | None:
+    """The folder that an address names; None when it names a bucket or a table."""
+    if address.startswith("file://") or address.startswith("/"):
+        return Path(address.removeprefix("file://"))
+    return None
+
+
+def own_folder(logs: Path, address: str) -> Path:
+    """Where records for a table are kept while BigQuery is not used; `logs` is the folder for all logs."""
+    name = quote(address.removeprefix(BIGQUERY), safe="")
+    return logs / "requests" / (f"_{name}" if name.startswith(".") else name)

@@ -1,0 +1,34 @@
+"""What our processes log."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+
+from serving.log_lines import JsonLines
+
+
+def line(message: str, *args: object, level: int = logging.INFO, error: bool = False) -> str:
+    raised = sys.exc_info() if error else None
+    return JsonLines().format(logging.LogRecord("a.b", level, "", 0, message, args, raised))
+
+
+def test_a_line_is_an_object() -> None:
+    """With the fields of Cloud Logging, also when the text has line breaks in it."""
+    entry = json.loads(line("%s\nü", "one", level=logging.WARNING))
+
+    assert entry.pop("time").endswith("Z")
+    assert entry == {"severity": "WARNING", "message": "one\nü", "logger": "a.b"}
+
+
+def test_a_traceback_is_in_the_message() -> None:
+    """On the same line."""
+    try:
+        int("no")
+    except ValueError:
+        text = line("failed", level=logging.ERROR, error=True)
+
+    assert "\n" not in text
+    assert json.loads(text)["message"].startswith("failed\nTraceback")
+    assert json.loads(text)["message"].endswith("'no'")

@@ -27,6 +27,7 @@ from urllib.parse import unquote, urlsplit
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from serving.environment import scrubbed
 from serving.errors import LoadFailed
 
 # What an operator may set: where packages come from. The rest of pip's environment (another target,
@@ -34,6 +35,11 @@ from serving.errors import LoadFailed
 _WHERE = {
     "PIP_CONFIG_FILE", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_NO_INDEX", "PIP_FIND_LINKS",
     "PIP_TRUSTED_HOST", "PIP_CERT", "PIP_CLIENT_CERT", "PIP_PROXY", "PIP_KEYRING_PROVIDER",
+}  # fmt: skip
+# And what reaching it and compiling take.
+_BUILDS = {
+    "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "REQUESTS_CA_BUNDLE",
+    "CC", "CXX", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", "PKG_CONFIG_PATH", "SOURCE_DATE_EPOCH",
 }  # fmt: skip
 _OPTIONS = (
     "--disable-pip-version-check", "--no-input", "--no-color", "--no-build-isolation",
@@ -105,8 +111,9 @@ class _PipFailed(Exception):
 
 def _pip(*arguments: str, cwd: Path, **variables: str) -> None:
     command = [sys.executable, "-m", "pip", arguments[0], *_OPTIONS, *arguments[1:]]
-    # The environment is passed on here, not read: pip needs PATH, HOME, proxies and the like.
-    environment = {name: value for name, value in os.environ.items() if name in _WHERE or name[:4] != "PIP_"}
+    # The environment is passed on here, not read. Archives are built by their own code, which shall not find
+    # the credentials of this process.
+    environment = scrubbed(os.environ, ",".join((*_WHERE, *_BUILDS)))
     environment |= {"PIP_USER": "0", "PIP_REQUIRE_VIRTUALENV": "0", "PYTHONUTF8": "1"} | variables
     if not site.ENABLE_USER_SITE:
         # pip shall see what this process sees, and that may come from a command-line option.

@@ -226,7 +226,12 @@ def start(
     """A process of the command, marked as using the state folder."""
     return subprocess.Popen(
         [sys.executable, "-c", _MAIN, *arguments],
-        env={**os.environ, **environment, _MARK: str(state_dir)},
+        env={
+            **os.environ,
+            "PILOTLIGHT_NODE_ENVIRONMENT": _MARK,
+            **environment,
+            _MARK: str(state_dir),
+        },
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=stderr,

@@ -41,6 +41,7 @@ def setting(
     text: str,
     *,
     minimum: float | None = None,
+    maximum: float | None = None,
     choices: tuple[str, ...] = (),
     or_seconds: bool = False,
 ) -> Any:
@@ -48,7 +49,13 @@ def setting(
 
     `or_seconds`: besides the choices, a number.
     """
-    metadata = {"help": text, "minimum": minimum, "choices": choices, "or_seconds": or_seconds}
+    metadata = {
+        "help": text,
+        "minimum": minimum,
+        "maximum": maximum,
+        "choices": choices,
+        "or_seconds": or_seconds,
+    }
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -179,13 +186,24 @@ class ServeConfig(FrontSettings):
     batch_options: str = setting(
         "", "Beam options for that runner, as on a command line: '--flink_master=HOST:8081 --parallelism=4'."
     )
+    trusted_sources: str = setting(
+        "",
+        "Where models and packages may come from, comma separated: gs://BUCKET/FOLDER, /FOLDER; anywhere "
+        "when left out. Loading one runs its code.",
+    )
+    node_environment: str = setting(
+        "",
+        "Variables of the server's environment that the code of models may see, comma separated, besides "
+        "harmless ones like PATH and LANG.",
+    )
     otel_endpoint: str = setting(
         "", "Where OpenTelemetry traces go, as OTLP over HTTP: http://HOST:4318; none are made when left out."
     )
     otel_sample: float = setting(
         0.01,
-        "Share of requests that are traced, from 0 to 1; a caller's own decision counts first.",
+        "Share of requests that are traced, where the caller has not decided: 0 to 1.",
         minimum=0,
+        maximum=1,
     )
     log_queue_bytes: int = setting(
         64 * MIB,
@@ -285,6 +303,9 @@ def _check(field: dataclasses.Field[Any], hint: Any, value: Any, source: str) ->
     minimum, choices = field.metadata["minimum"], field.metadata["choices"]
     if minimum is not None and converted < minimum:
         raise InvalidArgument(f"{source} must be at least {minimum}; it is {converted}.")
+    maximum = field.metadata["maximum"]
+    if maximum is not None and converted > maximum:
+        raise InvalidArgument(f"{source} must be at most {maximum}; it is {converted}.")
     or_seconds = field.metadata["or_seconds"]
     if choices and converted not in choices and not (or_seconds and _NUMBER.fullmatch(converted)):
         allowed = ", ".join(choice for choice in choices if choice) + (" or a number" if or_seconds else "")

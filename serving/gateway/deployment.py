@@ -25,6 +25,7 @@ from autoscaler.loop import Autoscaler
 from autoscaler.pools import Node, NodeSpec, PilotSpec
 from serving import prepare
 from serving.config import FRAMEWORK_ENVIRONMENT, PredictSettings, ServeConfig
+from serving.environment import scrubbed
 from serving.errors import (
     Cancelled,
     FailedPrecondition,
@@ -39,6 +40,7 @@ from serving.gateway.pilots import pilot_for
 from serving.gateway.records import Deployed, VersionRecord
 from serving.phases import NODE_BYTES
 from serving.resources import AutoScaling, Version
+from serving.sources import TrustedSources
 
 NODE_ENTRY = "serving.node.main:start"
 
@@ -54,7 +56,11 @@ EnterPhase = Callable[[str], Awaitable[None]]
 
 
 class Deployment:
-    """Prepares, starts and removes versions; `environment` is that of the server's own process."""
+    """Prepares, starts and removes versions.
+
+    `environment` is that of the server's own process, of which nodes get what `scrubbed` leaves. Raises
+    InvalidArgument for settings that cannot be.
+    """
 
     def __init__(
         self,
@@ -65,6 +71,8 @@ class Deployment:
     ) -> None:
         self._config = config
         self._environment = environment
+        self._node_environment = scrubbed(environment, config.node_environment)
+        self._sources = TrustedSources.read(config.trusted_sources)
         self._activator = activator
         self._autoscaler = autoscaler
         self._folder = config.state_dir / "versions"
@@ -86,7 +94,7 @@ class Deployment:
                 "slots": self._config.node_concurrency,
             },
             environment={
-                **self._environment,
+                **self._node_environment,
                 **FRAMEWORK_ENVIRONMENT,
                 "PYTHONUNBUFFERED": "1",
                 "create_version_request": create_version_request(record),
@@ -101,7 +109,7 @@ class Deployment:
         """What nodes of a version are forked from."""
         deployed = record.deployed or Deployed(model_dir="")
         framework = deployed.framework or _framework(record)
-        return pilot_for(framework, deployed.tensorflow, self._environment)
+        return pilot_for(framework, deployed.tensorflow, self._node_environment)
 
     def track(self, record: VersionRecord) -> None:
         """Have the nodes of a version scaled from now on."""
@@ -116,10 +124,11 @@ class Deployment:
     async def deploy(
         self, record: VersionRecord, enter_phase: EnterPhase
     ) -> tuple[Deployed, tuple[str, ...]]:
-        """Fetch, install, start a node, load, warm.
+        """Fetch, install, start a node, load, warm; from a trusted source only, as the setting is now.
 
         Returns what was found out and warnings for the owner. Raises the ServingError that says why not.
         """
+        await self.check_sources(record.version)
         prepared = await self._prepare(record, enter_phase)
         await enter_phase("LOADING")
         deployed = Deployed(
@@ -140,6 +149,11 @@ class Deployment:
             fingerprint=fingerprint(),
         )
         return deployed, (*prepared.warnings, *report["warnings"])
+
+    async def check_sources(self, version: Version) -> None:
+        """Raises FailedPrecondition for a version whose code is not trusted."""
+        if not self._sources.any:
+            await asyncio.to_thread(self._sources.check, sources_of(version))
 
     async def remove(self, record: VersionRecord) -> None:
         """Stop a version's nodes and delete its files. Requests in flight finish."""
@@ -250,6 +264,12 @@ def scaling_spec(version: Version, config: ServeConfig) -> ScalingSpec:
         panic_window=config.panic_window,
         scale_down_delay=config.scale_down_delay,
     )
+
+
+def sources_of(version: Version) -> list[tuple[str, str]]:
+    """Where the code of a version comes from, each with the field that says so."""
+    packages = (("version.package_uris", uri) for uri in version.package_uris)
+    return [("version.deployment_uri", version.deployment_uri), *packages]
 
 
 def _size(folder: Path) -> int:

@@ -12,7 +12,7 @@ from serving.gateway.catalog import operations as operation_rules
 from serving.gateway.catalog import versions as version_rules
 from serving.gateway.deployment import Deployment
 from serving.gateway.records import OperationRecord, VersionRecord
-from serving.resources import Operation
+from serving.resources import Operation, Version
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +28,10 @@ class Operations:
         self._tasks = tasks
         self._places = asyncio.Semaphore(config.deployments)
         self._running: dict[str, asyncio.Task[None]] = {}
+
+    async def check_sources(self, version: Version) -> None:
+        """Raises FailedPrecondition for a version whose code is not trusted."""
+        await self._deployment.check_sources(version)
 
     def begin(self, operation: Operation) -> None:
         """Start the work of an operation that was just committed."""

@@ -39,6 +39,7 @@ class Jobs:
             _sent(body, "predictionInput", "prediction_input") or {},
             _sent(body, "batchOptions", "batch_options") or {},
         )
+        await self._runner.check_source(job.prediction_input)
         project = request.path_params["project"]
         record = await self._catalog.change(rules.create_job, project, job, sent, most=self._queue_jobs)
         shown = self._render(record)

@@ -33,6 +33,7 @@ class Versions:
     async def create(self, request: Request) -> Response:
         """projects.models.versions.create."""
         version = await read(request, Version)
+        await self._operations.check_sources(version)
         operation = await self._catalog.change(versions.create_version, model_name(request), version)
         self._operations.begin(operation)
         return answer_json(operation_to_wire(operation))

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 
 from batch.messages import Failed, Outcome, Phase, Report, Request
 from serving.config import FRAMEWORK_ENVIRONMENT, ServeConfig
+from serving.environment import scrubbed
+from serving.errors import FailedPrecondition
 from serving.gateway.catalog import Catalog
 from serving.gateway.catalog import jobs as rules
 from serving.gateway.jobs.log import JobLog
@@ -19,6 +21,8 @@ from serving.gateway.jobs.process import LIFELINE, Ending, Hear, Launch, Lost
 from serving.gateway.jobs.progress import Progress
 from serving.gateway.jobs.requests import Defaults, request_for
 from serving.gateway.records import JobRecord, State
+from serving.resources import PredictionInput
+from serving.sources import TrustedSources
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +62,8 @@ class _Running:
 class Jobs:
     """The queue, and a task for each job that is worked on, in a group that the application owns.
 
-    `environment` is that of the server's process. Raises InvalidArgument for settings that cannot be.
+    `environment` is that of the server's process, of which jobs get what `scrubbed` leaves. Raises
+    InvalidArgument for settings that cannot be.
     """
 
     def __init__(
@@ -77,7 +82,12 @@ class Jobs:
         self._folder = config.state_dir / "jobs"
         self._defaults = Defaults.read(config)
         self._pace = pace or Pace()
-        environment = {**environment, **FRAMEWORK_ENVIRONMENT, "PYTHONUNBUFFERED": "1"}
+        self._sources = TrustedSources.read(config.trusted_sources)
+        environment = {
+            **scrubbed(environment, config.node_environment, storage=True),
+            **FRAMEWORK_ENVIRONMENT,
+            "PYTHONUNBUFFERED": "1",
+        }
         self._launch = Launch(command, environment, self._pace.silence, self._pace.grace)
         self._cleaning = Launch(command, environment, _CLEANING_SECONDS, self._pace.grace)
         self._running: dict[str, _Running] = {}
@@ -116,6 +126,11 @@ class Jobs:
             places -= holds
             running = self._running[record.name] = _Running(holds)
             running.task = self._tasks.create_task(self._run(record.name, running))
+
+    async def check_source(self, given: PredictionInput | None) -> None:
+        """Raises FailedPrecondition for a model directory whose code is not trusted."""
+        if given is not None and not self._sources.any:
+            await asyncio.to_thread(self._sources.check, [("prediction_input.uri", given.uri)])
 
     async def cancel(self, name: str) -> JobRecord:
         """End a job, if it has not ended."""
@@ -223,6 +238,10 @@ class Jobs:
                 pass
 
     async def _attempt(self, record: JobRecord, running: _Running) -> Ending:
+        try:
+            await self.check_source(record.job.prediction_input)
+        except FailedPrecondition as error:  # the setting has changed
+            return Failed(error.status, error.message)
         log = self.log(record)
         if record.attempt > 1:
             await asyncio.to_thread(log.note, f"attempt {record.attempt}")

@@ -1,0 +1,108 @@
+"""Where models and packages may come from: loading either runs its code (setting `trusted_sources`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from serving.errors import FailedPrecondition, InvalidArgument, field_error
+from serving.storage.uris import parse
+
+# Parts of a path that lead elsewhere than it seems. Cloud Storage takes them literally; not all that stands
+# between does.
+_WINDING = {".", ".."}
+
+
+@dataclass(frozen=True, slots=True)
+class _Prefix:
+    """A bucket and the beginning of its object names, or no bucket and a folder."""
+
+    bucket: str
+    path: str
+
+    def has(self, bucket: str, path: str) -> bool:
+        """Whether something lies there. Whole parts of a path count: /models-evil is not in /models."""
+        return bucket == self.bucket and (not self.path or path == self.path or path.startswith(self._folder))
+
+    @property
+    def real(self) -> _Prefix:
+        """The folder that it is once links are followed."""
+        return _Prefix("", str(Path(self.path).resolve()))
+
+    @property
+    def _folder(self) -> str:
+        return self.path if self.path.endswith("/") else f"{self.path}/"
+
+
+@dataclass(frozen=True, slots=True)
+class TrustedSources:
+    """The sources that are allowed; all are where none is named."""
+
+    prefixes: tuple[_Prefix, ...] = ()
+
+    @classmethod
+    def read(cls, setting: str) -> TrustedSources:
+        """From the setting, sources separated by commas. Raises InvalidArgument."""
+        found = []
+        for uri in filter(None, (part.strip() for part in setting.split(","))):
+            try:
+                bucket, path = parse(uri)
+            except InvalidArgument as error:
+                raise InvalidArgument(f"trusted_sources: {error.message}") from error
+            if not bucket and not _is_absolute(uri):
+                raise InvalidArgument(
+                    f"trusted_sources: {uri} is not absolute; give gs://BUCKET/FOLDER or /FOLDER."
+                )
+            if _winds(path):
+                raise InvalidArgument(f"trusted_sources: {uri} must not contain '.' or '..'.")
+            found.append(_Prefix(bucket, path))
+        return cls(tuple(found))
+
+    @property
+    def any(self) -> bool:
+        """Whether everything is allowed."""
+        return not self.prefixes
+
+    def check(self, uris: Iterable[tuple[str, str]]) -> None:
+        """Refuse what lies elsewhere: fields of a request and their URIs, empty ones left out.
+
+        Raises FailedPrecondition naming the field. Looks at the disk, where links are followed.
+        """
+        if self.any:
+            return
+        for field, uri in uris:
+            if uri and not self._trusts(uri):
+                raise field_error(
+                    FailedPrecondition,
+                    field,
+                    f"{uri} is no source that this server trusts (setting trusted_sources: {self}). Loading "
+                    "a model or a package runs its code. Put it there, or have the setting changed.",
+                )
+
+    def _trusts(self, uri: str) -> bool:
+        bucket, path = parse(uri)
+        if _winds(path):
+            return False
+        if bucket:
+            return any(prefix.has(bucket, path) for prefix in self.prefixes)
+        real = str(Path(path).resolve())
+        # Both: a link from outside could be changed before the files are read, one inside by no stranger.
+        return any(
+            not prefix.bucket and prefix.has("", path) and prefix.real.has("", real)
+            for prefix in self.prefixes
+        )
+
+    def __str__(self) -> str:
+        return ", ".join(
+            f"gs://{prefix.bucket}/{prefix.path}" if prefix.bucket else prefix.path
+            for prefix in self.prefixes
+        )
+
+
+def _winds(path: str) -> bool:
+    return not _WINDING.isdisjoint(path.split("/"))
+
+
+def _is_absolute(uri: str) -> bool:
+    return "://" in uri or uri.startswith("/")

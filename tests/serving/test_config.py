@@ -1,0 +1,13 @@
+from __future__ import annotations
+
+import pytest
+
+from serving.config import ServeConfig, load
+from serving.errors import InvalidArgument
+
+
+@pytest.mark.parametrize(("value", "bound"), [("1.5", "at most 1"), ("-0.1", "at least 0")])
+def test_a_value_out_of_bounds_is_refused(value: str, bound: str) -> None:
+    """With the flag and the bound."""
+    with pytest.raises(InvalidArgument, match=f"--otel-sample must be {bound}; it is {value}"):
+        load(ServeConfig, {"otel_sample": value})

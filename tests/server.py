@@ -174,12 +174,17 @@ def processes_of(state_dir: Path) -> dict[int, str]:
 
 @contextmanager
 def running_server(
-    state_dir: Path, *flags: str, environment: Mapping[str, str] | None = None
+    state_dir: Path,
+    *flags: str,
+    environment: Mapping[str, str] | None = None,
+    prefix: tuple[str, ...] = (),
 ) -> Iterator[Server]:
-    """`pilotlight serve` on a free port; whatever is left of it at the end of the block is killed."""
-    with running(
-        ("serve", "--port", "0", "--state-dir", str(state_dir), *flags), state_dir, environment or {}
-    ) as server:
+    """`pilotlight serve` on a free port; whatever is left of it at the end of the block is killed.
+
+    `prefix` is a command that runs it.
+    """
+    arguments = ("serve", "--port", "0", "--state-dir", str(state_dir), *flags)
+    with running(arguments, state_dir, environment or {}, prefix) as server:
         yield server
 
 
@@ -191,11 +196,13 @@ def running_node(model_dir: Path, *flags: str) -> Iterator[Server]:
 
 
 @contextmanager
-def running(arguments: tuple[str, ...], state_dir: Path, environment: Mapping[str, str]) -> Iterator[Server]:
+def running(
+    arguments: tuple[str, ...], state_dir: Path, environment: Mapping[str, str], prefix: tuple[str, ...] = ()
+) -> Iterator[Server]:
     """A command that serves, from the line that tells its address on."""
     log = state_dir.parent / f"{state_dir.name}.log"
     with log.open("a") as stderr:
-        process = start(arguments, state_dir, environment, stderr)
+        process = start(arguments, state_dir, environment, stderr, prefix)
         lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         reader = threading.Thread(target=_read, args=(process, lines))
         reader.start()
@@ -221,11 +228,15 @@ def running(arguments: tuple[str, ...], state_dir: Path, environment: Mapping[st
 
 
 def start(
-    arguments: tuple[str, ...], state_dir: Path, environment: Mapping[str, str], stderr: Any
+    arguments: tuple[str, ...],
+    state_dir: Path,
+    environment: Mapping[str, str],
+    stderr: Any,
+    prefix: tuple[str, ...] = (),
 ) -> subprocess.Popen[str]:
     """A process of the command, marked as using the state folder."""
     return subprocess.Popen(
-        [sys.executable, "-c", _MAIN, *arguments],
+        [*prefix, sys.executable, "-c", _MAIN, *arguments],
         env={
             **os.environ,
             "PILOTLIGHT_NODE_ENVIRONMENT": _MARK,

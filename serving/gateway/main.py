@@ -23,7 +23,7 @@ def serve(config: ServeConfig, environment: Mapping[str, str], announce: Callabl
     """Serve until SIGTERM or SIGINT; returns the exit code.
 
     `announce` is called with the server's address once it listens. Raises Unavailable when the address
-    is taken and FailedPrecondition when another server uses the state folder.
+    is taken and FailedPrecondition when another server uses the state folder or what is in it is damaged.
     """
     config = dataclasses.replace(config, state_dir=config.state_dir.expanduser().absolute())
     with (
@@ -34,7 +34,9 @@ def serve(config: ServeConfig, environment: Mapping[str, str], announce: Callabl
         announce(f"http://{_in_url(config.host)}:{port}")
 
         async def main() -> int:
-            gateway = Gateway(config, SqlStore(config.state_dir / "state.db"), environment)
+            store = SqlStore(config.state_dir / "state.db")
+            store.load()  # what is damaged is told of before anything has begun
+            gateway = Gateway(config, store, environment)
             server = http.make_server(gateway, front=config, drain=config.request_timeout)
             await server.serve(sockets=[listener])
             return 0

@@ -25,11 +25,13 @@ Entry = Callable[[Mapping[str, Any], socket.socket, Report, MutableSequence[int]
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to run: `entry` is an import string "module:function"."""
+    """What to run: `entry` is an import string "module:function"; for the rest see `linux.confine`."""
 
     entry: str
     arguments: Mapping[str, Any]
     environment: Mapping[str, str]
+    open_files: int = 0
+    nice: int = 0
 
     def to_bytes(self) -> bytes:
         """As the file that `read` takes."""
@@ -105,6 +107,7 @@ def _live(order: Order, handles: Handles) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # so that it is in the log when it matters
     linux.prefer_for_killing()
+    linux.confine(order.open_files, order.nice)
     linux.name_process("pilotlight-node")
     sys.argv[:] = [__file__]
     entry = resolve(order.entry)

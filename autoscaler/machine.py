@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,6 +58,15 @@ def cpu_seconds(pid: int) -> float:
         raise ProcessLookupError(f"nothing is known of process {pid}") from error
     seconds: float = times.user + times.system
     return seconds
+
+
+def resident_memory(pid: int) -> int | None:
+    """Bytes of memory that a process takes, those of files left out; at least its own pages.
+
+    Unlike `memory` it takes microseconds. None when it cannot be known.
+    """
+    pages = _text(Path(f"/proc/{pid}/statm")).split()
+    return (int(pages[1]) - int(pages[2])) * resource.getpagesize() if len(pages) > 2 else None
 
 
 def _processors() -> int:

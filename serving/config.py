@@ -196,6 +196,18 @@ class ServeConfig(FrontSettings):
         "Variables of the server's environment that the code of models may see, comma separated, besides "
         "harmless ones like PATH and LANG.",
     )
+    node_memory_bytes: int = setting(
+        0, "Bytes of memory that one node may take; one that takes more is killed. 0: no limit.", minimum=0
+    )
+    node_open_files: int = setting(
+        0, "Files and connections that one node may have open; 0: as many as the server.", minimum=0
+    )
+    node_nice: int = setting(
+        0,
+        "How far the server comes before its nodes where processors are short: 0 to 19.",
+        minimum=0,
+        maximum=19,
+    )
     otel_endpoint: str = setting(
         "", "Where OpenTelemetry traces go, as OTLP over HTTP: http://HOST:4318; none are made when left out."
     )

@@ -38,6 +38,22 @@ class PilotSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeLimits:
+    """What a node may take; 0 stands for as much as there is.
+
+    `memory_bytes` are of its own pages: not those of files, nor those it has in common with its pilot.
+    `nice` is how far others come before it when processors are short: 0 to 19.
+    """
+
+    memory_bytes: int = 0
+    open_files: int = 0
+    nice: int = 0
+
+
+NO_LIMITS = NodeLimits()
+
+
+@dataclass(frozen=True, slots=True)
 class NodeSpec:
     """What a pool must know to start a node of a version.
 
@@ -45,7 +61,7 @@ class NodeSpec:
     `function(arguments, listener, report, board)`; see `autoscaler.launch`. `environment` replaces the
     process environment. `start_timeout` is in seconds, `concurrency` the most requests inside one node.
     Where the pool forks, nodes are forked from the pilot of `pilot`. `notes` is how many bytes a node shares
-    with the server besides its board's marks; they lie behind them.
+    with the server besides its board's marks; they lie behind them. A node over its `limits` is killed.
     """
 
     key: str
@@ -57,6 +73,7 @@ class NodeSpec:
     concurrency: int
     pilot: PilotSpec | None = None
     notes: int = 0
+    limits: NodeLimits = NO_LIMITS
 
 
 @dataclass(frozen=True, slots=True)

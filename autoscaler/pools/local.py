@@ -39,6 +39,8 @@ _LAST_WORDS = 1.0
 # To measure a big process takes time, which the first request has more need of.
 _MEASURED_AFTER = 0.25
 _HOUSEKEEPING = 10.0
+# How often nodes whose memory is limited are looked at: a file is read for each.
+_MEMORY_LOOKED_AT = 0.25
 
 
 @dataclass(slots=True, eq=False)
@@ -102,12 +104,13 @@ class LocalPool:
     async def __aenter__(self) -> LocalPool:
         await self._tasks.__aenter__()
         self._adopted_before = linux.adopt_orphans(True)
-        self._housekeeping = self._run(self._keep_house())
+        self._loops = [self._run(self._keep_house()), self._run(self._limit_memory())]
         return self
 
     async def __aexit__(self, *details: object) -> None:
         await self.close()
-        self._housekeeping.cancel()
+        for loop in self._loops:
+            loop.cancel()
         await self._tasks.__aexit__(None, None, None)
         linux.adopt_orphans(self._adopted_before)
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -172,6 +175,26 @@ class LocalPool:
                 if process.node.memory is not None and process.child is not None:
                     process.node.memory = await self.measure(process.child.pid) or process.node.memory
 
+    async def _limit_memory(self) -> None:
+        """Kill nodes that take more memory than they may."""
+        while True:
+            await asyncio.sleep(_MEMORY_LOOKED_AT)
+            for process in list(self._processes.values()):
+                most, child = process.spec.limits.memory_bytes, process.child
+                if not most or child is None or process.failure:
+                    continue
+                # Roughly first, for that is cheap: it counts what is the pilot's too.
+                if (machine.resident_memory(child.pid) or 0) <= most:
+                    continue
+                memory = await self.measure(child.pid)
+                if memory is not None and memory.private > most:
+                    process.failure = (
+                        f"The node was killed: it took {memory.private >> 20} MiB of memory, and may take "
+                        f"{most >> 20} MiB (setting node_memory_bytes)."
+                    )
+                    process.node.hopeless = process.node.state is NodeState.STARTING
+                    child.kill()
+
     # ---- one node's life
 
     def _start(self, spec: NodeSpec) -> None:
@@ -216,7 +239,8 @@ class LocalPool:
     async def _launch(self, process: _Process) -> tuple[Child, Wires]:
         """Have its process started, forked or cold; raises OSError."""
         spec = process.spec
-        order = Order(spec.entry, spec.arguments, spec.environment)
+        limits = spec.limits
+        order = Order(spec.entry, spec.arguments, spec.environment, limits.open_files, limits.nice)
 
         def wires() -> Wires:
             # How long a pilot took to be lit is not how long a node takes to start.

@@ -16,6 +16,7 @@ from autoscaler import linux
 def main(lifeline: int, module: str) -> None:
     """Run the module as `python -m MODULE` would."""
     linux.die_with_lifeline(lifeline)
+    linux.confine()
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 

@@ -22,7 +22,7 @@ from autoscaler.activator import Activator
 from autoscaler.decision import ScalingSpec
 from autoscaler.errors import RetiredError, StartFailedError, TooLateError
 from autoscaler.loop import Autoscaler
-from autoscaler.pools import Node, NodeSpec, PilotSpec
+from autoscaler.pools import Node, NodeLimits, NodeSpec, PilotSpec
 from serving import prepare
 from serving.config import FRAMEWORK_ENVIRONMENT, PredictSettings, ServeConfig
 from serving.environment import scrubbed
@@ -72,6 +72,7 @@ class Deployment:
         self._config = config
         self._environment = environment
         self._node_environment = scrubbed(environment, config.node_environment)
+        self._limits = NodeLimits(config.node_memory_bytes, config.node_open_files, config.node_nice)
         self._sources = TrustedSources.read(config.trusted_sources)
         self._activator = activator
         self._autoscaler = autoscaler
@@ -103,6 +104,7 @@ class Deployment:
             concurrency=self._config.node_concurrency,
             pilot=self.pilot(record),
             notes=NODE_BYTES,
+            limits=self._limits,
         )
 
     def pilot(self, record: VersionRecord) -> PilotSpec:

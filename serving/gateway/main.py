@@ -48,7 +48,8 @@ def serve(config: ServeConfig, environment: Mapping[str, str], announce: Callabl
 def _exclusive(folder: Path) -> Generator[None]:
     """Hold the state folder; the kernel lets go of it however the process ends."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _keep_private(folder)
         file = (folder / "lock").open("a+")
     except OSError as error:
         raise Unavailable(f"Cannot use the state folder {folder}: {error.strerror}.") from error
@@ -65,6 +66,17 @@ def _exclusive(folder: Path) -> Generator[None]:
         file.write(str(os.getpid()))
         file.flush()
         yield
+
+
+def _keep_private(folder: Path) -> None:
+    """Nobody else reads what the server remembers. Folders open to others may have to be, for logs."""
+    descriptor = os.open(folder / "state.db", os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.fchmod(descriptor, 0o600)
+    finally:
+        os.close(descriptor)
+    if folder.stat().st_mode & 0o077:
+        logger.warning("other users may read the state folder %s; close it to them: chmod 700", folder)
 
 
 def _in_url(host: str) -> str:

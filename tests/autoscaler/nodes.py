@@ -138,3 +138,40 @@ def brood(arguments: Mapping[str, Any], listener: socket.socket, report: Report,
     report({"ready": {"brood": [child.pid, *map(int, grandchildren)]}})
     signal.sigwait({signal.SIGTERM})
     return 0
+
+
+def limits(arguments: Mapping[str, Any], listener: socket.socket, report: Report, board: Board) -> int:
+    """Reports what it may take, and whether it could have more rights."""
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    status = Path("/proc/self/status").read_text()
+    try:
+        files = [os.open("/dev/null", os.O_RDONLY) for _ in range(100)]
+    except OSError as error:
+        opened = error.strerror
+    else:
+        opened = str(len(files))
+    report(
+        {
+            "ready": {
+                "core": resource.getrlimit(resource.RLIMIT_CORE),
+                "files": resource.getrlimit(resource.RLIMIT_NOFILE),
+                "nice": os.nice(0),
+                "privileges": "NoNewPrivs:\t1" not in status,
+                "opened": opened,
+            }
+        }
+    )
+    while True:
+        time.sleep(60)
+
+
+def greedy(arguments: Mapping[str, Any], listener: socket.socket, report: Report, board: Board) -> int:
+    """Takes memory: before it is ready or after, and in vain where it is another's."""
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    if arguments["at"] == "ready":
+        report({"ready": {}})
+    taken = [os.urandom(1 << 20) for _ in range(arguments["mebibytes"])]
+    if arguments["at"] == "start":
+        report({"ready": {"taken": len(taken)}})
+    while True:
+        time.sleep(60)

@@ -104,9 +104,12 @@ class Predictor:
         timeout = self._settings.request_timeout
         if given is not None:
             try:
-                timeout = min(timeout, float(given))
+                wanted = float(given)
             except ValueError:
-                raise InvalidArgument("The header X-Request-Timeout must be a number of seconds.") from None
+                wanted = -1
+            if not wanted > 0:
+                raise InvalidArgument("The header X-Request-Timeout must be a number of seconds over 0.")
+            timeout = min(timeout, wanted)
         return time.monotonic() + timeout
 
     async def _refuse(self, send: Send, error: ServingError) -> None:

@@ -223,6 +223,7 @@ def _whole_row(random: Random) -> str:
 
 LIKE: Mapping[str, Callable[[Random], str]] = {
     "rows": lambda random: _row(random, odd=random.random() < 0.1),
+    "pairs": lambda random: _row(random, 2, odd=random.random() < 0.1),
     "whole": _whole_row,
     "numbers": lambda random: _number(random) if random.random() < 0.3 else "2.5",
     "booleans": lambda random: random.choice(("true", "false", "true", "false", '{"flag":true}')),

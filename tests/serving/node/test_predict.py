@@ -186,7 +186,9 @@ def test_nobody_is_told_who_does_not_ask(headers: dict[str, str]) -> None:
     assert "server-timing" not in reply.headers
 
 
-@pytest.mark.parametrize(("given", "status"), [("5", 200), ("soon", 400), ("-1", 504)])
+@pytest.mark.parametrize(
+    ("given", "status"), [("5", 200), ("soon", 400), ("-1", 400), ("nan", 400), ("0", 400), ("1e-9", 504)]
+)
 def test_a_request_may_bring_its_own_deadline(given: str, status: int) -> None:
     """In seconds."""
     with predictor(Peeking(bytearray(1)), short=True, alone=False) as app:

@@ -39,7 +39,7 @@ from serving.gateway.forward import Forwarder
 from serving.gateway.identity import telling
 from serving.gateway.jobs.runner import COMMAND, Jobs
 from serving.gateway.methods import METHODS, Method
-from serving.gateway.metrics import CountedWaker, Metrics
+from serving.gateway.metrics import CountedWaker, Elsewhere, Metrics
 from serving.gateway.operations import Operations
 from serving.gateway.overview import Overview
 from serving.gateway.records import State
@@ -102,7 +102,11 @@ class Gateway:
             tracing=self._tracing,
         )
         self._overview = Overview(lambda: self._catalog.state, self._activator, self._autoscaler, self._pool)
-        self._metrics = Metrics(self._overview, self._tallies, self._spans)
+        self._metrics = Metrics(
+            self._overview,
+            self._tallies,
+            Elsewhere(spans=self._spans, audit=self._audit.stats, logs=self._request_log.counts),
+        )
         self._ready = False
         self._router = Starlette(
             routes=self._routes(),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from dataclasses import replace
@@ -13,7 +14,10 @@ from autoscaler.errors import NodeError, QueueFullError, TooLateError
 from autoscaler.pools import NodeState
 from autoscaler.pools.pilots import PilotState
 from serving.gateway import metrics
-from serving.gateway.metrics import FAMILIES
+from serving.gateway.families import FAMILIES
+from serving.gateway.request_log import Logged
+from serving.journal.format import Kind
+from serving.journal.position import Counts
 from serving.phases import NODE_PHASES, Histograms, cells
 from serving.resources import JobState
 from tests.serving.gateway.world import World, run
@@ -71,6 +75,8 @@ def test_a_scrape_is_what_the_table_says() -> None:
         world.answered("m/v1")
         world.tallies.calls["projects.models.list", 200] += 1
         world.spans = {"sent": 1, "failed": 0, "dropped": 2}
+        world.audit = {"written": 3, "waiting": 1, "dropped": 0}
+        world.logs = [Logged(Kind.REQUESTS, "gs://bucket/logs", Counts(9, 5, 3, 1))]
         families = {
             family.name + ("_total" if family.type == "counter" else ""): family
             for family in text_string_to_metric_families((await world.metrics.text()).decode())
@@ -194,6 +200,32 @@ def test_predictions_by_status_and_phase() -> None:
             assert buckets[key(**V1, phase="infer", le="+Inf")] == 1
             if node.state is not NodeState.GONE:
                 world.pool.end(node)
+
+    run(main)
+
+
+def test_logs_are_told_as_they_were_while_the_disk_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scrape goes on without them, and asks only once."""
+    monkeypatch.setattr(metrics, "_LOGS_WITHIN", 0.02)
+    there = {"kind": "requests", "destination": "gs://bucket/logs"}
+
+    async def main(world: World) -> None:
+        world.logs = [Logged(Kind.REQUESTS, "gs://bucket/logs", Counts(9, 5, 3, 1))]
+        assert (await scrape(world))["pilotlight_log_records_waiting"] == {key(**there): 3}
+        world.disk.clear()
+        world.logs = [Logged(Kind.REQUESTS, "gs://bucket/logs", Counts(9, 8, 0, 1))]
+        tasks = len(asyncio.all_tasks())
+        for _ in range(3):
+            assert (await scrape(world))["pilotlight_log_records_waiting"] == {key(**there): 3}
+        assert len(asyncio.all_tasks()) == tasks + 1
+        world.disk.set()
+        told = await scrape(world)
+
+        assert told["pilotlight_log_records_waiting"] == {key(**there): 0}
+        assert told["pilotlight_log_records_total"] == {
+            key(**there, result=result): count
+            for result, count in (("sampled", 9), ("sent", 8), ("dropped", 1))
+        }
 
     run(main)
 

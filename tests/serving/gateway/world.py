@@ -15,9 +15,10 @@ from autoscaler.loop import Autoscaler
 from autoscaler.pools import Node, NodeSpec, NodeState, PilotSpec
 from autoscaler.pools.local import LocalPool
 from autoscaler.pools.pilots import PilotState, PilotStatus
-from serving.gateway.metrics import CountedWaker, Metrics
+from serving.gateway.metrics import CountedWaker, Elsewhere, Metrics
 from serving.gateway.overview import Overview
 from serving.gateway.records import JobRecord, ModelRecord, State, VersionRecord
+from serving.gateway.request_log import Logged
 from serving.gateway.tallies import Course, Tallies
 from serving.names import ModelName, VersionName
 from serving.phases import NODE_BYTES
@@ -149,10 +150,20 @@ class World:
         )
         self.tallies = Tallies()
         self.spans: dict[str, int] = {}
-        self.metrics = Metrics(self.overview, self.tallies, lambda: self.spans)
+        self.audit: dict[str, int] = {}
+        self.logs: list[Logged] = []
+        self.disk = asyncio.Event()
+        self.disk.set()
+        self.metrics = Metrics(
+            self.overview, self.tallies, Elsewhere(lambda: self.spans, lambda: self.audit, self._logged)
+        )
         self.activator.connect(CountedWaker(self.autoscaler, self.metrics))
         self._requests: list[asyncio.Task[None]] = []
         self._over = asyncio.Event()
+
+    async def _logged(self) -> list[Logged]:
+        await self.disk.wait()
+        return self.logs
 
     def _node_changed(self, node: Node) -> None:
         self.activator.node_changed(node)

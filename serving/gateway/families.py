@@ -1,0 +1,432 @@
+"""What `/metrics` tells: every metric, its labels, what it means, and where its values come from.
+
+All values come from one scene, which was looked up before; nothing here waits or changes anything.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from autoscaler.pools import Memory, NodeState
+from autoscaler.pools.pilots import PilotState, PilotStatus
+from serving.gateway.catalog.jobs import has_ended
+from serving.gateway.overview import Condition, VersionView
+from serving.gateway.records import JobRecord
+from serving.gateway.request_log import Logged
+from serving.gateway.tallies import Told
+from serving.names import VersionName
+from serving.phases import Histogram
+from serving.resources import JobState
+
+Values = Iterable[tuple[tuple[str, ...], float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What a scrape tells of. `refused`, `counts` (of requests) and `memory` (of living nodes) are by uid,
+    `pilot_memory` by key, `calls` by method and status, `spans` and `audit` by what became of them."""
+
+    versions: Sequence[VersionView]
+    pilots: Sequence[PilotStatus]
+    refused: Mapping[str, Mapping[str, int]]
+    memory: Mapping[str, Memory]
+    pilot_memory: Mapping[str, Memory]
+    jobs: Iterable[JobRecord]
+    counts: Mapping[str, Told]
+    calls: Mapping[tuple[str, int], int]
+    spans: Mapping[str, int]
+    logs: Sequence[Logged]
+    audit: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A metric: its name, whether it is a gauge, a counter or a histogram, its labels and what it means.
+
+    `values` are its values in a scene, each with its labels, and `histograms` those of a histogram; None for
+    what is counted when it happens.
+    """
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    help: str
+    values: Callable[[Scene], Values] | None = None
+    histograms: Callable[[Scene], Iterable[tuple[tuple[str, ...], Histogram]]] | None = None
+
+
+# ---- values
+
+
+def _each(values: Callable[[VersionView, Scene], Values]) -> Callable[[Scene], Values]:
+    """The values of every version, with its labels before theirs."""
+
+    def found(scene: Scene) -> Values:
+        for view in scene.versions:
+            labels = labels_of(view.name)
+            for more, value in values(view, scene):
+                yield (*labels, *more), value
+
+    return found
+
+
+def labels_of(name: VersionName) -> tuple[str, str, str]:
+    """The values of VERSION's labels."""
+    return name.project, name.model, name.version
+
+
+def _desired(view: VersionView, _: Scene) -> Values:
+    yield (), view.desired
+
+
+# A server may have hundreds of versions that sleep. What goes without saying of those is left out.
+
+
+def _nodes(view: VersionView, _: Scene) -> Values:
+    yield ("ready",), view.count(NodeState.READY)
+    if view.nodes:
+        yield ("starting",), view.count(NodeState.STARTING)
+        yield ("draining",), view.count(NodeState.DRAINING)
+
+
+def _running(view: VersionView, _: Scene) -> Values:
+    if view.condition is not Condition.ASLEEP:
+        yield (), view.running
+
+
+def _queued(view: VersionView, _: Scene) -> Values:
+    if view.condition is not Condition.ASLEEP:
+        yield (), view.queued
+
+
+def _wakeups(view: VersionView, _: Scene) -> Values:
+    # From 0 on, for else the first one would not be seen as a change.
+    for result in ("ready", "failed"):
+        yield (result,), view.wakeups.get(result, 0)
+
+
+def _node_seconds(view: VersionView, _: Scene) -> Values:
+    return _counted(view.node_seconds)
+
+
+def _idle_node_seconds(view: VersionView, _: Scene) -> Values:
+    return _counted(view.idle_node_seconds)
+
+
+def _request_seconds(view: VersionView, _: Scene) -> Values:
+    return _counted(view.request_seconds)
+
+
+def _counted(value: float) -> Values:
+    if value:
+        yield (), value
+
+
+def _memory(view: VersionView, scene: Scene) -> Values:
+    return _kinds(scene.memory.get(view.uid))
+
+
+def _refused(view: VersionView, scene: Scene) -> Values:
+    for reason, count in scene.refused.get(view.uid, {}).items():
+        yield (reason,), count
+
+
+def _statuses(view: VersionView, scene: Scene) -> Values:
+    if view.uid in scene.counts:
+        for status, count in sorted(scene.counts[view.uid].statuses.items()):
+            yield (str(status),), count
+
+
+def _bytes_in(view: VersionView, scene: Scene) -> Values:
+    if view.uid in scene.counts:
+        yield (), scene.counts[view.uid].bytes_in
+
+
+def _bytes_out(view: VersionView, scene: Scene) -> Values:
+    if view.uid in scene.counts:
+        yield (), scene.counts[view.uid].bytes_out
+
+
+def _phases(scene: Scene) -> Iterator[tuple[tuple[str, ...], Histogram]]:
+    for view in scene.versions:
+        if view.uid in scene.counts:
+            for phase, histogram in scene.counts[view.uid].phases:
+                yield (*labels_of(view.name), phase), histogram
+
+
+def _calls(scene: Scene) -> Values:
+    for (method, status), count in sorted(scene.calls.items()):
+        yield (method, str(status)), count
+
+
+def _spans(scene: Scene) -> Values:
+    for result, count in scene.spans.items():
+        yield (result,), count
+
+
+def _logged(scene: Scene) -> Values:
+    for logged in scene.logs:
+        counts = logged.counts
+        for result in ("sampled", "sent", "dropped"):
+            yield (logged.kind.value, logged.address, result), getattr(counts, result)
+
+
+def _log_waiting(scene: Scene) -> Values:
+    for logged in scene.logs:
+        yield (logged.kind.value, logged.address), logged.counts.waiting
+
+
+def _audited(scene: Scene) -> Values:
+    for result in ("written", "dropped"):
+        if result in scene.audit:
+            yield (result,), scene.audit[result]
+
+
+def _audit_waiting(scene: Scene) -> Values:
+    if "waiting" in scene.audit:
+        yield (), scene.audit["waiting"]
+
+
+def _lit(scene: Scene) -> Values:
+    for pilot in scene.pilots:
+        yield (pilot.key,), pilot.state is PilotState.LIT
+
+
+def _pilot_memory(scene: Scene) -> Values:
+    for pilot in scene.pilots:
+        for kind, value in _kinds(scene.pilot_memory.get(pilot.key)):
+            yield (pilot.key, *kind), value
+
+
+def _jobs(scene: Scene) -> Values:
+    found = Counter((record.project, str(record.job.state)) for record in scene.jobs)
+    # From 0 on, so that an empty queue is told from a server that is gone.
+    for project in {project for project, _ in found}:
+        for state in JobState:
+            yield (project, state.value), found[project, state.value]
+
+
+def _job_records(scene: Scene) -> Values:
+    sums: Counter[tuple[str, ...]] = Counter()
+    for record in scene.jobs:
+        output = record.job.prediction_output
+        if output is not None and has_ended(record):
+            sums[record.project, "predicted"] += int(output.prediction_count or 0)
+            sums[record.project, "refused"] += int(output.error_count or 0)
+    return sums.items()
+
+
+def _kinds(memory: Memory | None) -> Values:
+    if memory is not None:
+        yield ("private",), memory.private
+        yield ("proportional",), memory.proportional
+
+
+# ---- the table; docs/metrics.md has it too
+
+VERSION = ("project", "model", "version")
+
+COLD_START = Family(
+    "pilotlight_cold_start_seconds",
+    "histogram",
+    (*VERSION, "phase", "how"),
+    "How long nodes took from being asked for to being ready, once for each node. The phases start (have a "
+    "process), load (the model) and warm (first predictions) make up total. how=forked: from a pilot, which "
+    "has the framework imported; cold: a new process.",
+)
+
+FAMILIES = (
+    Family(
+        "pilotlight_nodes_desired",
+        "gauge",
+        VERSION,
+        "Nodes the version should have, as last decided; `pilotlight why` tells the reason. 0: it may sleep.",
+        _each(_desired),
+    ),
+    Family(
+        "pilotlight_nodes",
+        "gauge",
+        (*VERSION, "state"),
+        "Node processes that are there: ready take requests, starting will, draining finish what they have "
+        "and end. starting and draining are left out while there is no node.",
+        _each(_nodes),
+    ),
+    Family(
+        "pilotlight_requests_running",
+        "gauge",
+        VERSION,
+        "Requests inside nodes right now. Left out while the version sleeps.",
+        _each(_running),
+    ),
+    Family(
+        "pilotlight_requests_queued",
+        "gauge",
+        VERSION,
+        "Requests that wait for a node right now: during a wake-up, or because all nodes are full "
+        "(node_concurrency). Left out while the version sleeps.",
+        _each(_queued),
+    ),
+    Family(
+        "pilotlight_predictions_total",
+        "counter",
+        (*VERSION, "code"),
+        "Answers to predictions, by HTTP status; 499: the client left before. Left out while there are none.",
+        _each(_statuses),
+    ),
+    Family(
+        "pilotlight_prediction_phase_seconds",
+        "histogram",
+        (*VERSION, "phase"),
+        "How long answered predictions took, from the last byte of the request to the answer of the node. "
+        "total is made up of the others. queue: waited for a place in a node; start, load, warm: waited for "
+        "a node to start; gateway: passed on; and in the node parse: read; wait: waited for the model; "
+        "infer: computed; encode: written; what is left is the way to the node. queue, start, load and warm "
+        "count only requests that waited for them.",
+        histograms=_phases,
+    ),
+    Family(
+        "pilotlight_prediction_request_bytes_total",
+        "counter",
+        VERSION,
+        "Bytes of the bodies of predictions that a node answered.",
+        _each(_bytes_in),
+    ),
+    Family(
+        "pilotlight_prediction_response_bytes_total",
+        "counter",
+        VERSION,
+        "Bytes of the bodies of those answers.",
+        _each(_bytes_out),
+    ),
+    Family(
+        "pilotlight_api_requests_total",
+        "counter",
+        ("method", "code"),
+        "Answers to API calls by method and HTTP status, and to predictions that reached no version "
+        "(projects.predict). Whatever is no method of the API is other.",
+        _calls,
+    ),
+    Family(
+        "pilotlight_log_records_total",
+        "counter",
+        ("kind", "destination", "result"),
+        "Records of requests, access and console logs: sampled are all that were to be logged; sent were "
+        "taken by their destination, dropped never will be, and the rest waits. It goes on over restarts of "
+        "the server.",
+        _logged,
+    ),
+    Family(
+        "pilotlight_log_records_waiting",
+        "gauge",
+        ("kind", "destination"),
+        "Log records that are on disk, or about to be, and not yet delivered.",
+        _log_waiting,
+    ),
+    Family(
+        "pilotlight_audit_lines_total",
+        "counter",
+        ("result",),
+        "Lines of the audit log: written, or dropped because the disk did not take them.",
+        _audited,
+    ),
+    Family(
+        "pilotlight_audit_lines_waiting",
+        "gauge",
+        (),
+        "Lines of the audit log that are about to be written.",
+        _audit_waiting,
+    ),
+    Family(
+        "pilotlight_trace_spans_total",
+        "counter",
+        ("result",),
+        "Spans of OpenTelemetry traces: sent, failed (the collector did not take them), or dropped because "
+        "too many waited. Left out where traces are off.",
+        _spans,
+    ),
+    Family(
+        "pilotlight_request_seconds_total",
+        "counter",
+        VERSION,
+        "Seconds that requests have waited and run, all together. Its rate is the number of requests at a "
+        "time, averaged: what nodes are scaled by.",
+        _each(_request_seconds),
+    ),
+    COLD_START,
+    Family(
+        "pilotlight_wakeups_total",
+        "counter",
+        (*VERSION, "result"),
+        "How often the version was woken from zero nodes: ready, a node came up; failed, none did after "
+        "several tries.",
+        _each(_wakeups),
+    ),
+    Family(
+        "pilotlight_node_seconds_total",
+        "counter",
+        VERSION,
+        "Seconds that node processes have lived, all together: what the version costs. Its rate is the "
+        "number of nodes, averaged.",
+        _each(_node_seconds),
+    ),
+    Family(
+        "pilotlight_idle_node_seconds_total",
+        "counter",
+        VERSION,
+        "The part of pilotlight_node_seconds_total in which nodes were ready and had no request. Its rate "
+        "divided by that one's is the warm-idle share, the price of not waking up more often: "
+        "idle_timeout sets it.",
+        _each(_idle_node_seconds),
+    ),
+    Family(
+        "pilotlight_node_memory_bytes",
+        "gauge",
+        (*VERSION, "kind"),
+        "Memory of the living nodes. private: their own pages, freed when they end. proportional (PSS): "
+        "besides, their share of pages they have in common with others, as with the pilot they were forked "
+        "from; sums of it count no page twice.",
+        _each(_memory),
+    ),
+    Family(
+        "pilotlight_refused_requests_total",
+        "counter",
+        (*VERSION, "reason"),
+        "Requests that were not served for want of a node. queue_full: too many waited; too_late: the next "
+        "node would be ready later than the request can wait; start_failed: nodes cannot start; deleted: "
+        "the version went meanwhile.",
+        _each(_refused),
+    ),
+    Family(
+        "pilotlight_pilot_lit",
+        "gauge",
+        ("pilot",),
+        "1 if the pilot can fork nodes. While 0, nodes of its versions start cold.",
+        _lit,
+    ),
+    Family(
+        "pilotlight_pilot_memory_bytes",
+        "gauge",
+        ("pilot", "kind"),
+        "Memory of the pilot and of the fork it keeps ready: what quick starts cost while all sleeps. "
+        "Kinds as above.",
+        _pilot_memory,
+    ),
+    Family(
+        "pilotlight_jobs",
+        "gauge",
+        ("project", "state"),
+        "Batch predictions by their state, those that have ended included. Left out for projects that never "
+        "had one.",
+        _jobs,
+    ),
+    Family(
+        "pilotlight_job_records_total",
+        "counter",
+        ("project", "result"),
+        "Records of batch predictions that have ended: predicted, or refused and named in the errors files. "
+        "It goes on over restarts of the server.",
+        _job_records,
+    ),
+)

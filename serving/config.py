@@ -180,6 +180,28 @@ class ServeConfig(FrontSettings):
     deployments: int = setting(2, "Versions that are created at the same time; more wait.", minimum=1)
     jobs: int = setting(2, "Batch predictions that run at the same time; more wait.", minimum=1)
     queue_jobs: int = setting(1000, "Batch predictions that may run and wait in all.", minimum=1)
+    project_requests_per_second: float = setting(
+        0.0, "Predictions per second of one project; 0: no limit.", minimum=0
+    )
+    version_requests_per_second: float = setting(
+        0.0, "Predictions per second of one version; 0: no limit.", minimum=0
+    )
+    project_concurrency: int = setting(
+        0, "Predictions of one project at a time, waiting and running; 0: no limit.", minimum=0
+    )
+    version_concurrency: int = setting(
+        0, "Predictions of one version at a time, waiting and running; 0: no limit.", minimum=0
+    )
+    api_requests_per_minute: float = setting(
+        0.0, "Calls per minute of the API of one project, predictions left out; 0: no limit.", minimum=0
+    )
+    jobs_per_minute: float = setting(
+        0.0, "Batch predictions that one project may submit per minute; 0: no limit.", minimum=0
+    )
+    max_models_per_project: int = setting(1000, "Models of one project; 0: no limit.", minimum=0)
+    max_versions_per_project: int = setting(
+        2000, "Versions of one project, of all its models; 0: no limit.", minimum=0
+    )
     batch_runner: str = setting(
         "FnApiRunner", "The Beam runner of batch predictions that name none: FlinkRunner, DataflowRunner, ..."
     )

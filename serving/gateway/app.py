@@ -38,6 +38,7 @@ from serving.gateway.fleet import Fleet
 from serving.gateway.forward import Forwarder
 from serving.gateway.identity import telling
 from serving.gateway.jobs.runner import COMMAND, Jobs
+from serving.gateway.limits import CallLimits, PredictionLimits, limited
 from serving.gateway.methods import METHODS, Method
 from serving.gateway.metrics import CountedWaker, Elsewhere, Metrics
 from serving.gateway.operations import Operations
@@ -91,6 +92,7 @@ class Gateway:
         self._jobs = Jobs(self._catalog, self._tasks, config, environment, command=job_command)
         self._request_log = RequestLog.of(config, environment)
         self._tallies = Tallies()
+        self._call_limits = CallLimits(config)
         self._tracing = tracing(config)
         self._forwarder = Forwarder(
             self._targets,
@@ -100,6 +102,7 @@ class Gateway:
             config,
             tallies=self._tallies,
             tracing=self._tracing,
+            shares=PredictionLimits.of(config),
         )
         self._overview = Overview(lambda: self._catalog.state, self._activator, self._autoscaler, self._pool)
         self._metrics = Metrics(
@@ -130,10 +133,11 @@ class Gateway:
             await self._calls(scope, receive, telling(scope, send))
 
     def _routes(self) -> list[Route]:
-        models = Models(self._catalog, self._state)
-        versions = Versions(self._catalog, self._operations, self._state)
+        config = self._config
+        models = Models(self._catalog, self._state, config.max_models_per_project)
+        versions = Versions(self._catalog, self._operations, self._state, config.max_versions_per_project)
         operations = OperationsApi(self._catalog, self._operations)
-        jobs = JobsApi(self._catalog, self._jobs, self._config.queue_jobs)
+        jobs = JobsApi(self._catalog, self._jobs, config.queue_jobs)
         fleet = FleetApi(self._overview, self._metrics)
         offered = {
             "pilotlight.healthz": self._healthz,
@@ -174,7 +178,7 @@ class Gateway:
 
     def _around(self, method: Method, endpoint: Endpoint) -> Endpoint:
         """What a call goes through, from the outside to the endpoint."""
-        return watched(self._audit, method, endpoint)
+        return watched(self._audit, method, limited(self._call_limits, method, endpoint))
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncGenerator[None]:

@@ -36,6 +36,7 @@ from serving.gateway.audit.endpoint import answered, predicted
 from serving.gateway.audit.entry import status_of
 from serving.gateway.audit.recorder import Audit
 from serving.gateway.identity import as_header
+from serving.gateway.limits import PredictionLimits
 from serving.gateway.patience import Patience
 from serving.gateway.request_log import RequestLog
 from serving.gateway.server_timing import with_server_timing, without_server_timing
@@ -56,6 +57,9 @@ _METHOD = "projects.predict"
 _DEATHS, _LOSSES = 3, 10
 # Seconds within which the pool knows of the end of a node that hung up.
 _NOTICED_WITHIN = 2.0
+
+
+_FREE = contextlib.nullcontext()
 
 
 @dataclass(slots=True)
@@ -80,6 +84,7 @@ class Forwarder:
         *,
         tallies: Tallies,
         tracing: Tracing | None = None,
+        shares: PredictionLimits | None = None,
     ) -> None:
         self._targets = targets
         self._activator = activator
@@ -88,6 +93,7 @@ class Forwarder:
         self._limits = limits
         self._tallies = tallies
         self._tracing = tracing
+        self._shares = shares
         self._upstreams: dict[str, Upstream] = {}
 
     async def forward(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -97,10 +103,13 @@ class Forwarder:
         target: Target | None = None
         try:
             target = self._find(scope)  # so that no body is read for nothing
+            if self._shares is not None:
+                self._shares.admit(target)
             body = await read_body(scope, receive, self._limits.max_body_bytes)
             story = _Story(Course(len(body), trace))
             patience = Patience(receive, self._timeout(scope))
-            target, answer = await self._ask(scope["path"], body, patience, story)
+            with _FREE if self._shares is None else self._shares.hold(target):
+                target, answer = await self._ask(scope["path"], body, patience, story)
         except Cancelled as error:
             self._refused(target, trace, error)
             predicted(self._audit, scope, status_of(error))

@@ -21,16 +21,18 @@ from serving.resources import Model, operation_to_wire, to_wire
 
 
 class Models:
-    """The methods on models; `read` is the state to show."""
+    """The methods on models; `read` is the state to show, `most` how many a project may have, 0: any."""
 
-    def __init__(self, catalog: Catalog, read: Callable[[], State]) -> None:
+    def __init__(self, catalog: Catalog, read: Callable[[], State], most: int) -> None:
         self._catalog = catalog
+        self._most = most
         self._read = read
 
     async def create(self, request: Request) -> Response:
         """projects.models.create."""
         model = await read(request, Model)
-        return answer(await self._catalog.change(models.create_model, request.path_params["project"], model))
+        project = request.path_params["project"]
+        return answer(await self._catalog.change(models.create_model, project, model, most=self._most))
 
     async def get(self, request: Request) -> Response:
         """projects.models.get."""

@@ -23,10 +23,13 @@ from serving.resources import Version, operation_to_wire, to_wire
 
 
 class Versions:
-    """The methods on versions; `read` is the state to show."""
+    """The methods on versions; `read` is the state to show, `most` how many a project may have, 0: any."""
 
-    def __init__(self, catalog: Catalog, operations: Operations, read: Callable[[], State]) -> None:
+    def __init__(
+        self, catalog: Catalog, operations: Operations, read: Callable[[], State], most: int
+    ) -> None:
         self._catalog = catalog
+        self._most = most
         self._read = read
         self._operations = operations
 
@@ -34,7 +37,9 @@ class Versions:
         """projects.models.versions.create."""
         version = await read(request, Version)
         await self._operations.check_sources(version)
-        operation = await self._catalog.change(versions.create_version, model_name(request), version)
+        operation = await self._catalog.change(
+            versions.create_version, model_name(request), version, most=self._most
+        )
         self._operations.begin(operation)
         return answer_json(operation_to_wire(operation))
 

@@ -6,6 +6,7 @@ change alone, when all checks have passed and nothing has been done.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,6 +37,7 @@ def is_change(method: Method) -> bool:
 def watched(audit: Audit, method: Method, endpoint: Endpoint) -> Endpoint:
     """The endpoint, with how each call of it ended in the log."""
 
+    @functools.wraps(endpoint)
     async def call(request: Request) -> Response:
         try:
             response = await endpoint(request)
@@ -55,6 +57,7 @@ def watched(audit: Audit, method: Method, endpoint: Endpoint) -> Endpoint:
 def announced(audit: Audit, method: Method, endpoint: Endpoint) -> Endpoint:
     """The endpoint of a change, which begins when the log has it on disk."""
 
+    @functools.wraps(endpoint)
     async def call(request: Request) -> Response:
         body = await read_json(request) if request.method in {"POST", "PATCH"} else {}
         described = describe(audit, method, request.scope, body if isinstance(body, dict) else {})

@@ -9,6 +9,7 @@ from serving.errors import (
     Aborted,
     FailedPrecondition,
     InvalidArgument,
+    ResourceExhausted,
     ServingError,
     Unimplemented,
     field_error,
@@ -22,6 +23,14 @@ NUMBERED = re.compile(r"\d+\.\d+(\.\d+)?")
 _ADDRESS_LETTERS = 1024
 _LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
+
+
+def check_number(setting: str, most: int, there: int, what: str) -> None:
+    """A project that has `there` of something may have one more, if `most` allows; 0: any number."""
+    if most and there >= most:
+        raise ResourceExhausted(
+            f"The project has {there} {what} already (setting {setting} = {most}). Delete some."
+        )
 
 
 def check_version(version: Version) -> None:

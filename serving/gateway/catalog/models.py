@@ -7,7 +7,13 @@ from collections.abc import Sequence
 import msgspec
 
 from serving.errors import AlreadyExists, FailedPrecondition, InvalidArgument, field_error
-from serving.gateway.catalog.checks import bad_mask, check_can_be_default, check_etag, check_labels
+from serving.gateway.catalog.checks import (
+    bad_mask,
+    check_can_be_default,
+    check_etag,
+    check_labels,
+    check_number,
+)
 from serving.gateway.catalog.lookup import get_model, get_version, render_model
 from serving.gateway.catalog.operations import finished
 from serving.gateway.records import Draft, ModelRecord, Stamp, State, versions_of
@@ -15,8 +21,8 @@ from serving.names import ModelName, VersionName, check_id, check_project
 from serving.resources import Model, Operation, camel, to_wire
 
 
-def create_model(draft: Draft, stamp: Stamp, project: str, model: Model) -> Model:
-    """Add a model."""
+def create_model(draft: Draft, stamp: Stamp, project: str, model: Model, *, most: int = 0) -> Model:
+    """Add a model, if the project has less than `most`; 0: any number."""
     check_project(project)
     name = ModelName(project, check_id(model.name, "model.name"))
     check_labels(model.labels)
@@ -24,6 +30,9 @@ def create_model(draft: Draft, stamp: Stamp, project: str, model: Model) -> Mode
         raise field_error(InvalidArgument, "model.regions", "At most one region can be given.")
     if name in draft.models:
         raise field_error(AlreadyExists, "model.name", "A model with the same name already exists.")
+    check_number(
+        "max_models_per_project", most, sum(one.project == project for one in draft.models), "models"
+    )
     stored = msgspec.structs.replace(
         model,
         name=str(name),

@@ -23,6 +23,7 @@ from serving.gateway.catalog.checks import (
     check_etag,
     check_labels,
     check_logging,
+    check_number,
     check_scaling,
     check_settled,
     check_version,
@@ -51,13 +52,20 @@ from serving.resources import (
 )
 
 
-def create_version(draft: Draft, stamp: Stamp, parent: ModelName, version: Version) -> Operation:
-    """Add a version in state CREATING, and the operation that deploys it."""
+def create_version(
+    draft: Draft, stamp: Stamp, parent: ModelName, version: Version, *, most: int = 0
+) -> Operation:
+    """Add a version in state CREATING, and the operation that deploys it.
+
+    The project must have less than `most`, of all its models; 0: any number.
+    """
     get_model(draft, parent)
     name = VersionName(parent.project, parent.model, check_id(version.name, "version.name"))
     check_version(version)
     if name in draft.versions:
         raise field_error(AlreadyExists, "version.name", "A version with the same name already exists.")
+    there = sum(one.project == parent.project for one in draft.versions)
+    check_number("max_versions_per_project", most, there, "versions")
     stored = msgspec.structs.replace(
         version,
         name=str(name),

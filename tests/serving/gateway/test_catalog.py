@@ -21,6 +21,7 @@ from serving.errors import (
     InvalidArgument,
     LoadFailed,
     NotFound,
+    ResourceExhausted,
     ServingError,
     Unimplemented,
 )
@@ -42,12 +43,12 @@ class World:
         self.state = State()
         self.changes = 0
 
-    def do(self, rule_: Callable[..., Any], *arguments: Any) -> Any:
+    def do(self, rule_: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
         """Apply a rule; nothing is left of it when it raises."""
         self.changes += 1
         stamp = Stamp(START + datetime.timedelta(seconds=self.changes), f"{self.changes:016x}")
         draft = Draft(self.state)
-        answer = rule_(draft, stamp, *arguments)
+        answer = rule_(draft, stamp, *arguments, **more)
         self.state = draft.finished()
         return answer
 
@@ -92,6 +93,24 @@ def wire(kind: type[Any], body: Mapping[str, Any]) -> Any:
 
 
 # ---- models
+
+
+def test_a_project_has_so_many_models_and_versions(world: World) -> None:
+    """Versions of all its models together; other projects have their own. What is deleted makes room."""
+    world.do(models.create_model, "p", Model(name="n"), most=2)
+    with pytest.raises(ResourceExhausted, match=r"2 models already \(setting max_models_per_project = 2\)"):
+        world.do(models.create_model, "p", Model(name="o"), most=2)
+    world.do(models.create_model, "q", Model(name="o"), most=2)
+    world.do(models.delete_model, ModelName("p", "n"))
+    world.do(models.create_model, "p", Model(name="n"), most=2)
+
+    world.ready(V1)
+    other, version = ModelName("p", "n"), Version(name="v", deployment_uri="gs://b/m")
+    with pytest.raises(
+        ResourceExhausted, match=r"1 versions already \(setting max_versions_per_project = 1\)"
+    ):
+        world.do(versions.create_version, other, version, most=1)
+    world.do(versions.create_version, other, version, most=2)
 
 
 @pytest.mark.parametrize(

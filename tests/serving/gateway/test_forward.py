@@ -22,6 +22,7 @@ from serving.config import Limits, ServeConfig
 from serving.gateway import forward as forward_module
 from serving.gateway.audit.recorder import Audit
 from serving.gateway.forward import Forwarder
+from serving.gateway.limits import PredictionLimits
 from serving.gateway.records import ModelRecord, State, VersionRecord
 from serving.gateway.request_log import RequestLog
 from serving.gateway.tallies import Tallies
@@ -92,7 +93,9 @@ class World:
     `replies` are what the nodes do, in the order in which they were started; the last holds for all further.
     """
 
-    def __init__(self, folder: Path, limits: Limits, queue_requests: int) -> None:
+    def __init__(
+        self, folder: Path, limits: Limits, queue_requests: int, shares: PredictionLimits | None
+    ) -> None:
         self.clock = Clock()
         self.free = 1 << 40
         self.replies: list[Reply] = [good]
@@ -115,7 +118,13 @@ class World:
         request_log = no_log(folder)
         self.tallies = Tallies()
         self.forwarder = Forwarder(
-            self.targets, self.activator, request_log, audit, limits, tallies=self.tallies
+            self.targets,
+            self.activator,
+            request_log,
+            audit,
+            limits,
+            tallies=self.tallies,
+            shares=shares,
         )
         self.pool.listeners += [self.activator.node_changed, self.autoscaler.node_changed, self._changed]
         self._tasks = asyncio.TaskGroup()
@@ -242,10 +251,12 @@ def run(
     *,
     request_timeout: float = 60.0,
     queue_requests: int = 100,
+    shares: PredictionLimits | None = None,
 ) -> None:
     async def bounded() -> None:
         async with asyncio.timeout(20):
-            async with World(tmp_path, Limits(request_timeout=request_timeout), queue_requests) as world:
+            limits = Limits(request_timeout=request_timeout)
+            async with World(tmp_path, limits, queue_requests, shares) as world:
                 await main(world)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # as the gateway does
@@ -652,6 +663,36 @@ def test_too_many_requests_are_refused_by_the_name_of_the_limit(tmp_path: Path) 
         assert (await waiting).status == 200
 
     run(tmp_path, main, queue_requests=1)
+
+
+def test_who_has_had_their_share_is_told_when_to_come_back(tmp_path: Path) -> None:
+    """Of the rate before the body is read; of the places a slow client holds none, one that waits does."""
+    config = ServeConfig(version_concurrency=1, version_requests_per_second=3)
+
+    async def main(world: World) -> None:
+        world.deploy()
+        world.held = True
+        left = asyncio.Event()
+        waiting = asyncio.create_task(world.post(left=left))
+        await settle()
+        answered = await world.post()
+        assert answered.status == 429
+        assert "(setting version_concurrency)" in answered.message
+        assert answered.headers[b"retry-after"] == b"1"
+
+        left.set()
+        await waiting
+        world.held = False
+        await world.up(world.pool.only())
+        assert [(await world.post()).status for _ in range(2)] == [200, 200]
+        answered = await world.post()
+        assert answered.status == 429
+        assert "has used up its 3 per second (setting version_requests_per_second)" in answered.message
+        clock.advance(0.5)
+        assert (await world.post()).status == 200
+
+    clock = Clock()
+    run(tmp_path, main, shares=PredictionLimits(config, clock))
 
 
 def test_a_version_that_is_deleted_meanwhile_is_not_found(tmp_path: Path) -> None:

@@ -1,0 +1,203 @@
+"""Nobody takes more than their share: rates and numbers at a time, per project and per version.
+
+A bucket is kept as one number, the time at which it is full again: each request moves it on by what it costs,
+and one that would move it too far ahead of the present comes too early. Time is an argument.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from serving.config import ServeConfig
+from serving.errors import ResourceExhausted
+from serving.gateway.api.requests import Endpoint
+from serving.gateway.methods import Method
+from serving.gateway.targets import Target
+
+# Buckets kept before those that are full again are dropped: names may be made up by clients.
+_MANY = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """`count` requests in `seconds`, as many of them at once as one likes. `setting` is its name."""
+
+    setting: str
+    count: float
+    seconds: float
+
+
+def take(full_at: float, rate: Rate, now: float) -> tuple[float, float]:
+    """When a bucket is full again after a request at `now`, and by how many seconds that one is too early.
+
+    It is admitted, and the bucket changed, only if these are 0.
+    """
+    cost = rate.seconds / rate.count
+    after = max(full_at, now) + cost
+    early = after - now - max(rate.seconds, cost)
+    # What is added up is never quite exact.
+    return (after, 0.0) if early <= cost * 1e-6 else (full_at, early)
+
+
+@dataclass(slots=True)
+class Buckets:
+    """One bucket of a rate for each name."""
+
+    rate: Rate
+    _full_at: dict[str, float] = field(default_factory=dict)
+
+    def after(self, name: str, whose: str, now: float) -> float:
+        """The bucket after one more request; raises ResourceExhausted if that one comes too early."""
+        full_at, early = take(self._full_at.get(name, now), self.rate, now)
+        if early:
+            rate = self.rate
+            per = "second" if rate.seconds == 1 else "minute"
+            raise ResourceExhausted(
+                f"{whose} has used up its {rate.count:g} per {per} (setting {rate.setting}).",
+                retry_after=early,
+            )
+        return full_at
+
+    def put(self, name: str, full_at: float, now: float) -> None:
+        """Keep what the bucket is."""
+        self._full_at[name] = full_at
+        if len(self._full_at) > _MANY:
+            self._full_at = {key: kept for key, kept in self._full_at.items() if kept > now}
+
+    def __len__(self) -> int:
+        return len(self._full_at)
+
+
+@dataclass(slots=True)
+class Places:
+    """At most `most` requests at a time for each name. `setting` is the name of that."""
+
+    setting: str
+    most: int
+    _taken: Counter[str] = field(default_factory=Counter)
+
+    def check(self, name: str, whose: str) -> None:
+        """Raise ResourceExhausted if no place is free."""
+        if self._taken[name] >= self.most:
+            raise ResourceExhausted(
+                f"{whose} has {self.most} requests under way already (setting {self.setting}).", retry_after=1
+            )
+
+    @contextlib.contextmanager
+    def hold(self, name: str, whose: str) -> Iterator[None]:
+        """Hold a place. Raises ResourceExhausted if none is free."""
+        self.check(name, whose)
+        self._taken[name] += 1
+        try:
+            yield
+        finally:
+            self._taken[name] -= 1
+            if not self._taken[name]:
+                del self._taken[name]
+
+    def __len__(self) -> int:
+        return len(self._taken)
+
+
+class PredictionLimits:
+    """What predictions are granted, of one version and of all versions of a project."""
+
+    def __init__(self, config: ServeConfig, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._version_rate = _buckets("version_requests_per_second", config.version_requests_per_second, 1)
+        self._project_rate = _buckets("project_requests_per_second", config.project_requests_per_second, 1)
+        self._version_places = _places("version_concurrency", config.version_concurrency)
+        self._project_places = _places("project_concurrency", config.project_concurrency)
+
+    @classmethod
+    def of(cls, config: ServeConfig) -> PredictionLimits | None:
+        """As the settings want it; None if there is nothing to keep to."""
+        rates = (config.version_requests_per_second, config.project_requests_per_second)
+        places = (config.version_concurrency, config.project_concurrency)
+        return cls(config) if any(rates) or any(places) else None
+
+    def admit(self, target: Target) -> None:
+        """Count a request whose body is still to come; raises ResourceExhausted if it is one too many."""
+        version, project, now = target.spec.key, target.name.project, self._clock()
+        if self._version_places is not None:
+            self._version_places.check(version, _version(target))
+        if self._project_places is not None:
+            self._project_places.check(project, _project(project))
+        # Who is refused is not charged: all are asked before any is changed.
+        asked = [
+            (buckets, name, buckets.after(name, whose, now))
+            for buckets, name, whose in (
+                (self._version_rate, version, _version(target)),
+                (self._project_rate, project, _project(project)),
+            )
+            if buckets is not None
+        ]
+        for buckets, name, full_at in asked:
+            buckets.put(name, full_at, now)
+
+    @contextlib.contextmanager
+    def hold(self, target: Target) -> Iterator[None]:
+        """Hold the places of a request, which is whole by now; raises ResourceExhausted if none is free."""
+        version, project = target.spec.key, target.name.project
+        with (
+            _held(self._version_places, version, _version(target)),
+            _held(self._project_places, project, _project(project)),
+        ):
+            yield
+
+
+class CallLimits:
+    """What calls of the API are granted, per project."""
+
+    def __init__(self, config: ServeConfig, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._calls = _buckets("api_requests_per_minute", config.api_requests_per_minute, 60)
+        self._jobs = _buckets("jobs_per_minute", config.jobs_per_minute, 60)
+
+    def admit(self, project: str, *, job: bool) -> None:
+        """Count a call, `job` if it submits one; raises ResourceExhausted if it is one too many."""
+        buckets = self._jobs if job else self._calls
+        if buckets is not None:
+            now = self._clock()
+            buckets.put(project, buckets.after(project, _project(project), now), now)
+
+
+def limited(limits: CallLimits, method: Method, endpoint: Endpoint) -> Endpoint:
+    """The endpoint, for as many calls as are granted."""
+    job = method.id == "projects.jobs.create"
+
+    @functools.wraps(endpoint)
+    async def call(request: Request) -> Response:
+        limits.admit(request.path_params["project"], job=job)
+        return await endpoint(request)
+
+    return call if method.resource.startswith("projects/{project}") else endpoint
+
+
+def _buckets(setting: str, count: float, seconds: float) -> Buckets | None:
+    return Buckets(Rate(setting, count, seconds)) if count else None
+
+
+def _places(setting: str, most: int) -> Places | None:
+    return Places(setting, most) if most else None
+
+
+def _held(places: Places | None, name: str, whose: str) -> AbstractContextManager[None]:
+    return contextlib.nullcontext() if places is None else places.hold(name, whose)
+
+
+def _version(target: Target) -> str:
+    return f"The version {target.name}"
+
+
+def _project(project: str) -> str:
+    return f"The project {project}"

@@ -10,6 +10,7 @@ import typer
 from serving.cli import (
     audit,
     demo,
+    doctor,
     jobs,
     local,
     local_batch,
@@ -91,6 +92,7 @@ def build() -> typer.Typer:
     app.command()(server.serve)
     app.command()(server.node)
     app.command()(demo.demo)
+    app.command()(with_flags(doctor.doctor))
     app.command()(with_flags(predict.predict))
     app.command()(with_flags(nodes.nodes))
     app.command()(with_flags(why.why))

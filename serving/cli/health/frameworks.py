@@ -1,0 +1,145 @@
+"""Frameworks, pip and Beam: whether they are there, fit, and leave a process that can be forked."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from importlib.util import find_spec
+
+import msgspec
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from serving.cli.health.finding import Finding, fail, ok, size, warn
+from serving.gateway.pilots import pilot_for
+
+_PROBE = "serving.cli.health.probe"
+_SECONDS = 120
+_OURS = "pilotlight"
+# What models and jobs stand on: distributions, and what they are for.
+_FRAMEWORKS: Mapping[str, str] = {
+    "scikit-learn": "scikit-learn models and custom routines",
+    "xgboost": "XGBoost models",
+    "tensorflow": "TensorFlow models",
+    "apache-beam": "batch predictions",
+}
+_EXTRAS: Mapping[str, str] = {"tensorflow": "tensorflow", "apache-beam": "batch"}
+_LAST_LINES = 3
+
+
+class Probed(msgspec.Struct, frozen=True, kw_only=True):
+    """What a process tells that has imported what a pilot imports; see `serving.cli.health.probe`."""
+
+    seconds: float
+    memory: int
+    threads: list[str]
+    forked: bool
+    error: str = ""
+
+
+def python() -> Finding:
+    """Which Python runs."""
+    return ok("python", f"Python {platform.python_version()} at {sys.executable}.")
+
+
+def versions(name: str) -> Finding:
+    """Whether a framework is there, in a version that is supported."""
+    purpose = _FRAMEWORKS[name]
+    wanted = _requirement(name)
+    try:
+        found = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        package = f"{_OURS}[{_EXTRAS[name]}]" if name in _EXTRAS else str(wanted or name)
+        return warn(name, f"It is not installed: no {purpose}.", f"If you need them: pip install '{package}'")
+    if wanted is not None and not wanted.specifier.contains(found, prereleases=True):
+        return warn(
+            name,
+            f"{found} is installed; {wanted.specifier} is supported.",
+            f"pip install '{wanted.name}{wanted.specifier}'",
+        )
+    return ok(name, f"{found}, for {purpose}.")
+
+
+def pilots() -> list[str]:
+    """The frameworks that have a pilot of their own here."""
+    return ["SCIKIT_LEARN", *(["TENSORFLOW"] if find_spec("tensorflow") else [])]
+
+
+def pilot(framework: str, environment: Mapping[str, str]) -> Finding:
+    """Whether a pilot of a framework's nodes could be lit and forked, found out in a process like one."""
+    spec = pilot_for(framework, framework == "TENSORFLOW", environment)
+    check = f"pilot {spec.key}"
+    argument = json.dumps(spec.preload)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", _PROBE, argument],
+            env=dict(spec.environment),
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return fail(
+            check,
+            f"Importing what it needs took over {_SECONDS} s.",
+            "Is the disk with the Python environment a slow network one, or memory being swapped?",
+        )
+    try:
+        probed = msgspec.json.decode(done.stdout.rpartition("\n")[2] or done.stdout, type=Probed)
+    except msgspec.DecodeError:
+        said = " ".join(done.stderr.strip().splitlines()[-_LAST_LINES:])
+        return fail(
+            check,
+            f"Importing what it needs ended the process (exit code {done.returncode}). {said}".rstrip(),
+            "Install the framework again. -4: it was built for another processor; -9: memory ran out.",
+        )
+    return judge(check, probed)
+
+
+def judge(check: str, probed: Probed) -> Finding:
+    """What it means for a pilot."""
+    if probed.error:
+        return fail(check, f"It cannot be imported: {probed.error}", "Install the framework again.")
+    seen = f"lit in {probed.seconds:.1f} s with {size(probed.memory)}"
+    cold = "Nodes start cold instead, in seconds. Set --pilots off if the cause cannot be removed."
+    if len(probed.threads) > 1:
+        return warn(
+            check,
+            f"{seen}, but it has more than one thread and must not fork: {', '.join(probed.threads)}.",
+            f"{cold} Something in the Python environment starts a thread when it is imported.",
+        )
+    if not probed.forked:
+        return warn(check, f"{seen}, but what it forked did not live.", cold)
+    return ok(check, f"{seen}, has one thread and can be forked.")
+
+
+def pip(command: Sequence[str] = (sys.executable, "-m", "pip", "--version")) -> Finding:
+    """Whether packages of custom routines can be built and installed."""
+    advice = f"{sys.executable} -m ensurepip; pip install setuptools wheel"
+    missing = [name for name in ("setuptools", "wheel") if find_spec(name) is None]
+    if missing:
+        return warn("pip", f"{' and '.join(missing)} is missing: packageUris cannot be built.", advice)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return warn("pip", f"It does not run: {error}", advice)
+    if done.returncode:
+        said = " ".join(done.stderr.strip().splitlines()[-1:])
+        return warn("pip", f"It does not run, so packageUris cannot be installed: {said}", advice)
+    return ok("pip", f"{' '.join(done.stdout.split()[:2])} installs packages of custom routines.")
+
+
+def _requirement(name: str) -> Requirement | None:
+    """The versions of a distribution that this one is made for, as its own metadata has them."""
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        for line in metadata.requires(_OURS) or ():
+            requirement = Requirement(line)
+            if canonicalize_name(requirement.name) == name:
+                return requirement
+    return None

@@ -1,0 +1,114 @@
+"""Cores, memory, open files, the clock and the system: what the machine, or the container, gives."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import resource
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from autoscaler import linux, machine
+from serving.cli.health.finding import Finding, fail, ok, size, warn
+from serving.config import ServeConfig
+
+_ROOT = Path("/")
+# What the gateway and a pilot with one node of scikit-learn take; with TensorFlow it is some 700 MiB.
+_LEAST_MEMORY, _GOOD_MEMORY = 256 << 20, 1 << 30
+_LEAST_FILES, _GOOD_FILES = 256, 4096
+# Nothing of this version can run before its day.
+_BUILT = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+_FAR = datetime.timedelta(days=50 * 365)
+_JUMP = 0.5
+
+
+def system() -> Finding:
+    """Whether nodes can be forked and watched as on Linux."""
+    if linux.AVAILABLE:
+        return ok("system", f"Linux {os.uname().release}: nodes are forked from pilots.")
+    return warn(
+        "system",
+        f"{os.uname().sysname} lacks what forking nodes takes: they start cold, in seconds.",
+        "Run the server on Linux, or keep nodes awake with minNodes.",
+    )
+
+
+def cores(config: ServeConfig, root: Path = _ROOT) -> Finding:
+    """The processors we may use, beside what the settings ask for."""
+    usable, there = machine.cores(root), os.cpu_count() or 1
+    seen = f"{usable} of {there} processors may be used"
+    if usable < there:
+        seen += " (cgroup quota or CPU affinity)"
+    asked = {"max_nodes": config.max_nodes, "threads": config.threads}
+    for setting, value in asked.items():
+        if value > usable:
+            return warn(
+                "cores",
+                f"{seen}, and the setting {setting} asks for {value}.",
+                f"Set {setting} to {usable} at most, or give the server more processors.",
+            )
+    return ok("cores", f"{seen}.")
+
+
+def memory(config: ServeConfig, root: Path = _ROOT) -> Finding:
+    """The memory that processes may still take, beside what the settings promise to nodes."""
+    left = machine.available_memory(root)
+    seen = f"{size(left)} of memory may be taken"
+    if left < _LEAST_MEMORY:
+        return fail(
+            "memory",
+            f"{seen}: too little for a server with one node.",
+            "End other processes, or raise the container's memory limit.",
+        )
+    if config.memory_bytes > left:
+        return warn(
+            "memory",
+            f"{seen}, and the setting memory_bytes promises {size(config.memory_bytes)} to nodes.",
+            "Lower memory_bytes, or set it to 0: then nodes get what there is.",
+        )
+    if left < _GOOD_MEMORY:
+        return warn(
+            "memory",
+            f"{seen}: not enough for TensorFlow, whose pilot alone takes 620 MiB.",
+            "Give the server more memory, or serve scikit-learn and XGBoost models only.",
+        )
+    return ok("memory", f"{seen}.")
+
+
+def open_files() -> Finding:
+    """The limit of open files: each connection, node and model file is one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY or hard >= _GOOD_FILES:
+        return ok("open files", f"{'any number' if hard == resource.RLIM_INFINITY else hard} may be open.")
+    advice = f"Raise the hard limit to {_GOOD_FILES} or more: `ulimit -Hn`, LimitNOFILE= of systemd."
+    seen = f"{hard} files may be open at a time (hard limit)"
+    if hard < _LEAST_FILES:
+        return fail("open files", f"{seen}: too few for a server.", advice)
+    return warn("open files", f"{seen}: about as many clients may be connected.", advice)
+
+
+def clock(
+    newest: datetime.datetime | None,
+    wall: Callable[[], float] = time.time,
+    steady: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], None] = time.sleep,
+) -> Finding:
+    """Whether the clock tells a likely time and goes steadily; `newest` is the last change of the state."""
+    start, steady_start = wall(), steady()
+    pause(0.05)
+    jump = (wall() - start) - (steady() - steady_start)
+    now = datetime.datetime.fromtimestamp(wall(), datetime.UTC)
+    told = f"The clock says {now:%Y-%m-%d %H:%M:%S} UTC"
+    advice = (
+        "Set the clock and keep it right (chrony, systemd-timesyncd): tokens, TLS and Google's API need it."
+    )
+    if not _BUILT < now < _BUILT + _FAR:
+        return fail("clock", f"{told}, which cannot be.", advice)
+    if abs(jump) > _JUMP:
+        return warn("clock", f"{told}; it jumped by {jump:.1f} s while it was looked at.", advice)
+    if newest is not None and newest > now + datetime.timedelta(minutes=5):
+        return warn(
+            "clock", f"{told}; the state was last changed later, at {newest:%Y-%m-%d %H:%M:%S} UTC.", advice
+        )
+    return ok("clock", f"{told}.")

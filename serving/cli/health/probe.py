@@ -1,0 +1,47 @@
+"""Does what a pilot does until it is lit, forks once, and tells what came of it.
+
+Started as `python -m serving.cli.health.probe JSON`, where the JSON is the list of modules to import.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import sys
+import time
+from typing import Any
+
+from autoscaler import linux, machine
+
+
+def main(argument: str) -> None:
+    """Print one JSON object; see `frameworks.Probed`."""
+    begin = time.perf_counter()
+    told: dict[str, Any] = {"seconds": 0.0, "memory": 0, "threads": [], "forked": False}
+    try:
+        for module in json.loads(argument):
+            importlib.import_module(module)
+    except Exception as error:
+        told["error"] = f"{type(error).__name__}: {error}"
+    else:
+        gc.collect()
+        gc.freeze()
+        told["seconds"] = time.perf_counter() - begin
+        told["memory"] = machine.memory(os.getpid()).private
+        told["threads"] = linux.threads()
+        told["forked"] = len(told["threads"]) == 1 and _forks()
+    print(json.dumps(told))
+
+
+def _forks() -> bool:
+    """Whether a fork lives and ends as it should."""
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    return os.waitpid(child, 0)[1] == 0
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

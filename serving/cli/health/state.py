@@ -1,0 +1,199 @@
+"""The state folder: its disk, its database, and whoever uses it."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import fcntl
+import os
+import re
+import shutil
+import sqlite3
+import statistics
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from serving.cli.health.finding import Finding, fail, ok, size, warn
+from serving.config import ServeConfig
+from serving.gateway.schema import STEPS
+
+_LEAST_FREE, _GOOD_FREE = 256 << 20, 2 << 30
+# Seconds; every change of the API waits for some.
+_SLOW_FSYNC = 0.1
+_PROBES = 5
+_DATABASE = "state.db"
+_PARTS = re.compile(
+    r"-m (autoscaler\.(pilot|launch)|serving\.gateway\.child|serving\.(prepare|sinks)|batch)\b"
+)
+_SERVER = re.compile(r"(pilotlight|serving\.cli).* serve\b")
+
+
+def writable(folder: Path) -> Finding:
+    """Whether files can be written and synced, and how quickly."""
+    there = _existing(folder)
+    try:
+        with tempfile.TemporaryDirectory(prefix=".doctor-", dir=there) as probe:
+            seconds = statistics.median(_write(Path(probe) / str(number)) for number in range(_PROBES))
+    except OSError as error:
+        return fail(
+            "state folder",
+            f"Nothing can be written in {there}: {error.strerror}.",
+            f"Make {folder} a folder that the server's user may write, or choose another --state-dir.",
+        )
+    seen = f"{folder} can be written; a small file is on disk in {seconds * 1000:.1f} ms"
+    if seconds > _SLOW_FSYNC:
+        return warn(
+            "state folder",
+            f"{seen}: slow, and each change of the API waits for several.",
+            "Use a local disk, not a network file system, or choose another --state-dir.",
+        )
+    return ok("state folder", f"{seen}.")
+
+
+def space(config: ServeConfig, folder: Path) -> Finding:
+    """The free space, beside what the cache of models may take."""
+    free = shutil.disk_usage(_existing(folder)).free
+    seen = f"{size(free)} are free for {folder}"
+    if free < _LEAST_FREE:
+        return fail("disk space", f"{seen}.", "Free some space, or choose another --state-dir.")
+    room = free + _size_of(folder / "cache")
+    if free < _GOOD_FREE:
+        return warn("disk space", f"{seen}: a few models.", "Free some space, or choose another --state-dir.")
+    if config.cache_bytes > room:
+        return warn(
+            "disk space",
+            f"{seen}, and the setting cache_bytes allows a cache of {size(config.cache_bytes)}.",
+            f"Set --cache-bytes to {room // 2} or less, or the disk fills up before the cache is cleaned.",
+        )
+    return ok("disk space", f"{seen}.")
+
+
+def schema(folder: Path) -> Finding:
+    """Whether this version can read the state file."""
+    file = folder / _DATABASE
+    if not file.exists():
+        return ok("state file", f"There is no {file} yet; the first start makes it.")
+    try:
+        with contextlib.closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True, timeout=2)) as database:
+            (found,) = database.execute("PRAGMA user_version").fetchone()
+            (verdict,) = database.execute("PRAGMA quick_check(1)").fetchone()
+    except sqlite3.Error as error:
+        return _damaged(file, str(error))
+    if verdict != "ok":
+        return _damaged(file, verdict)
+    if found > len(STEPS):
+        return fail(
+            "state file",
+            f"{file} has schema {found}; this version knows {len(STEPS)}.",
+            f"Install the newer version again, or put back {file.name}.v{len(STEPS)} if it is there.",
+        )
+    if found < len(STEPS):
+        return ok(
+            "state file",
+            f"{file} has schema {found}; the next start brings it to {len(STEPS)} and keeps a copy.",
+        )
+    return ok("state file", f"{file} is whole and has schema {found}, the newest.")
+
+
+def newest_change(folder: Path) -> datetime.datetime | None:
+    """When the state was last changed, by the clock of then."""
+    times = []
+    for name in (_DATABASE, f"{_DATABASE}-wal"):
+        with contextlib.suppress(OSError):
+            times.append((folder / name).stat().st_mtime)
+    return datetime.datetime.fromtimestamp(max(times), datetime.UTC) if times else None
+
+
+def server_pid(folder: Path) -> int | None:
+    """The pid of the server that uses the folder; 0 if it cannot be told, None if there is none."""
+    try:
+        with (folder / "lock").open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                text = file.read().strip()
+                return int(text) if text.isdigit() else 0
+    except OSError:
+        pass
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process of this machine."""
+
+    pid: int
+    parent: int
+    command: str
+
+
+def processes() -> Iterator[Process]:
+    """All that we may see."""
+    for process in psutil.process_iter(["pid", "ppid", "cmdline"]):
+        command = " ".join(process.info["cmdline"] or ())
+        yield Process(process.info["pid"], process.info["ppid"], command)
+
+
+def leftovers(found: Iterable[Process]) -> Finding:
+    """Processes of a server that is no more: pilots, nodes and jobs that no server is above."""
+    known = {process.pid: process for process in found}
+    left = [
+        pid for pid, process in known.items() if _PARTS.search(process.command) and not _served(pid, known)
+    ]
+    if not left:
+        return ok("leftovers", "No process of an ended server is left.")
+    pids = " ".join(map(str, sorted(left)))
+    return warn(
+        "leftovers",
+        f"{len(left)} processes of a server that has ended are left: {pids}.",
+        f"See what they are (`ps -fp {pids.replace(' ', ',')}`) and end them: `kill {pids}`.",
+    )
+
+
+def _served(pid: int, known: dict[int, Process]) -> bool:
+    """Whether a server is above a process."""
+    seen: set[int] = set()
+    while (process := known.get(pid)) is not None and pid not in seen:
+        if _SERVER.search(process.command):
+            return True
+        seen.add(pid)
+        pid = process.parent
+    return False
+
+
+def _damaged(file: Path, reason: str) -> Finding:
+    copies = ", ".join(sorted(path.name for path in file.parent.glob(f"{file.name}.v*")))
+    there = f" ({copies} is there)" if copies else ""
+    return fail(
+        "state file",
+        f"{file} is damaged or no database: {reason}.",
+        f"Put back a copy of it{there}, or choose another --state-dir.",
+    )
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or what of the way to it there is."""
+    return next(path for path in (folder, *folder.parents) if path.exists())
+
+
+def _write(file: Path) -> float:
+    """Seconds to have 4 KiB on disk."""
+    begin = time.perf_counter()
+    with file.open("wb") as stream:
+        stream.write(bytes(4096))
+        stream.flush()
+        os.fsync(stream.fileno())
+    return time.perf_counter() - begin
+
+
+def _size_of(folder: Path) -> int:
+    found = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):
+            found += path.stat().st_size if path.is_file() else 0
+    return found

@@ -1,0 +1,131 @@
+"""Credentials for Google Cloud, and buckets."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Mapping
+
+from serving.cli.health.finding import Finding, fail, ok, warn
+from serving.errors import ServingError
+from serving.storage import Files, emulator_host
+from serving.storage.gcs import Gcs, no_bucket
+from serving.storage.uris import parse
+
+# Where the credentials of a machine in Google Cloud come from.
+_METADATA = ("169.254.169.254", 80)
+_METADATA_SECONDS = 0.5
+_SECONDS = 30
+_PATIENCE = 5.0
+# Tells whose credentials Google's library finds, without a request to anybody.
+_FIND = """
+import json, warnings
+warnings.simplefilter("ignore")
+import google.auth, google.auth.exceptions
+try:
+    found, project = google.auth.default()
+    account = getattr(found, "service_account_email", "") or getattr(found, "signer_email", "")
+    print(json.dumps({"kind": type(found).__module__.rpartition(".")[2], "account": account or ""}))
+except google.auth.exceptions.DefaultCredentialsError as error:
+    print(json.dumps({"error": str(error)}))
+"""
+_ADVICE = (
+    "For gs:// set GOOGLE_APPLICATION_CREDENTIALS to a service account's key file, or run "
+    "`gcloud auth application-default login` as the server's user."
+)
+
+
+def credentials(
+    environment: Mapping[str, str], needed: bool, metadata: tuple[str, int] = _METADATA
+) -> Finding:
+    """Whether Google's library finds credentials; it looks for them in a process with `environment`.
+
+    `needed` is whether a bucket is to be used. Without any, it is not waited for the metadata server.
+    """
+    if host := emulator_host():
+        return ok("credentials", f"None are needed: STORAGE_EMULATOR_HOST is {host}.")
+    found = _find(environment)
+    if "error" not in found:
+        of = f" of {found['account']}" if found["account"] else ""
+        return ok("credentials", f"Google credentials are there ({found['kind']}){of}.")
+    if _answers(metadata):
+        return ok("credentials", "Google credentials are those of this machine (metadata server).")
+    if environment.get("GOOGLE_APPLICATION_CREDENTIALS") or needed:
+        return fail("credentials", f"There are no Google credentials that work: {found['error']}", _ADVICE)
+    return ok("credentials", "There are no Google credentials; only gs:// needs them.")
+
+
+def bucket(uri: str) -> Finding:
+    """Whether what a bucket holds can be listed."""
+    check = "bucket"
+    begin = time.perf_counter()
+    try:
+        name, prefix = parse(uri)
+        if not name:
+            return fail(check, f"{uri} is no bucket.", "Write --bucket gs://BUCKET or gs://BUCKET/FOLDER.")
+        gcs = Gcs(_PATIENCE)
+        with gcs.errors(uri, no_bucket(name)):
+            found = len(list(gcs.client.list_blobs(name, prefix=prefix, max_results=1, **gcs.calls)))
+    except ServingError as error:
+        return fail(check, error.message, "The models in it cannot be deployed until this works.")
+    took = f"{(time.perf_counter() - begin) * 1000:.0f} ms"
+    if not found:
+        return warn(check, f"{uri} can be listed ({took}) and is empty.", "Is it the right one?")
+    return ok(check, f"{uri} can be listed ({took}).")
+
+
+def bucket_writable(uri: str) -> Finding:
+    """Whether an object can be written there, read again and removed."""
+    check = "bucket write"
+    files = Files(patience=_PATIENCE)
+    probe = f"{uri.rstrip('/')}/.pilotlight-doctor-{uuid.uuid4().hex}"
+    begin = time.perf_counter()
+    try:
+        try:
+            files.write(probe, b"probe")
+            whole = files.read(probe) == b"probe"
+        finally:
+            files.delete(probe)
+    except ServingError as error:
+        return fail(check, error.message, "Results of batch jobs and request logs cannot be written there.")
+    took = f"{(time.perf_counter() - begin) * 1000:.0f} ms"
+    if not whole:
+        return fail(
+            check, f"{probe} did not hold what was written to it.", "Something changes objects there."
+        )
+    return ok(check, f"{uri} can be written ({took}).")
+
+
+def _find(environment: Mapping[str, str]) -> Mapping[str, str]:
+    # In a process of its own: the library reads the environment, and waits 20 s for a metadata server.
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _FIND],
+            env={**environment, "NO_GCE_CHECK": "true"},
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+        found: Mapping[str, str] = json.loads(done.stdout)
+    except subprocess.TimeoutExpired:
+        return {"error": f"looking for them took over {_SECONDS} s"}
+    except ValueError:
+        return {"error": (done.stderr.strip().splitlines() or ["google-auth failed"])[-1]}
+    return found
+
+
+def _answers(address: tuple[str, int]) -> bool:
+    """Whether a metadata server of Google Cloud is there."""
+    connection = http.client.HTTPConnection(*address, timeout=_METADATA_SECONDS)
+    try:
+        connection.request("GET", "/", headers={"Metadata-Flavor": "Google"})
+        return connection.getresponse().getheader("Metadata-Flavor") == "Google"
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import socket
+
+from serving.cli.health.finding import Level
+from serving.cli.health.network import port
+
+
+def test_a_port_that_is_free() -> None:
+    """Any is, when one is to be picked."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        number = listener.getsockname()[1]
+
+    assert port("127.0.0.1", number, None).level is Level.OK
+    assert port("127.0.0.1", 0, None).level is Level.OK
+
+
+def test_a_port_that_is_taken() -> None:
+    """It may be by the server itself."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        number = listener.getsockname()[1]
+
+        taken = port("127.0.0.1", number, None)
+        assert taken.level is Level.WARN
+        assert str(number) in taken.advice
+        assert port("127.0.0.1", number, 4711).level is Level.OK
+
+
+def test_an_address_that_is_not_ours() -> None:
+    """The server could not listen there."""
+    finding = port("192.0.2.1", 8080, None)
+
+    assert finding.level is Level.FAIL
+    assert "192.0.2.1:8080" in finding.message

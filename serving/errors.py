@@ -6,6 +6,7 @@
     │   └── HeadTooLarge         431
     ├── NotFound                 404   ├── AlreadyExists        409
     ├── MethodNotAllowed         405   ├── ResourceExhausted    429
+    │                                  │   └── LimitReached     429
     ├── Cancelled                499   ├── Internal             500
     ├── Unimplemented            501   ├── Unavailable          503
     ├── DeadlineExceeded         504   ├── PermissionDenied     403
@@ -128,6 +129,14 @@ class ResourceExhausted(ServingError):
     """A bounded queue is full, or somebody has had their share."""
 
     status = "RESOURCE_EXHAUSTED"
+
+
+class LimitReached(ResourceExhausted):
+    """Somebody has had the share that the setting `setting` grants."""
+
+    def __init__(self, message: str, *, setting: str, retry_after: float) -> None:
+        super().__init__(message, retry_after=retry_after)
+        self.setting = setting
 
 
 class Cancelled(ServingError):

@@ -139,6 +139,12 @@ def _statuses(view: VersionView, scene: Scene) -> Values:
             yield (str(status),), count
 
 
+def _limited(view: VersionView, scene: Scene) -> Values:
+    if view.uid in scene.counts:
+        for setting, count in sorted(scene.counts[view.uid].limits.items()):
+            yield (setting,), count
+
+
 def _bytes_in(view: VersionView, scene: Scene) -> Values:
     if view.uid in scene.counts:
         yield (), scene.counts[view.uid].bytes_in
@@ -274,6 +280,14 @@ FAMILIES = (
         (*VERSION, "code"),
         "Answers to predictions, by HTTP status; 499: the client left before. Left out while there are none.",
         _each(_statuses),
+    ),
+    Family(
+        "pilotlight_limited_predictions_total",
+        "counter",
+        (*VERSION, "setting"),
+        "Predictions that were refused with 429 because the version or its project had had its share: of "
+        "which setting. Left out while there are none.",
+        _each(_limited),
     ),
     Family(
         "pilotlight_prediction_phase_seconds",

@@ -24,6 +24,7 @@ from serving.errors import (
     DeadlineExceeded,
     Internal,
     InvalidArgument,
+    LimitReached,
     ModelFailed,
     NotFound,
     ResourceExhausted,
@@ -150,7 +151,8 @@ class Forwarder:
         if target is None:
             self._tallies.calls[_METHOD, status] += 1
         else:
-            self._tallies.of(target.spec.key).refused(status)
+            limit = error.setting if isinstance(error, LimitReached) else ""
+            self._tallies.of(target.spec.key).refused(status, limit)
         if trace is not None:
             trace.end(status, version="" if target is None else str(target.name))
 

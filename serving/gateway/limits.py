@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from serving.config import ServeConfig
-from serving.errors import ResourceExhausted
+from serving.errors import LimitReached
 from serving.gateway.api.requests import Endpoint
 from serving.gateway.methods import Method
 from serving.gateway.targets import Target
@@ -56,13 +56,14 @@ class Buckets:
     _full_at: dict[str, float] = field(default_factory=dict)
 
     def after(self, name: str, whose: str, now: float) -> float:
-        """The bucket after one more request; raises ResourceExhausted if that one comes too early."""
+        """The bucket after one more request; raises LimitReached if that one comes too early."""
         full_at, early = take(self._full_at.get(name, now), self.rate, now)
         if early:
             rate = self.rate
             per = "second" if rate.seconds == 1 else "minute"
-            raise ResourceExhausted(
+            raise LimitReached(
                 f"{whose} has used up its {rate.count:g} per {per} (setting {rate.setting}).",
+                setting=rate.setting,
                 retry_after=early,
             )
         return full_at
@@ -86,15 +87,17 @@ class Places:
     _taken: Counter[str] = field(default_factory=Counter)
 
     def check(self, name: str, whose: str) -> None:
-        """Raise ResourceExhausted if no place is free."""
+        """Raise LimitReached if no place is free."""
         if self._taken[name] >= self.most:
-            raise ResourceExhausted(
-                f"{whose} has {self.most} requests under way already (setting {self.setting}).", retry_after=1
+            raise LimitReached(
+                f"{whose} has {self.most} requests under way already (setting {self.setting}).",
+                setting=self.setting,
+                retry_after=1,
             )
 
     @contextlib.contextmanager
     def hold(self, name: str, whose: str) -> Iterator[None]:
-        """Hold a place. Raises ResourceExhausted if none is free."""
+        """Hold a place. Raises LimitReached if none is free."""
         self.check(name, whose)
         self._taken[name] += 1
         try:
@@ -126,7 +129,7 @@ class PredictionLimits:
         return cls(config) if any(rates) or any(places) else None
 
     def admit(self, target: Target) -> None:
-        """Count a request whose body is still to come; raises ResourceExhausted if it is one too many."""
+        """Count a request whose body is still to come; raises LimitReached if it is one too many."""
         version, project, now = target.spec.key, target.name.project, self._clock()
         if self._version_places is not None:
             self._version_places.check(version, _version(target))
@@ -146,7 +149,7 @@ class PredictionLimits:
 
     @contextlib.contextmanager
     def hold(self, target: Target) -> Iterator[None]:
-        """Hold the places of a request, which is whole by now; raises ResourceExhausted if none is free."""
+        """Hold the places of a request, which is whole by now; raises LimitReached if none is free."""
         version, project = target.spec.key, target.name.project
         with (
             _held(self._version_places, version, _version(target)),
@@ -164,7 +167,7 @@ class CallLimits:
         self._jobs = _buckets("jobs_per_minute", config.jobs_per_minute, 60)
 
     def admit(self, project: str, *, job: bool) -> None:
-        """Count a call, `job` if it submits one; raises ResourceExhausted if it is one too many."""
+        """Count a call, `job` if it submits one; raises LimitReached if it is one too many."""
         buckets = self._jobs if job else self._calls
         if buckets is not None:
             now = self._clock()

@@ -61,6 +61,7 @@ class Told:
     """The counts of one version at one moment; phases that no request went through are left out."""
 
     statuses: Mapping[int, int]
+    limits: Mapping[str, int]
     bytes_in: int
     bytes_out: int
     phases: tuple[tuple[str, Histogram], ...]
@@ -69,10 +70,11 @@ class Told:
 class Tally:
     """The counts of one version."""
 
-    __slots__ = ("_nodes", "_phases", "bytes_in", "bytes_out", "statuses")
+    __slots__ = ("_nodes", "_phases", "bytes_in", "bytes_out", "limits", "statuses")
 
     def __init__(self) -> None:
         self.statuses: dict[int, int] = {}
+        self.limits: dict[str, int] = {}
         self.bytes_in = 0
         self.bytes_out = 0
         self._phases = Histograms(len(GATEWAY_PHASES))
@@ -80,7 +82,7 @@ class Tally:
 
     def answered(self, course: Course, status: int, bytes_out: int) -> None:
         """A node answered a request."""
-        self.refused(status)
+        self._note(status)
         self.bytes_in += course.bytes_in
         self.bytes_out += bytes_out
         total = time.monotonic() - course.began
@@ -93,8 +95,13 @@ class Tally:
         self._phases.add(_TOTAL, total)
         self._phases.add(_GATEWAY, total - waited - course.inside)
 
-    def refused(self, status: int) -> None:
-        """A request was answered without a node."""
+    def refused(self, status: int, limit: str = "") -> None:
+        """A request was answered without a node; `limit` is the setting whose share was used up."""
+        self._note(status)
+        if limit:
+            self.limits[limit] = self.limits.get(limit, 0) + 1
+
+    def _note(self, status: int) -> None:
         self.statuses[status] = self.statuses.get(status, 0) + 1
 
     def keep(self, notes: memoryview) -> None:
@@ -103,7 +110,13 @@ class Tally:
 
     def told(self, nodes: Iterable[bytes]) -> Told:
         """The counts as they are now; `nodes` are the notes of the living ones."""
-        return Told(dict(self.statuses), self.bytes_in, self.bytes_out, tuple(self._told_phases(nodes)))
+        return Told(
+            dict(self.statuses),
+            dict(self.limits),
+            self.bytes_in,
+            self.bytes_out,
+            tuple(self._told_phases(nodes)),
+        )
 
     def _told_phases(self, nodes: Iterable[bytes]) -> Iterator[tuple[str, Histogram]]:
         inside = Histograms(len(NODE_PHASES))

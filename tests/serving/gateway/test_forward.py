@@ -690,6 +690,9 @@ def test_who_has_had_their_share_is_told_when_to_come_back(tmp_path: Path) -> No
         assert "has used up its 3 per second (setting version_requests_per_second)" in answered.message
         clock.advance(0.5)
         assert (await world.post()).status == 200
+        told = world.tallies.of("v").told(())
+        assert told.statuses == {200: 3, 429: 2, 499: 1}
+        assert told.limits == {"version_concurrency": 1, "version_requests_per_second": 1}
 
     clock = Clock()
     run(tmp_path, main, shares=PredictionLimits(config, clock))

@@ -27,6 +27,7 @@ from serving.gateway.records import ModelRecord, State, VersionRecord
 from serving.gateway.request_log import RequestLog
 from serving.gateway.tallies import Tallies
 from serving.gateway.targets import REPEATABLE, Targets
+from serving.gateway.tracing import Tracing
 from serving.names import ModelName, VersionName
 from serving.resources import Model, Version, VersionState
 from tests.autoscaler.fakes import Clock, FakePool, settle, spec
@@ -94,7 +95,12 @@ class World:
     """
 
     def __init__(
-        self, folder: Path, limits: Limits, queue_requests: int, shares: PredictionLimits | None
+        self,
+        folder: Path,
+        limits: Limits,
+        queue_requests: int,
+        shares: PredictionLimits | None,
+        tracing: Tracing | None,
     ) -> None:
         self.clock = Clock()
         self.free = 1 << 40
@@ -124,6 +130,7 @@ class World:
             audit,
             limits,
             tallies=self.tallies,
+            tracing=tracing,
             shares=shares,
         )
         self.pool.listeners += [self.activator.node_changed, self.autoscaler.node_changed, self._changed]
@@ -155,7 +162,12 @@ class World:
         )
 
     async def post(
-        self, body: bytes = b"{}", *, within: str | None = None, left: asyncio.Event | None = None
+        self,
+        body: bytes = b"{}",
+        *,
+        within: str | None = None,
+        left: asyncio.Event | None = None,
+        traceparent: bytes | None = None,
     ) -> Answered:
         """One request that gives itself `within` seconds; `left` is set when the client goes away."""
         answered, messages = Answered(), [{"type": "http.request", "body": body}]
@@ -174,6 +186,7 @@ class World:
                 answered.body += message["body"]
 
         headers = [] if within is None else [(b"x-request-timeout", within.encode())]
+        headers += [] if traceparent is None else [(b"traceparent", traceparent)]
         await self.forwarder.forward({"method": "POST", "path": PATH, "headers": headers}, receive, send)
         return answered
 
@@ -252,11 +265,12 @@ def run(
     request_timeout: float = 60.0,
     queue_requests: int = 100,
     shares: PredictionLimits | None = None,
+    tracing: Tracing | None = None,
 ) -> None:
     async def bounded() -> None:
         async with asyncio.timeout(20):
             limits = Limits(request_timeout=request_timeout)
-            async with World(tmp_path, limits, queue_requests, shares) as world:
+            async with World(tmp_path, limits, queue_requests, shares, tracing) as world:
                 await main(world)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # as the gateway does
@@ -284,6 +298,27 @@ def test_an_answer_passes_through(tmp_path: Path) -> None:
         assert set(seen.headers) == {b"host", b"x-request-timeout", b"x-pilotlight-slot", b"content-length"}
 
     run(tmp_path, main)
+
+
+def test_a_node_is_told_of_the_trace_and_the_client_of_nothing_more(tmp_path: Path) -> None:
+    """Each attempt has its span; what the node says of its times goes into it."""
+
+    async def main(world: World) -> None:
+        world.deploy()
+        world.replies = [dying(Mark.UNTOUCHED), good]
+        await world.post(traceparent=b"00-%032x-%016x-01" % (7, 8))
+        answered = await world.post(traceparent=b"00-%032x-%016x-01" % (7, 8))
+        assert answered.status == 200
+        assert b"server-timing" not in answered.headers
+        await world.post(traceparent=b"00-%032x-%016x-00" % (7, 8))
+
+        parents = [seen.headers.get(b"traceparent", b"").split(b"-") for seen in world.seen]
+        assert [parent[1:2] for parent in parents] == [[b"%032x" % 7]] * 3 + [[]]
+        assert len({parent[2] for parent in parents[:3]}) == 3
+
+    tracing = Tracing("http://127.0.0.1:9", 0.0)
+    run(tmp_path, main, tracing=tracing)
+    asyncio.run(tracing.close())
 
 
 def test_answers_are_counted_whoever_gives_them(tmp_path: Path) -> None:

@@ -640,3 +640,41 @@ def test_a_killed_process_after_another(tmp_path: Path) -> None:
         assert world.attempts("a") == 4
 
     run(main, folder=tmp_path)
+
+
+# ---- the code of models
+
+
+def test_a_job_sees_of_the_environment_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Credentials of storage, for it reads and writes there, and no other secrets; it can gain no rights."""
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/key.json")
+    monkeypatch.setenv("DATABASE_PASSWORD", "secret")
+    monkeypatch.setenv("FEATURES", "given")
+
+    async def main(world: World) -> None:
+        await world.submit("j", "run", "wait/go")
+        process = Path("/proc", str(await world.until_started("j")))
+        seen = dict(line.split("=", 1) for line in (process / "environ").read_text().split("\0") if line)
+        status = (process / "status").read_text()
+        (world.out("j") / "go").touch()
+        await world.until_ended("j")
+
+        assert seen["GOOGLE_APPLICATION_CREDENTIALS"] == "/key.json"
+        assert seen["FEATURES"] == "given"
+        assert "DATABASE_PASSWORD" not in seen
+        assert "NoNewPrivs:\t1" in status
+
+    run(main, folder=tmp_path, node_environment="FEATURES")
+
+
+def test_a_job_whose_model_is_trusted_no_more_fails(tmp_path: Path) -> None:
+    """It was queued before the setting changed; its process is not even started."""
+
+    async def main(world: World) -> None:
+        await world.submit("j", "run")
+
+        assert await world.until_ended("j") is JobState.FAILED
+        assert "/model is no source that this server trusts" in world.message("j")
+        assert not world.started("j").exists()
+
+    run(main, folder=tmp_path, trusted_sources="gs://models")

@@ -15,7 +15,7 @@ import pytest
 
 from autoscaler.activator import Lease
 from serving.config import ServeConfig
-from serving.errors import InvalidArgument
+from serving.errors import FailedPrecondition, InvalidArgument
 from serving.gateway import tracing as tracing_module
 from serving.gateway.calls import Calls, tracing
 from serving.gateway.tallies import Tallies
@@ -213,6 +213,14 @@ def test_an_endpoint_that_cannot_be_is_refused(endpoint: str) -> None:
 def test_the_usual_path_may_be_left_out(endpoint: str, address: str) -> None:
     """Another one may be given."""
     assert tracing_module._address(endpoint) == address
+
+
+def test_where_opentelemetry_is_missing_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what to install."""
+    monkeypatch.delitem(sys.modules, "serving.gateway.tracing")
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
+    with pytest.raises(FailedPrecondition, match=r"pip install 'pilotlight\[otel\]'"):
+        tracing(ServeConfig(otel_endpoint="http://localhost:4318"))
 
 
 def test_without_an_endpoint_nothing_of_opentelemetry_is_imported() -> None:

@@ -4,7 +4,8 @@ import mmap
 
 import pytest
 
-from serving.node.watch import UNWATCHED, Board, Timing, marks
+from serving.node.watch import UNWATCHED, Board, Timing, marks, parts
+from serving.phases import NODE_BYTES
 
 
 class Clock:
@@ -52,6 +53,29 @@ def test_times_add_up() -> None:
     [(name, value)] = watch.headers()
     assert name == b"server-timing"
     assert value == b"parse;dur=1.000, wait;dur=7.000, infer;dur=12.000, encode;dur=0.500"
+
+
+def test_times_are_counted_for_all_and_told_to_those_who_ask() -> None:
+    """Each phase once per request."""
+    board = mmap.mmap(-1, 8 + NODE_BYTES)
+    slots, histograms = parts(board, 5)
+    assert len(slots) == 5
+    assert histograms is not None
+    for told in (False, True):
+        clock = Clock(10.0, 10.001, 10.003, 10.007, 10.008, 10.0085)
+        watch = Timing(marks(slots)[b"4"], histograms, told=told, clock=clock)
+        for step in (watch.parsed, watch.begin, watch.end, watch.predicted, watch.encoded):
+            step()
+        assert bool(watch.headers()) == told
+
+    assert board[:8] == b"\0\0\0\0\2\0\0\0"
+    assert [sum(histograms.read(phase).counts) for phase in range(4)] == [2] * 4
+    assert [round(histograms.read(phase).seconds, 6) for phase in range(4)] == [0.002, 0.006, 0.008, 0.001]
+
+
+def test_a_board_without_slots_is_all_marks() -> None:
+    """As it is for a node on its own."""
+    assert parts(bytearray(3), 0) == (bytearray(3), None)
 
 
 def test_nobody_watching_costs_nothing_and_says_nothing() -> None:

@@ -16,13 +16,12 @@ from typing import Any
 import pytest
 
 from autoscaler import linux, machine
-from autoscaler.pools import Mark, Node, NodeState
+from autoscaler.pools import Mark, Node, NodeState, local
+from autoscaler.pools import pilots as server_side
 from autoscaler.pools.local import LocalPool
 from tests.autoscaler import pool as pools
-from tests.autoscaler.pool import History, Main, ask, children, spec
+from tests.autoscaler.pool import History, Main, ask, children, lit, spec
 from tests.server import until
-
-pytestmark = pytest.mark.alone
 
 Run = Callable[..., None]
 FOLDER = Path.cwd()
@@ -32,6 +31,8 @@ FOLDER = Path.cwd()
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """How nodes are started; "elsewhere" is where there is nothing of what only Linux has."""
     way: str = request.param
+    # A busy machine may take long for a fork; a node that starts cold instead is another way.
+    monkeypatch.setattr(server_side, "_PATIENCE", 20.0)
     if way == "elsewhere":
         monkeypatch.setattr(linux, "AVAILABLE", False)
     return way
@@ -292,7 +293,7 @@ def test_a_node_that_does_not_drain_is_killed(run: Run) -> None:
         await pool.scale(spec("deaf", key="w"), 0)
         await history.until(NodeState.GONE, 2)
 
-        assert 0.3 <= time.monotonic() - begin < 3
+        assert 0.3 <= time.monotonic() - begin < 10
         assert node.reason == "The node was killed (SIGKILL): it had not ended after 0.3 s."
         assert (node.reason, node.crashed) == (other.reason, False)
 
@@ -376,8 +377,9 @@ def test_the_board_of_a_dead_node_tells_what_it_did(run: Run) -> None:
     run(main)
 
 
-def test_what_a_node_has_started_ends_with_it(run: Run) -> None:
+def test_what_a_node_has_started_ends_with_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its children and theirs; nobody stays behind as a zombie."""
+    monkeypatch.setattr(local, "_LAST_WORDS", 20.0)
 
     async def main(pool: LocalPool, history: History) -> None:
         await pool.scale(spec("brood"), 1)
@@ -388,7 +390,7 @@ def test_what_a_node_has_started_ends_with_it(run: Run) -> None:
         await pool.scale(spec("brood"), 0)
         await history.until(NodeState.GONE)
 
-        assert time.monotonic() - begin < 0.9  # their ends of its output are no reason to wait
+        assert time.monotonic() - begin < 15  # their ends of its output are no reason to wait
         await asyncio.to_thread(until, lambda: not any(exists(pid) for pid in brood), "all are gone")
 
     run(main)
@@ -485,7 +487,8 @@ def test_many_lives_leave_nothing(run: Run, way: str) -> None:
         await history.until(NodeState.READY)
         await pool.scale(spec("echo", word="a"), 0)
         await history.until(NodeState.GONE)
-        await asyncio.sleep(0.3)  # the next spare is at hand
+        if way == "forked":
+            await lit(pool)  # the next spare is at hand
         before = pools.descriptors(), len(children())
         for number in range(rounds):
             wanted = spec("echo", word="a", key=f"{number}")
@@ -493,9 +496,13 @@ def test_many_lives_leave_nothing(run: Run, way: str) -> None:
             await history.until(NodeState.READY, 5)
             await pool.scale(wanted, 0)
             await history.until(NodeState.GONE, 5 * number + 6)
-        await asyncio.sleep(0.3)
+        if way == "forked":
+            await lit(pool)
 
-        assert (pools.descriptors(), len(children())) == before
+        def tidy() -> bool:
+            return (pools.descriptors(), len(children())) == before
+
+        await asyncio.to_thread(until, tidy, f"it is as before: {before}", seconds=10)
 
     run(main)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import socket
@@ -26,7 +27,11 @@ from tests.autoscaler import pool as pools
 from tests.autoscaler.pool import TINY, History, ask, children, lit, pilot, run, spec
 from tests.server import processes_of, until
 
-pytestmark = pytest.mark.alone
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine may take long for a fork, and these tests run beside others."""
+    monkeypatch.setattr(server_side, "_PATIENCE", 20.0)
 
 
 @pytest.fixture
@@ -54,27 +59,31 @@ async def start(pool: LocalPool, key: str, pilot: PilotSpec = TINY, **details: A
 
 
 def test_a_fork_does_without_the_imports(preload: Any, tmp_path: Path) -> None:
-    """A node that is forked is ready in a fraction of the time that a cold one takes."""
-    heavy = preload("import time; time.sleep(0.8); from tests.autoscaler.nodes import echo")
+    """What a forked node needs was imported once, by its pilot; a cold one imports it itself."""
+    heavy = preload(
+        "from pathlib import Path\n"
+        "from tests.autoscaler.nodes import echo\n"
+        "with Path(__file__).with_name('imports').open('a') as file:\n"
+        "    print('imported', file=file)\n"
+    )
     environment = {**pools.ENVIRONMENT, "PYTHONPATH": str(tmp_path)}
 
     async def main(pool: LocalPool, history: History) -> None:
         pool.light([heavy])
         assert not pool.forks(spec("echo", pilot=heavy))
         await lit(pool)
-        seconds = []
+        imports = []
         for key, its_pilot in (("forked", heavy), ("cold", None)):
             wanted = spec("preloaded:echo", key=key, pilot=its_pilot, environment=environment, word="a")
             assert pool.forks(wanted) == (key == "forked")
             await pool.scale(wanted, 1)
             (node,) = await history.until(NodeState.READY)
             assert node.forked == (key == "forked")
-            seconds.append((node.ready_at or 0) - node.asked_at)
+            imports.append((tmp_path / "imports").read_text().count("imported"))
             await pool.scale(wanted, 0)
             await node.gone.wait()
 
-        assert seconds[1] > 0.8
-        assert seconds[0] < seconds[1] / 4
+        assert imports == [1, 2]
 
     run(main)
 
@@ -246,20 +255,24 @@ def test_a_pilot_that_cannot_import_is_tried_again_later_each_time(
     monkeypatch.setattr(server_side, "_FIRST_DELAY", 0.2)
     broken = preload("import sys; print('on the way'); import no.such.module")
 
+    def failures() -> list[logging.LogRecord]:
+        return [record for record in caplog.records if "pilot tiny failed" in record.getMessage()]
+
     async def main(pool: LocalPool, history: History) -> None:
         pool.light([broken])
         node = await start(pool, "a", broken)
         assert not node.forked
-        await asyncio.sleep(1)
+        await asyncio.to_thread(until, lambda: len(failures()) >= 3, "it is tried again and again")
 
         (status,) = pool.pilots()
         assert "ModuleNotFoundError: No module named 'no'" in status.reason
         assert "exit code 1" in status.reason
 
     run(main)
-    failures = [record for record in caplog.records if "pilot tiny failed" in record.getMessage()]
-    assert 2 <= len(failures) <= 4
-    assert all("No module named 'no'" in record.getMessage() for record in failures)
+    first, second, third = (record.created for record in failures()[:3])
+    assert second - first >= 0.2
+    assert third - second >= 0.4
+    assert all("No module named 'no'" in record.getMessage() for record in failures())
 
 
 def test_a_pilot_that_cannot_be_started_is_told() -> None:
@@ -340,8 +353,9 @@ def test_a_pilot_killed_while_nodes_are_asked_for_costs_none_of_them() -> None:
     run(main)
 
 
-def test_a_stuck_pilot_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stuck_pilot_is_replaced(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that it does not fork in time starts cold; another pilot is lit."""
+    monkeypatch.setattr(server_side, "_PATIENCE", 2.0)
 
     async def main(pool: LocalPool, history: History) -> None:
         pool.light([TINY])
@@ -352,7 +366,7 @@ def test_a_stuck_pilot_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
         late = await start(pool, "late")
 
         assert [node.forked for node in (spare, late)] == [True, False]
-        assert 2 <= time.monotonic() - begin < 5
+        assert 2 <= time.monotonic() - begin < 15
         (after,) = await lit(pool)
         assert after.pid != before.pid
         assert (await start(pool, "again")).forked

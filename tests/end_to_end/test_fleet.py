@@ -11,8 +11,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.end_to_end import models
 from tests.server import Server, running_server, until
 
-pytestmark = pytest.mark.alone
-
 MODEL = "projects/fleet/models/forest"
 V1 = f"{MODEL}/versions/v1"
 LABELS = {"project": "fleet", "model": "forest", "version": "v1"}
@@ -31,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 def server(tmp_path_factory: pytest.TempPathFactory, folder: str) -> Iterator[Server]:
     """A server on which versions fall asleep soon, with one version."""
     state_dir = tmp_path_factory.mktemp("fleet") / "state"
-    with running_server(state_dir, "--idle-timeout", "1.5", "--tick", "0.1") as server:
+    with running_server(state_dir, "--idle-timeout", "3", "--tick", "0.1") as server:
         server.create_model(MODEL)
         server.create_version(V1, deploymentUri=folder)
         yield server

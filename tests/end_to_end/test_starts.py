@@ -14,8 +14,6 @@ from tests.end_to_end import models
 from tests.end_to_end.test_autoscaling import asleep, short_or_long, version
 from tests.server import Server, running_server, until
 
-pytestmark = pytest.mark.alone
-
 MODEL = "projects/starts/models/m"
 QUICK = (
     "--idle-timeout", "1", "--stable-window", "1", "--panic-window", "0.5", "--scale-down-delay", "0.2",
@@ -81,7 +79,7 @@ def test_a_node_that_never_gets_ready_is_explained(tmp_path: Path) -> None:
 
         start = time.monotonic()
         reply = server.predict(gated.name, [1])
-        assert time.monotonic() - start < 6
+        assert time.monotonic() - start < 30  # half of what a request may take
         assert (reply.status, reply.error["status"]) == (503, "UNAVAILABLE")
         assert "start_timeout" in reply.error["message"]
         assert int(reply.headers["retry-after"]) >= 1

@@ -9,8 +9,6 @@ from loadtests.record import Request, Run, read
 from loadtests.rows import Row
 from loadtests.shapes import Plan, Stage
 
-pytestmark = pytest.mark.alone
-
 PLAN = Plan("idle-wake-idle", (Stage(2, 0), Stage(1, 2), Stage(3, 0)))
 # Nobody listens there, so there is nobody to tell of nodes.
 RUN = Run("http://127.0.0.1:1", "projects/p/models/m", 1, 4, PLAN, wake_within=1, p99_within=1)

@@ -16,8 +16,6 @@ from loadtests.record import read
 from tests.loadtests.sleeper import WAKE_SECONDS, running_sleeper
 from tests.server import running_server
 
-pytestmark = pytest.mark.alone
-
 ROOT = Path(__file__).parents[2]
 
 
@@ -68,6 +66,7 @@ def test_a_load_on_a_real_server(tmp_path: Path, rows: Path) -> None:
     assert found.run.target == "projects/local/models/iris"
 
 
+@pytest.mark.alone
 def test_a_sleeping_version_is_seen_to_wake(tmp_path: Path, rows: Path) -> None:
     """Twice, from no node each time, in the time its node takes to start; and no request comes twice.
 

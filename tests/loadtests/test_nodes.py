@@ -8,8 +8,6 @@ import pytest
 from loadtests.nodes import Counts, ask, count
 from tests.loadtests.sleeper import running_sleeper
 
-pytestmark = pytest.mark.alone
-
 MODEL = "projects/p/models/m"
 
 

@@ -10,8 +10,6 @@ import pytest
 from loadtests.options import add_options, planned
 from loadtests.shapes import Stage
 
-pytestmark = pytest.mark.alone
-
 GIVEN = ("--model", "m", "--instances", "rows.jsonl", "--report", "out")
 
 

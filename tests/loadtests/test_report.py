@@ -17,8 +17,6 @@ from loadtests.report import text, title, write
 from loadtests.summary import summarize
 from tests.loadtests.runs import REQUESTS, RUN, record
 
-pytestmark = pytest.mark.alone
-
 ROOT = Path(__file__).parents[2]
 ODD = 'status 500: {"error": "a, b"}\nand more'
 

@@ -10,8 +10,6 @@ import pytest
 
 from loadtests.rows import bodies, fault, read_rows
 
-pytestmark = pytest.mark.alone
-
 
 def sent(folder: Path, instances: list[Any], size: int, count: int) -> list[list[Any]]:
     """The instances of the first `count` requests."""

@@ -4,8 +4,6 @@ import pytest
 
 from loadtests.shapes import SHAPES, Knobs, Plan, Stage
 
-pytestmark = pytest.mark.alone
-
 KNOBS = Knobs(rate=40, step_seconds=10, idle_seconds=30, steps=4, cycles=2)
 
 # Requests per second at a time.

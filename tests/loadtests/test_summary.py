@@ -10,8 +10,6 @@ from loadtests.shapes import Plan, Stage
 from loadtests.summary import Latencies, Wake, by_second, duration, summarize
 from tests.loadtests.runs import PLAN, REQUESTS, RUN, SAMPLES, record
 
-pytestmark = pytest.mark.alone
-
 
 def values(found: Latencies | Wake) -> tuple[float, ...]:
     """The numbers alone, to compare approximately."""

@@ -20,8 +20,6 @@ from tests.end_to_end import models
 from tests.load import Answer, Client, drive
 from tests.server import Server, running_server, until
 
-pytestmark = pytest.mark.alone
-
 NAME = "projects/soak/models/trace/versions/v1"
 SERVICE = 0.05
 

@@ -4,6 +4,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
+# Tests start hundreds of processes: let none of them compile our code anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test soak check format bench constraints clean
 
@@ -23,7 +26,7 @@ demo: $(READY)   ## deploy one model of each kind, predict with them, run a batc
 
 test: $(READY)   ## run the tests (minutes)
 	@echo "== tests"
-	@$(BIN)/python -m pytest -m 'not soak and not alone' --numprocesses logical --maxprocesses 4 --dist loadfile
+	@$(BIN)/python -m pytest -m 'not soak and not alone' --numprocesses auto
 	@echo "== tests that need the machine for themselves"
 	@$(BIN)/python -m pytest -m 'alone and not soak'
 

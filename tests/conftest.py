@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests import scheduling
 from tests.emulator import Emulator, Front, running_emulator, running_front
 
 # No deadline: machines are noisy. A gate must not depend on luck: there the examples are always the same.
@@ -33,6 +34,23 @@ def report(request: pytest.FixtureRequest) -> Report:
         request.node.user_properties.append((_FIGURE, line))
 
     return note
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes long."""
+    items.sort(key=lambda item: scheduling.turn(item.nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> scheduling.Scheduling:
+    """Let tests that share something costly run in one process."""
+    return scheduling.Scheduling(config, log)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more process than there are cores, because many tests wait for others; at most four."""
+    return min(len(os.sched_getaffinity(0)) + 1, 4)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

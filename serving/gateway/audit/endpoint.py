@@ -26,6 +26,7 @@ from serving.wire import Scope, header
 
 _CALL = "pilotlight.audit_call"
 _REFUSED = frozenset({7, 16})  # PERMISSION_DENIED, UNAUTHENTICATED
+_UNKNOWN = 2
 _MOST_NAME = 256
 
 
@@ -123,8 +124,11 @@ def answered(http_status: int, body: bytes | memoryview) -> Status:
     """The status of a call that was answered like this."""
     if http_status < 400:
         return OK
-    error = orjson.loads(body)["error"]
-    return Status(RPC_CODES[error["status"]], error["message"])
+    try:
+        error = orjson.loads(body)["error"]
+        return Status(RPC_CODES[error["status"]], str(error["message"]))
+    except (ValueError, KeyError, TypeError):  # not in our form
+        return Status(_UNKNOWN, f"HTTP status {http_status}")
 
 
 def _outcome(method: Method, request: Request, response: Response) -> tuple[Status, str]:

@@ -26,6 +26,7 @@ _MOST_BYTES = 32 << 10
 _SECRET = re.compile(r"token|secret|password|passwd|credential|private_?key|api_?key", re.IGNORECASE)
 _BULK = frozenset({"instances", "inputs", "signedData"})
 _HIDDEN = "[redacted]"
+_MOST_DEPTH, _DEEPER = 32, "[deeper]"
 
 
 class Log(enum.StrEnum):
@@ -179,17 +180,19 @@ def _bounded(request: Mapping[str, Any]) -> Any:
     return shown if size <= _MOST_BYTES else {"omitted": f"{size} bytes"}
 
 
-def _without_secrets(value: Any, key: str = "") -> Any:
-    """The value without rows of data and without what its name calls a secret."""
+def _without_secrets(value: Any, key: str = "", depth: int = 0) -> Any:
+    """The value without rows of data, without what its name calls a secret, and not too deep to write."""
+    if depth > _MOST_DEPTH:
+        return _DEEPER
     if key in _BULK or (key and _SECRET.search(key) and not isinstance(value, bool | None)):
         return _HIDDEN
     match value:
         case {"name": str(name), "value": _} if len(value) == 2:  # a variable of a container
             return {"name": name, "value": _HIDDEN}
         case dict():
-            return {str(name): _without_secrets(inner, str(name)) for name, inner in value.items()}
+            return {name: _without_secrets(inner, name, depth + 1) for name, inner in value.items()}
         case list():
-            return [_without_secrets(inner) for inner in value]
+            return [_without_secrets(inner, "", depth + 1) for inner in value]
         case _:
             return value
 

@@ -46,7 +46,7 @@ class Audit:
         self._waiting: list[_Waiting] = []
         self._work = asyncio.Event()
         self._gathering: asyncio.TimerHandle | None = None
-        self._closing = False
+        self._closing = self._ended = False
         self._denied = (0, 0)
         self._broken = False
         self.reads = config.audit_data_access in {"read", "all"}
@@ -115,6 +115,7 @@ class Audit:
                 self._fail(batch, OSError(errno.EIO, str(error)))
             else:
                 self._succeed(batch)
+        self._ended = True
         await asyncio.to_thread(self._folder.close)
 
     def close(self) -> None:
@@ -129,6 +130,8 @@ class Audit:
         return Event(call=call, stage=stage, time=now, status=status, operation=operation, last=last)
 
     async def _write(self, event: Event) -> None:
+        if self._ended:
+            raise OSError(errno.ESHUTDOWN, "the server stops")
         written = asyncio.get_running_loop().create_future()
         self._put(event, written)
         self._work.set()

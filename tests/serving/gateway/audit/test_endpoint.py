@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from serving.config import ServeConfig
 from serving.gateway.app import Gateway
+from serving.gateway.audit.endpoint import answered
+from serving.gateway.audit.entry import OK, Status
 from serving.gateway.audit.folder import audit_folder, files
 from serving.gateway.store import SqlStore
 from tests.server import running_server
@@ -193,6 +196,13 @@ def test_nothing_is_done_unrecorded(tmp_path: Path) -> None:
 
     done = [entry for entry in run(main, tmp_path) if "operation" in entry]
     assert [told(entry)[2] for entry in done] == [None, 0]
+
+
+@pytest.mark.parametrize("body", [b"<html>", b'{"error": "text"}', b'{"error": {"status": "ODD"}}', b"[]"])
+def test_answers_in_another_form(body: bytes) -> None:
+    """A model may answer what it likes."""
+    assert answered(500, body) == Status(2, "HTTP status 500")
+    assert answered(200, body) == OK
 
 
 def test_counts_are_told(tmp_path: Path) -> None:

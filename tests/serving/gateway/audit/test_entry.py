@@ -137,6 +137,15 @@ def test_a_large_request_is_left_out() -> None:
     assert large["protoPayload"]["request"] == {"omitted": "100018 bytes"}
 
 
+def test_a_deep_request_is_cut() -> None:
+    """However deep a body is, its line can be written."""
+    deep: Any = {"inner": 1}
+    for _ in range(900):
+        deep = [{"inner": deep}]
+
+    assert "[deeper]" in json.dumps(entry(replace(CALL, request={"labels": deep}))["protoPayload"]["request"])
+
+
 def test_what_clients_send_stays_in_its_line() -> None:
     """No name or header can begin a new one."""
     call = replace(CALL, resource='projects/p/models/m"\n{}', user_agent="a\r\nb\x00\x85")

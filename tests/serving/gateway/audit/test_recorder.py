@@ -176,6 +176,20 @@ def test_a_day_has_a_file_of_its_own(tmp_path: Path) -> None:
     ]
 
 
+def test_nothing_is_changed_after_the_end(tmp_path: Path) -> None:
+    """A change that comes when the log is closed is refused, not kept waiting."""
+
+    async def main() -> None:
+        audit = Audit(ServeConfig(state_dir=tmp_path))
+        audit.close()
+        await audit.run()
+        async with asyncio.timeout(5):
+            with pytest.raises(Unavailable, match="the server stops"):
+                await audit.before(call(audit))
+
+    asyncio.run(main())
+
+
 def test_a_command_records_beside_the_server(tmp_path: Path) -> None:
     """In the same log, at once."""
 

@@ -12,7 +12,8 @@ _HARMLESS = (
     "PYTHONPATH", "PYTHONHOME", "PYTHONWARNINGS", "PYTHONHASHSEED", "PYTHONNOUSERSITE", "PYTHONUTF8",
     "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX", "PYTHONIOENCODING", "PYTHONFAULTHANDLER",
     "PYTHONDEVMODE", "MALLOC_", "GLIBC_TUNABLES", "OMP_", "OPENBLAS_", "MKL_", "BLIS_", "KMP_", "GOMP_",
-    "NUMEXPR_", "TF_CPP_", "TF_FORCE_", "TF_ENABLE_", "TF_XLA_", "XLA_", "CUDA_", "NVIDIA_",
+    "NUMEXPR_", "JOBLIB_", "KERAS_", "TF_CPP_", "TF_FORCE_", "TF_ENABLE_", "TF_USE_", "TF_NUM_", "TF_GPU_",
+    "TF_DETERMINISTIC_", "TF_XLA_", "XLA_", "CUDA_", "NVIDIA_",
 )  # fmt: skip
 # What reaching storage, and running a job on a cluster, takes besides: credentials among it.
 _STORAGE = (

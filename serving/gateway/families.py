@@ -6,7 +6,7 @@ All values come from one scene, which was looked up before; nothing here waits o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from autoscaler.pools import Memory, NodeState
@@ -17,7 +17,6 @@ from serving.gateway.records import JobRecord
 from serving.gateway.request_log import Logged
 from serving.gateway.tallies import Told
 from serving.names import VersionName
-from serving.phases import Histogram
 from serving.resources import JobState
 
 Values = Iterable[tuple[tuple[str, ...], float]]
@@ -54,7 +53,6 @@ class Family:
     labels: tuple[str, ...]
     help: str
     values: Callable[[Scene], Values] | None = None
-    histograms: Callable[[Scene], Iterable[tuple[tuple[str, ...], Histogram]]] | None = None
 
 
 # ---- values
@@ -155,13 +153,6 @@ def _bytes_out(view: VersionView, scene: Scene) -> Values:
         yield (), scene.counts[view.uid].bytes_out
 
 
-def _phases(scene: Scene) -> Iterator[tuple[tuple[str, ...], Histogram]]:
-    for view in scene.versions:
-        if view.uid in scene.counts:
-            for phase, histogram in scene.counts[view.uid].phases:
-                yield (*labels_of(view.name), phase), histogram
-
-
 def _calls(scene: Scene) -> Values:
     for (method, status), count in sorted(scene.calls.items()):
         yield (method, str(status)), count
@@ -243,6 +234,17 @@ COLD_START = Family(
     "has the framework imported; cold: a new process.",
 )
 
+PHASES = Family(
+    "pilotlight_prediction_phase_seconds",
+    "histogram",
+    (*VERSION, "phase"),
+    "How long answered predictions took, from the last byte of the request to the answer of the node. "
+    "total is made up of the others. queue: waited for a place in a node; start, load, warm: waited for "
+    "a node to start; gateway: passed on; and in the node parse: read; wait: waited for the model; "
+    "infer: computed; encode: written; what is left is the way to the node. queue, start, load and warm "
+    "count only requests that waited for them.",
+)
+
 FAMILIES = (
     Family(
         "pilotlight_nodes_desired",
@@ -289,17 +291,7 @@ FAMILIES = (
         "which setting. Left out while there are none.",
         _each(_limited),
     ),
-    Family(
-        "pilotlight_prediction_phase_seconds",
-        "histogram",
-        (*VERSION, "phase"),
-        "How long answered predictions took, from the last byte of the request to the answer of the node. "
-        "total is made up of the others. queue: waited for a place in a node; start, load, warm: waited for "
-        "a node to start; gateway: passed on; and in the node parse: read; wait: waited for the model; "
-        "infer: computed; encode: written; what is left is the way to the node. queue, start, load and warm "
-        "count only requests that waited for them.",
-        histograms=_phases,
-    ),
+    PHASES,
     Family(
         "pilotlight_prediction_request_bytes_total",
         "counter",

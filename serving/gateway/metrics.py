@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 from autoscaler.activator import Outlook, Waker
 from autoscaler.errors import NodeError, QueueFullError, RetiredError, StartFailedError, TooLateError
 from autoscaler.pools import Memory, Node, NodeSpec, NodeState
-from serving.gateway.families import COLD_START, FAMILIES, VERSION, Family, Scene, labels_of
+from serving.gateway.families import COLD_START, FAMILIES, PHASES, VERSION, Scene, labels_of
 from serving.gateway.overview import (
     COLD,
     FORKED,
@@ -31,9 +31,9 @@ from serving.gateway.overview import (
     memory_of_pilot,
 )
 from serving.gateway.request_log import Logged
-from serving.gateway.tallies import Tallies, Told
+from serving.gateway.tallies import Phases, Tallies, Told
 from serving.names import VersionName
-from serving.phases import BOUNDS, Histogram
+from serving.phases import BOUNDS
 
 # Seconds that logs may take to be counted.
 _LOGS_WITHIN = 1.0
@@ -68,6 +68,7 @@ class Metrics:
         self._refused: dict[str, Counter[str]] = {}
         self._changes = 0
         self._rendered: tuple[object, bytes] = (None, b"")
+        self._phases = _PhaseTexts()
 
     def node_changed(self, node: Node) -> None:
         """A pool's listener."""
@@ -138,7 +139,7 @@ class Metrics:
         key = (changes, [name for name, _ in starts])
         if self._rendered[0] != key:
             self._rendered = key, _text(_relabelled(starts))
-        return _text(_told(scene)) + self._rendered[1]
+        return _text(_told(scene)) + self._phases.render(scene) + self._rendered[1]
 
 
 class CountedWaker:
@@ -194,8 +195,6 @@ def _known(found: Mapping[str, Memory | None]) -> dict[str, Memory]:
 
 def _told(scene: Scene) -> Iterator[Metric]:
     for family in FAMILIES:
-        if family.histograms is not None:
-            yield _histograms(family, family.histograms(scene))
         if family.values is None:
             continue
         kind = GaugeMetricFamily if family.kind == "gauge" else CounterMetricFamily
@@ -205,12 +204,37 @@ def _told(scene: Scene) -> Iterator[Metric]:
         yield metric
 
 
-def _histograms(family: Family, found: Iterable[tuple[tuple[str, ...], Histogram]]) -> Metric:
-    metric = HistogramMetricFamily(family.name, family.help, labels=family.labels)
-    for labels, histogram in found:
+class _PhaseTexts:
+    """Puts the phases of predictions into words, anew only for versions that have answered any since."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, tuple[tuple[VersionName, Phases], bytes]] = {}
+
+    def render(self, scene: Scene) -> bytes:
+        """Those of all versions."""
+        known, self._texts = self._texts, {}
+        for view in scene.versions:
+            if view.uid in scene.counts:
+                key = (view.name, scene.counts[view.uid].phases)
+                found = known.get(view.uid)
+                if found is None or found[0] != key:
+                    found = key, _without_head(_text([_phases_of(*key)]))
+                self._texts[view.uid] = found
+        head = _text([Metric(PHASES.name, PHASES.help, PHASES.kind)])
+        return head + b"".join(text for _, text in self._texts.values())
+
+
+def _phases_of(name: VersionName, phases: Phases) -> Metric:
+    metric = HistogramMetricFamily(PHASES.name, PHASES.help, labels=PHASES.labels)
+    for phase, histogram in phases:
         sums = zip(_LE, itertools.accumulate(histogram.counts), strict=True)
-        metric.add_metric(labels, list(sums), histogram.seconds)
+        metric.add_metric((*labels_of(name), phase), list(sums), histogram.seconds)
     return metric
+
+
+def _without_head(text: bytes) -> bytes:
+    """A metric's samples, without the lines on what it is."""
+    return text.split(b"\n", 2)[2]
 
 
 def _relabelled(starts: Sequence[tuple[VersionName, prometheus_client.Histogram]]) -> Iterator[Metric]:

@@ -56,6 +56,9 @@ class Course:
             self.trace.leaves(answer)
 
 
+Phases = tuple[tuple[str, Histogram], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Told:
     """The counts of one version at one moment; phases that no request went through are left out."""
@@ -64,7 +67,7 @@ class Told:
     limits: Mapping[str, int]
     bytes_in: int
     bytes_out: int
-    phases: tuple[tuple[str, Histogram], ...]
+    phases: Phases
 
 
 class Tally:

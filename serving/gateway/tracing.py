@@ -35,6 +35,9 @@ from serving.wire import Scope, headers
 _WAITING, _TOGETHER = 4096, 512
 _EVERY, _PATIENCE, _LAST = 1.0, 5.0, 2.0
 
+# What must be passed on of a `tracestate`, in characters; a longer one would fill the head.
+_LONGEST_STATE = 512
+
 _PARENT = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-([0-9a-f]{2})(-.*)?")
 _HEADERS = frozenset({b"traceparent", b"tracestate"})
 _SAMPLED = 1
@@ -121,7 +124,7 @@ class Trace:
             inside.trace_id,
             inside.span_id,
             inside.trace_flags,
-            b"tracestate: %b\r\n" % state.encode("latin-1") if state else b"",
+            b"tracestate: %b\r\n" % state.encode("latin-1") if 0 < len(state) <= _LONGEST_STATE else b"",
         )
 
     def leaves(self, answer: Answer | None) -> None:

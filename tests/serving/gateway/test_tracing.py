@@ -95,6 +95,18 @@ def test_a_prediction_that_wakes_a_version(collector: Collector) -> None:
     assert head.decode() == expected
 
 
+def test_a_state_that_would_fill_the_head_is_not_passed_on() -> None:
+    """The trace is, all the same."""
+    made = Tracing("http://127.0.0.1:9", 0.0)
+    state = ",".join(f"vendor{number}={'x' * 100}" for number in range(6))
+    trace = begun(made, scope(f"00-{TRACE}-{PARENT}-01", state))
+    head = trace.enters(make_lease(arrived=0.0, asked=0.0, ready=0.0, granted=0.0))
+    close(made)
+
+    assert head.startswith(f"traceparent: 00-{TRACE}-".encode())
+    assert b"tracestate" not in head
+
+
 def test_a_request_that_fails(collector: Collector) -> None:
     """A node that hangs up and an answer of 500 are errors; each attempt has its span."""
     made = Tracing(collector.endpoint, 1.0)

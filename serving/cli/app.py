@@ -14,6 +14,7 @@ from serving.cli import (
     jobs,
     local,
     local_batch,
+    logs,
     models,
     nodes,
     operations,
@@ -96,6 +97,7 @@ def build() -> typer.Typer:
     app.command()(with_flags(predict.predict))
     app.command()(with_flags(nodes.nodes))
     app.command()(with_flags(why.why))
+    app.command()(with_flags(logs.logs))
     app.command()(with_flags(audit.audit))
     app.command()(simulate.simulate)
     app.command()(with_flags(parity.parity))

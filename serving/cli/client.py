@@ -97,9 +97,9 @@ class Client:
         """
         return self._send(method, f"/v1/{path}", body, query or {}, timeout)
 
-    def look(self, path: str) -> dict[str, Any]:
+    def look(self, path: str, query: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The server's answer to GET PATH, beside the API: `/nodes`, `/why/…`. Raises like `call`."""
-        return self._send("GET", path, None, {}, _TIMEOUT)
+        return self._send("GET", path, None, query or {}, _TIMEOUT)
 
     def predict(self, name: str, body: bytes) -> dict[str, Any]:
         """The answer to a prediction request, which may wait until a node is awake."""

@@ -24,6 +24,7 @@ from serving.errors import Internal, NotFound, ServingError, Unavailable, wrong_
 from serving.gateway.api import projects
 from serving.gateway.api.fleet import Fleet as FleetApi
 from serving.gateway.api.jobs import Jobs as JobsApi
+from serving.gateway.api.logs import Logs as LogsApi
 from serving.gateway.api.models import Models
 from serving.gateway.api.operations import Operations as OperationsApi
 from serving.gateway.api.requests import Endpoint, answer_error, answer_json
@@ -139,6 +140,7 @@ class Gateway:
         operations = OperationsApi(self._catalog, self._operations)
         jobs = JobsApi(self._catalog, self._jobs, config.queue_jobs)
         fleet = FleetApi(self._overview, self._metrics)
+        logs = LogsApi(self._config.state_dir / "logs", lambda: self._catalog.state)
         offered = {
             "pilotlight.healthz": self._healthz,
             "pilotlight.readyz": self._readyz,
@@ -147,6 +149,7 @@ class Gateway:
             "pilotlight.nodes": fleet.nodes,
             "pilotlight.models.why": fleet.why_model,
             "pilotlight.versions.why": fleet.why_version,
+            "pilotlight.versions.logs": logs.get,
             "pilotlight.jobs.progress": jobs.progress,
             "projects.getConfig": projects.get_config,
             "projects.locations.list": projects.list_locations,

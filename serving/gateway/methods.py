@@ -138,6 +138,7 @@ _ALL = (
     _own("nodes", "ml.models.list", SERVER, "/nodes"),
     _own("models.why", "ml.models.get", _MODEL, f"/why/{_MODEL}"),
     _own("versions.why", "ml.versions.get", _VERSION, f"/why/{_VERSION}"),
+    _own("versions.logs", "ml.versions.get", _VERSION, f"/logs/{_VERSION}"),
     _own("jobs.progress", "ml.jobs.get", _JOB, f"/jobs/{_JOB}"),
     _api("projects.predict", "POST", "ml.models.predict", _ANY, ":predict", activity=Activity.DATA_READ),
     _api("projects.explain", "POST", "ml.models.predict", _ANY, ":explain", activity=Activity.DATA_READ),

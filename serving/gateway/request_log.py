@@ -36,6 +36,7 @@ T = TypeVar("T")
 _EVERY = 0.2
 _HURRY_BYTES = 4 << 20
 _PAUSE = 1.0
+_TOLD_WITHIN = 2.0
 
 
 @dataclass(slots=True)
@@ -93,6 +94,7 @@ class RequestLog:
         self._closing = False
         self._failing = False
         self._flushing = asyncio.Lock()
+        self._telling: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, "request-log")
 
     @classmethod
@@ -195,9 +197,13 @@ class RequestLog:
         self._work.set()
 
     async def counts(self) -> Sequence[Logged]:
-        """What has become of the records, those of earlier servers included, by their destination."""
-        await self._resumed.wait()
-        await self._flush()
+        """What has become of the records, those of earlier servers included, by their destination.
+
+        As it is now, unless the disk takes too long to tell.
+        """
+        if self._telling is None or self._telling.done():
+            self._telling = asyncio.create_task(self._tell())
+        await asyncio.wait((self._telling,), timeout=_TOLD_WITHIN)
         return [
             Logged(queue.appender.kind, queue.appender.address, queue.counts)
             for queue in self._queues.values()
@@ -209,6 +215,10 @@ class RequestLog:
         return {
             "sampled": total.sampled, "sent": total.sent, "waiting": total.waiting, "dropped": total.dropped,
         }  # fmt: skip
+
+    async def _tell(self) -> None:
+        await self._resumed.wait()
+        await self._flush()
 
     async def _resume(self) -> None:
         """Go on with what an earlier server has left."""

@@ -41,7 +41,7 @@ class Told(Client):
         self.story = story
         self.asked = ""
 
-    def look(self, path: str) -> dict[str, Any]:
+    def look(self, path: str, query: Any = None) -> dict[str, Any]:
         self.asked = path
         return self.story
 

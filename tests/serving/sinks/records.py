@@ -1,0 +1,18 @@
+"""Records for sinks."""
+
+from __future__ import annotations
+
+from serving.journal import Record
+
+NAME = "projects/p/models/m/versions/v"
+NOON = 1_893_585_600.0  # 2030-01-02T12:00:00Z
+DAY = "dt=2030-01-02"
+
+
+def record(number: int, data: bytes | None = None, *, time: float = NOON, name: str = NAME) -> Record:
+    body = b"%d" % number if data is None else data
+    return Record(f"{number:032x}", time, name, "request", body, b"{}")
+
+
+def entry(number: int, **details: object) -> Record:
+    return record(number, b'{"message":"%d"}' % number, **details)  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ the file named by `--config`, its default. This module is the only reader of the
 from __future__ import annotations
 
 import dataclasses
+import ipaddress
 import math
 import os
 import re
@@ -145,6 +146,16 @@ class ServeConfig(FrontSettings):
     state_dir: Path = setting(
         Path("~/.local/share/pilotlight"), "The folder that holds everything the server must remember."
     )
+    access: str = setting(
+        "auto",
+        "Whether callers need a token and a role: auto (on unless host is a loopback address), on, off.",
+        choices=("auto", "on", "off"),
+    )
+    insecure: bool = setting(
+        False, "Allow access off on an address that others can reach: they can run code on this machine."
+    )
+    tls_cert: str = setting("", "PEM file with the certificate chain to answer HTTPS with.")
+    tls_key: str = setting("", "PEM file with the key of that certificate.")
     cache_bytes: int = setting(
         20 << 30, "Most bytes of model files kept for no version, in bytes.", minimum=0
     )
@@ -283,6 +294,10 @@ class ClientConfig:
 
     server: str = setting("http://127.0.0.1:8080", "Address of the Pilotlight server.")
     project: str = setting("local", "Project that resource names are under; any well-formed one exists.")
+    token: str = setting("", "Token to show to a server with access control; better in the environment.")
+    ca_cert: str = setting(
+        "", "PEM file with the certificate authority of the server, if the system lacks it."
+    )
 
 
 def load(kind: type[T], given: Mapping[str, Any], file: Path | None = None) -> T:
@@ -305,6 +320,14 @@ def load(kind: type[T], given: Mapping[str, Any], file: Path | None = None) -> T
 def flag(name: str) -> str:
     """The command-line flag of a setting."""
     return "--" + name.replace("_", "-")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address to listen on."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _read_environment(kind: type[Any]) -> dict[str, str]:

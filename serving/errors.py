@@ -10,6 +10,7 @@
     ├── Cancelled                499   ├── Internal             500
     ├── Unimplemented            501   ├── Unavailable          503
     ├── DeadlineExceeded         504   ├── PermissionDenied     403
+    ├── Unauthenticated          401   │
     └── ModelError  (the contract's categories: `CATEGORY: DETAIL (Error code: N)`)
         ├── LoadFailed       0   400   ├── InvalidInputs    1   400
         ├── ModelFailed      2   500   ├── InvalidOutputs   3   500
@@ -37,6 +38,7 @@ RPC_CODES: Mapping[str, int] = {
     "UNIMPLEMENTED": 12,
     "INTERNAL": 13,
     "UNAVAILABLE": 14,
+    "UNAUTHENTICATED": 16,
 }
 
 _HTTP = {
@@ -52,6 +54,7 @@ _HTTP = {
     "UNIMPLEMENTED": 501,
     "INTERNAL": 500,
     "UNAVAILABLE": 503,
+    "UNAUTHENTICATED": 401,
 }
 
 
@@ -123,6 +126,12 @@ class PermissionDenied(ServingError):
     """The caller, or the server on its behalf, may not do this."""
 
     status = "PERMISSION_DENIED"
+
+
+class Unauthenticated(ServingError):
+    """Nobody knows who calls: the token is missing or no good."""
+
+    status = "UNAUTHENTICATED"
 
 
 class ResourceExhausted(ServingError):

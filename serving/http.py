@@ -20,6 +20,7 @@ from serving.config import FrontSettings
 from serving.connection import Connection
 from serving.errors import Unavailable
 from serving.gate import SLICES, Gate
+from serving.tls import Certificate
 
 App = Callable[..., Awaitable[None]]
 BACKLOG = 2048
@@ -84,11 +85,13 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
 
-def make_server(app: App, *, front: FrontSettings | None, drain: float) -> Server:
+def make_server(
+    app: App, *, front: FrontSettings | None, drain: float, certificate: Certificate | None = None
+) -> Server:
     """A server for the application.
 
     `front` is what a connection is granted, None where clients are our own processes; `drain` how many
-    seconds requests in flight are given when the server stops.
+    seconds requests in flight are given when the server stops. With a `certificate` it answers HTTPS.
     """
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -105,6 +108,8 @@ def make_server(app: App, *, front: FrontSettings | None, drain: float) -> Serve
         backlog=BACKLOG,
         proxy_headers=False,
         timeout_graceful_shutdown=max(1, int(drain)),
+        ssl_certfile=certificate.chain if certificate else None,
+        ssl_keyfile=certificate.key if certificate else None,
     )
     return Server(config, gate)
 

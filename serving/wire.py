@@ -9,7 +9,15 @@ from typing import Any
 
 import orjson
 
-from serving.errors import BodyTooLarge, Cancelled, MethodNotAllowed, ServingError, http_status, to_wire
+from serving.errors import (
+    BodyTooLarge,
+    Cancelled,
+    MethodNotAllowed,
+    ServingError,
+    Unauthenticated,
+    http_status,
+    to_wire,
+)
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -93,9 +101,11 @@ def raw_answer(error: ServingError) -> bytes:
 
 
 def error_headers(error: ServingError) -> Headers:
-    """`Retry-After`, where trying again makes sense, and `Allow`, where another method would do."""
+    """What is told besides: `Allow`, `WWW-Authenticate`, `Retry-After`, each where it helps."""
     if isinstance(error, MethodNotAllowed):
         return ((b"allow", error.allow.encode()),)
+    if isinstance(error, Unauthenticated):
+        return ((b"www-authenticate", b'Bearer realm="pilotlight"'),)
     if error.retry_after is None:
         return ()
     return ((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after))),)

@@ -83,7 +83,11 @@ FORBIDDEN: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
     ("serving", ("serving.storage",), ("google.cloud.storage",)),
     ("serving", ("serving.sinks.bigquery",), ("google.cloud.bigquery",)),
     ("serving.gateway", (), ("serving.storage", "serving.sinks.choose", "serving.sinks.bucket")),
-    ("serving", ("serving.gateway.store", "serving.gateway.schema"), ("sqlalchemy",)),
+    (
+        "serving",
+        ("serving.gateway.store", "serving.gateway.schema", "serving.gateway.access.token_store"),
+        ("sqlalchemy",),
+    ),
     ("serving", (), ("apache_beam",)),
     # Everything stands on these, so they stand on nothing.
     ("serving.errors", (), ("serving",)),

@@ -22,6 +22,7 @@ from serving.cli import (
     predict,
     server,
     simulate,
+    tokens,
     versions,
     why,
 )
@@ -77,6 +78,10 @@ _GROUPS: Mapping[str, _Group] = {
             "list": operations.list_,
             "cancel": operations.cancel,
         },
+    ),
+    "tokens": _Group(
+        "Make, list and revoke the tokens of a server with access control, in its state folder.",
+        {"create": tokens.create, "list": tokens.list_, "revoke": tokens.revoke},
     ),
     "local": _Group("Work without a server.", {"predict": local.predict, "batch": local_batch.batch}),
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -10,10 +9,12 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote, urlsplit
 
 from serving import errors, names
-from serving.config import ClientConfig
+from serving.config import ClientConfig, is_loopback
 from serving.errors import DeadlineExceeded, Internal, InvalidArgument, ServingError
 
 if TYPE_CHECKING:
+    import ssl
+
     import httpx
 
 _TIMEOUT = 30.0
@@ -26,8 +27,8 @@ _KINDS: Mapping[str, type[ServingError]] = {
     kind.status: kind
     for kind in (
         errors.InvalidArgument, errors.NotFound, errors.AlreadyExists, errors.FailedPrecondition,
-        errors.Aborted, errors.PermissionDenied, errors.ResourceExhausted, errors.Cancelled,
-        errors.DeadlineExceeded, errors.Unavailable, errors.Unimplemented, errors.Internal,
+        errors.Aborted, errors.PermissionDenied, errors.Unauthenticated, errors.ResourceExhausted,
+        errors.Cancelled, errors.DeadlineExceeded, errors.Unavailable, errors.Unimplemented, errors.Internal,
     )
 }  # fmt: skip
 
@@ -47,6 +48,8 @@ class Client:
     def __init__(self, config: ClientConfig, region: str = "") -> None:
         self._server = config.server.rstrip("/")
         self._project = config.project
+        self._token = config.token
+        self._ca_cert = config.ca_cert
         self.region = region
 
     def __enter__(self) -> Self:
@@ -146,12 +149,31 @@ class Client:
             raise self._no_address("it must look like http://HOST:PORT")
         return httpx.Client(
             base_url=self._server,
-            headers={"content-type": "application/json"},
+            headers=self._headers(),
             # Reading all root certificates takes a quarter of a second.
-            verify=parts.scheme == "https",
+            verify=parts.scheme == "https" and self._trusted(),
             # A proxy cannot know what runs on this machine.
-            trust_env=not _is_local(parts.hostname),
+            trust_env=not is_loopback(parts.hostname),
         )
+
+    def _headers(self) -> dict[str, str]:
+        told = {"content-type": "application/json"}
+        if self._token:
+            if not self._token.isprintable() or not self._token.isascii() or " " in self._token:
+                raise InvalidArgument("--token (PILOTLIGHT_TOKEN) is no token: expected plt_... in one line.")
+            told["authorization"] = f"Bearer {self._token}"
+        return told
+
+    def _trusted(self) -> ssl.SSLContext | bool:
+        """Who may vouch for the server: the system's authorities, or the one of the settings."""
+        if not self._ca_cert:
+            return True
+        import ssl  # noqa: PLC0415  start-up time
+
+        try:
+            return ssl.create_default_context(cafile=self._ca_cert)
+        except OSError as error:  # ssl.SSLError is one
+            raise InvalidArgument(f"Cannot use --ca-cert {self._ca_cert}: {error}.") from error
 
     def _read(self, response: httpx.Response) -> dict[str, Any]:
         try:
@@ -165,10 +187,15 @@ class Client:
             )
         # A model's error may come with status 200 and a text; contract, section 3.3.
         if "error" in answer:
-            raise _error(answer["error"])
+            raise self._hinted(_error(answer["error"]))
         if response.is_error:
             raise Internal(f"{self._server} answered with status {response.status_code}: {answer}")
         return answer
+
+    def _hinted(self, error: ServingError) -> ServingError:
+        if isinstance(error, errors.Unauthenticated):
+            return errors.Unauthenticated(f"{error.message} Set PILOTLIGHT_TOKEN, or use --token.")
+        return error
 
     def _checked_project(self) -> str:
         return names.check_project(self._project)
@@ -200,10 +227,3 @@ def _error(error: Any) -> ServingError:
     if isinstance(error, dict):
         return named_error(error.get("status", ""), str(error.get("message", error)))
     return Internal(str(error))
-
-
-def _is_local(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -21,12 +21,15 @@ from autoscaler.pools import Node, NodeState
 from autoscaler.pools.local import LocalPool
 from serving.config import ServeConfig
 from serving.errors import Internal, NotFound, ServingError, Unavailable, wrong_method
+from serving.gateway.access.gate import Access, guarded
+from serving.gateway.access.token_store import TokenStore
 from serving.gateway.api import projects
 from serving.gateway.api.fleet import Fleet as FleetApi
 from serving.gateway.api.jobs import Jobs as JobsApi
 from serving.gateway.api.logs import Logs as LogsApi
 from serving.gateway.api.models import Models
 from serving.gateway.api.operations import Operations as OperationsApi
+from serving.gateway.api.policies import Policies
 from serving.gateway.api.requests import Endpoint, answer_error, answer_json
 from serving.gateway.api.versions import Versions
 from serving.gateway.audit.endings import endings
@@ -59,7 +62,8 @@ class Gateway:
     """The ASGI application in front of all nodes.
 
     `environment` is that of the server's process, handed on to the processes it starts; `job_command` starts
-    those of jobs. Raises InvalidArgument for settings that cannot be.
+    those of jobs. `tokens` are those of callers, None while access control is off. Raises InvalidArgument
+    for settings that cannot be.
     """
 
     def __init__(
@@ -69,8 +73,10 @@ class Gateway:
         environment: Mapping[str, str],
         *,
         job_command: Sequence[str] = COMMAND,
+        tokens: TokenStore | None = None,
     ) -> None:
         self._config = config
+        self._access = None if tokens is None else Access(tokens)
         self._tasks = asyncio.TaskGroup()
         self._activator = Activator(queue_requests=config.queue_requests, queue_bytes=config.queue_bytes)
         self._pool = LocalPool(
@@ -104,6 +110,7 @@ class Gateway:
             tallies=self._tallies,
             tracing=self._tracing,
             shares=PredictionLimits.of(config),
+            access=self._access,
         )
         self._overview = Overview(lambda: self._catalog.state, self._activator, self._autoscaler, self._pool)
         self._metrics = Metrics(
@@ -138,7 +145,7 @@ class Gateway:
         models = Models(self._catalog, self._state, config.max_models_per_project)
         versions = Versions(self._catalog, self._operations, self._state, config.max_versions_per_project)
         operations = OperationsApi(self._catalog, self._operations)
-        jobs = JobsApi(self._catalog, self._jobs, config.queue_jobs)
+        jobs = JobsApi(self._catalog, self._jobs, config.queue_jobs, self._access)
         fleet = FleetApi(self._overview, self._metrics)
         logs = LogsApi(self._config.state_dir / "logs", lambda: self._catalog.state)
         offered = {
@@ -173,6 +180,7 @@ class Gateway:
             "projects.operations.list": operations.list,
             "projects.operations.get": operations.get,
             "projects.operations.cancel": operations.cancel,
+            **Policies(self._catalog, self._access).endpoints(),
         }
         return routes(
             {name: announced(self._audit, METHODS[name], endpoint) for name, endpoint in offered.items()},
@@ -181,11 +189,16 @@ class Gateway:
 
     def _around(self, method: Method, endpoint: Endpoint) -> Endpoint:
         """What a call goes through, from the outside to the endpoint."""
-        return watched(self._audit, method, limited(self._call_limits, method, endpoint))
+        endpoint = limited(self._call_limits, method, endpoint)
+        if self._access is not None:
+            endpoint = guarded(self._access, method, endpoint)
+        return watched(self._audit, method, endpoint)
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncGenerator[None]:
         await self._catalog.open()
+        if self._access is not None:
+            await self._access.look()
         uids = {record.uid for record in self._catalog.state.versions.values()}
         await asyncio.to_thread(self._deployment.sweep, uids)
         await asyncio.to_thread(self._jobs.sweep, self._catalog.state)
@@ -202,6 +215,8 @@ class Gateway:
                     self._tasks.create_task(self._autoscaler.run()),
                     self._tasks.create_task(self._fleet.run(self._catalog)),
                 ]
+                if self._access is not None:
+                    loops.append(self._tasks.create_task(self._access.run()))
                 self._operations.resume()
                 self._jobs.resume()
                 yield
@@ -216,9 +231,13 @@ class Gateway:
             await asyncio.wait(logs)
         if self._tracing is not None:
             await self._tracing.close()
+        if self._access is not None:
+            self._access.close()
         self._catalog.close()
 
     def _published(self, state: State) -> None:
+        if self._access is not None:
+            self._access.publish(state.policies)
         self._targets.publish(state)
         self._metrics.forget_others({record.uid for record in state.versions.values()})
         if self._ready:

@@ -33,6 +33,7 @@ from serving.errors import (
     http_status,
     wrong_method,
 )
+from serving.gateway.access.gate import Access
 from serving.gateway.audit.endpoint import answered, predicted
 from serving.gateway.audit.entry import status_of
 from serving.gateway.audit.recorder import Audit
@@ -86,6 +87,7 @@ class Forwarder:
         tallies: Tallies,
         tracing: Tracing | None = None,
         shares: PredictionLimits | None = None,
+        access: Access | None = None,
     ) -> None:
         self._targets = targets
         self._activator = activator
@@ -95,6 +97,7 @@ class Forwarder:
         self._tallies = tallies
         self._tracing = tracing
         self._shares = shares
+        self._access = access
         self._upstreams: dict[str, Upstream] = {}
 
     async def forward(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -103,6 +106,8 @@ class Forwarder:
         trace = None if self._tracing is None else self._tracing.begin(scope, _METHOD)
         target: Target | None = None
         try:
+            if self._access is not None:
+                self._access.admit_prediction(scope)
             target = self._find(scope)  # so that no body is read for nothing
             if self._shares is not None:
                 self._shares.admit(target)

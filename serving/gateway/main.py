@@ -13,8 +13,10 @@ from pathlib import Path
 from serving import http
 from serving.config import ServeConfig
 from serving.errors import FailedPrecondition, Unavailable
+from serving.gateway.access.start import is_on, open_tokens
 from serving.gateway.app import Gateway
 from serving.gateway.store import SqlStore
+from serving.tls import Certificate
 
 logger = logging.getLogger(__name__)
 
@@ -23,21 +25,27 @@ def serve(config: ServeConfig, environment: Mapping[str, str], announce: Callabl
     """Serve until SIGTERM or SIGINT; returns the exit code.
 
     `announce` is called with the server's address once it listens. Raises Unavailable when the address
-    is taken and FailedPrecondition when another server uses the state folder or what is in it is damaged.
+    is taken, FailedPrecondition when another server uses the state folder or what is in it is damaged, and
+    InvalidArgument for a server open to others by mistake or a certificate that does not work.
     """
+    certificate = Certificate.checked(config.tls_cert, config.tls_key)
+    is_on(config)  # before anything is made
     config = dataclasses.replace(config, state_dir=config.state_dir.expanduser().absolute())
     with (
         _exclusive(config.state_dir),
         contextlib.closing(http.listen_tcp(config.host, config.port)) as listener,
     ):
         port = listener.getsockname()[1]
-        announce(f"http://{_in_url(config.host)}:{port}")
+        tokens = open_tokens(config)
+        announce(f"{'https' if certificate else 'http'}://{_in_url(config.host)}:{port}")
 
         async def main() -> int:
             store = SqlStore(config.state_dir / "state.db")
             store.load()  # what is damaged is told of before anything has begun
-            gateway = Gateway(config, store, environment)
-            server = http.make_server(gateway, front=config, drain=config.request_timeout)
+            gateway = Gateway(config, store, environment, tokens=tokens)
+            server = http.make_server(
+                gateway, front=config, drain=config.request_timeout, certificate=certificate
+            )
             await server.serve(sockets=[listener])
             return 0
 

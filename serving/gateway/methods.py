@@ -115,9 +115,16 @@ def _trials() -> Iterable[Method]:
         yield _api(trial + verb, "POST", "ml.trials.update", _TRIAL, f":{verb}", activity=writing)
 
 
-def _policies(resources: str, kind: str, template: str) -> Iterable[Method]:
+def _policies(resources: str, kind: str, template: str, get: str = "GET") -> Iterable[Method]:
     """The three methods on the policy of a resource; whoever asks what they may do needs no permission."""
-    yield _api(f"{resources}.getIamPolicy", "GET", f"{kind}.getIamPolicy", template, ":getIamPolicy")
+    yield _api(
+        f"{resources}.getIamPolicy",
+        get,
+        f"{kind}.getIamPolicy",
+        template,
+        ":getIamPolicy",
+        activity=Activity.ADMIN_READ,
+    )
     yield _api(f"{resources}.setIamPolicy", "POST", f"{kind}.setIamPolicy", template, ":setIamPolicy")
     yield _api(
         f"{resources}.testIamPermissions",
@@ -140,6 +147,9 @@ _ALL = (
     _own("versions.why", "ml.versions.get", _VERSION, f"/why/{_VERSION}"),
     _own("versions.logs", "ml.versions.get", _VERSION, f"/logs/{_VERSION}"),
     _own("jobs.progress", "ml.jobs.get", _JOB, f"/jobs/{_JOB}"),
+    # Google's API for projects is another one, and asks for policies by POST.
+    *_policies("pilotlight.projects", "resourcemanager.projects", _PROJECT, "POST"),
+    *_policies("pilotlight.server", "resourcemanager.projects", SERVER, "POST"),
     _api("projects.predict", "POST", "ml.models.predict", _ANY, ":predict", activity=Activity.DATA_READ),
     _api("projects.explain", "POST", "ml.models.predict", _ANY, ":explain", activity=Activity.DATA_READ),
     _api("projects.getConfig", "GET", "ml.projects.getConfig", _PROJECT, ":getConfig"),

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from serving.gateway.access.policy import Policy
 from serving.gateway.cause import Cause
 from serving.names import ModelName, VersionName
 from serving.resources import Job, Model, Operation, Version
@@ -98,7 +99,14 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cause: Cause | None = None
 
 
-Record = ModelRecord | VersionRecord | OperationRecord | JobRecord
+class PolicyRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Who may do what with a resource; `name` is the resource's."""
+
+    name: str
+    policy: Policy
+
+
+Record = ModelRecord | VersionRecord | OperationRecord | JobRecord | PolicyRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +131,7 @@ class State:
     versions: Mapping[VersionName, VersionRecord] = field(default_factory=dict)
     operations: Mapping[str, OperationRecord] = field(default_factory=dict)
     jobs: Mapping[str, JobRecord] = field(default_factory=dict)
+    policies: Mapping[str, PolicyRecord] = field(default_factory=dict)
 
 
 class Draft:
@@ -136,6 +145,8 @@ class Draft:
         self.versions = dict(state.versions)
         self.operations = dict(state.operations)
         self.jobs = dict(state.jobs)
+        self._policies_before = state.policies
+        self.policies = dict(state.policies)
         self.changes: dict[tuple[str, str], Record | None] = {}
 
     def put(self, record: Record) -> None:
@@ -152,7 +163,10 @@ class Draft:
 
     def finished(self) -> State:
         """The state with the changes in it."""
-        return State(self.models, self.versions, self.operations, self.jobs)
+        # The same policies stay the same object: whoever remembers decisions sees that they still hold.
+        same = all(table != "policies" for table, _ in self.changes)
+        policies = self._policies_before if same else self.policies
+        return State(self.models, self.versions, self.operations, self.jobs, policies)
 
     def _table(self, kind: type[Record]) -> tuple[str, Any]:
         tables: dict[type, tuple[str, Any]] = {
@@ -160,6 +174,7 @@ class Draft:
             VersionRecord: ("versions", self.versions),
             OperationRecord: ("operations", self.operations),
             JobRecord: ("jobs", self.jobs),
+            PolicyRecord: ("policies", self.policies),
         }
         return tables[kind]
 

@@ -56,6 +56,7 @@ STEPS: Sequence[Step] = (
         creating(*(document_table(name) for name in ("models", "versions", "operations"))),
     ),
     Step("batch jobs", creating(document_table("jobs"))),
+    Step("tokens and policies", creating(document_table("tokens"), document_table("policies"))),
 )
 
 

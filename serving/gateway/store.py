@@ -18,6 +18,7 @@ from serving.gateway.records import (
     JobRecord,
     ModelRecord,
     OperationRecord,
+    PolicyRecord,
     Record,
     State,
     VersionRecord,
@@ -27,7 +28,7 @@ from serving.gateway.schema import document_table, open_database
 Changes = Mapping[tuple[str, str], Record | None]
 K = TypeVar("K", bound=msgspec.Struct)
 
-_TABLES = {name: document_table(name) for name in ("models", "versions", "operations", "jobs")}
+_TABLES = {name: document_table(name) for name in ("models", "versions", "operations", "jobs", "policies")}
 
 # Seconds after which a client may try again what could not be written.
 _RETRY_AFTER = 5.0
@@ -62,11 +63,13 @@ class SqlStore:
         versions = self._read("versions", VersionRecord)
         operations = self._read("operations", OperationRecord)
         jobs = self._read("jobs", JobRecord)
+        policies = self._read("policies", PolicyRecord)
         return State(
             {record.name: record for record in models},
             {record.name: record for record in versions},
             {record.name: record for record in operations},
             {record.name: record for record in jobs},
+            {record.name: record for record in policies},
         )
 
     def commit(self, changes: Changes) -> None:

@@ -124,7 +124,7 @@ def test_what_is_not_offered_is_refused_with_501(server: Server, method: str) ->
 
 
 @pytest.mark.parametrize(
-    "method", ["ml.projects.jobs.getIamPolicy", "ml.projects.locations.studies.trials.suggest"]
+    "method", ["ml.projects.locations.studies.list", "ml.projects.locations.studies.trials.suggest"]
 )
 def test_googles_client_reaches_the_refusal(server: Server, method: str) -> None:
     """The paths that the client builds are those of our routes."""
@@ -143,9 +143,10 @@ def test_googles_client_reaches_the_refusal(server: Server, method: str) -> None
         resource = client
         for name in collections:
             resource = getattr(resource, name)()
-        job, study = {"resource": "projects/p/jobs/j"}, {"parent": "projects/p/locations/l/studies/s"}
+        location = "projects/p/locations/l"
+        parent = f"{location}/studies/s" if call == "suggest" else location
         with pytest.raises(HttpError) as caught:
-            getattr(resource, call)(**(study if call == "suggest" else job)).execute()
+            getattr(resource, call)(parent=parent).execute()
 
     assert caught.value.resp.status == 501
     assert method in caught.value.reason

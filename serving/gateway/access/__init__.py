@@ -1,1 +1,1 @@
-"""Who may do what."""
+"""Access control: who calls (tokens), and what they may do (roles and policies). See docs/access.md."""

@@ -9,6 +9,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from serving.errors import Unimplemented, field_error
+from serving.gateway.access.caller import Caller, caller_of
+from serving.gateway.access.gate import Access, predict_permission
 from serving.gateway.api.requests import answer_json, answer_page, read, read_json, read_mask
 from serving.gateway.catalog import Catalog
 from serving.gateway.catalog import jobs as rules
@@ -20,12 +22,15 @@ _LOG_LINES = 20
 
 
 class Jobs:
-    """The methods on jobs; `queue_jobs` is how many may be unfinished."""
+    """The methods on jobs; `queue_jobs` is how many may be unfinished, `access` None while that is off."""
 
-    def __init__(self, catalog: Catalog, runner: Runner, queue_jobs: int) -> None:
+    def __init__(
+        self, catalog: Catalog, runner: Runner, queue_jobs: int, access: Access | None = None
+    ) -> None:
         self._catalog = catalog
         self._runner = runner
         self._queue_jobs = queue_jobs
+        self._access = access
 
     async def create(self, request: Request) -> Response:
         """projects.jobs.create."""
@@ -39,8 +44,9 @@ class Jobs:
             _sent(body, "predictionInput", "prediction_input") or {},
             _sent(body, "batchOptions", "batch_options") or {},
         )
+        project, caller = request.path_params["project"], caller_of(request.scope)
+        self._check_model(caller, project, job)
         await self._runner.check_source(job.prediction_input)
-        project = request.path_params["project"]
         record = await self._catalog.change(rules.create_job, project, job, sent, most=self._queue_jobs)
         shown = self._render(record)
         self._runner.fill()
@@ -90,6 +96,13 @@ class Jobs:
             "log": lines,
         }
         return answer_json(told)
+
+    def _check_model(self, caller: Caller, project: str, job: Job) -> None:
+        """The role that allows a job is on its project: the model of another one takes a role there too."""
+        given = job.prediction_input
+        name = (given.model_name or given.version_name) if given else ""
+        if self._access is not None and name and not name.startswith(f"projects/{project}/"):
+            self._access.require(caller, predict_permission(name), name)
 
     def _record(self, request: Request) -> JobRecord:
         return rules.get_job(self._catalog.state, _name(request))

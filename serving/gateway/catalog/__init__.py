@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Concatenate, ParamSpec, TypeVar
 
 from serving.errors import Unavailable
+from serving.gateway.catalog import policies
 from serving.gateway.cause import CAUSE
 from serving.gateway.records import Draft, Stamp, State
 from serving.gateway.store import Changes, Store
@@ -64,7 +65,7 @@ class Catalog:
         """
         # Shielded: a client that goes away must not leave memory and disk apart.
         return await asyncio.shield(
-            asyncio.ensure_future(self._apply(lambda draft: rule(draft, _stamp(), *args, **kwargs)))
+            asyncio.ensure_future(self._apply(lambda draft, stamp: rule(draft, stamp, *args, **kwargs)))
         )
 
     async def insist(
@@ -78,11 +79,12 @@ class Catalog:
                 logger.error("trying again in %g s: %s", _AGAIN_AFTER, error.message)
                 await asyncio.sleep(_AGAIN_AFTER)
 
-    async def _apply(self, rule: Callable[[Draft], T]) -> T:
+    async def _apply(self, rule: Callable[[Draft, Stamp], T]) -> T:
         async with self._my_turn():
-            draft = Draft(self.state)
-            answer = rule(draft)
+            draft, stamp = Draft(self.state), _stamp()
+            answer = rule(draft, stamp)
             if draft.changes:
+                policies.follow(draft, stamp, self.state)
                 loop = asyncio.get_running_loop()
                 await loop.run_in_executor(self._writer, self._store.commit, draft.changes)
                 before, self.state = self.state, draft.finished()

@@ -11,6 +11,8 @@ from serving.gateway.methods import METHODS, PREDICTION, Activity
 from serving.gateway.store import SqlStore
 from tests.wire.test_discovery import DISCOVERED
 
+WITH_POLICIES = ("projects.models", "projects.jobs", "pilotlight.projects", "pilotlight.server")
+
 
 def test_every_route_is_in_the_table_and_every_row_is_a_route(tmp_path: Path) -> None:
     """By its id; predictions alone take the short way."""
@@ -38,8 +40,7 @@ def test_a_permission_has_a_resource() -> None:
     assert open_to_all == {
         "pilotlight.healthz",
         "pilotlight.readyz",
-        "projects.models.testIamPermissions",
-        "projects.jobs.testIamPermissions",
+        *(f"{kind}.testIamPermissions" for kind in WITH_POLICIES),
     }
     assert all(method.resource for method in METHODS.values() if method.permission)
 
@@ -55,8 +56,9 @@ def test_what_changes_something_is_a_write() -> None:
     assert asked_by_post == {
         "projects.predict",
         "projects.explain",
-        "projects.models.testIamPermissions",
-        "projects.jobs.testIamPermissions",
+        *(f"{kind}.testIamPermissions" for kind in WITH_POLICIES),
+        "pilotlight.projects.getIamPolicy",
+        "pilotlight.server.getIamPolicy",
         "projects.locations.studies.trials.listOptimalTrials",
     }
     assert not [

@@ -1,0 +1,161 @@
+"""The one place where requests are let in: who calls, and may they.
+
+The order is that of every request: authenticate (401), then authorise (403), and only then anything else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from serving.errors import PermissionDenied, ServingError, Unauthenticated
+from serving.gateway.access import policy
+from serving.gateway.access.caller import ANONYMOUS, Caller, note_caller
+from serving.gateway.access.policy import Policies
+from serving.gateway.access.token_store import TokenStore
+from serving.gateway.access.tokens import TokenRecord, hash_of, looks_like_one
+from serving.gateway.api.requests import Endpoint
+from serving.gateway.methods import Method
+from serving.wire import Scope, header
+
+logger = logging.getLogger(__name__)
+
+# Seconds until a token that was made or revoked by the command counts.
+_LOOK_EVERY: Final = 0.5
+# Decisions on predictions that are remembered; callers choose the names they ask for.
+_MOST_DECISIONS = 10_000
+_BEARER = b"bearer "
+_PREDICT_PATH = slice(len("/v1/"), -len(":predict"))
+
+
+class Access:
+    """Knows tokens and policies, and lets requests in. `clock` tells seconds since the epoch."""
+
+    def __init__(self, store: TokenStore, clock: Callable[[], float] = time.time) -> None:
+        self._store = store
+        self._clock = clock
+        self._tokens: dict[str, TokenRecord] = {}
+        self._policies: Policies = {}
+        self._allowed: set[tuple[Caller, str]] = set()
+        self._refused = 0
+        self._quiet_until = 0.0
+
+    def publish(self, policies: Policies) -> None:
+        """From now on these policies hold."""
+        if policies is not self._policies:
+            self._policies = policies
+            self._allowed.clear()
+
+    async def run(self) -> None:
+        """Notice tokens that are made and revoked while the server runs."""
+        in_trouble = False
+        while True:
+            try:
+                await self.look()
+                in_trouble = False
+            except ServingError as error:
+                # Who was known stays known: a disk in trouble should lock nobody out.
+                if not in_trouble:
+                    logger.warning("%s The tokens known so far are good for now.", error.message)
+                in_trouble = True
+            await asyncio.sleep(_LOOK_EVERY)
+
+    async def look(self) -> None:
+        """Read the tokens if they may have changed."""
+        changed = await asyncio.to_thread(self._store.load_changed)
+        if changed is not None:
+            self._tokens = {record.hash: record for record in changed}
+
+    def close(self) -> None:
+        """Release the tokens' file."""
+        self._store.close()
+
+    def admit(self, scope: Scope, method: Method) -> None:
+        """Let a routed request in. Raises Unauthenticated or PermissionDenied."""
+        if not method.resource:
+            return  # tells whether the server lives: nobody's token matters
+        caller = self._authenticate(scope)
+        if method.permission:
+            self.require(caller, method.permission, method.resource.format_map(scope["path_params"]))
+
+    def admit_prediction(self, scope: Scope) -> None:
+        """Let a prediction in, at the price of a hash and two look-ups. Raises as `admit` does."""
+        caller = self._authenticate(scope)
+        decision = (caller, scope["path"])
+        if decision in self._allowed:
+            return
+        name = scope["path"][_PREDICT_PATH]
+        self.require(caller, predict_permission(name), name)
+        if len(self._allowed) >= _MOST_DECISIONS:
+            self._allowed.clear()
+        self._allowed.add(decision)
+
+    def require(self, caller: Caller, permission: str, resource: str) -> None:
+        """Raise PermissionDenied, or Unauthenticated if a token might help, unless the caller may."""
+        if policy.allows(self._policies, caller, permission, resource):
+            return
+        if caller == ANONYMOUS:
+            raise Unauthenticated(
+                "The request has no token. Send one as `Authorization: Bearer TOKEN`; `pilotlight tokens "
+                "create` makes them."
+            )
+        raise PermissionDenied(
+            f"Permission '{permission}' denied on resource '{resource}' (or it may not exist)."
+        )
+
+    def held(self, caller: Caller, resource: str, permissions: Iterable[str]) -> list[str]:
+        """Those of the permissions that the caller has."""
+        held = policy.held(self._policies, caller, resource)
+        return [permission for permission in permissions if permission in held]
+
+    def _authenticate(self, scope: Scope) -> Caller:
+        given = header(scope, b"authorization")
+        caller = ANONYMOUS if given is None else self._known(given)
+        note_caller(scope, caller)
+        return caller
+
+    def _known(self, given: bytes) -> Caller:
+        token = given[len(_BEARER) :].strip()
+        if not given[: len(_BEARER)].lower() == _BEARER:
+            raise self._refusal("not sent as a bearer token")
+        record = self._tokens.get(hash_of(token))
+        if record is None:
+            raise self._refusal("unknown" if looks_like_one(token) else "no token of this server")
+        if trouble := record.trouble(self._clock()):
+            raise self._refusal(f"{trouble} (id {record.name}, {record.principal})")
+        return Caller(record.principal)
+
+    def _refusal(self, reason: str) -> Unauthenticated:
+        """The same words whatever the reason; the log says which it was, but once a second at most."""
+        self._refused += 1
+        now = self._clock()
+        if not self._quiet_until - 1 <= now < self._quiet_until:  # also when the clock was set back
+            logger.warning("refused %d credentials; the last: %s", self._refused, reason)
+            self._refused, self._quiet_until = 0, now + 1
+        return Unauthenticated(
+            "The request has invalid authentication credentials: expected `Authorization: Bearer TOKEN` with "
+            "a token that is neither expired nor revoked."
+        )
+
+
+def predict_permission(name: str) -> str:
+    """The permission that a prediction takes, by the name it is asked of."""
+    return "ml.versions.predict" if "/versions/" in name else "ml.models.predict"
+
+
+def guarded(access: Access, method: Method, endpoint: Endpoint) -> Endpoint:
+    """The endpoint of a method, for those who may call it."""
+
+    @wraps(endpoint)
+    async def call(request: Request) -> Response:
+        access.admit(request.scope, method)
+        return await endpoint(request)
+
+    return call

@@ -1,0 +1,78 @@
+"""Tokens in the state file, for the server that checks them and the command that makes them.
+
+Both may be at work at once: the file is the only thing they share. All calls are blocking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import sqlalchemy as sa
+
+from serving.errors import NotFound, Unavailable
+from serving.gateway.access.tokens import TokenRecord
+from serving.gateway.schema import document_table, open_database
+
+_TABLE = document_table("tokens")
+
+
+class TokenStore:
+    """The tokens in one state file, which is made if it is not there. Raises what `open_database` does.
+
+    Every call raises Unavailable when the file cannot be read or written.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._engine = open_database(file)
+        self._seen: int | None = None
+
+    def load(self) -> list[TokenRecord]:
+        """All tokens, oldest first."""
+        with self._connected() as connection:
+            rows = connection.execute(sa.select(_TABLE.c.document)).scalars()
+            found = [msgspec.json.decode(document, type=TokenRecord) for document in rows]
+        return sorted(found, key=lambda record: record.created)
+
+    def load_changed(self) -> Sequence[TokenRecord] | None:
+        """All tokens if anything in the file may have changed since this was asked last, else None."""
+        with self._connected() as connection:
+            seen = int(connection.exec_driver_sql("PRAGMA data_version").scalar_one())
+        if seen == self._seen:
+            return None
+        found = self.load()
+        self._seen = seen  # after: a change in between is read twice
+        return found
+
+    def put(self, record: TokenRecord) -> None:
+        """Add or replace a token; it is on disk when this returns."""
+        with self._connected() as connection:
+            connection.execute(sa.delete(_TABLE).where(_TABLE.c.name == record.name))
+            connection.execute(
+                sa.insert(_TABLE).values(name=record.name, document=msgspec.json.encode(record))
+            )
+
+    def revoke(self, name: str, now: float) -> TokenRecord:
+        """Make a token worthless; one that is revoked already stays as it is. Raises NotFound."""
+        found = next((record for record in self.load() if record.name == name), None)
+        if found is None:
+            raise NotFound(f"There is no token {name!r} in {self._file}; see `pilotlight tokens list`.")
+        if found.revoked is None:
+            found = msgspec.structs.replace(found, revoked=now)
+            self.put(found)
+        return found
+
+    def close(self) -> None:
+        """Release the file."""
+        self._engine.dispose()
+
+    @contextmanager
+    def _connected(self) -> Iterator[sa.Connection]:
+        try:
+            with self._engine.begin() as connection:
+                yield connection
+        except sa.exc.DBAPIError as error:
+            raise Unavailable(f"Cannot use the tokens in {self._file}: {error.orig}.") from error

@@ -1,0 +1,77 @@
+"""Tokens: what a caller shows to be known.
+
+A token is `plt_ID_SECRET`, easy to find where one has leaked. Only its SHA-256 is kept. The secret has 256
+random bits: nobody guesses one, so the slow hash that passwords need would only slow down every request. It
+is looked up by its hash, and how long that takes says nothing of other tokens.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import re
+import secrets
+
+import msgspec
+
+from serving.errors import InvalidArgument
+
+_FORM = re.compile(rb"plt_[0-9a-f]{12}_[0-9a-f]{64}")
+_DURATION = re.compile(r"(\d{1,6})([smhd])")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+class TokenRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A token as it is kept; `name` is its id. Times are seconds since the epoch, None for never."""
+
+    name: str
+    hash: str
+    principal: str
+    title: str = ""
+    created: float
+    expires: float | None = None
+    revoked: float | None = None
+
+    def trouble(self, now: float) -> str:
+        """Why the token is no good, "" if it is."""
+        if self.revoked is not None:
+            return "revoked"
+        if self.expires is not None and self.expires <= now:
+            return "expired"
+        return ""
+
+
+def mint(
+    principal: str, now: float, *, title: str = "", seconds: float | None = None
+) -> tuple[str, TokenRecord]:
+    """A new token, and what is kept of it; `seconds` is how long it is good, None for ever."""
+    name = secrets.token_hex(6)
+    token = f"plt_{name}_{secrets.token_hex(32)}"
+    return token, TokenRecord(
+        name=name,
+        hash=hash_of(token.encode()),
+        principal=principal,
+        title=title,
+        created=now,
+        expires=None if seconds is None else now + seconds,
+    )
+
+
+def hash_of(token: bytes) -> str:
+    """What is kept of a token."""
+    return hashlib.sha256(token).hexdigest()
+
+
+def looks_like_one(token: bytes) -> bool:
+    """Whether a text has the form of a token."""
+    return _FORM.fullmatch(token) is not None
+
+
+def parse_duration(text: str) -> float:
+    """`30d`, `12h`, `90m` or `3600s` in seconds. Raises InvalidArgument."""
+    match = _DURATION.fullmatch(text)
+    if match is None or not int(match[1]):
+        raise InvalidArgument(
+            f"Invalid duration {text!r}: expected a number with its unit: 30d, 12h, 90m, 3600s."
+        )
+    return datetime.timedelta(**{_UNITS[match[2]]: int(match[1])}).total_seconds()

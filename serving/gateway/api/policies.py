@@ -1,0 +1,114 @@
+"""getIamPolicy, setIamPolicy and testIamPermissions: of models and jobs as in the discovery document, of
+projects and of the server itself in the same form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from serving.errors import InvalidArgument, field_error
+from serving.gateway.access.caller import caller_of
+from serving.gateway.access.gate import Access
+from serving.gateway.access.policy import Policy, check_permissions, check_version
+from serving.gateway.api.requests import Endpoint, answer, answer_json, read
+from serving.gateway.catalog import Catalog, policies
+from serving.gateway.methods import METHODS
+from serving.resources import Resource, camel
+
+
+class SetIamPolicyRequest(Resource, frozen=True):
+    """`update_mask` says which fields count."""
+
+    policy: Policy | None = None
+    update_mask: str = ""
+
+
+class TestIamPermissionsRequest(Resource, frozen=True):
+    """What a caller asks about."""
+
+    permissions: tuple[str, ...] = ()
+
+
+class GetPolicyOptions(Resource, frozen=True):
+    """How a policy is to be told."""
+
+    requested_policy_version: int = 0
+
+
+class GetIamPolicyRequest(Resource, frozen=True):
+    """What is sent where a policy is asked for by POST."""
+
+    options: GetPolicyOptions = GetPolicyOptions()
+
+
+class Policies:
+    """The methods on policies; `access` is None while access control is off."""
+
+    def __init__(self, catalog: Catalog, access: Access | None) -> None:
+        self._catalog = catalog
+        self._access = access
+
+    def endpoints(self) -> dict[str, Endpoint]:
+        """Those of every resource that has a policy, by method."""
+        found: dict[str, Endpoint] = {}
+        for name, method in METHODS.items():
+            match name.rpartition(".")[2]:
+                case "getIamPolicy":
+                    found[name] = self._get(method.resource)
+                case "setIamPolicy":
+                    found[name] = self._set(method.resource)
+                case "testIamPermissions":
+                    found[name] = self._test(method.resource)
+        return found
+
+    def _get(self, template: str) -> Endpoint:
+        async def get(request: Request) -> Response:
+            """….getIamPolicy."""
+            check_version(await _requested_version(request), "options.requested_policy_version")
+            return answer(policies.get_policy(self._catalog.state, _name(template, request)))
+
+        return get
+
+    def _set(self, template: str) -> Endpoint:
+        async def set_(request: Request) -> Response:
+            """….setIamPolicy."""
+            sent = await read(request, SetIamPolicyRequest)
+            if sent.policy is None:
+                raise field_error(InvalidArgument, "policy", "Say which policy to set.")
+            mask = [camel(path.strip()) for path in sent.update_mask.split(",") if path.strip()]
+            name = _name(template, request)
+            if mask:
+                return answer(await self._catalog.change(policies.set_policy, name, sent.policy, mask))
+            return answer(await self._catalog.change(policies.set_policy, name, sent.policy))
+
+        return set_
+
+    def _test(self, template: str) -> Endpoint:
+        async def test(request: Request) -> Response:
+            """….testIamPermissions."""
+            wanted = (await read(request, TestIamPermissionsRequest)).permissions
+            check_permissions(wanted)
+            held = self._held(request, _name(template, request), wanted)
+            return answer_json({"permissions": held} if held else {})
+
+        return test
+
+    def _held(self, request: Request, name: str, wanted: Sequence[str]) -> Sequence[str]:
+        if not policies.is_there(self._catalog.state, name):
+            return ()
+        if self._access is None:
+            return wanted
+        return self._access.held(caller_of(request.scope), name, wanted)
+
+
+async def _requested_version(request: Request) -> int:
+    if request.method == "POST":
+        return (await read(request, GetIamPolicyRequest)).options.requested_policy_version
+    text = request.query_params.get("options.requestedPolicyVersion", "0")
+    return int(text) if text.isdecimal() else -1
+
+
+def _name(template: str, request: Request) -> str:
+    return template.format_map(request.path_params)

@@ -1,0 +1,81 @@
+"""Rules for policies. Each works on a draft of the state; see the package."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from serving.errors import Aborted, InvalidArgument, NotFound, field_error
+from serving.gateway.access.policy import Policy, checked, owned_by
+from serving.gateway.access.roles import JOB_OWNER, MODEL_OWNER, OPERATION_OWNER
+from serving.gateway.catalog.jobs import get_job
+from serving.gateway.catalog.lookup import get_model
+from serving.gateway.records import Draft, PolicyRecord, Stamp, State
+from serving.names import ModelName, check_project
+
+# The etag of a resource whose policy was never set; Google's has the same.
+_NEVER_SET = "ACAB"
+_MASK = ("bindings", "etag", "version")
+
+# The role that the maker of a resource gets on it, by the table of the resource.
+_OWNERS = {"models": MODEL_OWNER, "jobs": JOB_OWNER, "operations": OPERATION_OWNER}
+
+
+def get_policy(state: State | Draft, resource: str) -> Policy:
+    """The policy of a resource, an empty one if none was set. Raises NotFound for no such resource."""
+    _check_there(state, resource)
+    record = state.policies.get(resource)
+    return record.policy if record else Policy(etag=_NEVER_SET)
+
+
+def set_policy(
+    draft: Draft, stamp: Stamp, resource: str, given: Policy, mask: Iterable[str] = _MASK
+) -> Policy:
+    """Replace the policy of a resource, unless somebody else has changed it since `given.etag`."""
+    kept = get_policy(draft, resource)
+    for path in mask:
+        if path not in _MASK:
+            raise field_error(
+                InvalidArgument, "update_mask", f"{path!r} cannot be set; choose from {', '.join(_MASK)}."
+            )
+    if given.etag and given.etag != kept.etag:
+        raise Aborted(
+            "There were concurrent policy changes. Please retry the whole read-modify-write with exponential "
+            "backoff."
+        )
+    bindings = checked(given) if "bindings" in mask else kept.bindings
+    policy = Policy(version=1, bindings=bindings, etag=stamp.etag)
+    draft.put(PolicyRecord(name=resource, policy=policy))
+    return policy
+
+
+def follow(draft: Draft, stamp: Stamp, before: State) -> None:
+    """Give what a change has made to its maker, and drop the policies of what it has removed."""
+    principal = stamp.cause.principal if stamp.cause else ""
+    there: set[object] = {*before.models, *before.jobs, *before.operations} if principal else set()
+    for (table, name), record in list(draft.changes.items()):
+        if record is None:
+            if name in draft.policies:
+                draft.delete(draft.policies[name])
+        elif principal and table in _OWNERS and record.name not in there:
+            draft.put(PolicyRecord(name=name, policy=owned_by(principal, _OWNERS[table], stamp.etag)))
+
+
+def is_there(state: State, resource: str) -> bool:
+    """Whether a resource that can have a policy exists."""
+    try:
+        _check_there(state, resource)
+    except NotFound:
+        return False
+    return True
+
+
+def _check_there(state: State | Draft, resource: str) -> None:
+    match resource.split("/"):
+        case ["projects", project]:
+            check_project(project)
+        case ["projects", project, "models", model]:
+            get_model(state, ModelName(project, model))
+        case ["projects", _, "jobs", _]:
+            get_job(state, resource)
+        case _:
+            pass  # the server itself

@@ -163,6 +163,7 @@ def test_a_storage_that_stays_away(
     server.delete(name)
 
 
+@pytest.mark.soak
 def test_a_job_rides_out_failures(
     server: Server, front: Front, emulator_server: Emulator, tmp_path: Path
 ) -> None:

@@ -72,6 +72,7 @@ class World:
     violations: list[str] = field(default_factory=list)
     answers: Counter[str] = field(default_factory=Counter)
     killed: Counter[str] = field(default_factory=Counter)
+    acknowledged: Counter[str] = field(default_factory=Counter)
     states: dict[str, set[State]] = field(default_factory=dict)
     operations: list[str] = field(default_factory=list)
     jobs: dict[str, Job] = field(default_factory=dict)
@@ -352,6 +353,11 @@ class Client:
         kind = "predict" if path.endswith(":predict") else "control"
         self._world.answers[f"{kind} {response.status_code}"] += 1
         reply = Reply(response.status_code, response.json(), response.headers)
+        if reply.status == 200 and method != "GET" and kind == "control":
+            created = body.get("name") or body.get("jobId") if method == "POST" and body else ""
+            name = path.partition("?")[0].removesuffix(":cancel") + (f"/{created}" if created else "")
+            with self._world.lock:
+                self._world.acknowledged[name] += 1
         if reply.status >= 500 and kind == "control":
             self._violate(f"{method} {path}: {reply.json}")
             return None
@@ -406,6 +412,7 @@ def check(world: World) -> None:
     _check_operations(world)
     _check_resources(world)
     _check_jobs(world)
+    _check_audit(world)
     until(lambda: not server.nodes(), "all versions sleep")
     _check_files(world)
     before = _everything(server)
@@ -498,6 +505,19 @@ def _check_jobs(world: World) -> None:
             assert "attempts were lost" in found["errorMessage"], found
         world.answers[f"job {found['state']}"] += 1
         jobs.check_nothing_is_left(world.server, job.folder)
+
+
+def _check_audit(world: World) -> None:
+    """Each acknowledged change is in the audit log as one that was done."""
+    told: Counter[str] = Counter()
+    for file in (world.server.state_dir / "audit").iterdir():
+        for line in file.read_text().splitlines():
+            entry = json.loads(line)
+            payload = entry["protoPayload"]
+            if entry["insertId"].endswith("b") and not payload["status"].get("code"):
+                told[payload["resourceName"]] += 1
+    missing = {name: n - told[name] for name, n in world.acknowledged.items() if told[name] < n}
+    assert not missing
 
 
 def _check_files(world: World) -> None:

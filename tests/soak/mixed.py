@@ -128,7 +128,7 @@ class World:
         while self.killed.total() < self.size.kills and time.monotonic() < deadline:
             time.sleep(chance.uniform(0, self.size.pause))  # that is the moment, not a wait
             # Jobs are not always there.
-            victim: Victim = "job" if self.pids("job") and chance.random() < 0.3 else chance.choice(VICTIMS)
+            victim: Victim = "job" if self.pids("job") and chance.random() < 0.15 else chance.choice(VICTIMS)
             self.killed[victim] += self.kill(victim)
 
 

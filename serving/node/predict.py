@@ -54,7 +54,7 @@ class Predictor:
         self._settings = settings
         self._marks = marks(board)
         self._histograms = histograms
-        self._decoder = Decoder()
+        self._decoder = Decoder(settings.max_json_depth)
         self.requests = 0
         self.errors = 0
 

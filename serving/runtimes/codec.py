@@ -18,6 +18,7 @@ import orjson
 import simdjson
 from numpy.typing import NDArray
 
+from serving.depth import LEVELS, TooDeepError, loads
 from serving.errors import InvalidInputs, InvalidOutputs
 from serving.runtimes import Array, Columns, Form, Rows
 from serving.runtimes.conversion import MOST_DIMENSIONS, from_rows, in_range, kind, shape_fits
@@ -34,10 +35,11 @@ _ENCODE_LINE = _ENCODE | orjson.OPT_APPEND_NEWLINE
 
 
 class Decoder:
-    """Parses request bodies. One per thread: the parser's buffers are reused."""
+    """Parses bodies nested at most `levels` deep. One per thread: the parser's buffers are reused."""
 
-    def __init__(self) -> None:
+    def __init__(self, levels: int = LEVELS) -> None:
         self._parser = simdjson.Parser()
+        self._levels = levels
 
     def decode(self, body: bytes, form_of: FormOf) -> tuple[Batch, Parameters]:
         """The instances in the form that `form_of(parameters)` asks for, and the other fields of the body.
@@ -48,7 +50,7 @@ class Decoder:
             dense = self._dense(body, form_of)
             if dense is not None:
                 return dense
-        return _plain(body, form_of)
+        return _plain(body, form_of, self._levels)
 
     def dense_lines(self, lines: bytes, form: Form) -> Batch | None:
         """JSON values, one per line, in the form of `form`, if each line is a regular list of numbers.
@@ -88,13 +90,14 @@ class Decoder:
             parameters = {key: _materialise(document[key]) for key in keys if key != "instances"}
             form = form_of(parameters)
             instances = document["instances"]
-            if isinstance(form, Rows) or not isinstance(instances, simdjson.Array):
+            nested = any(isinstance(value, list | dict) for value in parameters.values())  # and how deep?
+            if isinstance(form, Rows) or nested or not isinstance(instances, simdjson.Array):
                 return None
             array = _dense_array(body, instances, integers=_wants_integers(form, body))
             del instances
         finally:
             del document
-        if array is None:
+        if array is None or array.ndim >= self._levels:
             return None
         batch = _fit_dense(array, form)
         return None if batch is None else (batch, parameters)
@@ -206,8 +209,8 @@ def _fit_dense(array: NDArray[Any], form: Form) -> Batch | None:
 # ---- the plain way
 
 
-def _plain(body: bytes, form_of: FormOf) -> tuple[Batch, Parameters]:
-    parameters = _parse_object(body)
+def _plain(body: bytes, form_of: FormOf, levels: int) -> tuple[Batch, Parameters]:
+    parameters = _parse_object(body, levels)
     if "instances" not in parameters:
         raise InvalidInputs(
             'The request has no "instances". Send {"instances": [...]}, one element per prediction.'
@@ -223,9 +226,11 @@ def _plain(body: bytes, form_of: FormOf) -> tuple[Batch, Parameters]:
     return from_rows(instances, form), parameters
 
 
-def _parse_object(body: bytes) -> Parameters:
+def _parse_object(body: bytes, levels: int) -> Parameters:
     try:
-        value = orjson.loads(body)
+        value = loads(body, levels)
+    except TooDeepError as error:
+        raise InvalidInputs(str(error)) from error
     except orjson.JSONDecodeError as error:
         raise InvalidInputs(_json_problem(body, error)) from error
     if not isinstance(value, dict):
@@ -236,8 +241,6 @@ def _parse_object(body: bytes) -> Parameters:
 def _json_problem(body: bytes, error: orjson.JSONDecodeError) -> str:
     if not body.strip():
         return 'The request body is empty. Send {"instances": [...]}.'
-    if "depth limit" in error.msg:
-        return "The request body is nested too deeply."
     problem = f"The request body is not valid JSON: {error.msg} at line {error.lineno} column {error.colno}."
     near = body[max(error.pos - 2, 0) : error.pos + 9]
     if b"NaN" in near or b"Infinity" in near:

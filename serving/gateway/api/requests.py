@@ -12,6 +12,7 @@ from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import Response
 
+from serving.depth import LEVELS, TooDeepError, loads
 from serving.errors import InvalidArgument, ServingError, http_status, to_wire
 from serving.gateway.api.paging import page
 from serving.names import ModelName, VersionName
@@ -119,7 +120,9 @@ async def _read_json(request: Request) -> Any:
         if len(body) > _MAX_BODY:
             raise too_large(_MAX_BODY)
     try:
-        return orjson.loads(body or b"{}")
+        return loads(body or b"{}", LEVELS)
+    except TooDeepError as error:
+        raise InvalidArgument(f"Invalid JSON payload received. {error}") from error
     except orjson.JSONDecodeError as error:
         raise InvalidArgument(
             f"Invalid JSON payload received. {error.msg} at line {error.lineno} column {error.colno}."

@@ -6,6 +6,7 @@ import gc
 import os
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,6 +35,13 @@ def report(request: pytest.FixtureRequest) -> Report:
         request.node.user_properties.append((_FIGURE, line))
 
     return note
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import all tests, and all libraries with them, to find the few with the mark `alone`."""
+    wanted = config.option.markexpr.startswith("alone")
+    skipped = wanted and collection_path.suffix == ".py" and "mark.alone" not in collection_path.read_text()
+    return skipped or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

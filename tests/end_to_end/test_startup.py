@@ -12,8 +12,6 @@ import pytest
 
 from tests.server import running_server
 
-pytestmark = pytest.mark.alone
-
 # What belongs to nodes, to the preparing process or to the writer of logs.
 HEAVY = (
     "tensorflow", "sklearn", "xgboost", "pandas", "joblib", "scipy", "numpy", "simdjson", "threadpoolctl",
@@ -81,10 +79,11 @@ def test_the_gateway_does_without(life: tuple[list[int], set[str]], module: str)
     assert not [name for name in modules if name == module or name.startswith(f"{module}.")]
 
 
+@pytest.mark.alone
 def test_it_answers_within_a_second_and_a_half(tmp_path: Path) -> None:
-    """From the start of the process to the first answer; the best of three, as the machine may be busy."""
+    """From the start of the process to the first answer; the best of five, as the machine may be busy."""
     took = []
-    for attempt in range(3):
+    for attempt in range(5):
         begin = time.monotonic()
         with running_server(tmp_path / f"state{attempt}") as server:
             assert server.call("GET", "projects/p/models").status == 200

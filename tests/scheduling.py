@@ -11,7 +11,7 @@ _END_TO_END, _CLI = "tests/end_to_end", "tests/serving/cli"
 _TOGETHER = {
     f"{folder}/test_{name}.py": folder
     for folder, names in {
-        _END_TO_END: ("bad_input", "bad_models", "batch", "client"),
+        _END_TO_END: ("bad_input", "bad_models", "batch", "client", "fuzz"),
         _CLI: ("jobs", "main", "models", "nodes", "predict", "versions", "why"),
     }.items()
     for name in names

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,20 +46,25 @@ class Files:
 
 @pytest.fixture(scope="session")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
-    """The files of a model of every kind."""
+    """The files of a model of every kind but TensorFlow's, whose import takes seconds."""
     root = tmp_path_factory.mktemp("models")
-    with ThreadPoolExecutor(1) as pool:
-        saved = pool.submit(models.write_tensorflow, root / "tensorflow")
-        files = Files(
-            root,
-            models.write_sklearn(root / "sklearn"),
-            models.write_xgboost(root / "xgboost"),
-            models.write_pipeline(root / "pipeline"),
-        )
-        (root / "steps-0.1.tar.gz").write_bytes(models.archive("steps", {"user_steps": models.STEP}))
-        (root / "routine-0.1.tar.gz").write_bytes(models.archive("routine", {"routine": models.ROUTINE}))
-        saved.result()
+    files = Files(
+        root,
+        models.write_sklearn(root / "sklearn"),
+        models.write_xgboost(root / "xgboost"),
+        models.write_pipeline(root / "pipeline"),
+    )
+    (root / "steps-0.1.tar.gz").write_bytes(models.archive("steps", {"user_steps": models.STEP}))
+    (root / "routine-0.1.tar.gz").write_bytes(models.archive("routine", {"routine": models.ROUTINE}))
     return files
+
+
+@pytest.fixture(scope="session")
+def saved_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of a SavedModel."""
+    folder = tmp_path_factory.mktemp("saved") / "tensorflow"
+    models.write_tensorflow(folder)
+    return folder
 
 
 @pytest.fixture(scope="session")
@@ -104,13 +108,17 @@ def google_client(server: Server) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def zoo(server: Server, files: Files, emulator_server: Emulator) -> dict[str, dict[str, Any]]:
+def zoo(
+    server: Server, files: Files, saved_model: Path, emulator_server: Emulator
+) -> dict[str, dict[str, Any]]:
     """A version of every kind below the model `zoo`: the finished operations that created them, by kind."""
     with google_client(server) as ml:
-        return fill_zoo(ml, files, emulator_server)
+        return fill_zoo(ml, files, saved_model, emulator_server)
 
 
-def fill_zoo(ml: Any, files: Files, emulator_server: Emulator) -> dict[str, dict[str, Any]]:
+def fill_zoo(
+    ml: Any, files: Files, saved_model: Path, emulator_server: Emulator
+) -> dict[str, dict[str, Any]]:
     """Make the model and its versions."""
     bucket = f"gs://{emulator_server.bucket('zoo')}"
     emulator_server.upload(files.root / "sklearn", f"{bucket}/forest")
@@ -123,7 +131,7 @@ def fill_zoo(ml: Any, files: Files, emulator_server: Emulator) -> dict[str, dict
     wait(ml, operations["sklearn"])
     others: dict[str, dict[str, Any]] = {
         "xgboost": {**DECORATION, "deploymentUri": str(files.root / "xgboost"), "framework": "XGBOOST"},
-        "tensorflow": {"deploymentUri": f"file://{files.root}/tensorflow", "runtimeVersion": "2.11"},
+        "tensorflow": {"deploymentUri": f"file://{saved_model}", "runtimeVersion": "2.11"},
         "routine": {
             "deploymentUri": f"{bucket}/routine",
             "predictionClass": "routine.Routine",

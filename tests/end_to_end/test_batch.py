@@ -50,9 +50,9 @@ class Sent:
 
 
 @pytest.fixture(scope="module")
-def expected(files: Files, tmp_path_factory: pytest.TempPathFactory) -> Library:
+def expected(saved_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Library:
     """What TensorFlow says."""
-    return library.write(files.root / "tensorflow", tmp_path_factory.mktemp("library") / "files")
+    return library.write(saved_model, tmp_path_factory.mktemp("library") / "files")
 
 
 @pytest.fixture(scope="module")

@@ -117,7 +117,7 @@ def test_everything_is_there_after_a_restart(serve: Serve, files: Files, state_d
 
 def test_a_second_server_on_the_same_state_is_refused(serve: Serve, state_dir: Path, tmp_path: Path) -> None:
     """It says who holds the folder and what to do; the first one does not notice."""
-    with serve() as server:
+    with serve("--pilots", "off") as server:
         with (tmp_path / "second.log").open("w+") as stderr:
             second = start(("serve", "--port", "0", "--state-dir", str(state_dir)), state_dir, {}, stderr)
             output, _ = second.communicate(timeout=30)
@@ -292,7 +292,7 @@ def accepts(server: Server) -> bool:
 
 def test_of_many_patches_with_one_etag_one_wins(serve: Serve, threads: ThreadPoolExecutor) -> None:
     """No update is lost: all others are told to read again."""
-    with serve() as server:
+    with serve("--pilots", "off") as server:
         for name in (MODEL, FOREST):
             etag = server.call("GET", name).json["etag"]
 
@@ -311,7 +311,7 @@ def test_of_many_patches_with_one_etag_one_wins(serve: Serve, threads: ThreadPoo
 def test_many_creations_and_deletions_at_once(serve: Serve, threads: ThreadPoolExecutor) -> None:
     """Of the same name one wins; different ones do not disturb each other; nothing is left behind."""
     parent = "projects/trust/models/many"
-    with serve("--deployments", "4") as server:
+    with serve("--deployments", "4", "--pilots", "off") as server:
         server.create_model(parent)
 
         def create(name: str) -> Reply:

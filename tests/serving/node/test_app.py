@@ -38,15 +38,16 @@ def node(model_dir: Path) -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture
-def routine(tmp_path: Path) -> Iterator[Server]:
-    """A node with a custom routine that does what its instances say; old error form."""
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "factor.txt").write_text("2")
-    package = tmp_path / "routine-0.1.tar.gz"
+@pytest.fixture(scope="module")
+def routine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A custom routine that does what its instances say, in the old error form; a test ends it."""
+    folder = tmp_path_factory.mktemp("routine")
+    (folder / "model").mkdir()
+    (folder / "model" / "factor.txt").write_text("2")
+    package = folder / "routine-0.1.tar.gz"
     package.write_bytes(archive("routine", {"routine": ROUTINE}))
     flags = ("--package-uris", str(package), "--prediction-class", "routine.Routine", "--legacy-model-errors")
-    with running_node(tmp_path / "model", *flags) as server:
+    with running_node(folder / "model", *flags) as server:
         yield server
 
 
@@ -132,20 +133,6 @@ def test_concurrent_requests_share_calls_and_get_their_own_answers(node: Server)
     assert after["calls"] - before["calls"] <= 400
 
 
-def test_a_request_in_flight_is_finished_before_the_node_ends(routine: Server, tmp_path: Path) -> None:
-    """SIGTERM: no new connections, what is under way is answered, exit code 0."""
-    gate = tmp_path / "gate"
-    with ThreadPoolExecutor(1) as threads:
-        answer = threads.submit(routine.call, "POST", PREDICT, json={"instances": [f"wait {gate}"]})
-        until(gate.with_name("gate.reached").exists, "the request is being computed")
-        routine.process.send_signal(signal.SIGTERM)
-        until(lambda: _refused(routine.url), "new connections are refused")
-        gate.touch()
-
-        assert answer.result().json == {"predictions": ["done"]}
-    assert routine.process.wait(timeout=20) == 0
-
-
 def test_old_clients_can_have_the_old_form_of_model_errors(routine: Server) -> None:
     """--legacy-model-errors: status 200 and a string."""
     reply = routine.call("POST", PREDICT, json={"instances": ["raise on purpose"]})
@@ -160,17 +147,19 @@ def test_old_clients_can_have_the_old_form_of_model_errors(routine: Server) -> N
 def test_work_of_a_client_that_has_gone_is_dropped(routine: Server, tmp_path: Path) -> None:
     """A queued request whose client hangs up is never computed."""
     gate = tmp_path / "gate"
+    errors = routine.call("GET", "/stats").json["errors"]
+    (before,) = routine.predict("models/m", ["seen"]).json["predictions"]
     with ThreadPoolExecutor(1) as threads:
         first = threads.submit(routine.call, "POST", PREDICT, json={"instances": [f"wait {gate}"]})
         until(gate.with_name("gate.reached").exists, "the compute slot is taken")
         body = json.dumps({"instances": ["sleep 0"]}).encode()
         with pytest.raises(httpx.ReadTimeout):
             httpx.post(routine.url + PREDICT, content=body, timeout=0.2)
-        until(lambda: routine.call("GET", "/stats").json["errors"] == 1, "the node noticed")
+        until(lambda: routine.call("GET", "/stats").json["errors"] == errors + 1, "the node noticed")
         gate.touch()
         first.result()
 
-    assert routine.call("POST", PREDICT, json={"instances": ["seen"]}).json == {"predictions": [2]}
+    assert routine.call("POST", PREDICT, json={"instances": ["seen"]}).json == {"predictions": [before + 2]}
 
 
 def test_the_deadline_is_kept_while_the_model_computes(routine: Server) -> None:
@@ -182,6 +171,20 @@ def test_the_deadline_is_kept_while_the_model_computes(routine: Server) -> None:
     assert reply.error["status"] == "DEADLINE_EXCEEDED"
     assert reply.status == 504
     assert routine.predict("models/m", [21]).json == {"predictions": [42]}
+
+
+def test_a_request_in_flight_is_finished_before_the_node_ends(routine: Server, tmp_path: Path) -> None:
+    """SIGTERM: no new connections, what is under way is answered, exit code 0."""
+    gate = tmp_path / "gate"
+    with ThreadPoolExecutor(1) as threads:
+        answer = threads.submit(routine.call, "POST", PREDICT, json={"instances": [f"wait {gate}"]})
+        until(gate.with_name("gate.reached").exists, "the request is being computed")
+        routine.process.send_signal(signal.SIGTERM)
+        until(lambda: _refused(routine.url), "new connections are refused")
+        gate.touch()
+
+        assert answer.result().json == {"predictions": ["done"]}
+    assert routine.process.wait(timeout=20) == 0
 
 
 def test_a_unix_socket_instead_of_a_port(model_dir: Path, tmp_path: Path) -> None:

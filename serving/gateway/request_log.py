@@ -18,15 +18,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+import msgspec
+
 from serving.config import ServeConfig
-from serving.gateway.entries import access_entry, console_entry
-from serving.gateway.identity import request_id
+from serving.gateway.identity import request_id, trace_id
 from serving.gateway.log_writer import LogWriter
 from serving.gateway.targets import Target
 from serving.gateway.upstream import Answer
 from serving.journal import Appender, Batch, Counts, Kind, folder_of
+from serving.sinks.entries import Call, Said
 from serving.sinks.places import Options
-from serving.wire import Scope
+from serving.wire import Scope, header
 
 logger = logging.getLogger(__name__)
 
@@ -136,18 +138,30 @@ class RequestLog:
 
     def said(self, target: Target, node: str, text: str) -> None:
         """Log a line that a node of a version has printed."""
-        now = time.time()
-        self._enter(Kind.CONSOLE, target, now, console_entry(target.name, target.region, node, text, now))
+        self._enter(Kind.CONSOLE, target, time.time(), Said(node, text, target.region))
 
     def _access(
         self, target: Target, scope: Scope, start: float, status: int, sizes: tuple[int, int]
     ) -> None:
-        seconds = time.time() - start
-        entry = access_entry(target, scope, start, seconds=seconds, status=status, sizes=sizes)
-        self._enter(Kind.ACCESS, target, start, entry)
+        client = scope.get("client")
+        call = Call(
+            method=scope["method"],
+            path=scope["path"],
+            status=status,
+            seconds=time.time() - start,
+            request_bytes=sizes[0],
+            response_bytes=sizes[1],
+            user_agent=(header(scope, b"user-agent") or b"").decode("latin-1"),
+            remote_ip=client[0] if client else "",
+            http_version=scope.get("http_version", "1.1"),
+            request_id=request_id(scope),
+            trace=trace_id(scope),
+            region=target.region,
+        )
+        self._enter(Kind.ACCESS, target, start, call)
 
-    def _enter(self, kind: Kind, target: Target, when: float, entry: bytes) -> None:
-        queue = self._queue(kind, "")
+    def _enter(self, kind: Kind, target: Target, when: float, facts: Call | Said) -> None:
+        queue, entry = self._queue(kind, ""), msgspec.json.encode(facts)
         if self._admits(queue, Batch.size_of(entry, b"")):
             queue.last().add(when, target.title, b"", entry, b"")
 

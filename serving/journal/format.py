@@ -40,7 +40,7 @@ class Record:
 
     `id` is the same however often the record is read; `time` is in seconds since the epoch; `name` is the
     full name of the version. Of a request `data` and `answer` are the two bodies; of the other kinds `data`
-    is the whole entry.
+    says what the entry is made of.
     """
 
     id: str

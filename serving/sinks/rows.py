@@ -7,10 +7,12 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any
 
+import msgspec
 import orjson
 
 from serving.journal import Kind, Record
 from serving.names import VersionName, parse_target
+from serving.sinks.entries import Call, Said, access_entry, console_entry, rfc3339
 
 
 def day(record: Record) -> str:
@@ -37,7 +39,7 @@ def request_row(record: Record) -> dict[str, Any]:
     return {
         "model": name.model,
         "model_version": name.version,
-        "time": f"{moment(record):%Y-%m-%dT%H:%M:%S.%fZ}",
+        "time": rfc3339(record.time),
         "raw_data": record.data.decode(errors="replace"),
         "raw_prediction": record.answer.decode(errors="replace"),
         "groundtruth": None,
@@ -48,10 +50,21 @@ def request_row(record: Record) -> dict[str, Any]:
 
 def line(record: Record, kind: Kind) -> bytes:
     """A record as JSON, with a newline."""
-    if kind is Kind.REQUESTS:
-        return orjson.dumps(request_row(record), option=orjson.OPT_APPEND_NEWLINE)
-    # The entry is there already; Cloud Logging knows by this field what it has had before.
-    return b'%b,"logging.googleapis.com/insertId":"%b"}\n' % (record.data[:-1], record.id.encode())
+    return orjson.dumps(_entry(record, kind), option=orjson.OPT_APPEND_NEWLINE)
+
+
+def _entry(record: Record, kind: Kind) -> dict[str, Any]:
+    match kind:
+        case Kind.REQUESTS:
+            return request_row(record)
+        case Kind.ACCESS:
+            call = msgspec.json.decode(record.data, type=Call)
+            entry = access_entry(call, version_of(record), record.time)
+        case Kind.CONSOLE:
+            said = msgspec.json.decode(record.data, type=Said)
+            entry = console_entry(said, version_of(record), record.time)
+    # Cloud Logging knows by it what it has had before.
+    return {**entry, "logging.googleapis.com/insertId": record.id}
 
 
 def version_of(record: Record) -> VersionName:

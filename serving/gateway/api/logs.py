@@ -14,11 +14,11 @@ from starlette.responses import Response
 from serving.errors import FailedPrecondition, InvalidArgument
 from serving.gateway.api.requests import answer_json, version_name
 from serving.gateway.catalog.lookup import get_model, get_version
-from serving.gateway.entries import rfc3339
 from serving.gateway.log_files import LogFiles
 from serving.gateway.records import State, VersionRecord
 from serving.journal import Kind
 from serving.names import VersionName
+from serving.sinks.entries import rfc3339
 from serving.sinks.places import own_folder, place
 
 _LIMIT, _MOST = 100, 1000

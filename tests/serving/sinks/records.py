@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from serving.journal import Record
+from serving.sinks.entries import Said
 
 NAME = "projects/p/models/m/versions/v"
 NOON = 1_893_585_600.0  # 2030-01-02T12:00:00Z
@@ -15,4 +18,5 @@ def record(number: int, data: bytes | None = None, *, time: float = NOON, name: 
 
 
 def entry(number: int, **details: object) -> Record:
-    return record(number, b'{"message":"%d"}' % number, **details)  # type: ignore[arg-type]
+    """A line of a console log."""
+    return record(number, msgspec.json.encode(Said("node", str(number), "here")), **details)  # type: ignore[arg-type]

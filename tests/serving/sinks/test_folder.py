@@ -64,15 +64,14 @@ def test_files_end_by_size_and_by_time(tmp_path: Path) -> None:
 
 def test_versions_have_folders_of_their_own(tmp_path: Path) -> None:
     """In the logs of the server itself; each line is known by its id."""
-    sink = FolderSink(tmp_path, Kind.ACCESS, rotate_bytes=1 << 20, rotate_seconds=60)
+    sink = FolderSink(tmp_path, Kind.CONSOLE, rotate_bytes=1 << 20, rotate_seconds=60)
     other = "projects/p/models/m/versions/w"
     sink.write([entry(1), entry(2, name=other), entry(3)], "key")
 
     (file,) = (tmp_path / "p" / "m" / "v" / DAY).iterdir()
     lines = [json.loads(line) for line in file.read_text().splitlines()]
-    assert lines == [
-        {"message": f"{number}", "logging.googleapis.com/insertId": f"{number:032x}"} for number in (1, 3)
-    ]
+    told = [(line["message"], line["logging.googleapis.com/insertId"]) for line in lines]
+    assert told == [("1", f"{1:032x}"), ("3", f"{3:032x}")]
     assert len(list((tmp_path / "p" / "m" / "w").rglob("*.jsonl"))) == 1
 
 
@@ -123,9 +122,9 @@ def test_half_a_line_is_cut_off(tmp_path: Path) -> None:
 
 def test_both_get_all(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     """A log in a folder can be on standard output too."""
-    folder = FolderSink(tmp_path, Kind.ACCESS, rotate_bytes=1 << 20, rotate_seconds=60)
+    folder = FolderSink(tmp_path, Kind.CONSOLE, rotate_bytes=1 << 20, rotate_seconds=60)
     records: Sequence[Record] = [entry(1), entry(2)]
-    Both(folder, StdoutSink(Kind.ACCESS)).write(records, "key")
+    Both(folder, StdoutSink(Kind.CONSOLE)).write(records, "key")
 
     (file,) = tmp_path.rglob("*.jsonl")
     assert capfdbinary.readouterr().out == file.read_bytes() != b""

@@ -104,16 +104,16 @@ def encode(event: Event) -> bytes:
 
 def to_entry(event: Event) -> dict[str, Any]:
     """The event as a LogEntry in JSON."""
-    call = event.call
+    call, project = event.call, project_of(event.call.resource)
     entry: dict[str, Any] = {
         "timestamp": _timestamp(event.time),
         "insertId": f"{call.id}{event.stage}",
-        "logName": log_name(project_of(call.resource), call.log),
+        "logName": log_name(project, call.log),
         "severity": _severity(event),
         "resource": {
             "type": "audited_resource",
             "labels": {
-                "project_id": project_of(call.resource) or "-",
+                "project_id": project or "-",
                 "service": _SERVICE,
                 "method": method_name(call.method),
             },
@@ -199,4 +199,4 @@ def _without_secrets(value: Any, key: str = "", depth: int = 0) -> Any:
 
 def _timestamp(seconds: float) -> str:
     moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return moment.isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 
 _ML = "google.cloud.ml.v1."
 _IAM = frozenset({"getIamPolicy", "setIamPolicy", "testIamPermissions"})
@@ -38,6 +39,7 @@ _SINGULAR: Mapping[str, str] = {"studies": "study"}
 _VERBS: Mapping[str, str] = {"patch": "update"}
 
 
+@lru_cache
 def method_name(method: str) -> str:
     """The full name of a method, by its id: `projects.models.create`, `pilotlight.tokens.revoke`."""
     *path, verb = method.split(".")

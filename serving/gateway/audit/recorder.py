@@ -12,10 +12,13 @@ import datetime
 import errno
 import itertools
 import logging
+import os
+import pwd
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from serving.config import ServeConfig
 from serving.errors import Unavailable
@@ -63,11 +66,7 @@ class Audit:
         try:
             await self._write(self._event(call, Stage.BEFORE))
         except OSError as error:
-            raise Unavailable(
-                f"The audit log in {self._path} cannot be written: {error.strerror}. Nothing is changed "
-                "until it can be: free some space, or see `pilotlight doctor`.",
-                retry_after=_TRY_AGAIN_AFTER,
-            ) from error
+            raise _cannot_write(self._path, error) from error
 
     async def after(self, call: Call, status: Status, operation: str = "") -> None:
         """Record how a change ended; `operation` names the one that goes on with it."""
@@ -189,20 +188,34 @@ def _settle(batch: Sequence[_Waiting], error: OSError | None) -> None:
             written.set_exception(error)
 
 
-def record(state_dir: Path, method: str, resource: str, principal: str) -> None:
-    """Record a change made beside the server, by a command: on disk when this returns. Raises OSError."""
+def record(state_dir: Path, method: str, resource: str, request: Mapping[str, Any]) -> None:
+    """Record a change that a command is about to make beside the server, as the user who runs it.
+
+    On disk when this returns. Raises Unavailable, and then the change must not be made.
+    """
     now = time.time()
     call = Call(
         id=secrets.token_hex(12),
         log=Log.ACTIVITY,
         method=method,
         resource=resource,
-        principal=principal,
+        principal=f"user:{pwd.getpwuid(os.getuid()).pw_name}@localhost",
         user_agent="pilotlight",
+        request=request,
     )
     folder = Folder(audit_folder(state_dir))
     try:
         line = encode(Event(call=call, stage=Stage.ONLY, time=now))
         folder.append([line], datetime.datetime.fromtimestamp(now, datetime.UTC).date())
+    except OSError as error:
+        raise _cannot_write(audit_folder(state_dir), error) from error
     finally:
         folder.close()
+
+
+def _cannot_write(path: Path, error: OSError) -> Unavailable:
+    return Unavailable(
+        f"The audit log in {path} cannot be written: {error.strerror}. Nothing is changed until it can be: "
+        "free some space, or see `pilotlight doctor`.",
+        retry_after=_TRY_AGAIN_AFTER,
+    )

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import pwd
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -195,11 +197,23 @@ def test_a_command_records_beside_the_server(tmp_path: Path) -> None:
 
     async def main(audit: Audit) -> None:
         await audit.before(call(audit))
-        record(tmp_path, "pilotlight.tokens.create", "tokens/1", "user:root@here")
+        record(tmp_path, "pilotlight.tokens.create", "tokens/1", {"principal": "user:ann@example.com"})
         await audit.before(call(audit))
 
     run(main, tmp_path)
     names = [line["protoPayload"]["methodName"] for line in lines(tmp_path)]
     assert names[1] == "pilotlight.v1.TokenService.CreateToken"
     assert len(names) == 3
-    assert lines(tmp_path)[1]["protoPayload"]["status"] == {}
+    payload = lines(tmp_path)[1]["protoPayload"]
+    assert payload["status"] == {}
+    assert payload["request"] == {"principal": "user:ann@example.com"}
+    user = pwd.getpwuid(os.getuid()).pw_name
+    assert payload["authenticationInfo"]["principalEmail"] == f"{user}@localhost"
+
+
+def test_a_command_that_cannot_record(tmp_path: Path) -> None:
+    """It must not do what it was about to."""
+    audit_folder(tmp_path).write_text("in the way")
+
+    with pytest.raises(Unavailable, match="Nothing is changed"):
+        record(tmp_path, "pilotlight.tokens.create", "tokens/1", {})

@@ -36,12 +36,23 @@ class StateFolder:
         ),
     ] = None
 
+    @property
+    def path(self) -> Path:
+        """Where it is."""
+        return config.load(ServeConfig, {"state_dir": self.state_dir}).state_dir.expanduser().absolute()
+
+    def record(self, change: str, token: str, **about: str) -> None:
+        """Have it in the audit log that a token is about to be changed. Raises Unavailable."""
+        from serving.gateway.audit.recorder import record  # noqa: PLC0415
+
+        record(self.path, f"pilotlight.tokens.{change}", f"tokens/{token}", about)
+
     @contextmanager
     def tokens(self) -> Iterator[TokenStore]:
         """The tokens in it."""
         from serving.gateway.access.token_store import TokenStore  # noqa: PLC0415
 
-        folder = config.load(ServeConfig, {"state_dir": self.state_dir}).state_dir.expanduser().absolute()
+        folder = self.path
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -76,6 +87,7 @@ def create(
     seconds = parse_duration(expires) if expires else None
     token, record = mint(check_principal(principal), time.time(), title=name, seconds=seconds)
     with folder.tokens() as tokens:
+        folder.record("create", record.name, principal=record.principal)
         tokens.put(record)
     note(f"Created token [{record.name}] of {record.principal}, {_until(record)}. Keep it: it is shown once.")
     print(token)
@@ -111,6 +123,8 @@ def revoke(
     Example: pilotlight tokens revoke 3f2a9c0d1b7e
     """
     with folder.tokens() as tokens:
+        if any(record.name == token for record in tokens.load()):
+            folder.record("revoke", token)
         record = tokens.revoke(token, time.time())
     note(f"Revoked token [{record.name}] of {record.principal}.")
 

@@ -13,6 +13,7 @@ from serving.errors import InvalidArgument, Unavailable
 from serving.gateway.access.policy import ADMIN
 from serving.gateway.access.token_store import TokenStore
 from serving.gateway.access.tokens import TokenRecord, mint
+from serving.gateway.audit import recorder
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +64,9 @@ def _none_works(tokens: Iterable[TokenRecord], now: float) -> bool:
 
 def _make_first(store: TokenStore, file: Path, now: float) -> None:
     token, record = mint(ADMIN.principal, now, title="made at the first start")
+    recorder.record(
+        file.parent, "pilotlight.tokens.create", f"tokens/{record.name}", {"principal": record.principal}
+    )
     # The file first: a token that nobody can read would stand in the way of another one.
     try:
         _write_secret(file, token + "\n")

@@ -15,9 +15,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from serving.errors import RPC_CODES, ServingError
-from serving.gateway.access.caller import Caller
+from serving.gateway.access.caller import caller_of
+from serving.gateway.access.gate import predict_permission
 from serving.gateway.api.requests import Endpoint, read_json
-from serving.gateway.audit.entry import OK, Call, Log, Status, status_of
+from serving.gateway.audit.entry import OK, REFUSED, Call, Log, Status, status_of
 from serving.gateway.audit.recorder import Audit
 from serving.gateway.cause import CAUSE, Cause
 from serving.gateway.identity import request_id
@@ -25,7 +26,6 @@ from serving.gateway.methods import PREDICTION, Activity, Method
 from serving.wire import Scope, header
 
 _CALL = "pilotlight.audit_call"
-_REFUSED = frozenset({7, 16})  # PERMISSION_DENIED, UNAUTHENTICATED
 _UNKNOWN = 2
 _MOST_NAME = 256
 
@@ -76,7 +76,7 @@ def announced(audit: Audit, method: Method, endpoint: Endpoint) -> Endpoint:
 
 def predicted(audit: Audit, scope: Scope, status: Status) -> None:
     """Record how a prediction ended, where it is to be: all that are refused, the others by setting."""
-    if status.code in _REFUSED:
+    if status.code in REFUSED:
         audit.denied(describe(audit, PREDICTION, scope, {}), status)
     elif audit.predictions:
         audit.accessed(describe(audit, PREDICTION, scope, {}), status)
@@ -84,7 +84,6 @@ def predicted(audit: Audit, scope: Scope, status: Status) -> None:
 
 def describe(audit: Audit, method: Method, scope: Scope, body: Mapping[str, Any]) -> Call:
     """The call that a request is."""
-    caller: Caller | None = scope.get("pilotlight.caller")
     resource, params = _resource(method, scope, body), scope.get("path_params")
     return Call(
         id=audit.new_id(),
@@ -92,8 +91,8 @@ def describe(audit: Audit, method: Method, scope: Scope, body: Mapping[str, Any]
         method=method.id,
         resource=resource,
         guarded=method.resource.format_map(params) if params else resource,
-        permission=method.permission,
-        principal=caller.principal if caller else "",
+        permission=predict_permission(resource) if method is PREDICTION else method.permission,
+        principal=caller_of(scope).principal,
         request_id=request_id(scope),
         caller_ip=scope["client"][0] if scope.get("client") else "",
         user_agent=(header(scope, b"user-agent") or b"").decode("latin-1"),
@@ -105,7 +104,7 @@ async def _ended(audit: Audit, method: Method, request: Request, status: Status,
     begun: Call | None = request.scope.get(_CALL)
     if begun is not None:
         await audit.after(begun, status, operation)
-    elif is_change(method) or status.code in _REFUSED:
+    elif is_change(method) or status.code in REFUSED:
         audit.denied(describe(audit, method, request.scope, {}), status)
     elif audit.reads and "{project}" in method.resource:
         audit.accessed(describe(audit, method, request.scope, {}), status)

@@ -25,6 +25,8 @@ _SERVICE = "ml.googleapis.com"
 _MOST_BYTES = 32 << 10
 _SECRET = re.compile(r"token|secret|password|passwd|credential|private_?key|api_?key", re.IGNORECASE)
 _BULK = frozenset({"instances", "inputs", "signedData"})
+# The calls that were not let in.
+REFUSED = frozenset({RPC_CODES["PERMISSION_DENIED"], RPC_CODES["UNAUTHENTICATED"]})
 _HIDDEN = "[redacted]"
 _MOST_DEPTH, _DEEPER = 32, "[deeper]"
 
@@ -150,7 +152,7 @@ def _payload(event: Event) -> dict[str, Any]:
         "requestMetadata": {"callerIp": call.caller_ip, "callerSuppliedUserAgent": call.user_agent},
     }
     if call.principal and call.permission:
-        granted = event.status.code != RPC_CODES["PERMISSION_DENIED"]
+        granted = event.status.code not in REFUSED
         payload["authorizationInfo"] = [
             {"resource": call.guarded, "permission": call.permission, "granted": granted}
         ]

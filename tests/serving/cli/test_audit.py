@@ -150,6 +150,25 @@ def test_a_name_cannot_play_with_the_terminal(tmp_path: Path, offline: Run) -> N
     assert "projects/p/models/?[2J" in result.out
 
 
+def test_tokens_are_recorded(tmp_path: Path, offline: Run) -> None:
+    """By the commands that make and revoke them, under the name of who runs them; never the token."""
+    folder = f"--state-dir {tmp_path / 's'}"
+    token = offline(f"tokens create user:ann@example.com {folder}").out.strip()
+    (shown,) = offline(f"tokens list --format json {folder}").json
+    offline(f"tokens revoke {shown['id']} {folder}")
+    assert offline(f"tokens revoke none {folder}").code == 1
+
+    result = offline(f"audit --format json {folder}")
+    payloads = [json.loads(line)["protoPayload"] for line in result.out.splitlines()]
+    assert [(payload["methodName"], payload["resourceName"]) for payload in payloads] == [
+        ("pilotlight.v1.TokenService.CreateToken", f"tokens/{shown['id']}"),
+        ("pilotlight.v1.TokenService.RevokeToken", f"tokens/{shown['id']}"),
+    ]
+    assert payloads[0]["request"] == {"principal": "user:ann@example.com"}
+    assert all(payload["authenticationInfo"]["principalEmail"].endswith("@localhost") for payload in payloads)
+    assert token.rpartition("_")[2] not in result.out
+
+
 def test_no_log(tmp_path: Path, offline: Run) -> None:
     """The error says where it was looked for."""
     result = offline(f"audit --state-dir {tmp_path / 'none'}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ import httpx
 import pytest
 
 from serving.config import ServeConfig
+from serving.gateway.access.policy import ADMIN
+from serving.gateway.access.token_store import TokenStore
+from serving.gateway.access.tokens import mint
 from serving.gateway.app import Gateway
 from serving.gateway.audit.endpoint import answered
 from serving.gateway.audit.entry import OK, Status
@@ -23,12 +27,17 @@ MODELS = "/v1/projects/p/models"
 HEADERS = {"x-request-id": "req-1", "user-agent": "tester/1"}
 
 
-def run(main: Callable[[httpx.AsyncClient], Awaitable[None]], folder: Path, data_access: str = "off") -> Any:
+def run(
+    main: Callable[[httpx.AsyncClient], Awaitable[None]],
+    folder: Path,
+    data_access: str = "off",
+    tokens: TokenStore | None = None,
+) -> Any:
     """Use a gateway from its start to its stop; returns the entries in its log."""
 
     async def bounded() -> None:
         config = ServeConfig(state_dir=folder, audit_data_access=data_access, pilots="off")
-        gateway = Gateway(config, SqlStore(folder / "state.db"), {})
+        gateway = Gateway(config, SqlStore(folder / "state.db"), {}, tokens=tokens)
         transport = httpx.ASGITransport(gateway, client=("10.0.0.7", 5000))
         async with (
             asyncio.timeout(30),
@@ -203,6 +212,55 @@ def test_answers_in_another_form(body: bytes) -> None:
     """A model may answer what it likes."""
     assert answered(500, body) == Status(2, "HTTP status 500")
     assert answered(200, body) == OK
+
+
+def test_who_it_was_and_who_was_refused(tmp_path: Path) -> None:
+    """Calls by token have their caller; those that were not let in are told of, predictions too."""
+    store = TokenStore(tmp_path / "state.db")
+    bearers = {}
+    for name, principal in (("admin", ADMIN.principal), ("bob", "user:bob@example.com")):
+        token, record = mint(principal, time.time())
+        store.put(record)
+        bearers[name] = {"authorization": f"Bearer {token}"}
+
+    async def main(client: httpx.AsyncClient) -> None:
+        bob, admin = bearers["bob"], bearers["admin"]
+        statuses = [
+            await client.post(MODELS, json={"name": "m"}),
+            await client.get(MODELS, headers={"authorization": "Bearer nonsense"}),
+            await client.post(MODELS, json={"name": "m"}, headers=bob),
+            await client.post(MODELS + "/m/versions/v:predict", json={"instances": []}, headers=bob),
+            await client.post(MODELS, json={"name": "m"}, headers=admin),
+            await client.get(MODELS, headers=admin),
+        ]
+        assert [response.status_code for response in statuses] == [401, 401, 403, 403, 200, 200]
+
+    found = run(main, tmp_path, tokens=store)
+    refused = {
+        told(entry): entry["protoPayload"] for entry in found if entry["protoPayload"].get("status", {})
+    }
+    assert sorted(refused) == sorted(
+        [
+            ("CreateModel", "projects/p/models", 16),
+            ("ListModels", "projects/p/models", 16),
+            ("CreateModel", "projects/p/models", 7),
+            ("Predict", "projects/p/models/m/versions/v", 7),
+        ]
+    )
+    bob = {"principalEmail": "bob@example.com", "principalSubject": "user:bob@example.com"}
+    for payload in refused.values():
+        if payload["status"]["code"] == 7:
+            assert payload["authenticationInfo"] == bob
+        assert not any(checked["granted"] for checked in payload.get("authorizationInfo", ()))
+    predict = refused["Predict", "projects/p/models/m/versions/v", 7]
+    assert predict["authorizationInfo"][0]["permission"] == "ml.versions.predict"
+    *_, before, after = [entry["protoPayload"] for entry in found if "operation" in entry]
+    for payload in (before, after):
+        assert payload["authenticationInfo"]["principalSubject"] == ADMIN.principal
+        assert payload["authorizationInfo"] == [
+            {"resource": "projects/p", "permission": "ml.models.create", "granted": True}
+        ]
+    assert all(bearer["authorization"][7:] not in json.dumps(found) for bearer in bearers.values())
 
 
 def test_counts_are_told(tmp_path: Path) -> None:

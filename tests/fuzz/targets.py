@@ -26,6 +26,7 @@ from starlette.requests import Request
 from xgboost import XGBClassifier
 
 from serving.errors import ServingError, http_status, to_wire
+from serving.gateway.api.jobs import parts_of
 from serving.gateway.api.paging import page
 from serving.gateway.api.requests import read, read_json, read_mask
 from serving.gateway.catalog import jobs, lookup, models, versions
@@ -273,8 +274,7 @@ def _create_job(body: bytes) -> None:
         sent = _run(read_json(_request(body)))
         job = msgspec.structs.replace(_run(read(_request(body), Job)), job_id="j")
         draft = Draft(STATE)
-        parts = jobs.Sent(sent.get("predictionInput") or {}, sent.get("batchOptions") or {})
-        record = jobs.create_job(draft, _stamp(), "p", job, parts, most=9)
+        record = jobs.create_job(draft, _stamp(), "p", job, parts_of(sent), most=9)
         _kept(draft)
         orjson.dumps(jobs.render_job(record))
 
@@ -285,7 +285,8 @@ def _kept(draft: Draft) -> None:
     """What is written down is read back as it was."""
     for record in draft.changes.values():
         if record is not None:
-            assert msgspec.json.decode(msgspec.json.encode(record), type=type(record)) == record
+            written = msgspec.json.encode(record)
+            assert msgspec.json.encode(msgspec.json.decode(written, type=type(record))) == written
 
 
 # ---- queries and names

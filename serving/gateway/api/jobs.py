@@ -40,10 +40,7 @@ class Jobs:
                 Unimplemented, "job.training_input", "Training is not offered; a job has a predictionInput."
             )
         job = from_wire(Job, body)
-        sent = rules.Sent(
-            _sent(body, "predictionInput", "prediction_input") or {},
-            _sent(body, "batchOptions", "batch_options") or {},
-        )
+        sent = parts_of(body)
         project, caller = request.path_params["project"], caller_of(request.scope)
         self._check_model(caller, project, job)
         await self._runner.check_source(job.prediction_input)
@@ -114,6 +111,13 @@ class Jobs:
 
 def _name(request: Request) -> str:
     return rules.job_name(request.path_params["project"], request.path_params["job"])
+
+
+def parts_of(body: Any) -> rules.Sent:
+    """The parts of a job that are shown as they were sent; what is null, in quotes too, is left out."""
+    given = _sent(body, "predictionInput", "prediction_input")
+    options = _sent(body, "batchOptions", "batch_options")
+    return rules.Sent(given if isinstance(given, dict) else {}, options if isinstance(options, dict) else {})
 
 
 def _sent(body: Any, *names: str) -> Any:

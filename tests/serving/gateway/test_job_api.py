@@ -89,6 +89,16 @@ def run(folder: Path, main: Callable[[Api], Awaitable[None]], **settings: Any) -
     asyncio.run(bounded())
 
 
+def test_null_in_quotes_is_nothing(tmp_path: Path) -> None:
+    """A part of a job that is the text "null" counts as left out."""
+
+    async def main(api: Api) -> None:
+        await api.call("POST", JOBS, 400, json={"jobId": "i", "predictionInput": "null"})
+        assert "batchOptions" not in await api.create("j", "run", batchOptions="null")
+
+    run(tmp_path, main)
+
+
 def test_a_job_as_clients_see_it(tmp_path: Path) -> None:
     """From its creation to its end, and what it was given never changes."""
 

@@ -53,6 +53,7 @@ from serving.gateway.routes import routes
 from serving.gateway.store import Changes, Store
 from serving.gateway.tallies import Tallies
 from serving.gateway.targets import PREDICT, Targets
+from serving.gateway.witnesses import Witnesses
 from serving.wire import Receive, Scope, Send
 
 logger = logging.getLogger(__name__)
@@ -104,11 +105,8 @@ class Gateway:
         self._forwarder = Forwarder(
             self._targets,
             self._activator,
-            self._request_log,
-            self._audit,
+            Witnesses(self._tallies, self._request_log, self._audit, self._tracing),
             config,
-            tallies=self._tallies,
-            tracing=self._tracing,
             shares=PredictionLimits.of(config),
             access=self._access,
         )

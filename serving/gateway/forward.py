@@ -10,10 +10,8 @@ import asyncio
 import contextlib
 import logging
 import math
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from autoscaler.activator import Activator, Lease
 from autoscaler.errors import QueueFullError, RetiredError, StartFailedError, TooLateError
@@ -24,35 +22,25 @@ from serving.errors import (
     DeadlineExceeded,
     Internal,
     InvalidArgument,
-    LimitReached,
     ModelFailed,
     NotFound,
     ResourceExhausted,
     ServingError,
     Unavailable,
-    http_status,
     wrong_method,
 )
 from serving.gateway.access.gate import Access
-from serving.gateway.audit.endpoint import answered, predicted
-from serving.gateway.audit.entry import status_of
-from serving.gateway.audit.recorder import Audit
 from serving.gateway.identity import as_header
 from serving.gateway.limits import PredictionLimits
 from serving.gateway.patience import Patience
-from serving.gateway.request_log import RequestLog
 from serving.gateway.server_timing import with_server_timing, without_server_timing
-from serving.gateway.tallies import Course, Tallies
+from serving.gateway.tallies import Course
 from serving.gateway.targets import Target, Targets
 from serving.gateway.upstream import Answer, ConnectError, ConnectionLostError, Upstream
+from serving.gateway.witnesses import Witnesses
 from serving.wire import Receive, Scope, Send, header, read_body, send_error
 
-if TYPE_CHECKING:  # OpenTelemetry is imported only where it is switched on
-    from serving.gateway.tracing import Trace, Tracing
-
 logger = logging.getLogger(__name__)
-
-_METHOD = "projects.predict"
 
 # A request is given up when this many nodes died while they computed it, or so many more with it inside: that
 # may be chance, but also what it takes to read it or to write its answer.
@@ -80,86 +68,55 @@ class Forwarder:
         self,
         targets: Targets,
         activator: Activator,
-        request_log: RequestLog,
-        audit: Audit,
+        witnesses: Witnesses,
         limits: Limits,
         *,
-        tallies: Tallies,
-        tracing: Tracing | None = None,
         shares: PredictionLimits | None = None,
         access: Access | None = None,
     ) -> None:
         self._targets = targets
         self._activator = activator
-        self._log = request_log
-        self._audit = audit
+        self._witnesses = witnesses
         self._limits = limits
-        self._tallies = tallies
-        self._tracing = tracing
         self._shares = shares
         self._access = access
         self._upstreams: dict[str, Upstream] = {}
 
     async def forward(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        start = time.time()
-        trace = None if self._tracing is None else self._tracing.begin(scope, _METHOD)
-        target: Target | None = None
+        account = self._witnesses.begin(scope)
         try:
             if self._access is not None:
                 self._access.admit_prediction(scope)
-            target = self._find(scope)  # so that no body is read for nothing
+            account.target = target = self._find(scope)  # so that no body is read for nothing
             if self._shares is not None:
                 self._shares.admit(target)
             body = await read_body(scope, receive, self._limits.max_body_bytes)
-            story = _Story(Course(len(body), trace))
+            story = _Story(Course(len(body), account.trace))
             patience = Patience(receive, self._timeout(scope))
             with _FREE if self._shares is None else self._shares.hold(target):
                 target, answer = await self._ask(scope["path"], body, patience, story)
         except Cancelled as error:
-            self._refused(target, trace, error)
-            predicted(self._audit, scope, status_of(error))
-            return
+            account.refused(error)  # nobody is there any more to be told
         except ServingError as error:
-            self._refused(target, trace, error)
-            predicted(self._audit, scope, status_of(error))
+            account.refused(error)
             await send_error(send, error, (as_header(scope),))
-            if target is not None:
-                self._log.refused(target, scope, start, http_status(error))
-            return
         except Exception:
             logger.exception("forwarding failed")
             internal = Internal("Internal error encountered.")
-            self._refused(target, trace, internal)
+            account.refused(internal)
             await send_error(send, internal, (as_header(scope),))
-            return
-        self._tallies.of(target.spec.key).answered(story.course, answer.status, len(answer.body))
-        if trace is not None:
-            trace.end(answer.status, version=str(target.name))
-        headers = (*answer.headers, as_header(scope))
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        await send({"type": "http.response.body", "body": answer.body})
-        if self._audit.predictions:
-            predicted(self._audit, scope, answered(answer.status, answer.body))
-        if target.logging is not None or target.access_log:
-            self._log.offer(target, scope, start, body, answer)
+        else:
+            headers = (*answer.headers, as_header(scope))
+            await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+            await send({"type": "http.response.body", "body": answer.body})
+            account.answered(target, story.course, body, answer)
 
     def node_gone(self, node: Node) -> None:
         """Close what was open to a node that is gone."""
         upstream = self._upstreams.pop(node.id, None)
         if upstream is not None:
             upstream.close()
-
-    def _refused(self, target: Target | None, trace: Trace | None, error: ServingError) -> None:
-        """Count a request that no node answered."""
-        status = http_status(error)
-        if target is None:
-            self._tallies.calls[_METHOD, status] += 1
-        else:
-            limit = error.setting if isinstance(error, LimitReached) else ""
-            self._tallies.of(target.spec.key).refused(status, limit)
-        if trace is not None:
-            trace.end(status, version="" if target is None else str(target.name))
 
     def _find(self, scope: Scope) -> Target:
         if scope["method"] != "POST":

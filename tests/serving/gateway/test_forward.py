@@ -28,6 +28,7 @@ from serving.gateway.request_log import RequestLog
 from serving.gateway.tallies import Tallies
 from serving.gateway.targets import REPEATABLE, Targets
 from serving.gateway.tracing import Tracing
+from serving.gateway.witnesses import Witnesses
 from serving.names import ModelName, VersionName
 from serving.resources import Model, Version, VersionState
 from tests.autoscaler.fakes import Clock, FakePool, settle, spec
@@ -126,11 +127,8 @@ class World:
         self.forwarder = Forwarder(
             self.targets,
             self.activator,
-            request_log,
-            audit,
+            Witnesses(self.tallies, request_log, audit, tracing),
             limits,
-            tallies=self.tallies,
-            tracing=tracing,
             shares=shares,
         )
         self.pool.listeners += [self.activator.node_changed, self.autoscaler.node_changed, self._changed]

@@ -354,7 +354,7 @@ def test_requests_are_logged_where_the_patch_says(
 
     answer = predict(ml, name, instances=ROWS)
     predict(ml, f"{ZOO}/versions/xgboost", instances=ROWS)
-    written = until(lambda: list(tmp_path.glob("rows/*.jsonl")), "the log is written")
+    written = until(lambda: list(tmp_path.glob("rows/*/*.jsonl")), "the log is written")
     versions.patch(name=name, body={}, updateMask="requestLoggingConfig").execute()
     predict(ml, name, instances=ROWS)
 
@@ -364,7 +364,7 @@ def test_requests_are_logged_where_the_patch_says(
     assert json.loads(row["raw_data"]) == {"instances": ROWS}
     assert json.loads(row["raw_prediction"]) == answer
     stats = server.call("GET", "/stats").json["requestLog"]
-    assert stats["sampled"] == stats["written"] + stats["dropped"] + stats["waiting"]
+    assert stats["sampled"] == stats["sent"] + stats["dropped"] + stats["waiting"]
     assert stats["dropped"] == 0
 
 
@@ -596,9 +596,9 @@ REFUSALS: list[tuple[str, str, str, dict[str, Any], int, str, str]] = [
         f"{ZOO}/versions/xgboost",
         {
             "params": {"updateMask": "requestLoggingConfig"},
-            "json": {"requestLoggingConfig": {"bigqueryTableName": "bq://p.d.t", "samplingPercentage": 1}},
+            "json": {"requestLoggingConfig": {"bigqueryTableName": "s3://p.d.t", "samplingPercentage": 1}},
         },
-        *(400, "INVALID_ARGUMENT", "bigquery_table_name: .*bq://.*project.dataset.table"),
+        *(400, "INVALID_ARGUMENT", "bigquery_table_name: .*s3://.*project.dataset.table"),
     ),
     (
         "a sample of more than all",

@@ -12,7 +12,7 @@ from serving.sinks.places import Options
 
 logger = logging.getLogger(__name__)
 
-_FIRST_PAUSE, _LAST_PAUSE = 1.0, 30.0
+_FIRST_PAUSE, _LAST_PAUSE = 0.5, 30.0
 # A writer that lived so long, in seconds, did not die of how it was started.
 _LIVED = 60.0
 # What it takes over its last records and a bit.
@@ -61,8 +61,10 @@ class LogWriter:
             if self._over.is_set():
                 return
             logger.error("the log writer ended (exit code %s) and is started again; nothing is lost", code)
-            pause = _FIRST_PAUSE if clock() - started > _LIVED else min(_LAST_PAUSE, pause * 2)
+            if clock() - started > _LIVED:
+                pause = _FIRST_PAUSE
             await asyncio.sleep(pause)
+            pause = min(_LAST_PAUSE, pause * 2)
 
     async def _run(self) -> int:
         self._process = await asyncio.create_subprocess_exec(

@@ -119,9 +119,9 @@ def test_nothing_is_lost_whoever_dies(tmp_path: Path, emulator: Emulator, front:
         load = Load(server, 0, answered)
         thread = threading.Thread(target=load.run)
         thread.start()
-        time.sleep(0.7)
+        time.sleep(0.4)
         os.kill(writer(server), signal.SIGKILL)
-        time.sleep(1.8)
+        time.sleep(1.5)
         waiting = stats(server)["waiting"]
         server.kill()
         killed = time.monotonic()
@@ -132,7 +132,7 @@ def test_nothing_is_lost_whoever_dies(tmp_path: Path, emulator: Emulator, front:
         load = Load(server, 1_000_000)
         thread = threading.Thread(target=load.run)
         thread.start()
-        time.sleep(0.5)
+        time.sleep(0.3)
         load.stopped.set()
         thread.join()
         counts = settled(server)
@@ -144,7 +144,7 @@ def test_nothing_is_lost_whoever_dies(tmp_path: Path, emulator: Emulator, front:
     times = Counter(row["request_id"] for row in by_id.values())
     assert set(times.values()) == {1}
     sure = {name for name, at in answered.items() if at < killed - 1}
-    assert len(sure) > 50
+    assert len(sure) > 10
     assert sure | load.answered.keys() <= times.keys()
     # The access log is a journal too.
     access = rows(lines(tmp_path / "state" / "logs" / "access"))

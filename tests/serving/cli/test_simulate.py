@@ -14,7 +14,7 @@ _MACHINE = "--max-nodes 4 --start-seconds 0.2"
 
 
 def log_line(version: str, moment: str, model: str = "flowers") -> str:
-    """A line as `serving.gateway.request_log` writes it."""
+    """A line as the access log has it, as far as it is read."""
     entry: dict[str, Any] = {"time": moment, "model": model, "model_version": version, "status": 200}
     return json.dumps(entry | {"latency_ms": 1.5, "request_bytes": 10, "response_bytes": 20}) + "\n"
 

@@ -41,6 +41,7 @@ class Access:
     def __init__(self, store: TokenStore, clock: Callable[[], float] = time.time) -> None:
         self._store = store
         self._clock = clock
+        self._looking = asyncio.Lock()
         self._tokens: dict[str, TokenRecord] = {}
         self._policies: Policies = {}
         self._allowed: set[tuple[Caller, str]] = set()
@@ -69,9 +70,10 @@ class Access:
 
     async def look(self) -> None:
         """Read the tokens if they may have changed."""
-        changed = await asyncio.to_thread(self._store.load_changed)
-        if changed is not None:
-            self._tokens = {record.hash: record for record in changed}
+        async with self._looking:
+            changed = await asyncio.to_thread(self._store.load_changed)
+            if changed is not None:
+                self._tokens = {record.hash: record for record in changed}
 
     def close(self) -> None:
         """Release the tokens' file."""

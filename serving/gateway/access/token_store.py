@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import sqlalchemy as sa
 
-from serving.errors import NotFound, Unavailable
+from serving.errors import FailedPrecondition, NotFound, Unavailable
 from serving.gateway.access.tokens import TokenRecord
 from serving.gateway.schema import document_table, open_database
 
@@ -28,23 +28,18 @@ class TokenStore:
     def __init__(self, file: Path) -> None:
         self._file = file
         self._engine = open_database(file)
-        self._seen: int | None = None
+        self._seen: Sequence[bytes] | None = None
 
     def load(self) -> list[TokenRecord]:
         """All tokens, oldest first."""
-        with self._connected() as connection:
-            rows = connection.execute(sa.select(_TABLE.c.document)).scalars()
-            found = [msgspec.json.decode(document, type=TokenRecord) for document in rows]
-        return sorted(found, key=lambda record: record.created)
+        return self._decoded(self._documents())
 
     def load_changed(self) -> Sequence[TokenRecord] | None:
-        """All tokens if anything in the file may have changed since this was asked last, else None."""
-        with self._connected() as connection:
-            seen = int(connection.exec_driver_sql("PRAGMA data_version").scalar_one())
-        if seen == self._seen:
+        """All tokens if any has changed since this was asked last, else None."""
+        documents = self._documents()
+        if documents == self._seen:
             return None
-        found = self.load()
-        self._seen = seen  # after: a change in between is read twice
+        found, self._seen = self._decoded(documents), documents
         return found
 
     def put(self, record: TokenRecord) -> None:
@@ -68,6 +63,20 @@ class TokenStore:
     def close(self) -> None:
         """Release the file."""
         self._engine.dispose()
+
+    def _documents(self) -> Sequence[bytes]:
+        with self._connected() as connection:
+            return connection.execute(sa.select(_TABLE.c.document).order_by(_TABLE.c.name)).scalars().all()
+
+    def _decoded(self, documents: Sequence[bytes]) -> list[TokenRecord]:
+        try:
+            found = [msgspec.json.decode(document, type=TokenRecord) for document in documents]
+        except msgspec.DecodeError as error:
+            raise FailedPrecondition(
+                f"The state file {self._file} is damaged: its tokens cannot be read ({error}). Put a copy of "
+                "it back, or choose another --state-dir."
+            ) from error
+        return sorted(found, key=lambda record: record.created)
 
     @contextmanager
     def _connected(self) -> Iterator[sa.Connection]:

@@ -20,6 +20,7 @@ from serving.errors import InvalidArgument
 
 T = TypeVar("T", bound=msgspec.Struct)
 
+_INT32, _MOST_DIGITS = 1 << 31, 40
 _SNAKE = re.compile(r"_([a-z0-9])")
 
 # An int64, or another number, that is a string on the wire; read as either.
@@ -338,6 +339,8 @@ def _normalise_field(kind: Any, entry: Any, where: str) -> Any:
     if kind is NumberText:
         is_number = isinstance(entry, int | float) and not isinstance(entry, bool)
         return str(entry) if is_number else entry
+    if kind is int and not _fits(entry):
+        raise InvalidArgument(f'Invalid value in the JSON payload: "{where}" is no number of 32 bits.')
     nested = _struct_in(kind)
     if nested is None:
         return entry
@@ -347,6 +350,16 @@ def _normalise_field(kind: Any, entry: Any, where: str) -> Any:
             for index, item in enumerate(entry)
         ]
     return _normalise(nested, entry, where) if isinstance(entry, dict) else entry
+
+
+def _fits(entry: Any) -> bool:
+    """Whether this can be an int32, as all integers of the API are; what is no number is somebody else's."""
+    if isinstance(entry, str) and len(entry) > _MOST_DIGITS:
+        return False
+    try:
+        return -_INT32 <= int(entry) < _INT32
+    except (TypeError, ValueError):
+        return True
 
 
 @lru_cache

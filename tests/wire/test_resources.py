@@ -115,6 +115,15 @@ def test_what_is_no_number_is_not_read_as_one(flag: object) -> None:
         from_wire(Job, {"predictionInput": {"batchSize": flag}})
 
 
+@pytest.mark.parametrize("nodes", [1 << 31, str(1 << 31), -(1 << 40), 1 << 63, 1e30, "9" * 30, "9" * 5000])
+def test_integers_have_32_bits(nodes: object) -> None:
+    """What could not be written into an answer is not taken; the field is named."""
+    with pytest.raises(InvalidArgument, match=r'"manualScaling\.nodes" is no number of 32 bits'):
+        from_wire(Version, {"manual_scaling": {"nodes": nodes}})
+
+    assert from_wire(Version, {"manualScaling": {"nodes": str((1 << 31) - 1)}}).manual_scaling
+
+
 def test_everything_starts_from_here() -> None:
     """What requests and answers are made of is covered by the test above."""
     assert {NAMES[name] for name in ALL} >= {Model, Version, Job, OperationMetadata, Operation, RpcStatus}

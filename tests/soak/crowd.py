@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import json
 import os
+import random
 import resource
 import select
 import socket
@@ -44,7 +45,8 @@ def rude(kind: str, name: str) -> Rude:
         case "body":
             return Rude(kind, f"{post}content-length: 100000\r\n\r\n{{".encode(), b" ")
         case "pipeline":
-            return Rude(kind, request * 8 + b"nonsense\r\n\r\n", b"")
+            # Nothing that a node would have to work on: that would be load, and others would wait behind it.
+            return Rude(kind, b"GET /healthz HTTP/1.1\r\n\r\n" * 8 + b"nonsense\r\n\r\n", b"")
         case "half":
             return Rude(kind, request[:-1], b"")
         case _:
@@ -99,8 +101,10 @@ class Crowd:
             one.socket.close()
 
     def _later(self, one: Rude, seconds: float) -> None:
+        """Have somebody act in about so many seconds: all in the same moment would be load, not rudeness."""
         self._number += 1
-        heapq.heappush(self._due, (time.monotonic() + seconds, self._number, one))
+        due = time.monotonic() + seconds * random.uniform(0.5, 1.5)
+        heapq.heappush(self._due, (due, self._number, one))
 
     def _act(self, one: Rude) -> None:
         if one.socket.fileno() < 0 or one.socket.fileno() not in self._by_file:
@@ -134,7 +138,8 @@ class Crowd:
 
     def _vanish(self) -> None:
         """Somebody comes, sends a request or a part of one, and is gone."""
-        part = rude("pipeline", self._name).first[: 17 * (self._number % 23)]
+        request = rude("half", self._name).first + b"}"
+        part = request[: 9 * (self._number % 20)]
         try:
             with socket.create_connection(self._address, timeout=10) as one:
                 one.sendall(part)

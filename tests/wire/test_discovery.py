@@ -106,7 +106,9 @@ def test_the_page_has_every_error() -> None:
         waiting += kind.__subclasses__()
     told = set(re.findall(r"^\| (\d{3}) \| `([A-Z_]+)` \|", PAGE.read_text(), re.MULTILINE))
 
-    raised = {(str(http_status(kind("x"))), kind.status) for kind in kinds - {ServingError, ModelError}}
+    raised = {
+        (str(http_status(kind.__new__(kind))), kind.status) for kind in kinds - {ServingError, ModelError}
+    }
 
     assert told == raised - {("499", "CANCELLED")}
 

@@ -139,7 +139,7 @@ def test_what_cannot_be_found_is_named_within_seconds(tmp_path: Path) -> None:
     with pytest.raises(LoadFailed) as failure:
         install([archive], tmp_path / "target")
 
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 20
     assert failure.value.detail == (
         "User-provided package user-1.0-py3-none-any.whl failed to install: it needs nobody-has-this>=2 "
         "(from user), which the server does not have and no package index in reach offers. Give an archive "

@@ -218,7 +218,7 @@ def test_retries_end(emulator: Emulator, front: Front, tmp_path: Path, where: st
     with pytest.raises(Unavailable, match=r"kept failing on gs://\S+ for 0.5 s: HTTP status 503"):
         Storage(tmp_path / "cache", ROOMY, patience=0.5).fetch(uri, tmp_path / "model")
 
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 15
     assert not (tmp_path / "model").exists()
 
 
@@ -323,7 +323,7 @@ def test_an_emulator_needs_no_credentials(emulator: Emulator, tmp_path: Path) ->
 
     subprocess.run(command, env=bare, check=True, stdout=subprocess.DEVNULL)
 
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
 
 
 @pytest.mark.parametrize(

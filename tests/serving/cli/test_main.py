@@ -153,4 +153,4 @@ def test_help_is_prompt() -> None:
     start = time.monotonic()
     subprocess.run([sys.executable, "-c", _MAIN, "--help"], capture_output=True, check=True)
 
-    assert time.monotonic() - start < 5  # 0.4 s on an idle machine
+    assert time.monotonic() - start < 15  # 0.4 s on an idle machine

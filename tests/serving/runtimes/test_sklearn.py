@@ -594,10 +594,10 @@ def test_big_vocabularies_do_not_slow_the_load_down(tmp_path: Path) -> None:
     estimator = make_pipeline(vectors, LogisticRegression()).fit(["word1", "word2"], [0, 1])
     (tmp_path / "model.pkl").write_bytes(pickle.dumps(estimator))
 
-    start = time.perf_counter()
+    start = time.process_time()
     runtime = load(Source(tmp_path))
 
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
     assert_same_bits(runtime.predict(["word2"]), estimator.predict(["word2"]))
 
 

@@ -326,6 +326,6 @@ def test_sleeping_versions_are_cheap() -> None:
 
 
 async def _seconds(world: World) -> float:
-    start = time.perf_counter()
+    start = time.process_time()
     await world.metrics.text()
-    return time.perf_counter() - start
+    return time.process_time() - start

@@ -307,6 +307,7 @@ def test_a_long_text_takes_no_more_memory_than_it_needs(form: Form) -> None:
     assert peak < 20e6
 
 
+@pytest.mark.alone
 def test_an_image_is_parsed_in_a_fifth_of_the_plain_time() -> None:
     """A 224 x 224 x 3 image of JSON floats, beside json.loads and numpy.array in the same run."""
     plain, ours = image_ratio()

@@ -261,6 +261,6 @@ def _address(lines: queue.SimpleQueue[str], log: Path) -> str:
     """The address in the first line that tells one."""
     while line := lines.get(timeout=_START_SECONDS):
         for word in line.split():
-            if word.startswith("http://"):
+            if word.startswith(("http://", "https://")):
                 return word.rstrip(":")
     raise AssertionError(f"the server did not start: {log.read_text()}")

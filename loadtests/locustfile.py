@@ -33,13 +33,14 @@ from locust.exception import StopUser
 from locust.runners import LocalRunner
 
 from loadtests.load import PATIENCE_SECONDS, Load
+from loadtests.nodes import credentials
 from loadtests.options import add_options, planned
 from loadtests.record import Request, Run
 from loadtests.rows import Row, fault, read_rows
 
 _USERS_PER_SECOND = 100
 _SAMPLE_SECONDS = 1.0
-_CONTENT = {"content-type": "application/json"}
+_HEADERS = {"content-type": "application/json", **credentials()}
 
 
 class Current:
@@ -72,7 +73,7 @@ class PredictUser(FastHttpUser):
         with self.client.post(
             f"/v1/{Current.run.target}:predict",
             data=body,
-            headers=_CONTENT,
+            headers=_HEADERS,
             name=":predict",
             catch_response=True,
         ) as answer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -28,13 +29,19 @@ def ask(host: str, name: str, seconds: float) -> Counts | None:
     kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
     connection = kind(address.netloc, timeout=seconds)
     try:
-        connection.request("GET", f"{address.path.rstrip('/')}/nodes")
+        connection.request("GET", f"{address.path.rstrip('/')}/nodes", headers=credentials())
         answer = connection.getresponse()
         return count(json.loads(answer.read()), name) if answer.status == 200 else None
     except (OSError, http.client.HTTPException, ValueError):
         return None
     finally:
         connection.close()
+
+
+def credentials() -> dict[str, str]:
+    """The header with the token of PILOTLIGHT_TOKEN, for a server with access control."""
+    token = os.environ.get("PILOTLIGHT_TOKEN", "")
+    return {"authorization": f"Bearer {token}"} if token else {}
 
 
 def count(document: Any, name: str) -> Counts | None:

@@ -39,6 +39,8 @@ _LAST_WORDS = 1.0
 # To measure a big process takes time, which the first request has more need of.
 _MEASURED_AFTER = 0.25
 _HOUSEKEEPING = 10.0
+# The path of a unix socket has at most 107 bytes; a random name and the number of a node are to come.
+_LONGEST_PREFIX = 90
 # How often nodes whose memory is limited are looked at: a file is read for each.
 _MEMORY_LOOKED_AT = 0.25
 
@@ -92,9 +94,7 @@ class LocalPool:
         self._processes: dict[str, _Process] = {}
         self._nodes: dict[str, list[Node]] = {}  # by key: asked for all the time, for each of many versions
         self._numbers = itertools.count(1)
-        _sweep(Path(tempfile.gettempdir()))
-        # Short on purpose: the path of a unix socket has at most 107 characters.
-        self._folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
+        self._folder = _socket_folder()
         self._tasks = asyncio.TaskGroup()
         self._pilots = Pilots(PilotPolicy.parse(pilots), self._run)
         self._ooms = _OutOfMemory()
@@ -405,6 +405,16 @@ async def _in_time(waiting: Coroutine[Any, Any, Any], seconds: float) -> bool:
     except TimeoutError:
         return False
     return True
+
+
+def _socket_folder() -> Path:
+    """A folder of our own where temporary files go, or in /tmp if that is too far down for a socket."""
+    prefix = f"{_PREFIX}{os.getpid()}-"
+    place = Path(tempfile.gettempdir())
+    if len(os.fsencode(place / prefix)) > _LONGEST_PREFIX:
+        place = Path("/tmp")  # noqa: S108  mkdtemp makes it ours alone
+    _sweep(place)
+    return Path(tempfile.mkdtemp(prefix=prefix, dir=place))
 
 
 def _sweep(folder: Path) -> None:

@@ -507,19 +507,37 @@ def test_many_lives_leave_nothing(run: Run, way: str) -> None:
     run(main)
 
 
-def test_the_sockets_of_a_killed_server_are_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sockets_of_a_killed_server_are_swept(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pool removes the folders of processes that are no more, and leaves those of the living."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     gone = subprocess.Popen(["true"])
     gone.wait()
-    dead, alive = (tmp_path / f"pilotlight-sockets-{pid}-x" for pid in (gone.pid, os.getpid()))
-    dead.mkdir()
-    alive.mkdir()
 
     async def nothing(pool: LocalPool, history: History) -> None:
         pass
 
-    pools.run(nothing)
+    with tempfile.TemporaryDirectory() as place:  # its path is short
+        monkeypatch.setattr(tempfile, "tempdir", place)
+        dead, alive = (Path(place) / f"pilotlight-sockets-{pid}-x" for pid in (gone.pid, os.getpid()))
+        dead.mkdir()
+        alive.mkdir()
 
-    assert not dead.exists()
-    assert alive.exists()
+        pools.run(nothing)
+
+        assert not dead.exists()
+        assert alive.exists()
+
+
+def test_sockets_have_short_paths_wherever_temporary_files_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nodes start although the folder for temporary files is too far down for a unix socket."""
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+
+    async def main(pool: LocalPool, history: History) -> None:
+        await pool.scale(spec("echo", word="hello"), 1)
+        await history.until(NodeState.READY)
+        assert list(deep.iterdir()) == []
+
+    pools.run(main)

@@ -122,7 +122,8 @@ def test_versions_make_room_for_each_other(tmp_path: Path) -> None:
         first, second = (f"{MODEL}/versions/{name}" for name in ("first", "second"))
         for name in (first, second):
             server.create_version(name, deploymentUri=str(heavy), **models.routine(tmp_path))
-            asleep(server, name)  # a node was measured
+            assert server.predict(name, [1]).json == {"predictions": [2]}
+            asleep(server, name)  # the node has lived for the idle time at least, and was measured
 
         assert server.predict(first, [1]).json == {"predictions": [2]}
         assert server.predict(second, [1]).json == {"predictions": [2]}

@@ -25,14 +25,12 @@ _CROWDED = 0.9
 
 
 class Gate:
-    """All connections of one server. `settings` None: the clients are our own and nothing is bounded."""
+    """All connections of one server."""
 
-    def __init__(self, settings: FrontSettings | None, most_connections: float = math.inf) -> None:
-        self.settings = settings or FrontSettings()
-        self.trusts = settings is None
-        self.most_connections = min(self.settings.max_connections, most_connections)
-        self.most_arriving = math.inf if self.trusts else self.settings.arriving_bytes
-        self.most_head = math.inf if self.trusts else self.settings.max_header_bytes
+    def __init__(self, settings: FrontSettings, most_connections: float = math.inf) -> None:
+        self.settings = settings
+        self.most_connections = min(settings.max_connections, most_connections)
+        self.most_head = settings.max_header_bytes
         self.now = 0.0  # seconds since the start in which the event loop was alive, in steps
         self.arriving = 0  # bytes of bodies that are not whole yet
         self.refused: Counter[str] = Counter()  # connections, by the setting that was not kept to
@@ -47,8 +45,6 @@ class Gate:
 
     def admit(self, connection: Connection) -> int | None:
         """The slice of a new connection; None when there is no place for it."""
-        if self.trusts:
-            return 0
         if self.open >= self.most_connections:
             self.refused["max_connections"] += 1
             return None
@@ -62,8 +58,6 @@ class Gate:
 
     def look(self, time: float) -> None:
         """Look at the next tenth of the connections; `time` is on the event loop's clock, in seconds."""
-        if self.trusts:
-            return
         if self._last is not None:
             self.now += min(time - self._last, _LOOK_AT_MOST)
         self._last = time
@@ -76,7 +70,7 @@ class Gate:
     def arrived(self, size: int) -> None:
         """Bytes of a body have come."""
         self.arriving += size
-        if self.arriving > self.most_arriving:
+        if self.arriving > self.settings.arriving_bytes:
             self._refuse_slowest()
 
     def _refuse_slowest(self) -> None:

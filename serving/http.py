@@ -27,6 +27,8 @@ BACKLOG = 2048
 
 logger = logging.getLogger(__name__)
 
+# The gateway keeps its connections for as long as the node lives.
+_FOREVER = 10 * 365 * 24 * 3600
 # Part of the files a process may open that clients may take: nodes, models and logs take some too.
 _FILES_FOR_CLIENTS = 0.8
 # Ticks of uvicorn, ten per second, between two lines in the log about refused connections.
@@ -35,6 +37,32 @@ _TOLD_EVERY = 600
 
 class Server(uvicorn.Server):
     """Stops on SIGTERM and SIGINT: no new connections, requests in flight finish, then serve() returns."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Our own handlers: uvicorn would raise the signal again, and the process would not exit with 0."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+    @property
+    def connections(self) -> int:
+        """How many connections are open."""
+        return len(self.server_state.connections)
+
+    def stop(self) -> None:
+        """Begin to stop; a second call does not wait for requests in flight."""
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+
+class FrontServer(Server):
+    """One whose clients may be anybody: a gate looks after their connections."""
 
     def __init__(self, config: uvicorn.Config, gate: Gate) -> None:
         super().__init__(config)
@@ -62,43 +90,19 @@ class Server(uvicorn.Server):
             self._gate.look(asyncio.get_running_loop().time())
             await asyncio.sleep(1 / SLICES)
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        """Our own handlers: uvicorn would raise the signal again, and the process would not exit with 0."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.stop)
-        try:
-            yield
-        finally:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.remove_signal_handler(number)
-
-    @property
-    def connections(self) -> int:
-        """How many connections are open."""
-        return len(self.server_state.connections)
-
-    def stop(self) -> None:
-        """Begin to stop; a second call does not wait for requests in flight."""
-        self.force_exit = self.should_exit
-        self.should_exit = True
-
 
 def make_server(
     app: App, *, front: FrontSettings | None, drain: float, certificate: Certificate | None = None
 ) -> Server:
     """A server for the application.
 
-    `front` is what a connection is granted, None where clients are our own processes; `drain` how many
+    `front` is what a connection is granted, None where the only client is our own gateway; `drain` how many
     seconds requests in flight are given when the server stops. With a `certificate` it answers HTTPS.
     """
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    gate = Gate(front, int(_FILES_FOR_CLIENTS * files))
-    config = uvicorn.Config(
+    config = functools.partial(
+        uvicorn.Config,
         app,
-        http=cast(type[asyncio.Protocol], functools.partial(Connection, gate)),
         ws="none",
         lifespan="on",
         log_config=None,
@@ -111,7 +115,12 @@ def make_server(
         ssl_certfile=certificate.chain if certificate else None,
         ssl_keyfile=certificate.key if certificate else None,
     )
-    return Server(config, gate)
+    if front is None:
+        return Server(config(http="httptools", timeout_keep_alive=_FOREVER))
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    gate = Gate(front, int(_FILES_FOR_CLIENTS * files))
+    protocol = functools.partial(Connection, gate)
+    return FrontServer(config(http=cast(type[asyncio.Protocol], protocol)), gate)
 
 
 def listen_tcp(host: str, port: int) -> socket.socket:

@@ -631,19 +631,6 @@ def test_clients_that_vanish_leave_nothing(data: bytes, how: str) -> None:
     run(main)
 
 
-def test_a_gate_for_our_own_bounds_nothing() -> None:
-    """A node waits for its gateway as long as it takes."""
-
-    async def main(world: World) -> None:
-        world.gate = Gate(None)
-        client = await world.sent(b"GET /a HT")
-        await world.passes(1000)
-        client.send(b"TP/1.1\r\nx: " + b"y" * 100_000 + b"\r\n\r\n")
-        assert (await client.answer()).status == 200
-
-    run(main)
-
-
 def test_a_crowd_is_looked_at_a_tenth_at_a_time() -> None:
     """And each within a second."""
 

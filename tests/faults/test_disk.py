@@ -194,6 +194,33 @@ def test_a_file_system_that_fills_up(server: Server, files: Path) -> None:
     assert {model["name"] for model in listed} == {*made, MODEL, f"{PARENT}/after"}
 
 
+@contextmanager
+def read_only(server: Server, folder: str) -> Iterator[None]:
+    """A folder of the state is on a disk that cannot be written. What is open already is on another one."""
+    enter = ("nsenter", "-t", f"{server.process.pid}", "-U", "-m", "--preserve-credentials")
+    place = str(server.state_dir / folder)
+    subprocess.run([*enter, "mount", "-t", "tmpfs", "-o", "ro", "none", place], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run([*enter, "umount", place], check=True)
+
+
+def test_a_disk_that_becomes_read_only(server: Server, files: Path) -> None:
+    """A version cannot be made, and says why; predictions go on. Once the disk is well again, it works."""
+    if not mounting():
+        pytest.skip("needs the right to mount, in a user namespace at least")
+    name = f"{MODEL}/versions/readonly"
+    with read_only(server, "versions"):
+        operation = server.wait(server.begin_version(name, deploymentUri=str(files)))
+        assert predicts(server)
+
+    assert "Read-only file system" in operation["error"]["message"]
+    server.delete(name)
+    server.create_version(name, deploymentUri=str(files))
+    server.delete(name)
+
+
 # ---- at the start
 
 

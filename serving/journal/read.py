@@ -12,11 +12,13 @@ from serving.journal.format import Block, Kind, Record, read_block, read_card, r
 from serving.journal.position import Position
 
 _FILE = "journal.json"
+# Small records take many times their bytes as objects: so many are read at once, about.
+_MOST_RECORDS = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Records that follow each other, and the number of the first; `size` is in bytes.
+    """Records that follow each other, and the number of the first; `size` is their bytes in the journal.
 
     `end` is where the next chunk begins, as if none of these were sent; `lost` counts records that should
     have been before or among them and are damaged.
@@ -43,14 +45,14 @@ class Reader:
         self._folder = folder
 
     def read(self, most: int) -> Chunk | None:
-        """Whole blocks from the position on, about `most` bytes; None when there is nothing to read."""
+        """Whole blocks, about `most` bytes or 4,096 records at most; None when there is nothing to read."""
         # Listed before anything is read: a segment before the last one grows no more.
         there = segments(self._folder)
         segment, offset, number = self.position.segment, self.position.offset, self.position.records
         found: list[Record] = []
         size = lost = 0
         first = number
-        while size < most:
+        while size < most and len(found) < _MOST_RECORDS:
             block = self._block(segment, offset)
             if block is None:
                 later = [other for other in there if other > segment]
@@ -62,7 +64,7 @@ class Reader:
             lost += max(0, block.first - number)
             number = block.first + block.records
             found += records(block, self.uid)
-            size += len(block.payload)
+            size += block.end - offset
             offset = block.end
         if not found and (segment, offset) == (self.position.segment, self.position.offset):
             return None

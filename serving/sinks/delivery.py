@@ -30,6 +30,7 @@ class Delivery:
         self._sink: Sink | None = None
         self._pause = 0.0
         self._since: float | None = None
+        self._due = 0  # bytes that are collected and are not yet delivered
         self.failing = False
 
     def step(self, *, closing: bool = False) -> float:
@@ -44,7 +45,7 @@ class Delivery:
                 return _LOOK
             chunk = self._reader.read(self._sink.collect_bytes)
             if chunk is None:
-                self._since = None
+                self._since, self._due = None, 0
                 return _LOOK
             refused = self._sink.write(chunk.records, self._key(chunk)) if chunk.records else 0
         except (ServingError, OSError) as error:
@@ -58,7 +59,7 @@ class Delivery:
 
     def _collects(self, sink: Sink) -> bool:
         """Whether more may come before it is worth a write."""
-        if not sink.collect_seconds:
+        if not sink.collect_seconds or self._due > 0:
             return False
         backlog = self._reader.backlog()
         if not backlog:
@@ -66,12 +67,16 @@ class Delivery:
             return True
         if self._since is None:
             self._since = self._clock()
-        return backlog < sink.collect_bytes and self._clock() - self._since < sink.collect_seconds
+        if backlog < sink.collect_bytes and self._clock() - self._since < sink.collect_seconds:
+            return True
+        self._due = backlog
+        return False
 
     def _delivered(self, chunk: Chunk, refused: int) -> None:
         if self.failing:
             logger.info("log records reach %s again", self._name)
         self.failing, self._pause, self._since = False, 0.0, None
+        self._due -= chunk.size
         if chunk.lost:
             logger.error("%d log records for %s are damaged on disk", chunk.lost, self._name)
         try:

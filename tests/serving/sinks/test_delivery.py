@@ -143,6 +143,27 @@ def test_some_sinks_collect(world: World) -> None:
     assert len(world.sink.writes) == 3
 
 
+def test_what_is_collected_is_written_in_parts_that_fit_into_memory(world: World) -> None:
+    """All of it once it is due, however many small records; what comes later is collected anew."""
+    world.sink.collect_seconds = 10.0
+    bodies = [b"%d" % number for number in range(10_000)]
+    for start in range(0, len(bodies), 100):
+        world.put(*bodies[start : start + 100])
+    world.drain()
+    assert world.sink.writes == []
+    world.now = 10.0
+    world.drain()
+    assert [body for written in world.sink.writes for body in written] == bodies
+    assert max(map(len, world.sink.writes)) <= 4200
+
+    world.put(b"late")
+    world.drain()
+    assert world.sink.writes[-1][-1] == bodies[-1]
+    world.now = 20.0
+    world.drain()
+    assert world.sink.writes[-1] == [b"late"]
+
+
 def test_the_same_records_have_the_same_key(world: World) -> None:
     """Also for the next log writer, which begins where the last one had come to; others have another."""
     world.put(b"0")

@@ -6,6 +6,7 @@ that is stopped, or stuck so that none of its threads runs, falls silent.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import struct
@@ -96,7 +97,9 @@ class Meter:
     def _beat(self) -> None:
         never = threading.Event()
         while not never.wait(_BEAT):
-            os.utime(self._file)
+            # A disk in trouble costs this beat, not all that follow.
+            with contextlib.suppress(OSError):
+                os.utime(self._file)
 
 
 class Meters:

@@ -7,6 +7,12 @@ READY  := $(VENV)/.ready
 # Tests start hundreds of processes: let none of them compile our code anew.
 unexport PYTHONDONTWRITEBYTECODE
 
+PYTEST := $(BIN)/python -m pytest
+# $(call run,MARKS,OPTIONS). Hundreds of tests start real processes, and a busy machine may keep one of them waiting for
+# too long. What fails is run once more, by itself, and is shown both times; what fails again is broken.
+run = $(PYTEST) -m '$(1)' $(2) || { test $$? -eq 1 && echo "== what failed, once more by itself" && \
+	$(PYTEST) -m '$(1)' --last-failed --last-failed-no-failures none; }
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test soak check format bench constraints clean
 
@@ -26,13 +32,13 @@ demo: $(READY)   ## deploy one model of each kind, predict with them, run a batc
 
 test: $(READY)   ## run the tests (minutes)
 	@echo "== tests"
-	@$(BIN)/python -m pytest -m 'not soak and not alone' --numprocesses auto
+	@$(call run,not soak and not alone,--numprocesses auto)
 	@echo "== tests that need the machine for themselves"
-	@$(BIN)/python -m pytest -m 'alone and not soak'
+	@$(call run,alone and not soak)
 
 soak: $(READY)   ## run the long forms of the tests (half an hour)
 	@echo "== long tests"
-	@$(BIN)/python -m pytest -m soak
+	@$(PYTEST) -m soak
 
 bench: $(READY)  ## measure parsing, latency and batch beside references
 	@echo "== parsing"

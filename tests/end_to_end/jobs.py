@@ -97,12 +97,16 @@ def stats(folder: Path) -> dict[str, int]:
     return dict(ast.literal_eval(line) for line in text.splitlines())
 
 
-def objects(emulator: Emulator, uri: str) -> dict[str, bytes]:
-    """The objects below `uri`, by the rest of their names."""
+def names(emulator: Emulator, uri: str) -> list[str]:
+    """The names of the objects below `uri`, from there on."""
     bucket, _, prefix = uri.removeprefix("gs://").partition("/")
     listed = httpx.get(f"{emulator.url}/storage/v1/b/{bucket}/o", params={"prefix": f"{prefix}/"}).json()
-    names = [item["name"] for item in listed.get("items", [])]
-    return {name.removeprefix(f"{prefix}/"): emulator.get(f"gs://{bucket}/{name}") for name in names}
+    return [item["name"].removeprefix(f"{prefix}/") for item in listed.get("items", [])]
+
+
+def objects(emulator: Emulator, uri: str) -> dict[str, bytes]:
+    """The objects below `uri`, by the same names."""
+    return {name: emulator.get(f"{uri}/{name}") for name in names(emulator, uri)}
 
 
 def download(emulator: Emulator, uri: str, folder: Path) -> Path:

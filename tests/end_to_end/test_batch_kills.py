@@ -57,7 +57,7 @@ def test_a_half_published_result_is_never_called_whole(
     moving, dead = hold_second_move(front)
     name = field.submit("halved", uri)
     assert moving.wait(40)
-    half = jobs.objects(emulator_server, uri)
+    half = jobs.names(emulator_server, uri)
     state = jobs.get(field.server, name)["state"]
 
     field.kill("server")

@@ -134,8 +134,11 @@ def test_a_folder_needs_a_star(files: Files, place: Place, slash: str) -> None:
     """A folder is an error that says what to write."""
     place.fill("folder/a")
 
-    with pytest.raises(InvalidArgument, match=r"root/folder is a folder; write \S+/root/folder/\* for"):
+    with pytest.raises(InvalidArgument) as caught:
         files.find(f"{place.root}/folder{slash}")
+
+    folder = f"{place.root}/folder"
+    assert f"{folder} is a folder; write {folder}/* for" in caught.value.message
 
 
 @pytest.mark.parametrize("pattern", ["**", "*/a", "a*b", "*/"])

@@ -28,6 +28,9 @@ from serving.cli import (
 )
 from serving.cli.flags import with_flags
 
+# Help texts take the width of the terminal, up to that of a line which is still easily read.
+_WIDTH = 100
+
 
 @dataclass(frozen=True, slots=True)
 class _Group:
@@ -126,5 +129,6 @@ def _typer(text: str, name: str | None = None) -> typer.Typer:
         help=text,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        rich_markup_mode=None,  # help texts hold square brackets, and mean them
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": _WIDTH},
     )

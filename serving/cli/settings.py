@@ -45,7 +45,7 @@ def _parameter(field: dataclasses.Field[Any], hint: Any) -> inspect.Parameter:
     """A flag without default: what is not typed may come from elsewhere."""
     text = field.metadata["help"]
     if field.default != "":
-        text += f" (default: {field.default})"  # square brackets would be read as markup
+        text += f" (default: {field.default})"
     flag = config.flag(field.name)
     declaration = f"{flag}/--no-{flag[2:]}" if hint is bool else flag
     option = typer.Option(declaration, help=text, show_default=False)

@@ -34,7 +34,34 @@ def commands(found: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
             yield (*path, name), command
 
 
+def groups(found: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The path of a group, and of every group below it."""
+    yield path
+    for name, command in found.commands.items():
+        if hasattr(command, "commands"):
+            yield from groups(command, (*path, name))
+
+
 COMMANDS = dict(commands(typer.main.get_command(build())))
+GROUPS = list(groups(typer.main.get_command(build())))
+
+
+@pytest.mark.parametrize("path", [*COMMANDS, *GROUPS], ids=" ".join)
+def test_help_is_shown_as_it_was_written(path: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever signs a help text holds, `--help` prints them and ends with 0."""
+    app = build()
+    command: Any = typer.main.get_command(app)
+    for name in path:
+        command = command.commands[name]
+
+    with pytest.raises(SystemExit) as exited:
+        app([*path, "--help"], standalone_mode=True)
+
+    shown = capsys.readouterr().out
+    assert exited.value.code == 0
+    assert f"{' '.join(path)} [OPTIONS]" in shown
+    assert "".join(command.help.split()) in "".join(shown.split())
+    assert all(option in shown for one in command.params for option in one.opts if option.startswith("--"))
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)

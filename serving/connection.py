@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import functools
+import logging
+import urllib.parse
 from typing import Any
 
 import httptools
@@ -13,13 +16,17 @@ from serving.config import FrontSettings
 from serving.errors import (
     ClientTooSlow,
     HeadTooLarge,
+    Internal,
     InvalidArgument,
     ServingError,
     Unavailable,
     Unimplemented,
 )
+from serving.exchange import PREDICT, Exchange, Handler
 from serving.gate import Gate
-from serving.wire import LENGTH, raw_answer
+from serving.wire import LENGTH, Scope, raw_answer
+
+logger = logging.getLogger(__name__)
 
 # Requests that a client may send ahead; those beyond are not read, and the connection closes after them.
 MAX_PIPELINED = 16
@@ -31,6 +38,10 @@ _HEADER_EXTRA, _LINE_EXTRA = 4, 20
 _HEEDED = frozenset({b"expect", b"transfer-encoding", b"content-length", b"upgrade"})
 # A content-length of fewer digits need not be looked at before the body is.
 _LONG = 5
+# Paths of which is remembered where they lead, and the longest of them in bytes.
+_PATHS, _LONGEST_PATH = 1024, 512
+
+Cycle = RequestResponseCycle | Exchange
 
 
 class Phase(enum.Enum):
@@ -48,15 +59,23 @@ REQUEST, HEAD, BODY, CLOSE = Phase  # looked up for every header
 class Connection(HttpToolsProtocol):
     """One connection of a client.
 
-    `since` is when it came into its `phase` on the gate's clock, `begun` when its body began, `held` the
-    bytes of that which are in memory.
+    Predictions are a `handler`'s, if there is one, and all else is the application's. `since` is when it came
+    into its `phase` on the gate's clock, `begun` when its body began, `held` the bytes of that which are in
+    memory.
     """
 
-    def __init__(self, gate: Gate, **uvicorns: Any) -> None:
+    cycle: Any  # the newest `Cycle`
+    pipeline: Any  # of those behind the one that runs: (Cycle, the application)
+
+    def __init__(self, gate: Gate, handler: Handler | None = None, **uvicorns: Any) -> None:
         super().__init__(**uvicorns)
         self._gate = gate
+        self._handles = handler is not None
+        if handler is not None:
+            self._exchanges, self._most_body = handler, handler.max_body_bytes
         self._slice: int | None = None
-        self._running: RequestResponseCycle | None = None  # `cycle` is the newest one
+        self._running: Cycle | None = None
+        self._length = 0  # of a long body, if it was told
         self.phase = REQUEST
         self.since = self.begun = gate.now
         self.held = 0
@@ -105,6 +124,8 @@ class Connection(HttpToolsProtocol):
         self._let_go()
         self._abandon(self._running)
         self.pipeline.clear()
+        if isinstance(self.cycle, Exchange):
+            self.cycle = None
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -130,8 +151,10 @@ class Connection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """A request begins."""
-        super().on_message_begin()
-        self._head = self._moved = self._window = 0
+        self.url = b""
+        self.headers = []
+        self.expect_100_continue = False
+        self._head = self._moved = self._window = self._length = 0
         self._problem, self._upgrading = None, False
         if self.phase is not CLOSE:
             self.phase, self.since = HEAD, self._gate.now
@@ -158,13 +181,17 @@ class Connection(HttpToolsProtocol):
         if len(self.pipeline) >= MAX_PIPELINED:
             self._end_after_those_before()
             return
-        super().on_headers_complete()
+        path = self._path() if self._handles else ""
+        # Before it begins: it may be answered at once.
         self.phase, self.since = BODY, self._gate.now
         self.begun = self.since
         self._head = self._unsent = 0  # who asks again has read the answers before
-        if self.expect_100_continue:
-            # Who is answered before the body may leave it out, and then no one knows where the next begins.
-            self.cycle.keep_alive = False
+        if not path.endswith(PREDICT):
+            self._begin_call()
+        elif self.transport.is_closing():
+            self.phase = CLOSE  # the one before was the last
+        else:
+            self._begin_exchange(path)
 
     def on_body(self, body: bytes) -> None:
         """More of a body has come."""
@@ -174,9 +201,12 @@ class Connection(HttpToolsProtocol):
         self._moved += size
         if self.cycle.response_complete:
             return
-        super().on_body(body)
         self.held += size
         self._gate.arrived(size)
+        if isinstance(self.cycle, Exchange):
+            self._take_in(self.cycle, body)
+        else:
+            super().on_body(body)
 
     def on_message_complete(self) -> None:
         """The request is whole."""
@@ -186,9 +216,14 @@ class Connection(HttpToolsProtocol):
             self._let_go()
         cycle = self.cycle
         if self.expect_100_continue and not cycle.response_started:
-            cycle.keep_alive = self.parser.should_keep_alive()
-        super().on_message_complete()
+            cycle.keep_alive = self._keeps_alive()
         self.phase, self.since = REQUEST, self._gate.now
+        if not isinstance(cycle, Exchange):
+            super().on_message_complete()
+        elif not cycle.response_complete:
+            cycle.more_body = False
+            if cycle is self._running:
+                self._complete(cycle)
 
     # ---- callbacks of uvicorn
 
@@ -203,10 +238,115 @@ class Connection(HttpToolsProtocol):
             self._let_go()
         if self.transport.is_closing():
             return
-        self.flow.resume_reading()
         self.since = self.begun = self._gate.now
+        if not self.flow.write_paused:
+            self._go_on()
+
+    def resume_writing(self) -> None:
+        """The client has read most of what it was sent."""
+        super().resume_writing()
+        if self._running is not None and self._running.response_complete:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        self.flow.resume_reading()
         if self.pipeline:
-            self._start_asgi_task(*self.pipeline.pop())
+            cycle, app = self.pipeline.pop()
+            if isinstance(cycle, Exchange):
+                self._start(cycle)
+            else:
+                self._start_asgi_task(cycle, app)
+
+    def _begin_call(self) -> None:
+        """Have the application answer a request, once those before it are."""
+        self.scope = {
+            "type": "http",
+            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            "http_version": "1.1",
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme,  # type: ignore[typeddict-item]
+            "root_path": self.root_path,
+            "headers": self.headers,
+            "state": self.app_state.copy(),
+        }
+        if self._length:
+            self.scope[LENGTH] = self._length  # type: ignore[literal-required]
+        super().on_headers_complete()
+        if self.expect_100_continue:
+            # Who is answered before the body may leave it out, and then no one knows where the next begins.
+            self.cycle.keep_alive = False
+
+    # ---- exchanges
+
+    def _begin_exchange(self, path: str) -> None:
+        """Have the handler answer a request, once those before it are and the client has read that."""
+        scope: Scope = {
+            "type": "http",
+            "http_version": self.parser.get_http_version(),
+            "method": self.parser.get_method().decode(),
+            "path": path,
+            "headers": self.headers,
+            "client": self.client,
+        }
+        if self._length:
+            scope[LENGTH] = self._length
+        expects = self.expect_100_continue
+        exchange = Exchange(scope, self, keep_alive=not expects and self._keeps_alive())
+        exchange.waiting_for_100_continue = expects
+        before, self.cycle = self.cycle, exchange
+        if (before is None or before.response_complete) and not self.flow.write_paused:
+            self._start(exchange)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((exchange, None))
+
+    def _start(self, exchange: Exchange) -> None:
+        """It is the exchange's turn."""
+        self._running = exchange
+        try:
+            self._exchanges.begin(exchange)
+        except Exception:
+            self._fail(exchange)
+        if exchange.response_complete:
+            return
+        if not exchange.more_body or self._moved > self._most_body:
+            self._complete(exchange)
+        elif exchange.waiting_for_100_continue:
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _take_in(self, exchange: Exchange, body: bytes) -> None:
+        """More of the body of an exchange."""
+        if exchange.response_complete:
+            return
+        if exchange.parts is not None:
+            exchange.parts.append(body)
+        elif exchange.body:
+            exchange.parts = [exchange.body, body]
+        else:
+            exchange.body = body
+        if self._moved > self._most_body and exchange is self._running:
+            self._complete(exchange)
+
+    def _complete(self, exchange: Exchange) -> None:
+        """The handler can answer it."""
+        if exchange.parts is not None:
+            exchange.body, exchange.parts = b"".join(exchange.parts), None
+        try:
+            self._exchanges.complete(exchange)
+        except Exception:
+            self._fail(exchange)
+
+    def _fail(self, exchange: Exchange) -> None:
+        logger.exception("a request could not be answered")
+        exchange.refuse(Internal("Internal error encountered."))
+
+    def _keeps_alive(self) -> bool:
+        return self.parser.get_http_version() != "1.0" and bool(self.parser.should_keep_alive())
+
+    def _path(self) -> str:
+        """Where the request goes."""
+        return (_parsed if len(self.url) <= _LONGEST_PATH else _parse)(self.url)
 
     # ---- keeping to the time
 
@@ -218,7 +358,7 @@ class Connection(HttpToolsProtocol):
             self.transport.abort()
         elif self.transport.is_closing():
             pass  # until what is unsent is read
-        elif self.working or (self.phase is BODY and self.flow.read_paused):
+        elif self.working or self.pipeline or (self.phase is BODY and self.flow.read_paused):
             # Not the client's time. Its next request, if any of it is there, gets all of its own.
             self.since, self._window = now, self._moved
         elif self.phase is CLOSE:
@@ -330,9 +470,11 @@ class Connection(HttpToolsProtocol):
         self._let_go()
         self.phase, self.since = CLOSE, self._gate.now
 
-    def _abandon(self, cycle: RequestResponseCycle | None) -> None:
-        """Tell the application that the client is gone."""
-        if cycle is not None and not cycle.response_complete:
+    def _abandon(self, cycle: Cycle | None) -> None:
+        """Tell who answers that the client is gone."""
+        if isinstance(cycle, Exchange):
+            cycle.leave()
+        elif cycle is not None and not cycle.response_complete:
             cycle.disconnected = True
             cycle.message_event.set()
 
@@ -347,7 +489,7 @@ class Connection(HttpToolsProtocol):
             self.expect_100_continue = value.lower() == b"100-continue"
         elif name == b"content-length":
             if len(value) > _LONG:
-                self.scope[LENGTH] = int(value)  # type: ignore[literal-required]
+                self._length = int(value)
         elif name == b"upgrade":
             self._upgrading = True
         elif value.strip().lower() != b"chunked":
@@ -374,6 +516,15 @@ class Connection(HttpToolsProtocol):
     def _head_too_large(self) -> HeadTooLarge:
         limit = self._gate.most_head
         return HeadTooLarge(f"The head of the request is over {limit} bytes (setting max_header_bytes).")
+
+
+def _parse(url: bytes) -> str:
+    """The path of what a request asks for."""
+    path = httptools.parse_url(url).path.decode("ascii")
+    return urllib.parse.unquote(path) if "%" in path else path
+
+
+_parsed = functools.lru_cache(_PATHS)(_parse)
 
 
 def _least(seconds: float, settings: FrontSettings) -> float:

@@ -19,6 +19,7 @@ import uvloop
 from serving.config import FrontSettings
 from serving.connection import Connection
 from serving.errors import Unavailable
+from serving.exchange import Handler
 from serving.gate import SLICES, Gate
 from serving.tls import Certificate
 
@@ -92,9 +93,14 @@ class FrontServer(Server):
 
 
 def make_server(
-    app: App, *, front: FrontSettings | None, drain: float, certificate: Certificate | None = None
+    app: App,
+    *,
+    front: FrontSettings | None,
+    drain: float,
+    certificate: Certificate | None = None,
+    handler: Handler | None = None,
 ) -> Server:
-    """A server for the application.
+    """A server for the application, and for predictions a `handler` of them, where there is a `front`.
 
     `front` is what a connection is granted, None where the only client is our own gateway; `drain` how many
     seconds requests in flight are given when the server stops. With a `certificate` it answers HTTPS.
@@ -119,7 +125,7 @@ def make_server(
         return Server(config(http="httptools", timeout_keep_alive=_FOREVER))
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     gate = Gate(front, int(_FILES_FOR_CLIENTS * files))
-    protocol = functools.partial(Connection, gate)
+    protocol = functools.partial(Connection, gate, handler)
     return FrontServer(config(http=cast(type[asyncio.Protocol], protocol)), gate)
 
 

@@ -1,0 +1,117 @@
+"""A request and its answer without ASGI: what a connection makes of predictions, where nothing may be slow.
+
+Everything happens in calls, on the event loop: no task, no future and no event per request. Whoever answers
+later keeps the exchange and calls `answer` when it is time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http
+from collections.abc import Callable
+from typing import Protocol
+
+import orjson
+
+from serving.errors import ServingError, http_status, to_wire
+from serving.wire import JSON, Headers, Scope, error_headers
+
+PREDICT = ":predict"
+
+# Bodies over this are handed to the socket as they are; shorter ones are cheaper to join with their head.
+_LONG = 1 << 16
+
+# All that stands before the number of bytes.
+_BEGINNINGS = {
+    status.value: b"HTTP/1.1 %d %b\r\n%b: %b\r\ncontent-length: " % (status, status.phrase.encode(), *JSON)
+    for status in http.HTTPStatus
+}
+
+
+class Peer(Protocol):
+    """The connection that an exchange is on."""
+
+    transport: asyncio.Transport
+
+    def on_response_complete(self) -> None:
+        """The exchange is answered."""
+
+
+class Exchange:
+    """One request, and its answer.
+
+    `scope` has of ASGI's what is read of a prediction: type, method, path, headers, client and http_version.
+    `body` is there once `Handler.complete` is called. `on_gone` is called, once, if the client goes away
+    before the answer.
+    """
+
+    __slots__ = (
+        "_peer", "body", "keep_alive", "more_body", "on_gone", "parts", "response_complete",
+        "response_started", "scope", "waiting_for_100_continue",
+    )  # fmt: skip
+
+    def __init__(self, scope: Scope, peer: Peer, *, keep_alive: bool = True) -> None:
+        self.scope = scope
+        self.body = b""
+        self.on_gone: Callable[[], None] | None = None
+        self._peer = peer
+        # For the connection, which asks uvicorn's own cycles the same.
+        self.keep_alive = keep_alive
+        self.more_body = True
+        self.response_started = self.response_complete = False
+        self.waiting_for_100_continue = False
+        self.parts: list[bytes] | None = None  # of a body that comes in several
+
+    def answer(self, status: int, body: bytes, headers: Headers = ()) -> None:
+        """Send the whole answer, in JSON; does nothing if the client is gone.
+
+        Content type and length are added; the other headers must be fit for the wire.
+        """
+        if self.response_complete:
+            return
+        self.response_started = self.response_complete = True
+        self.on_gone = None
+        lines = b""
+        for header in headers:
+            lines += b"%b: %b\r\n" % header
+        if not self.keep_alive:
+            lines += b"connection: close\r\n"
+        head = b"%b%d\r\n%b\r\n" % (_BEGINNINGS[status], len(body), lines)
+        peer = self._peer
+        transport = peer.transport
+        if self.scope["method"] == "HEAD":
+            transport.write(head)
+        elif len(body) > _LONG:
+            transport.writelines((head, body))
+        else:
+            transport.write(head + body)
+        if not self.keep_alive:
+            transport.close()
+        peer.on_response_complete()
+
+    def refuse(self, error: ServingError, headers: Headers = ()) -> None:
+        """Answer with an error in Google's structured form."""
+        self.answer(http_status(error), orjson.dumps(to_wire(error)), (*error_headers(error), *headers))
+
+    def leave(self) -> None:
+        """The client is gone: nobody is there to be answered."""
+        if self.response_complete:
+            return
+        self.response_started = self.response_complete = True
+        on_gone, self.on_gone = self.on_gone, None
+        if on_gone is not None:
+            on_gone()
+
+
+class Handler(Protocol):
+    """Answers exchanges. Both are called on the event loop and must not block."""
+
+    @property
+    def max_body_bytes(self) -> int:
+        """Bodies over this are not read."""
+
+    def begin(self, exchange: Exchange) -> None:
+        """The head is there. Whoever answers it here need not wait for a body that is for nothing."""
+
+    def complete(self, exchange: Exchange) -> None:
+        """The body is whole, or over the limit already. Not called once the exchange is answered."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from serving.cli.app import build
-from serving.cli.client import Unreachable
-from serving.cli.output import complain
+from serving import config
+from serving.cli import plain, server
+from serving.cli.lines import complain
+from serving.config import NodeConfig, ServeConfig
 from serving.errors import ServingError
 
 _FAILED = 1
@@ -21,9 +22,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 no server answers, 130 interrupted.
     """
     try:
-        build()(arguments, standalone_mode=True)
+        _run(sys.argv[1:] if arguments is None else arguments)
     except ServingError as error:
+        from serving.cli.client import Unreachable  # noqa: PLC0415  start-up time
+
         complain(error.message)
         sys.exit(_UNREACHABLE if isinstance(error, Unreachable) else _FAILED)
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
+
+
+def _run(words: Sequence[str]) -> None:
+    """Programs have their settings read plainly, if those were typed so; everything else is a command."""
+    match words:
+        case ["node", *rest] if typed := plain.read(rest, NodeConfig):
+            sys.exit(server.node(config.load(NodeConfig, typed.settings, typed.file)))
+        case ["serve", *rest] if typed := plain.read(rest, ServeConfig):
+            sys.exit(server.serve(config.load(ServeConfig, typed.settings, typed.file)))
+        case _:
+            from serving.cli.app import build  # noqa: PLC0415  start-up time
+
+            build()(words, standalone_mode=True)

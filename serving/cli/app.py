@@ -27,6 +27,8 @@ from serving.cli import (
     why,
 )
 from serving.cli.flags import with_flags
+from serving.cli.settings import with_settings
+from serving.config import NodeConfig, ServeConfig
 
 # Help texts take the width of the terminal, up to that of a line which is still easily read.
 _WIDTH = 100
@@ -98,8 +100,8 @@ def build() -> typer.Typer:
         "PILOTLIGHT_SERVER.\n\nExit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 no server answers.",
         name="pilotlight",
     )
-    app.command()(server.serve)
-    app.command()(server.node)
+    app.command()(with_settings(ServeConfig)(server.serve))
+    app.command()(with_settings(NodeConfig)(server.node))
     app.command()(demo.demo)
     app.command()(with_flags(doctor.doctor))
     app.command()(with_flags(predict.predict))

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from serving import config
-from serving.cli.output import note
+from serving.cli.lines import note
 from serving.config import ServeConfig
 from serving.errors import RPC_CODES, NotFound, PermissionDenied
 

@@ -18,7 +18,7 @@ import msgspec
 
 from batch.messages import Outcome, Report, Request
 from serving.cli.client import named_error
-from serving.cli.output import note
+from serving.cli.lines import note
 from serving.config import FRAMEWORK_ENVIRONMENT, process_environment
 from serving.errors import Internal
 

@@ -11,9 +11,10 @@ import typer
 from serving.cli import following, options, verbs
 from serving.cli.batch_flags import BatchFlags
 from serving.cli.client import Client, Unreachable
+from serving.cli.lines import note
 from serving.cli.nodes import duration
 from serving.cli.options import LabelChanges, Listing, given
-from serving.cli.output import Columns, Format, Output, note, print_table
+from serving.cli.output import Columns, Format, Output, print_table
 from serving.errors import FailedPrecondition
 
 # What gcloud takes where nobody can be asked.

@@ -10,8 +10,9 @@ import orjson
 
 from serving import config
 from serving.cli.instances import Instances
+from serving.cli.lines import note
 from serving.cli.options import ModelCode, ModelDirOption
-from serving.cli.output import Output, note
+from serving.cli.output import Output
 from serving.cli.sources import prepared
 from serving.errors import ModelFailed, ServingError
 

@@ -11,6 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
+from serving.cli.lines import note
+
 Columns = Mapping[str, Callable[[Mapping[str, Any]], str]]
 
 # What is not a terminal has no width: nothing is folded there.
@@ -101,16 +103,6 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         console.print(table)
     for line in captured.get().removesuffix("\n").split("\n"):
         print(line.rstrip())
-
-
-def note(message: str) -> None:
-    """A line about what goes on."""
-    print(message, file=sys.stderr, flush=True)
-
-
-def complain(message: str) -> None:
-    """An error, in one line."""
-    print(f"ERROR: {message}", file=sys.stderr)
 
 
 def _cell(value: Any) -> str:

@@ -15,8 +15,9 @@ from serving.cli.batch_flags import BatchFlags
 from serving.cli.client import Client
 from serving.cli.equality import BATCHES, Difference, Refused, Verdict, judge
 from serving.cli.instances import read_file
+from serving.cli.lines import note
 from serving.cli.options import ModelCode
-from serving.cli.output import Format, Output, note
+from serving.cli.output import Format, Output
 from serving.cli.parity_ways import (
     REQUEST_ROWS,
     Online,

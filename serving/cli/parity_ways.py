@@ -16,8 +16,8 @@ import orjson
 from serving.cli.batch_flags import BatchFlags
 from serving.cli.client import Client
 from serving.cli.equality import Answer, Refused
+from serving.cli.lines import note
 from serving.cli.options import absolute
-from serving.cli.output import note
 from serving.config import ClientConfig, NodeConfig, process_environment
 from serving.errors import Internal, InvalidArgument, NotFound, Unavailable
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from serving.cli.client import Client, Unreachable, rpc_error
-from serving.cli.output import note
+from serving.cli.lines import note
 
 Report = Callable[[str], None]
 

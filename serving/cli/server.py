@@ -6,8 +6,7 @@ import socket
 from pathlib import Path
 
 from serving import log_lines
-from serving.cli.output import complain
-from serving.cli.settings import with_settings
+from serving.cli.lines import complain
 from serving.cli.sources import prepared
 from serving.config import NodeConfig, ServeConfig, prepare_frameworks, process_environment
 from serving.errors import InvalidArgument
@@ -15,7 +14,6 @@ from serving.errors import InvalidArgument
 # Imports of programs stand inside the commands: each loads only what it runs.
 
 
-@with_settings(ServeConfig)
 def serve(config: ServeConfig) -> int:
     """Run the server: control API, predictions, nodes. State is kept in one folder.
 
@@ -29,7 +27,6 @@ def serve(config: ServeConfig) -> int:
     return run(config, process_environment(), lambda address: print(f"Listening on {address}", flush=True))
 
 
-@with_settings(NodeConfig)
 def node(config: NodeConfig) -> int:
     """Serve one model directory without a gateway, at the lowest latency.
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from serving import config
+from serving.cli.lines import note
 from serving.cli.options import items
-from serving.cli.output import note
 from serving.cli.settings import parameters_of
 from serving.config import ServeConfig
 

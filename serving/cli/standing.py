@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from serving.cli.lines import note
 from serving.cli.nodes import duration
-from serving.cli.output import note
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

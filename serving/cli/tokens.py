@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from serving import config
-from serving.cli.output import Output, note
+from serving.cli.lines import note
+from serving.cli.output import Output
 from serving.config import ServeConfig
 from serving.errors import InvalidArgument
 

@@ -11,8 +11,9 @@ import typer
 
 from serving.cli import options, verbs, version_file
 from serving.cli.client import Client, Unreachable
+from serving.cli.lines import note
 from serving.cli.options import Framework, LabelChanges, Listing, given
-from serving.cli.output import Columns, Output, note
+from serving.cli.output import Columns, Output
 from serving.cli.progress import wait
 from serving.errors import ServingError
 

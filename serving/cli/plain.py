@@ -1,0 +1,49 @@
+"""The command line of a program, read without the library that reads those of all commands.
+
+Importing that, and every command for its flags, takes a tenth of a second, which a program's first answer
+would be later. What is not simply settings with their values is left to it: help, and what is wrong.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from serving import config
+
+_FILE = "config"
+
+
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """What was typed: settings by name, and the file that has more of them."""
+
+    settings: Mapping[str, Any]
+    file: Path | None
+
+
+def read(words: Sequence[str], kind: type[Any]) -> Typed | None:
+    """What a command line says about the settings of a class; None if it takes the library to tell."""
+    hints = typing.get_type_hints(kind) | {_FILE: Path}
+    switches = {config.flag(name): (name, True) for name, hint in hints.items() if hint is bool}
+    switches |= {config.flag(f"no_{name}"): (name, False) for name, _ in switches.values()}
+    valued = {config.flag(name): name for name, hint in hints.items() if hint is not bool}
+    given: dict[str, Any] = {}
+    waiting = iter(words)
+    for word in waiting:
+        flag, equals, value = word.partition("=")
+        if word in switches:
+            name, on = switches[word]
+            given[name] = on
+        elif flag in valued:
+            name = valued[flag]
+            try:
+                given[name] = hints[name](value if equals else next(waiting))
+            except (StopIteration, ValueError):
+                return None
+        else:
+            return None
+    return Typed({name: value for name, value in given.items() if name != _FILE}, given.get(_FILE))

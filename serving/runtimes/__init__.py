@@ -7,7 +7,7 @@ add its line to `FRAMEWORKS`. Its framework is imported in that file only.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -123,6 +123,11 @@ class Source:
 
 def load(source: Source) -> Runtime:
     """Load a model. Raises LoadFailed or UserCodeFailed with a sentence that says what to do."""
+    return loader(source)(source)
+
+
+def loader(source: Source) -> Callable[[Source], Runtime]:
+    """What loads such a model, with its framework imported. Raises LoadFailed."""
     from serving.runtimes.detect import detect  # noqa: PLC0415  detect reads FRAMEWORKS
 
     framework = source.framework or detect(source.model_dir, source.prediction_class)
@@ -130,8 +135,7 @@ def load(source: Source) -> Runtime:
         raise LoadFailed(f"Unknown framework {framework!r}; known: {', '.join(FRAMEWORKS)}.")
     module, _, function = FRAMEWORKS[framework].partition(":")
     try:
-        loader = getattr(importlib.import_module(module), function)
+        found: Callable[[Source], Runtime] = getattr(importlib.import_module(module), function)
     except ImportError as error:
         raise LoadFailed(f"{framework} is not installed here ({error}). Install pilotlight[all].") from error
-    runtime: Runtime = loader(source)
-    return runtime
+    return found

@@ -1,0 +1,209 @@
+"""Conducts a study in a process of its own: what crashes or hangs there costs one offer, and nothing else.
+
+The process is a fork of its caller, which is to have a single thread and to have predicted nothing. So it
+costs no import where the caller has the framework, as a node has that was forked from a pilot. Without forks
+as Linux has them there is no study.
+
+`python -m serving.runtimes.acceleration.process`, with an Order as JSON on its standard input, is such a
+caller by itself: it studies a version in the background, with the least priority.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn, cast
+
+import msgspec
+
+from serving import verdicts
+from serving.errors import ServingError
+from serving.runtimes import Source, load, loader
+from serving.runtimes.acceleration import Accelerable
+from serving.runtimes.acceleration.mount import fitting, store
+from serving.runtimes.acceleration.study import Studied, study
+from serving.runtimes.threads import ThreadLimit
+from serving.verdicts import Key, Verdict
+
+logger = logging.getLogger(__name__)
+
+# Seconds without a sign of life after which a study is killed, and what loading the model may take.
+_PATIENCE = 15
+_LOADING = 300
+# How many offers may crash or hang before there is no further attempt.
+_ATTEMPTS = 4
+_PR_SET_PDEATHSIG = 1
+_LOCK = ".lock"
+_LEAST_PRIORITY = 19
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """What to study and where to put the verdict. `patience` is in seconds; see also Source and Key."""
+
+    folder: str
+    key: Key
+    model_dir: str
+    framework: str = ""
+    threads: int = 1
+    patience: int = _PATIENCE
+
+    @classmethod
+    def of(cls, source: Source, folder: Path, key: Key) -> Order:
+        """The order to study what a source loads."""
+        return cls(
+            folder=str(folder),
+            key=key,
+            model_dir=str(source.model_dir),
+            framework=source.framework,
+            threads=source.threads,
+        )
+
+    def source(self) -> Source:
+        """Where the model is loaded from."""
+        return Source(Path(self.model_dir), self.framework, threads=self.threads)
+
+
+def is_open_to_study(source: Source) -> bool:
+    """Whether a model may have faster ways: nothing is known of those of user code."""
+    return not source.packages and not source.prediction_class and source.framework != "CUSTOM"
+
+
+def conduct(order: Order, *, load: Callable[[Source], object] = load) -> Verdict:
+    """Have a fork of this process study the model; returns the verdict, which is stored then.
+
+    It never raises for what the study does, but OSError where the verdict cannot be written.
+    """
+    begun = time.perf_counter()
+    with contextlib.suppress(ServingError):  # which the loading says again
+        loader(order.source())  # so that what it imports is there in every fork
+    without: dict[str, str] = {}
+    failure = _impossible()
+    for _ in range(_ATTEMPTS if not failure else 0):
+        offer, end = _attempt(order, without, load)
+        if not end:
+            found = fitting(Path(order.folder), order.key)
+            if found is not None:
+                return found
+            end = "it left no verdict"
+        if not offer:
+            failure = f"The study failed: {end}."
+            break
+        logger.warning("the study of %r ended early: %s", offer, end)
+        without[offer] = end
+    else:
+        failure = failure or "The study failed again and again: " + "; ".join(
+            f"{name}: {reason}" for name, reason in without.items()
+        )
+    logger.warning("%s", failure)
+    tried = tuple(verdicts.Tried(name=name, refused=reason) for name, reason in without.items())
+    verdict = Verdict(
+        key=order.key, tried=tried, failure=failure, seconds=round(time.perf_counter() - begun, 4)
+    )
+    verdicts.write(Path(order.folder), verdict)
+    return verdict
+
+
+def _impossible() -> str:
+    """Why this process must not fork, "" if it may."""
+    if sys.platform != "linux":
+        return "There is no study on this system."
+    return "There is no study beside other threads." if threading.active_count() > 1 else ""
+
+
+def _attempt(order: Order, without: dict[str, str], load: Callable[[Source], object]) -> tuple[str, str]:
+    """Fork, and wait for the end: the offer it was busy with, and how it ended, "" if well."""
+    reading, writing = os.pipe()
+    parent = os.getpid()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if not child:
+        os.close(reading)
+        _be_the_study(order, without, load, writing, parent)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        said = pipe.read().decode(errors="replace").split("\n")
+    _, status = os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    offer, reason = (said[-2:-1] or [""])[0].partition("\t")[::2]
+    if code == -signal.SIGALRM:
+        return offer, f"it took more than {order.patience} s"
+    if code < 0:
+        return offer, f"it ended with {signal.Signals(-code).name}"
+    return offer, reason or ("" if code == 0 else f"it ended with exit code {code}")
+
+
+def _be_the_study(
+    order: Order, without: dict[str, str], load: Callable[[Source], object], writing: int, parent: int
+) -> NoReturn:
+    """What the fork does until its end; its last line tells the offer it is at, and what went wrong."""
+    code = 1
+    try:
+        _die_with(parent)
+        # The kernel ends what hangs, be it in native code.
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGALRM,))
+        signal.alarm(_LOADING)
+        _study(order, without, load, lambda text: _say(writing, text, order.patience))
+        code = 0
+    except (ServingError, OSError) as error:
+        _say(writing, f"\t{error}", order.patience)
+    except Exception as error:
+        _say(writing, f"\t{type(error).__name__}: {error}", order.patience)
+    finally:
+        # Not the end of an interpreter: everything else here is the parent's.
+        os._exit(code)
+
+
+def _die_with(parent: int) -> None:
+    ctypes.CDLL(None).prctl(
+        _PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), *map(ctypes.c_ulong, (0, 0, 0))
+    )
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _say(writing: int, text: str, patience: int) -> None:
+    signal.alarm(patience)
+    os.write(writing, text.replace("\n", " ").encode() + b"\n")
+
+
+def _study(
+    order: Order, without: dict[str, str], load: Callable[[Source], object], tell: Callable[[str], None]
+) -> None:
+    ThreadLimit(order.threads).apply()
+    folder = Path(order.folder)
+    runtime = load(order.source())
+    tell("")
+    begun = time.perf_counter()
+    if not isinstance(runtime, Accelerable) or not runtime.offers():
+        verdicts.write(folder, Verdict(key=order.key, failure="No faster way is known for such a model."))
+        return
+    findings = study(cast(Studied, runtime), without=without, tell=tell)
+    store(folder, order.key, findings, time.perf_counter() - begun)
+
+
+def main() -> None:
+    """Study what the order on standard input says, unless somebody else has."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(message)s")
+    os.nice(_LEAST_PRIORITY)
+    order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
+    folder = Path(order.folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / _LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if fitting(folder, order.key) is None:
+            conduct(order)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""When two answers to the same rows are equal: the one rule of acceleration, merging and comparison.
+
+Labels, trees and user code: identical to the bit, form, type and shape included. Elsewhere the numbers of an
+output may differ by the larger of 4 units in the last place of its largest one, and what the library itself
+shows when it is given the same rows in batches of 1, 2 and 64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from serving.runtimes.instances import Batch, concatenate, count, take
+
+# The batches that show how far the library agrees with itself.
+SIZES = (1, 2, 64)
+
+_ULPS = 4
+
+Tolerance = Mapping[str, float]
+"""The largest difference allowed, by output; 0.0: identical to the bit."""
+
+
+def in_batches_of(predict: Callable[[Any], Batch], rows: Batch, size: int) -> Batch:
+    """The answers to all rows, asked for that many at a time."""
+    starts = range(0, count(rows), size)
+    return concatenate([predict(take(rows, slice(start, start + size))) for start in starts])
+
+
+def spread(answers: Batch, regrouped: Iterable[Batch]) -> Tolerance:
+    """How far answers to the same rows, grouped in other ways, lie apart, by output; 0.0 for labels."""
+    found = dict.fromkeys(_outputs(answers), 0.0)
+    for other in regrouped:
+        others = _outputs(other)
+        for name, values in _outputs(answers).items():
+            if values.dtype.kind == "f":
+                found[name] = max(found[name], _distance(values, others[name]))
+    return found
+
+
+def tolerance(answers: Batch, own: Tolerance, *, exact: bool) -> Tolerance:
+    """What may differ from `answers`, where the library differs from itself by `own`."""
+    if exact:
+        return dict.fromkeys(_outputs(answers), 0.0)
+    return {
+        name: max(own.get(name, 0.0), _ULPS * _ulp(values)) if values.dtype.kind == "f" else 0.0
+        for name, values in _outputs(answers).items()
+    }
+
+
+def difference(answers: Batch, other: Batch, allowed: Tolerance) -> str:
+    """What of `other` differs by more than is allowed, in words; "" when nothing does."""
+    if type(answers) is not type(other):
+        return f"the answer is of the type {type(other).__name__}, not {type(answers).__name__}"
+    expected, found = _outputs(answers), _outputs(other)
+    if expected.keys() != found.keys():
+        return f"the outputs are {', '.join(found)}, not {', '.join(expected)}"
+    for name, values in expected.items():
+        words = _unlike(values, found[name], allowed[name])
+        if words:
+            return f"output {name or 'of the model'} {words}"
+    return ""
+
+
+def _unlike(values: NDArray[Any], other: NDArray[Any], allowed: float) -> str:
+    if values.dtype != other.dtype:
+        return f"is {other.dtype}, not {values.dtype}"
+    if values.shape != other.shape:
+        return f"has the shape {other.shape}, not {values.shape}"
+    if allowed:
+        same = np.isclose(values, other, rtol=0.0, atol=allowed, equal_nan=True)
+        limit = f"by more than {allowed:g}"
+    else:
+        same = _identical(values, other)
+        limit = "in some bit"
+    if bool(np.all(same)):
+        return ""
+    first = np.argwhere(~np.atleast_1d(same))[0]
+    place = int(first[0])
+    one, two = np.atleast_1d(values)[tuple(first)], np.atleast_1d(other)[tuple(first)]
+    return f"differs {limit}: {two!r}, not {one!r}, for row {place}"
+
+
+def _identical(values: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
+    """Element by element; one NaN is as good as another, but 0.0 is not -0.0."""
+    if values.dtype.kind == "f":
+        same = (values == other) & (np.signbit(values) == np.signbit(other))
+        return np.asarray(same | (np.isnan(values) & np.isnan(other)))
+    if values.dtype.kind == "O":
+        pairs = zip(values.flat, other.flat, strict=True)
+        return np.array([_same(*pair) for pair in pairs], bool).reshape(values.shape)
+    return np.asarray(values == other)
+
+
+def _same(one: Any, other: Any) -> bool:
+    both_nan = isinstance(one, float) and isinstance(other, float) and one != one and other != other  # noqa: PLR0124
+    return type(one) is type(other) and (both_nan or bool(np.all(one == other)))
+
+
+def _distance(values: NDArray[Any], other: NDArray[Any]) -> float:
+    """The largest difference of finite numbers."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        apart = np.abs(values - other)
+    finite = apart[np.isfinite(apart)]
+    return float(np.max(finite, initial=0.0))
+
+
+def _ulp(values: NDArray[Any]) -> float:
+    finite = values[np.isfinite(values)]
+    return float(np.spacing(np.max(np.abs(finite)))) if finite.size else 0.0
+
+
+def _outputs(batch: Batch) -> Mapping[str, NDArray[Any]]:
+    if isinstance(batch, dict):
+        return batch
+    return {"": np.asarray(batch)}

@@ -1,0 +1,171 @@
+"""What was found out about the faster ways of a version, as a file beside its model.
+
+A node reads it when it starts, the gateway to tell people. What is damaged, or was found out for other
+libraries or another processor, is as good as not there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import os
+import platform
+import tempfile
+import zlib
+from functools import lru_cache
+from pathlib import Path
+
+import msgspec
+
+FILE = "verdict.json"
+PLAIN = "plain"
+
+_LIBRARIES = ("pilotlight", "numpy", "scikit-learn", "xgboost", "treelite", "tensorflow")
+_CHUNK = 1 << 20
+
+
+class Key(msgspec.Struct, frozen=True):
+    """What a verdict holds for: the model by its digest, the libraries with their versions, the processor."""
+
+    digest: str
+    libraries: str
+    processor: str
+
+
+class Tried(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A faster way that was offered, and why it was `refused`, "" if it was proven.
+
+    `form` is the file with the converted model, "" where there is none, and `checksum` the CRC-32 of it.
+    """
+
+    name: str
+    refused: str = ""
+    form: str = ""
+    checksum: int = 0
+
+
+class Range(msgspec.Struct, frozen=True, kw_only=True):
+    """The way for calls of at least so many rows, up to the next range.
+
+    `seconds` is what such a call took, `plain_seconds` what it took on the plain path.
+    """
+
+    rows: int
+    way: str
+    seconds: float
+    plain_seconds: float
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a study found.
+
+    `ranges` are in the order of their rows; none: all goes the plain way. `failure` is why there was no
+    study, or why it ended early; `withdrawn` what a live request showed that ended the use of it all.
+    `spread` is how far the library differs from itself, by output, and `seconds` how long the study took.
+    """
+
+    key: Key
+    tried: tuple[Tried, ...] = ()
+    ranges: tuple[Range, ...] = ()
+    failure: str = ""
+    withdrawn: str = ""
+    spread: dict[str, float] = {}
+    seconds: float = 0.0
+
+    @property
+    def accelerates(self) -> bool:
+        """Whether any call goes another way than the plain one."""
+        return not self.withdrawn and any(one.way != PLAIN for one in self.ranges)
+
+
+class _Sealed(msgspec.Struct):
+    """A verdict with the CRC-32 of its JSON, for half a verdict may be JSON too."""
+
+    checksum: int
+    verdict: msgspec.Raw
+
+
+class Damaged(Exception):
+    """A file does not hold what was written; the message names it."""
+
+
+def write(folder: Path, verdict: Verdict) -> None:
+    """Store a verdict, in one piece. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = msgspec.json.encode(verdict)
+    sealed = msgspec.json.encode(_Sealed(zlib.crc32(text), msgspec.Raw(text)))
+    handle, name = tempfile.mkstemp(dir=folder, prefix=f".{FILE}-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(sealed)
+        Path(name).replace(folder / FILE)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            Path(name).unlink()
+        raise
+
+
+def read(folder: Path) -> Verdict | None:
+    """The verdict in a folder, None if there is none. Raises Damaged."""
+    file = folder / FILE
+    try:
+        sealed = msgspec.json.decode(file.read_bytes(), type=_Sealed)
+        if zlib.crc32(bytes(sealed.verdict)) != sealed.checksum:
+            raise Damaged(f"{file} is damaged.")
+        return msgspec.json.decode(sealed.verdict, type=Verdict)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Damaged(f"{file} cannot be read: {error}") from error
+
+
+def withdraw(folder: Path, reason: str) -> None:
+    """Note that a live request showed a faster way to be wrong. Raises OSError and Damaged."""
+    verdict = read(folder)
+    if verdict is not None and not verdict.withdrawn:
+        write(folder, msgspec.structs.replace(verdict, withdrawn=reason))
+
+
+def checksum(file: Path) -> int:
+    """The CRC-32 of a file. Raises OSError."""
+    found = 0
+    with file.open("rb") as stream:
+        while chunk := stream.read(_CHUNK):
+            found = zlib.crc32(chunk, found)
+    return found
+
+
+@lru_cache
+def libraries() -> str:
+    """The libraries that what was found out about a model holds for, with their versions."""
+    found = []
+    for name in _LIBRARIES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found.append(f"{name}={importlib.metadata.version(name)}")
+    return " ".join(found)
+
+
+@lru_cache
+def processor() -> str:
+    """This machine's kind of processor: its model, and a digest of what it can do."""
+    lines: dict[str, str] = {}
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            lines.setdefault(name.strip(), value.strip())
+    model = lines.get("model name") or platform.processor() or platform.machine()
+    abilities = lines.get("flags") or lines.get("Features") or ""
+    return f"{model} {zlib.crc32(abilities.encode()):08x}"
+
+
+def digest_of(folder: Path) -> str:
+    """A digest of the files in a folder, their names included. Raises OSError."""
+    found = hashlib.sha256()
+    for file in sorted(folder.rglob("*")):
+        if file.is_file():
+            found.update(f"{file.relative_to(folder)}\0{file.stat().st_size}\0".encode())
+            with file.open("rb") as stream:
+                while chunk := stream.read(_CHUNK):
+                    found.update(chunk)
+    return found.hexdigest()

@@ -1,0 +1,1 @@
+"""A benchmark that anyone can repeat: six workloads, servers on one core, the load on another."""

@@ -1,0 +1,309 @@
+"""Measures servers with six workloads: servers on one core, the load on another.
+
+    python -m loadtests.bench                                        all six, about half an hour
+    python -m loadtests.bench --workloads W1 --rounds 1 --seconds 2  a first look, about a minute
+    python -m loadtests.bench --proxies nginx,haproxy --workloads W1,W6
+    python -m loadtests.bench --beside 'mine=python server.py {port} {model_dir}' --beside-path /predict
+    python -m loadtests.bench.report build/bench/results.jsonl       the tables once more, and plots
+
+In each round every server is started anew, has to answer as the library predicts, is warmed up, and is
+loaded with each number of connections; while it is loaded its answers are still being compared. Load comes
+from wrk if it is there, else oha, else a client of our own. Results are JSON lines; what is printed at the
+end are medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from loadtests.bench import report, results
+from loadtests.bench.answers import Expected, check, expected, watching
+from loadtests.bench.clients import CLIENTS, Client, LoadFailed, choose
+from loadtests.bench.processes import end_on_sigterm
+from loadtests.bench.results import Failure, Figures, Load, Process
+from loadtests.bench.servers import PROXIES, SERVERS, Running, Server, StartFailed, started
+from loadtests.bench.workloads import WORKLOADS, Material, Workload, prepare
+
+FOLDER = Path("build/bench")
+_WARM_UP_CONNECTIONS = 16
+_Row = Load | Process | Failure
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure. Seconds count for each load; `minutes` is when no more servers are started."""
+
+    servers: Sequence[Server]
+    workloads: Sequence[Workload]
+    connections: Sequence[int]
+    rounds: int
+    seconds: float
+    warm_up: float
+    limit: float
+    minutes: float
+    server_core: int | None
+
+    def estimate(self) -> float:
+        """Minutes that it will take, roughly."""
+        loads = sum(
+            self.warm_up + self.seconds * sum(one <= workload.most_connections for one in self.connections)
+            for workload in self.workloads
+        )
+        starts = 5.0 * len({workload.model for workload in self.workloads})
+        return self.rounds * len(self.servers) * (loads + starts) / 60
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A plan, and what it takes to carry it out."""
+
+    plan: Plan
+    material: Material
+    client: Client
+
+    def load(self, running: Running, bodies: Path, connections: int) -> Figures:
+        """One load as long as planned. Raises LoadFailed."""
+        return self.client.load(running.url, bodies, connections, self.plan.seconds)
+
+
+def main() -> int:
+    """Measure and print; 1 when a server gave a wrong answer or could not be measured."""
+    options = _parser().parse_args()
+    try:
+        plan = _plan(options)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    end_on_sigterm()
+    material = Material(options.folder)
+    (options.folder / "logs").mkdir(parents=True, exist_ok=True)
+    client = choose(options.client, options.client_core)
+    prepare(material, plan.workloads)
+    out: Path = options.out or options.folder / "results.jsonl"
+    print(
+        f"about {plan.estimate():.0f} minutes, loading with {client.name}; results go to {out}",
+        file=sys.stderr,
+    )
+    with out.open("w") as file:
+        for row, figures in measure(Bench(plan, material, client)):
+            print(results.line(row, figures), file=file, flush=True)
+            print(f"  {_told(row)}", file=sys.stderr, flush=True)
+    found = results.read([out])
+    print(report.text(found))
+    return 1 if found.failures or any(one.wrong for one in found.loads) else 0
+
+
+def measure(bench: Bench) -> Iterator[tuple[_Row, Figures | None]]:
+    """Every row as it is measured. Servers take turns, so that a noisy hour disturbs all alike."""
+    plan = bench.plan
+    end = time.monotonic() + plan.minutes * 60
+    models = dict.fromkeys(workload.model for workload in plan.workloads)
+    for number in range(plan.rounds):
+        for model in models:
+            workloads = [one for one in plan.workloads if one.model == model]
+            for server in plan.servers:
+                if time.monotonic() > end:
+                    return
+                print(f"round {number + 1} of {plan.rounds}, {model}, {server.name}", file=sys.stderr)
+                try:
+                    yield from _measured(bench, server, workloads, number)
+                except (StartFailed, LoadFailed, OSError, http.client.HTTPException) as error:
+                    yield Failure(server.name, model, f"{type(error).__name__}: {error}", number), None
+
+
+def _measured(
+    bench: Bench, server: Server, workloads: Sequence[Workload], number: int
+) -> Iterator[tuple[_Row, Figures | None]]:
+    plan, material = bench.plan, bench.material
+    model = workloads[0].model
+    known = {one.name: expected(material.bodies(one), material.answers(one)) for one in workloads}
+    with started(
+        server,
+        model,
+        material.model_dir(model),
+        known[workloads[0].name].bodies[0],
+        core=plan.server_core,
+        limit=plan.limit,
+        logs=material.folder / "logs",
+    ) as running:
+        for workload in workloads:
+            bodies, expect = material.bodies(workload), known[workload.name]
+            before = "" if server.constant else check(running.url, expect)
+            few = min(_WARM_UP_CONNECTIONS, workload.most_connections)
+            bench.client.load(running.url, bodies, few, plan.warm_up)
+            for connections in plan.connections:
+                if connections <= workload.most_connections:
+                    yield _load(
+                        bench, running, bodies, None if server.constant else expect,
+                        Load(server.name, model, workload.name, connections, 0, 0, 0, number, wrong=before),
+                    )  # fmt: skip
+        usage = running.usage()
+        if usage is not None:
+            yield (
+                Process(
+                    server.name, model, running.start_seconds,
+                    usage.rss_mib, usage.pss_mib, usage.processes, number,
+                ),
+                None,
+            )  # fmt: skip
+
+
+def _load(
+    bench: Bench, running: Running, bodies: Path, expect: Expected | None, row: Load
+) -> tuple[Load, Figures]:
+    """One load; what it leaves in the server's queue is awaited before the next."""
+    before, front = running.usage(), running.front_cpu()
+    wrong = row.wrong
+    if expect is None:
+        figures = bench.load(running, bodies, row.conns)
+    else:
+        with watching(running.url, expect) as watch:
+            figures = bench.load(running, bodies, row.conns)
+        wrong = wrong or watch.wrong
+    after = running.usage()
+    cpu = front_cpu = None
+    if before is not None and after is not None:
+        used = sum(after.cpu.values()) - sum(before.cpu.values())
+        cpu = round(used / figures.requests * 1e6, 1)
+        front_cpu = round((running.front_cpu() - front) / figures.requests * 1e6, 1)
+    return (
+        Load(
+            row.peer, row.model, row.workload, row.conns, figures.rps, figures.p50_us, figures.p99_us,
+            row.round, figures.requests, sum(figures.errors.values()), wrong, cpu, front_cpu,
+        ),
+        figures,
+    )  # fmt: skip
+
+
+def _told(row: _Row) -> str:
+    match row:
+        case Load():
+            trouble = f", {row.errors} errors" if row.errors else ""
+            trouble += f", WRONG: {row.wrong}" if row.wrong else ""
+            return (
+                f"{row.workload} with {row.conns} connections: {row.rps:,.0f}/s, "
+                f"p50 {row.p50_us / 1e3:.3g} ms, p99 {row.p99_us / 1e3:.3g} ms{trouble}"
+            )
+        case Process():
+            return f"started in {row.start_s} s, {row.rss_mib:.0f} MiB"
+        case Failure():
+            return f"FAILED: {row.error}"
+
+
+def _plan(options: argparse.Namespace) -> Plan:
+    """ValueError says what is unknown."""
+    servers = [_named(SERVERS, name) for name in _names(options.servers)]
+    servers += [_named(PROXIES, name) for name in _names(options.proxies)]
+    for text in options.beside:
+        name, _, command = text.partition("=")
+        if not (name and command):
+            raise ValueError(f"--beside takes NAME=COMMAND or NAME=URL, not {text!r}")
+        servers.append(Server(name, command, options.beside_path))
+    if not servers:
+        raise ValueError("no server to measure")
+    return Plan(
+        servers=servers,
+        workloads=[_named(WORKLOADS, name) for name in _names(options.workloads)],
+        connections=[int(one) for one in _names(options.connections)],
+        rounds=options.rounds,
+        seconds=options.seconds,
+        warm_up=options.warm_up,
+        limit=options.limit,
+        minutes=options.minutes,
+        server_core=options.server_core,
+    )
+
+
+def _named(known: dict[str, T], name: str) -> T:
+    if name not in known:
+        raise ValueError(f"{name!r} is none of {', '.join(known)}")
+    return known[name]
+
+
+def _names(text: str) -> list[str]:
+    return [one.strip() for one in text.split(",") if one.strip()]
+
+
+def _parser() -> argparse.ArgumentParser:
+    title, _, more = __doc__.partition("\n\n")
+    workloads = "\n".join(f"  {one.name}  {one.title}" for one in WORKLOADS.values())
+    cores = sorted(os.sched_getaffinity(0))
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtests.bench",
+        description=title,
+        epilog=f"{more}\nWorkloads:\n{workloads}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument_group("What is measured").add_argument
+    add("--workloads", default=",".join(WORKLOADS), metavar="LIST", help="(default: all six)")
+    add(
+        "--servers",
+        default=",".join(SERVERS),
+        metavar="LIST",
+        help="echo answers a constant: the limit of the HTTP stack; plain is written by hand: Starlette, "
+        "orjson, the library's predict; node is `pilotlight node`; gateway is `pilotlight serve` with one "
+        "node on the same core (default: all four)",
+    )
+    add(
+        "--proxies",
+        default="",
+        metavar="LIST",
+        help=f"nodes behind another gateway, on the same core: {', '.join(PROXIES)} (default: none)",
+    )
+    add(
+        "--beside",
+        action="append",
+        default=[],
+        metavar="NAME=COMMAND",
+        help="any other server: a command with {port}, {model_dir} and {model} in it, or the URL of one",
+    )
+    add(
+        "--beside-path",
+        default="/predict",
+        metavar="PATH",
+        help="path of --beside commands (default: /predict)",
+    )
+    add = parser.add_argument_group("How").add_argument
+    add("--connections", default="1,16,64", metavar="LIST", help="(default: 1,16,64)")
+    add("--rounds", type=int, default=3, metavar="N", help="each starts every server anew (default: 3)")
+    add("--seconds", type=float, default=4, metavar="X", help="length of each load (default: 4)")
+    add("--warm-up", type=float, default=2, metavar="X", help="seconds of load before the first (default: 2)")
+    add(
+        "--limit",
+        type=float,
+        default=120,
+        metavar="X",
+        help="seconds a server may take to start (default: 120)",
+    )
+    add("--minutes", type=float, default=90, metavar="X", help="start no server after these (default: 90)")
+    add("--client", choices=CLIENTS, default="auto", help="what makes the load (default: auto)")
+    add(
+        "--server-core",
+        type=int,
+        default=cores[0],
+        metavar="N",
+        help=f"core of the servers (default: {cores[0]})",
+    )
+    add(
+        "--client-core",
+        type=int,
+        default=cores[-1],
+        metavar="N",
+        help=f"core of the load (default: {cores[-1]})",
+    )
+    add("--folder", type=Path, default=FOLDER, help=f"models, bodies, logs, results (default: {FOLDER})")
+    add("--out", type=Path, metavar="FILE", help="where results go (default: results.jsonl in the folder)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,152 @@
+"""What was measured, as JSON lines: one per load, one per server process, one per failure.
+
+A line with "kind": "process" tells of a server's start and memory, one with "kind": "error" that it could not
+be measured; any other is a load. Fields that are not known here are passed over, so that files of other
+runners of the same form can be read as well.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from statistics import median
+from typing import Any, TypeVar
+
+ERRORS = ("err_connect", "err_read", "err_write", "err_status", "err_timeout")
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a load came to. Latencies in microseconds; `errors` by kind, only those that happened."""
+
+    requests: int
+    seconds: float
+    rps: float
+    p50_us: float
+    p90_us: float
+    p99_us: float
+    max_us: float
+    mean_us: float
+    errors: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Load:
+    """One load on one server. `wrong` says what was wrong with an answer, empty when nothing was."""
+
+    peer: str
+    model: str
+    workload: str
+    conns: int
+    rps: float
+    p50_us: float
+    p99_us: float
+    round: int = 0
+    requests: int = 0
+    errors: int = 0
+    wrong: str = ""
+    cpu_us: float | None = None
+    """CPU time of all processes of the server per request, in microseconds."""
+    front_cpu_us: float | None = None
+    """That of the process that clients are connected to."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """A server: seconds from its start to its first answer (None if it ran already), memory."""
+
+    peer: str
+    model: str
+    start_s: float | None
+    rss_mib: float
+    pss_mib: float
+    processes: int
+    round: int = 0
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A server that could not be measured, and why."""
+
+    peer: str
+    model: str
+    error: str
+    round: int = 0
+
+
+@dataclass(frozen=True)
+class Results:
+    """All that was read."""
+
+    loads: Sequence[Load]
+    processes: Sequence[Process]
+    failures: Sequence[Failure]
+
+    def median(self, peer: str, workload: str, conns: int, what: str) -> float | None:
+        """Over the rounds, of a field of Load; None when there is no such load."""
+        found = [
+            getattr(one, what)
+            for one in self.loads
+            if (one.peer, one.workload, one.conns) == (peer, workload, conns)
+            and getattr(one, what) is not None
+        ]
+        return median(found) if found else None
+
+    def peers(self) -> list[str]:
+        """In the order of their appearance."""
+        return list(dict.fromkeys(one.peer for one in self.loads))
+
+    def workloads(self) -> list[str]:
+        """In the order of their names."""
+        return sorted({one.workload for one in self.loads})
+
+
+def line(row: Load | Process | Failure, figures: Figures | None = None) -> str:
+    """A row as a line of JSON, a load with all its figures."""
+    found = {name: value for name, value in asdict(row).items() if value not in (None, "")}
+    match row:
+        case Process():
+            found |= {"kind": "process", "start_s": row.start_s}
+        case Failure():
+            found["kind"] = "error"
+        case Load():
+            del found["errors"]
+    if figures is not None:
+        told = asdict(figures)
+        errors = told.pop("errors")
+        found |= told | {name: errors.get(name, 0) for name in ERRORS}
+    return json.dumps(found)
+
+
+def read(files: Iterable[Path]) -> Results:
+    """The rows of several files. Raises OSError, or ValueError naming a line that is none."""
+    loads: list[Load] = []
+    processes: list[Process] = []
+    failures: list[Failure] = []
+    for file in files:
+        for number, text in enumerate(file.read_text().splitlines(), 1):
+            if not text.startswith("{"):  # what other programs printed
+                continue
+            try:
+                found = json.loads(text)
+                match found.get("kind"):
+                    case "process":
+                        processes.append(_made(Process, found))
+                    case "error":
+                        failures.append(_made(Failure, found))
+                    case None:
+                        errors = sum(found.get(name, 0) for name in ERRORS)
+                        loads.append(_made(Load, {**found, "errors": errors}))
+            except (ValueError, TypeError) as error:
+                raise ValueError(f"{file}, line {number}: {error}") from error
+    return Results(loads, processes, failures)
+
+
+T = TypeVar("T")
+
+
+def _made(kind: type[T], found: Mapping[str, Any]) -> T:
+    known = {one.name for one in fields(kind)}  # type: ignore[arg-type]
+    return kind(**{name: value for name, value in found.items() if name in known})

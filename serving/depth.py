@@ -24,7 +24,7 @@ class TooDeepError(ValueError):
         )
 
 
-def loads(body: bytes, levels: int) -> Any:
+def loads(body: bytes | bytearray, levels: int) -> Any:
     """The value of a JSON text, its lists and objects nested at most `levels` deep, the outermost counted.
 
     Raises TooDeepError, or orjson.JSONDecodeError as orjson does.
@@ -37,7 +37,7 @@ def loads(body: bytes, levels: int) -> Any:
         raise
 
 
-def _loads(body: bytes, levels: int) -> Any:
+def _loads(body: bytes | bytearray, levels: int) -> Any:
     if _shallow(body, levels):
         return orjson.loads(body)
     # The text is put so far down that orjson's own limit is ours: nothing else is as fast and as exact.
@@ -52,7 +52,7 @@ def _loads(body: bytes, levels: int) -> Any:
     return value
 
 
-def _shallow(body: bytes, levels: int) -> bool:
+def _shallow(body: bytes | bytearray, levels: int) -> bool:
     """Whether a text cannot be too deep, as far as a glance tells."""
     if levels >= ORJSON_LEVELS or len(body) < 2 * levels:
         return True

@@ -9,12 +9,11 @@ import logging
 import resource
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Generator
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import uvicorn
-import uvloop
 
 from serving.config import FrontSettings
 from serving.connection import Connection
@@ -28,8 +27,6 @@ BACKLOG = 2048
 
 logger = logging.getLogger(__name__)
 
-# The gateway keeps its connections for as long as the node lives.
-_FOREVER = 10 * 365 * 24 * 3600
 # Part of the files a process may open that clients may take: nodes, models and logs take some too.
 _FILES_FOR_CLIENTS = 0.8
 # Ticks of uvicorn, ten per second, between two lines in the log about refused connections.
@@ -95,20 +92,22 @@ class FrontServer(Server):
 def make_server(
     app: App,
     *,
-    front: FrontSettings | None,
+    front: FrontSettings,
     drain: float,
     certificate: Certificate | None = None,
     handler: Handler | None = None,
 ) -> Server:
-    """A server for the application, and for predictions a `handler` of them, where there is a `front`.
+    """A server for the application, and for predictions a `handler` of them.
 
-    `front` is what a connection is granted, None where the only client is our own gateway; `drain` how many
-    seconds requests in flight are given when the server stops. With a `certificate` it answers HTTPS.
+    `front` is what a connection is granted; `drain` how many seconds requests in flight are given when the
+    server stops. With a `certificate` it answers HTTPS.
     """
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    config = functools.partial(
-        uvicorn.Config,
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    gate = Gate(front, int(_FILES_FOR_CLIENTS * files))
+    config = uvicorn.Config(
         app,
+        http=cast(type[asyncio.Protocol], functools.partial(Connection, gate, handler)),
         ws="none",
         lifespan="on",
         log_config=None,
@@ -121,12 +120,7 @@ def make_server(
         ssl_certfile=certificate.chain if certificate else None,
         ssl_keyfile=certificate.key if certificate else None,
     )
-    if front is None:
-        return Server(config(http="httptools", timeout_keep_alive=_FOREVER))
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    gate = Gate(front, int(_FILES_FOR_CLIENTS * files))
-    protocol = functools.partial(Connection, gate, handler)
-    return FrontServer(config(http=cast(type[asyncio.Protocol], protocol)), gate)
+    return FrontServer(config, gate)
 
 
 def listen_tcp(host: str, port: int) -> socket.socket:
@@ -158,12 +152,3 @@ def listen_unix(path: Path) -> socket.socket:
         ) from error
     listener.listen(BACKLOG)
     return listener
-
-
-def run(main: Coroutine[Any, Any, int]) -> int:
-    """Run the program's main coroutine on uvloop; its result is the exit code."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(main)

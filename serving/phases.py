@@ -51,6 +51,17 @@ class Histograms:
         if seconds > 0:
             cells[first + _SUM] += int(seconds * 1e9)
 
+    def add_all_of(self, phase: int, seconds: Sequence[float]) -> None:
+        """Count several requests, at least one: how long each spent in the phase."""
+        cells, first = self.cells, phase * _WIDTH
+        least, most = bisect_left(BOUNDS, min(seconds)), bisect_left(BOUNDS, max(seconds))
+        if least == most:
+            cells[first + least] += len(seconds)
+        else:
+            for each in seconds:
+                cells[first + bisect_left(BOUNDS, each)] += 1
+        cells[first + _SUM] += max(0, int(sum(seconds) * 1e9))
+
     def add_all(self, cells: Sequence[int]) -> None:
         """Count all that another row of the same phases has counted."""
         for index, count in enumerate(cells):

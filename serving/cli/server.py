@@ -35,20 +35,19 @@ def node(config: NodeConfig) -> int:
     Example: pilotlight node --model-dir gs://my-bucket/flowers --port 8080
     """
     prepare_frameworks()
-    from serving import http  # noqa: PLC0415
-    from serving.node.main import serve as run  # noqa: PLC0415
+    from serving.node.alone import serve as alone  # noqa: PLC0415
+    from serving.running import run  # noqa: PLC0415
 
     log_lines.configure(log_lines.TEXT)
     if not config.model_dir and not config.prediction_class:
         raise InvalidArgument("Say what to serve: --model-dir gs://BUCKET/PATH or --model-dir PATH.")
     with prepared(config, lambda phase: print(phase, flush=True)) as source:
         listener = _listen(config)
-        return http.run(
-            run(
+        return run(
+            alone(
                 source,
                 config,
                 listener,
-                front=config,
                 on_ready=lambda report: print(
                     f"Ready on {_address(listener)}: {report.framework}", flush=True
                 ),

@@ -38,7 +38,7 @@ from serving.gateway.tallies import Course
 from serving.gateway.targets import Target, Targets
 from serving.gateway.upstream import Answer, ConnectError, ConnectionLostError, Upstream
 from serving.gateway.witnesses import Witnesses
-from serving.wire import Receive, Scope, Send, header, read_body, send_error
+from serving.wire import Receive, Scope, Send, header, read_body, send_error, send_json
 
 logger = logging.getLogger(__name__)
 
@@ -108,8 +108,7 @@ class Forwarder:
             await send_error(send, internal, (as_header(scope),))
         else:
             headers = (*answer.headers, as_header(scope))
-            await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-            await send({"type": "http.response.body", "body": answer.body})
+            await send_json(send, answer.status, answer.body, headers)
             account.answered(target, story.course, body, answer)
 
     def node_gone(self, node: Node) -> None:
@@ -131,7 +130,7 @@ class Forwarder:
             with _in_words(target):
                 async with self._activator.lease(target.spec, len(body), patience) as lease:
                     try:
-                        return target, await self._exchange(lease, target, body, patience, story)
+                        return target, await self._exchange(lease, body, patience, story)
                     except ConnectError:
                         logger.warning("%s: node %s cannot be reached", target.name, lease.node.id)
                         await _noticed(lease.node, patience)
@@ -142,25 +141,26 @@ class Forwarder:
             if patience.remaining <= 0:
                 raise DeadlineExceeded(f"No node lived long enough to answer. {lease.node.reason}".rstrip())
 
-    async def _exchange(
-        self, lease: Lease, target: Target, body: bytes, patience: Patience, story: _Story
-    ) -> Answer:
+    async def _exchange(self, lease: Lease, body: bytes, patience: Patience, story: _Story) -> Answer:
         node, course = lease.node, story.course
         upstream = self._upstream(node)
+        await upstream.connect()
         held = lease.arrived is not None and node.ready_at is not None and node.ready_at > lease.arrived
-        head = b"%bx-request-timeout: %.3f\r\nx-pilotlight-slot: %d\r\n%b%b%bcontent-length: %d\r\n\r\n" % (
-            target.head,
-            max(patience.remaining, 0.001),
-            lease.slot,
-            _ALONE if story.deaths else b"",
-            _TIMING if held or course.trace is not None else b"",
-            course.enters(lease),
-            len(body),
+        course.enters(lease)
+        asker = _Asker()
+        number = upstream.send(
+            asker,
+            body,
+            slot=lease.slot,
+            timeout=max(patience.remaining, 0.001),
+            alone=story.deaths > 0,
+            timing=held or course.trace is not None,
         )
         answer: Answer | None = None
         try:
-            answer = await upstream.exchange(head, body, patience.wait)
+            answer = await patience.wait(asker.answer)
         finally:
+            upstream.cancel(number)
             course.leaves(answer)
         if held:
             return replace(answer, headers=with_server_timing(lease, answer.headers))
@@ -189,8 +189,19 @@ class Forwarder:
         return min(timeout, self._limits.request_timeout)
 
 
-_ALONE = b"x-pilotlight-alone: 1\r\n"
-_TIMING = b"x-pilotlight-timing: 1\r\n"
+class _Asker:
+    """Waits for an answer."""
+
+    def __init__(self) -> None:
+        self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+    def answered(self, answer: Answer) -> None:
+        if not self.answer.done():
+            self.answer.set_result(answer)
+
+    def lost(self) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(ConnectionLostError())
 
 
 async def _noticed(node: Node, patience: Patience) -> None:

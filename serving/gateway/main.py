@@ -16,6 +16,7 @@ from serving.errors import FailedPrecondition, Unavailable
 from serving.gateway.access.start import is_on, open_tokens
 from serving.gateway.app import Gateway
 from serving.gateway.store import SqlStore
+from serving.running import run
 from serving.tls import Certificate
 
 logger = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ def serve(config: ServeConfig, environment: Mapping[str, str], announce: Callabl
             await server.serve(sockets=[listener])
             return 0
 
-        return http.run(main())
+        return run(main())
 
 
 @contextlib.contextmanager

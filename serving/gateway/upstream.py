@@ -1,26 +1,22 @@
-"""Connections from the gateway to one node: HTTP/1.1 over its unix socket, kept open and reused.
-
-On the hot path, so it does only what our own nodes need: one request at a time per connection, whole
-bodies both ways, nothing parsed but the answer's head and length.
-"""
+"""The gateway's end of the channel to one node; see `serving.frames`."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, Protocol
 
-import httptools
+from serving.frames import ALONE, ANSWER, ASK, CANCEL, REQUEST, TIMING, Body, End, FrameError, headers
 
-# Seconds after which an idle connection is surplus: the bursts it was opened for are over.
-_UNNEEDED_AFTER = 5.0
+# An answer may be as long as a node cares to make it.
+_LONGEST = 1 << 40
+_NUMBERS = 1 << 32
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a node answered."""
+    """What a node answered: JSON, its length and type are not among the `headers`."""
 
     status: int
     headers: Sequence[tuple[bytes, bytes]]
@@ -32,119 +28,116 @@ class ConnectError(Exception):
 
 
 class ConnectionLostError(Exception):
-    """The node died or hung up before the first byte of its answer."""
+    """The node died or hung up before its answer was there."""
 
 
-Wait = Callable[[asyncio.Future[Answer]], Awaitable[Answer]]
+class Asker(Protocol):
+    """Who waits for an answer; is told of one of these, once, unless it cancels."""
+
+    def answered(self, answer: Answer) -> None:
+        """The answer is there."""
+
+    def lost(self) -> None:
+        """The node died or hung up before its answer was there."""
 
 
-class _Connection(asyncio.Protocol):
-    """One connection; `answer` is pending while a request is under way."""
+class _Channel(End):
+    """An open connection with the requests that are under way on it."""
 
     def __init__(self) -> None:
-        self.transport: asyncio.Transport | None = None
-        self._answer: asyncio.Future[Answer] | None = None
-        self._parser = httptools.HttpResponseParser(self)
-        self._headers: list[tuple[bytes, bytes]] = []
-        self._body: list[bytes] = []
+        super().__init__(ANSWER, _LONGEST)
+        self.asking: dict[int, Asker] = {}
+        self.ending = False
 
-    @property
-    def open(self) -> bool:
-        """Whether a request can be sent; False as soon as the node has hung up."""
-        return self.transport is not None and not self.transport.is_closing()
+    def frame(self, head: tuple[Any, ...], content: Body) -> None:
+        number, status, size, _ = head
+        asker = self.asking.pop(number, None)
+        if asker is None:
+            return  # it was cancelled when its answer was on its way
+        if not size:
+            answer = Answer(status, (), bytes(content))
+        elif size <= len(content):
+            answer = Answer(status, headers(content[:size]), bytes(content[size:]))
+        else:
+            raise FrameError
+        asker.answered(answer)
 
-    def send(self, head: bytes, body: bytes) -> asyncio.Future[Answer]:
-        self._answer = asyncio.get_running_loop().create_future()
-        if self.transport is not None:
-            self.transport.writelines((head, body))
-        return self._answer
+    def read(self) -> None:
+        if self.ending and not self.asking:
+            self.abort()
 
-    # asyncio.Protocol
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are no subclass of asyncio's.
-        self.transport = cast(asyncio.Transport, transport)
-
-    def data_received(self, data: bytes) -> None:
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserError:
-            self.close()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(ConnectionLostError())
-
-    def close(self) -> None:
-        if self.transport is not None:
-            self.transport.abort()
-
-    # httptools callbacks
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers.append((name, value))
-
-    def on_body(self, data: bytes) -> None:
-        self._body.append(data)
-
-    def on_message_complete(self) -> None:
-        answer, body = self._answer, self._body
-        if answer is not None and not answer.done():
-            whole = body[0] if len(body) == 1 else b"".join(body)
-            answer.set_result(Answer(self._parser.get_status_code(), tuple(self._headers), whole))
-        if not self._parser.should_keep_alive():
-            self.close()
-        self._headers = []
-        self._body = []
+    def closed(self) -> None:
+        asking, self.asking = self.asking, {}
+        for asker in asking.values():
+            asker.lost()
 
 
 class Upstream:
-    """The connections to one node: as many as were needed at once in the last few seconds."""
+    """The channel to one node, opened when it is needed and again when it was lost."""
 
     def __init__(self, address: str) -> None:
         self._address = address
-        self._idle: deque[tuple[float, _Connection]] = deque()  # the last used one at the right
+        self._channel: _Channel | None = None
+        self._opening: asyncio.Task[OSError | None] | None = None
+        self._number = 0
+        self._closed = False
 
-    async def exchange(self, head: bytes, body: bytes, wait: Wait) -> Answer:
-        """Send a request and wait for its whole answer.
+    @property
+    def connected(self) -> bool:
+        """Whether a request can be sent; False as soon as the node has hung up."""
+        channel = self._channel
+        return channel is not None and channel.transport is not None
 
-        `wait` awaits the future it is given and may give up by raising; the connection is then closed, so
-        that the node stops too. Raises ConnectError or ConnectionLostError.
-        """
-        connection = await self._connect()
-        try:
-            answer = await wait(connection.send(head, body))
-        except BaseException:
-            connection.close()
-            raise
-        if connection.open:
-            self._keep(connection)
-        return answer
+    async def connect(self) -> None:
+        """Open the channel, if it is not open; concurrent calls share one attempt. Raises ConnectError."""
+        if self.connected:
+            return
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._open())
+        error = await asyncio.shield(self._opening)
+        if not self.connected:
+            raise ConnectError(str(error or "It hung up.")) from error
 
-    def close(self) -> None:
-        """Close the idle connections; those in use close when they are done."""
-        for _, connection in self._idle:
-            connection.close()
-        self._idle.clear()
-
-    def _keep(self, connection: _Connection) -> None:
-        """Keep a connection for the next request, and let go of one that has not been needed for long.
-
-        A node that has a single connection need not look out for requests to merge.
-        """
-        now = asyncio.get_running_loop().time()
-        self._idle.append((now, connection))
-        if now - self._idle[0][0] > _UNNEEDED_AFTER:
-            self._idle.popleft()[1].close()
-
-    async def _connect(self) -> _Connection:
-        while self._idle:
-            _, connection = self._idle.pop()
-            if connection.open:
-                return connection
+    async def _open(self) -> OSError | None:
         loop = asyncio.get_running_loop()
         try:
-            _, connection = await loop.create_unix_connection(_Connection, self._address)
+            _, channel = await loop.create_unix_connection(_Channel, self._address)
         except OSError as error:
-            raise ConnectError(str(error)) from error
-        return connection
+            return error
+        finally:
+            self._opening = None
+        if self._closed:
+            channel.abort()
+        else:
+            self._channel = channel
+        return None
+
+    def send(self, asker: Asker, body: Body, *, slot: int, timeout: float, alone: bool, timing: bool) -> int:
+        """Send a request on the open channel; returns its number.
+
+        `slot` is its place on the node's board, `timeout` the seconds it has; if it is `alone`, its call is
+        shared with no other request, and with `timing` the answer says how long things took. Raises
+        ConnectionLostError if there has never been a channel.
+        """
+        channel = self._channel
+        if channel is None:
+            raise ConnectionLostError
+        self._number = number = (self._number + 1) % _NUMBERS
+        channel.asking[number] = asker
+        flags = (ALONE if alone else 0) | (TIMING if timing else 0)
+        channel.send(REQUEST.pack(ASK, flags, number, slot, timeout, len(body)), body)
+        return number
+
+    def cancel(self, number: int) -> None:
+        """Nobody waits for this answer any more: the node drops the work if it has not begun."""
+        channel = self._channel
+        if channel is not None and channel.asking.pop(number, None) is not None:
+            channel.send(REQUEST.pack(CANCEL, 0, number, 0, 0.0, 0))
+
+    def close(self) -> None:
+        """Close the channel once the answers that are on their way have come."""
+        self._closed = True
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.ending = True
+            channel.read()

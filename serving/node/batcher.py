@@ -7,20 +7,21 @@ row limit. One request alone is never delayed; under load the batches grow by th
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
-
-import orjson
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 from serving.errors import DeadlineExceeded, ResourceExhausted
-from serving.node.watch import UNWATCHED, Watch
-from serving.runtimes.instances import Batch, concatenate, count, signature, split
+from serving.node.request import Request
+from serving.node.watch import Board, begin, end
+from serving.runtimes.instances import Batch, concatenate, count
 
 Predict = Callable[..., Batch]
-Outcome = Batch | Exception
+# What became of requests that were computed together, with the predictions for all of them in one piece.
+Outcome = tuple[Sequence[Request], Batch | Exception]
 
 
 class Place(Protocol):
@@ -39,80 +40,67 @@ class Bounds:
     queue_bytes: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Request:
-    """One request in the queue. `size` is that of its body in bytes, `deadline` on the batcher's clock.
-
-    One that is `alone` shares its call with no other.
-    """
-
-    instances: Batch
-    parameters: Mapping[str, Any]
-    deadline: float
-    size: int
-    answer: asyncio.Future[Batch]
-    watch: Watch
-    alone: bool
-    rows: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "rows", count(self.instances))
-
-
 class Batcher:
     """The queue in front of a runtime.
 
-    `clock` is in seconds and shared with the deadlines that callers give.
+    `answer` is called on the event loop with requests and what became of them: predictions for all in one
+    piece, or an error for each. It answers those that are not over, after which they are; it must not raise.
+    `clock` is in seconds and shared with the deadlines that requests have.
     """
 
     def __init__(
-        self, predict: Predict, place: Place, bounds: Bounds, clock: Callable[[], float] = time.monotonic
+        self,
+        predict: Predict,
+        place: Place,
+        bounds: Bounds,
+        *,
+        board: Board,
+        answer: Callable[[Sequence[Request], Batch | Exception], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._predict = predict
         self._place = place
         self._bounds = bounds
+        self._board = board
+        self._answer = answer
         self._clock = clock
         self._waiting: deque[Request] = deque()
         self._waiting_bytes = 0
-        self._active = False
+        self._computing: Sequence[Request] = ()
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = math.inf
+        self.active = False  # whether anything waits or is being computed
         self.calls = 0
         self.merged_requests = 0
-
-    @property
-    def active(self) -> bool:
-        """Whether anything waits or is being computed."""
-        return self._active
 
     @property
     def waiting(self) -> int:
         """Requests in the queue."""
         return len(self._waiting)
 
-    def submit(
-        self,
-        instances: Batch,
-        parameters: Mapping[str, Any],
-        deadline: float,
-        size: int,
-        watch: Watch = UNWATCHED,
-        *,
-        alone: bool = False,
-    ) -> asyncio.Future[Batch]:
-        """Queue a request; cancel the future to take it out again. `watch` is told when it is computed.
+    def submit(self, request: Request) -> None:
+        """Queue a request; `start` or `start_soon` is to follow. Raises ResourceExhausted when it is full.
 
-        Raises ResourceExhausted when the queue is full. The future fails with DeadlineExceeded when the
-        request's turn comes too late, else with whatever predict raised.
+        It fails with DeadlineExceeded when its turn or its answer comes too late, else with whatever predict
+        raised.
         """
-        self._refuse_overflow(size)
-        loop = asyncio.get_running_loop()
-        request = Request(instances, parameters, deadline, size, loop.create_future(), watch, alone)
+        self._refuse_overflow(request.size)
         self._waiting.append(request)
-        self._waiting_bytes += size
-        if not self._active:
-            # Not at once: what arrived in the same turn of the event loop can still join.
-            self._active = True
-            loop.call_soon(self._next)
-        return request.answer
+        self._waiting_bytes += request.size
+        if request.deadline < self._alarm_at:
+            self._set_alarm(request.deadline)
+
+    def start_soon(self) -> None:
+        """Compute, but not at once: what arrives in the same turn of the event loop can still join."""
+        if not self.active:
+            self.active = True
+            asyncio.get_running_loop().call_soon(self._next)
+
+    def start(self) -> None:
+        """Compute what waits, now that all is there that came together."""
+        if not self.active and self._waiting:
+            self.active = True
+            self._next()
 
     def _refuse_overflow(self, size: int) -> None:
         if len(self._waiting) >= self._bounds.queue_requests:
@@ -125,96 +113,94 @@ class Batcher:
                 retry_after=1,
             )
 
+    # ---- computing
+
     def _next(self) -> None:
         group = self._take()
         if not group:
-            self._active = False
+            self.active = False
             return
         self.calls += 1
         if len(group) > 1:
             self.merged_requests += len(group)
-        self._place.run(lambda: self._compute(group), lambda outcomes: self._finish(group, outcomes))
+        self._computing = group
+        self._place.run(self._compute, self._finish)
 
     def _take(self) -> list[Request]:
         """The next requests to compute together: the oldest, and what fits with it."""
         group: list[Request] = []
-        rows = 0
-        key: tuple[object, ...] | None = None
-        while self._waiting:
-            request = self._waiting[0]
-            if self._is_void(request):
-                self._pop()
-                continue
-            if group:
-                key = key or _key(group[0])
-                full = rows + request.rows > self._bounds.merge_rows
-                if full or request.alone or _key(request) != key:
+        waiting, most, now = self._waiting, self._bounds.merge_rows, self._clock()
+        rows = size = 0
+        while waiting:
+            request = waiting[0]
+            if not (request.over or self._is_late(request, now)):
+                if group and (rows + request.rows > most or request.alone or not request.fits(group[0])):
                     break
-            rows += request.rows
-            group.append(self._pop())
-            if rows >= self._bounds.merge_rows or request.alone:
+                rows += request.rows
+                group.append(request)
+            size += waiting.popleft().size
+            if rows >= most or (group and request.alone):
                 break
+        self._waiting_bytes -= size
         return group
 
-    def _pop(self) -> Request:
-        request = self._waiting.popleft()
-        self._waiting_bytes -= request.size
-        return request
+    def _is_late(self, request: Request, now: float) -> bool:
+        if request.deadline > now:
+            return False
+        self._answer(
+            (request,), DeadlineExceeded("The request's time ran out while it waited for the model.")
+        )
+        return True
 
-    def _is_void(self, request: Request) -> bool:
-        """Whether nobody waits for the answer any more."""
-        if request.answer.done():
-            return True
-        if request.deadline <= self._clock():
-            request.answer.set_exception(
-                DeadlineExceeded("The request's time ran out while it waited for the model.")
-            )
-            return True
-        return False
-
-    def _compute(self, group: Sequence[Request]) -> list[Outcome]:
+    def _compute(self) -> list[Outcome]:
+        group = self._computing
         if len(group) > 1:
             merged = self._attempt(group, concatenate([request.instances for request in group]))
             if not isinstance(merged, Exception) and count(merged) == sum(request.rows for request in group):
-                return list(split(merged, [request.rows for request in group]))
+                return [(group, merged)]
         # Alone, so that only the request that is at fault fails.
-        return [self._attempt((request,), request.instances) for request in group]
+        return [((request,), self._attempt((request,), request.instances)) for request in group]
 
-    def _attempt(self, group: Sequence[Request], instances: Batch) -> Outcome:
-        for watch in _watches(group):
-            watch.begin()
+    def _attempt(self, group: Sequence[Request], instances: Batch) -> Batch | Exception:
+        began = begin(group, self._board)
         try:
             return self._predict(instances, **group[0].parameters)
         except Exception as error:
             return error
         finally:
-            for watch in _watches(group):
-                watch.end()
+            end(group, self._board, began)
 
-    def _finish(self, group: Sequence[Request], outcomes: Sequence[Outcome]) -> None:
-        for request, outcome in zip(group, outcomes, strict=True):
-            if request.answer.done():
-                continue
-            if isinstance(outcome, Exception):
-                request.answer.set_exception(outcome)
-            else:
-                request.answer.set_result(outcome)
+    def _finish(self, outcomes: list[Outcome]) -> None:
+        self._computing = ()
+        for group, outcome in outcomes:
+            self._answer(group, outcome)
         if self._waiting:
             asyncio.get_running_loop().call_soon(self._next)
         else:
-            self._active = False
+            self.active = False
 
+    # ---- deadlines
 
-def _watches(group: Sequence[Request]) -> list[Watch]:
-    """Those of the requests that somebody still waits for: another request may hold the slot of one that was
-    given up."""
-    return [request.watch for request in group if not request.answer.cancelled()]
+    def _set_alarm(self, deadline: float) -> None:
+        """Look after deadlines at this one, with one timer for all."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm_at = deadline
+        seconds = max(0.0, deadline - self._clock())
+        self._alarm = asyncio.get_running_loop().call_later(seconds, self._ring)
 
-
-def _key(request: Request) -> tuple[object, ...]:
-    """What requests must share to be answered by one call."""
-    parameters = request.parameters
-    return (
-        signature(request.instances),
-        orjson.dumps(parameters, option=orjson.OPT_SORT_KEYS) if parameters else b"",
-    )
+    def _ring(self) -> None:
+        self._alarm, self._alarm_at = None, math.inf
+        now = self._clock()
+        later = math.inf
+        for request in (*self._computing, *self._waiting):
+            if request.over:
+                continue
+            if request.deadline > now:
+                later = min(later, request.deadline)
+            else:
+                self._answer(
+                    (request,), DeadlineExceeded("The model did not answer within the request's time.")
+                )
+        if later < math.inf:
+            self._set_alarm(later)

@@ -1,8 +1,7 @@
-"""Runs one node until it is told to stop: in a pool's process, or alone on TCP or a unix socket."""
+"""Runs one node of a pool in its process, on a unix socket, until it is told to stop."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import socket
 import sys
@@ -12,17 +11,14 @@ from typing import Any
 
 import msgspec
 
-from serving import http
-from serving.config import FrontSettings, PredictSettings
+from serving.config import PredictSettings
 from serving.errors import ServingError
 from serving.node.app import Node, Report
+from serving.node.channel import Server
 from serving.node.watch import Board, parts
 from serving.phases import Histograms
+from serving.running import run
 from serving.runtimes import Source
-
-logger = logging.getLogger(__name__)
-
-_NO_BOARD: Board = bytearray()
 
 
 class NodeArguments(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,8 +61,8 @@ def start(
     given = msgspec.convert(dict(arguments), NodeArguments)
     settings = PredictSettings(**given.settings)
     marks, histograms = parts(board, given.slots)
-    return http.run(
-        serve(
+    return run(
+        _serve(
             given.source(settings.threads),
             settings,
             listener,
@@ -79,27 +75,24 @@ def start(
     )
 
 
-async def serve(
+async def _serve(
     source: Source,
     settings: PredictSettings,
     listener: socket.socket,
     *,
+    board: Board,
+    histograms: Histograms | None,
+    waking: bool,
     on_ready: Callable[[Report], None],
     on_failed: Callable[[ServingError], None],
-    board: Board = _NO_BOARD,
-    histograms: Histograms | None = None,
-    waking: bool = False,
-    front: FrontSettings | None = None,
 ) -> int:
-    """Serve until SIGTERM (exit code 0) or until loading fails (exit code 1).
+    """Serve until SIGTERM (exit code 0) or until loading fails (exit code 1)."""
+    failed = False
 
-    Alone, without a gateway, a node has no board to mark, counts nothing, and has clients in `front` of it.
-    """
-    failed = asyncio.Event()
-
-    def stop(error: ServingError) -> None:
+    def fail(error: ServingError) -> None:
+        nonlocal failed
+        failed = True
         on_failed(error)
-        failed.set()
         server.stop()
 
     node = Node(
@@ -109,9 +102,15 @@ async def serve(
         histograms=histograms,
         waking=waking,
         on_ready=on_ready,
-        on_failed=stop,
-        connections=lambda: server.connections,
+        on_failed=fail,
     )
-    server = http.make_server(node, front=front, drain=settings.request_timeout)
-    await server.serve(sockets=[listener])
-    return 1 if failed.is_set() else 0
+    server = Server(
+        lambda: node.predictor,
+        slots=len(board),
+        longest=settings.max_body_bytes,
+        drain=settings.request_timeout,
+    )
+    node.start()
+    await server.serve(listener)
+    node.end()
+    return 1 if failed else 0

@@ -1,139 +1,147 @@
-"""`:predict` on a node, the straight line: body -> instances -> servable -> predictions -> body."""
+"""Predictions on a node, the straight line: body -> instances -> servable -> predictions -> body.
+
+It works in calls: who asks hands over a `Request`, whose `answer` is called when there is one, maybe before
+`predict` returns. On the ordinary way there is no task and no future per request.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
 
 import orjson
 
 from serving.config import PredictSettings
-from serving.errors import (
-    Cancelled,
-    DeadlineExceeded,
-    InvalidArgument,
-    ModelError,
-    ModelFailed,
-    ServingError,
-)
-from serving.node.servable import Servable
-from serving.node.watch import UNWATCHED, Board, Timing, Watch, marks
+from serving.errors import ModelError, ModelFailed, ServingError, http_status, to_wire
+from serving.node.batcher import Bounds
+from serving.node.request import Request
+from serving.node.servable import MeasuredPlace, Servable
+from serving.node.watch import Board, note, told
 from serving.phases import Histograms
-from serving.runtimes.codec import Decoder, encode
-from serving.runtimes.instances import Batch
-from serving.wire import Receive, Scope, Send, headers, read_body, send_error, send_json
+from serving.runtimes import Runtime
+from serving.runtimes.codec import Decoder, encode, encode_each
+from serving.runtimes.instances import Batch, split
+from serving.wire import error_headers
 
 logger = logging.getLogger(__name__)
 
-# Headers that a node heeds: the seconds a request may take, its slot on the board, whether its call is to be
-# its own, and whether the answer shall tell how long things took.
-_TIMEOUT = b"x-request-timeout"
-_SLOT = b"x-pilotlight-slot"
-_ALONE = b"x-pilotlight-alone"
-_TIMING = b"x-pilotlight-timing"
-_HEEDED = frozenset({_TIMEOUT, _SLOT, _ALONE, _TIMING})
-_YES = b"1"
-
 
 class Predictor:
-    """Answers prediction requests with a servable, and marks on the board what the model is doing.
+    """Answers prediction requests with a runtime, and marks on the board what the model is doing.
 
     `histograms` counts how long the phases of answered requests took.
     """
 
     def __init__(
         self,
-        servable: Servable,
+        runtime: Runtime,
+        place: MeasuredPlace,
+        bounds: Bounds,
         settings: PredictSettings,
+        *,
         board: Board,
         histograms: Histograms | None = None,
     ) -> None:
-        self._servable = servable
-        self._settings = settings
-        self._marks = marks(board)
+        self._servable = Servable(runtime, place, bounds, board, self._answer)
+        self._form = runtime.form
+        self._timeout = settings.request_timeout
+        self._legacy = settings.legacy_model_errors
         self._histograms = histograms
         self._decoder = Decoder(settings.max_json_depth)
+        self.start = self._servable.start
+        self.start_soon = self._servable.start_soon
         self.requests = 0
         self.errors = 0
 
-    async def answer(self, scope: Scope, receive: Receive, send: Send, *, bare: bool = False) -> None:
-        """Answer one request; `bare` drops the name of a single output, as TensorFlow Serving does."""
+    def predict(self, request: Request, body: bytes | bytearray, timeout: float, *, lone: bool) -> None:
+        """Answer a request that has `timeout` seconds, in time or with an error.
+
+        A `lone` one, with no other on its way, is computed now if that is possible. Else it is queued, and
+        `start` or `start_soon` is to follow.
+        """
         self.requests += 1
+        request.began = began = time.monotonic()
+        request.deadline = began + min(timeout, self._timeout)
+        request.size = len(body)
         try:
-            body = await read_body(scope, receive, self._settings.max_body_bytes)
-            heeded = headers(scope, _HEEDED)
-            watch = self._watch(heeded)
-            predictions = await self._predict(body, heeded, watch, receive)
-            watch.predicted()
-            answer = encode(_bare(predictions) if bare else predictions)
-            watch.encoded()
-            await send_json(send, 200, answer, watch.headers())
-        except Cancelled:
-            self.errors += 1
-        except ServingError as error:
-            self.errors += 1
-            await self._refuse(send, error)
+            request.fill(*self._decoder.decode(body, self._form))
+            request.parsed = time.monotonic()
+            if not (lone and self._servable.idle):
+                self._servable.submit(request)
+                return
+            predictions = self._servable.predict_now(request)
         except Exception as error:
-            self.errors += 1
-            logger.exception("prediction failed")
-            await self._refuse(send, ModelFailed(f"{type(error).__name__}: {error}"))
-
-    async def _predict(
-        self, body: bytes, heeded: Mapping[bytes, bytes], watch: Watch, receive: Receive
-    ) -> Batch:
-        deadline = self._deadline(heeded.get(_TIMEOUT))
-        instances, parameters = self._decoder.decode(body, self._servable.form)
-        watch.parsed()
-        if self._servable.idle:
-            return self._servable.predict_now(instances, parameters, watch)
-        alone = heeded.get(_ALONE) == _YES
-        answer = self._servable.predict(instances, parameters, deadline, len(body), watch, alone=alone)
-        if not self._servable.prompt:
-            await _wait(answer, deadline, receive)
-        return await answer
-
-    def _watch(self, heeded: Mapping[bytes, bytes]) -> Watch:
-        # What is no slot of the board marks nothing.
-        mark = self._marks.get(heeded.get(_SLOT, b""), UNWATCHED)
-        told = heeded.get(_TIMING) == _YES
-        return Timing(mark, self._histograms, told=told) if told or self._histograms is not None else mark
-
-    def _deadline(self, given: bytes | None) -> float:
-        timeout = self._settings.request_timeout
-        if given is not None:
-            try:
-                wanted = float(given)
-            except ValueError:
-                wanted = -1
-            if not wanted > 0:
-                raise InvalidArgument("The header X-Request-Timeout must be a number of seconds over 0.")
-            timeout = min(timeout, wanted)
-        return time.monotonic() + timeout
-
-    async def _refuse(self, send: Send, error: ServingError) -> None:
-        if self._settings.legacy_model_errors and isinstance(error, ModelError):
-            await send_json(send, 200, orjson.dumps({"error": error.message}))
+            self._refuse(request, error)
         else:
-            await send_error(send, error)
+            self._answer((request,), predictions)
 
+    def give_up(self, request: Request) -> None:
+        """Nobody waits for the answer any more: the work is dropped if it has not begun."""
+        if not request.over:
+            request.over = True
+            self.errors += 1
 
-async def _wait(answer: asyncio.Future[Batch], deadline: float, receive: Receive) -> None:
-    """Wait for an answer that takes its time; give up when the client is gone or the time is out."""
-    gone = asyncio.ensure_future(receive())
-    try:
-        await asyncio.wait(
-            (answer, gone), timeout=deadline - time.monotonic(), return_when=asyncio.FIRST_COMPLETED
-        )
-        if answer.done():
+    def stats(self) -> dict[str, Any]:
+        """Counts since the start, for people and dashboards."""
+        return {"requests": self.requests, "errors": self.errors, **self._servable.stats()}
+
+    # ---- answers
+
+    def _answer(self, group: Sequence[Request], outcome: Batch | Exception) -> None:
+        """Answer requests that were computed together; `outcome` has the predictions of all in one piece."""
+        if isinstance(outcome, Exception):
+            for request in group:
+                self._refuse(request, outcome)
             return
-        answer.cancel()
-        if gone.done():
-            raise Cancelled("The client closed the connection.")
-        raise DeadlineExceeded("The model did not answer within the request's time.")
-    finally:
-        gone.cancel()
+        predicted = time.monotonic()
+        try:
+            bodies = _bodies(group, outcome)
+        except Exception as error:
+            self._answer_each(group, outcome, error)
+            return
+        encoded = time.monotonic()
+        for request, body in zip(group, bodies, strict=True):
+            if not request.over:
+                request.over = True
+                request.answer(200, body, told(request, predicted, encoded) if request.told else ())
+        if self._histograms is not None:
+            note(self._histograms, group, predicted, encoded)
+
+    def _answer_each(self, group: Sequence[Request], predictions: Batch, error: Exception) -> None:
+        """Answer requests one by one, since some of their predictions cannot be written."""
+        if len(group) == 1:
+            self._refuse(group[0], error)
+            return
+        for request, own in zip(group, split(predictions, [one.rows for one in group]), strict=True):
+            self._answer((request,), own)
+
+    def _refuse(self, request: Request, error: Exception) -> None:
+        if request.over:
+            return
+        request.over = True
+        self.errors += 1
+        if not isinstance(error, ServingError):
+            logger.error("prediction failed", exc_info=error)
+            error = ModelFailed(f"{type(error).__name__}: {error}")
+        if self._legacy and isinstance(error, ModelError):
+            request.answer(200, orjson.dumps({"error": error.message}), ())
+        else:
+            request.answer(http_status(error), orjson.dumps(to_wire(error)), error_headers(error))
+
+
+def _bodies(group: Sequence[Request], predictions: Batch) -> Sequence[bytes]:
+    """The bodies of the answers to requests that were computed together."""
+    if len(group) == 1:
+        return (encode(_bare(predictions) if group[0].bare else predictions),)
+    if any(request.bare for request in group):
+        pieces = split(predictions, [request.rows for request in group])
+        return [
+            encode(_bare(piece) if request.bare else piece)
+            for request, piece in zip(group, pieces, strict=True)
+        ]
+    return encode_each(predictions, [request.rows for request in group])
 
 
 def _bare(predictions: Batch) -> Batch:

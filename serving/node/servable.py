@@ -7,22 +7,27 @@ ones in the compute thread. Measured time decides; user code, whose time can cha
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
 from serving.node.batcher import Batcher, Bounds, Outcome
-from serving.node.watch import Watch
-from serving.runtimes import Form, Runtime
+from serving.node.request import Request
+from serving.node.watch import Board, begin, end
+from serving.runtimes import Runtime
 from serving.runtimes.instances import Batch
 
-# Longer calls would be felt by the other connections of the event loop.
+# Longer calls would be felt by the other requests of the event loop.
 INLINE_BELOW = 0.001
 
 
 class MeasuredPlace:
-    """The event loop while calls are shorter than `INLINE_BELOW` seconds, else the compute thread."""
+    """The event loop while calls are shorter than `INLINE_BELOW` seconds, else the compute thread.
+
+    `inline` says whether the next call runs on the event loop.
+    """
 
     def __init__(
         self, thread: Executor, *, may_inline: bool, clock: Callable[[], float] = time.perf_counter
@@ -31,11 +36,7 @@ class MeasuredPlace:
         self._may_inline = may_inline
         self._clock = clock
         self.typical: float | None = None  # seconds per call, the recent ones weighing most
-
-    @property
-    def inline(self) -> bool:
-        """Whether the next call runs on the event loop."""
-        return self._may_inline and self.typical is not None and self.typical < INLINE_BELOW
+        self.inline = False
 
     def run(self, work: Callable[[], list[Outcome]], done: Callable[[list[Outcome]], None]) -> None:
         """Compute here or there, and learn from how long it took."""
@@ -43,12 +44,18 @@ class MeasuredPlace:
             done(self._timed(work))
             return
         loop = asyncio.get_running_loop()
-        future = loop.run_in_executor(self._thread, self._timed, work)
-        future.add_done_callback(lambda finished: done(finished.result()))
+
+        def compute() -> None:
+            outcomes = self._timed(work)
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(done, outcomes)
+
+        self._thread.submit(compute)
 
     def learn(self, seconds: float) -> None:
         """Take one measured call into account."""
-        self.typical = seconds if self.typical is None else 0.8 * self.typical + 0.2 * seconds
+        self.typical = typical = seconds if self.typical is None else 0.8 * self.typical + 0.2 * seconds
+        self.inline = self._may_inline and typical < INLINE_BELOW
 
     def _timed(self, work: Callable[[], list[Outcome]]) -> list[Outcome]:
         start = self._clock()
@@ -60,55 +67,41 @@ class MeasuredPlace:
 class Servable:
     """What a request reaches: the runtime with its batcher and its place.
 
-    `alone` says whether no other request can be on its way.
+    `answer` is told what became of requests; see `Batcher`.
     """
 
     def __init__(
-        self, runtime: Runtime, place: MeasuredPlace, bounds: Bounds, alone: Callable[[], bool]
+        self,
+        runtime: Runtime,
+        place: MeasuredPlace,
+        bounds: Bounds,
+        board: Board,
+        answer: Callable[[Sequence[Request], Batch | Exception], None],
     ) -> None:
         self._runtime = runtime
         self._place = place
-        self._batcher = Batcher(runtime.predict, place, bounds)
-        self._alone = alone
+        self._board = board
+        self._batcher = batcher = Batcher(runtime.predict, place, bounds, board=board, answer=answer)
+        self.submit = batcher.submit
+        self.start = batcher.start
+        self.start_soon = batcher.start_soon
         self._calls = 0
-
-    def form(self, parameters: Mapping[str, Any]) -> Form:
-        """How instances are to be parsed for a request with these parameters."""
-        return self._runtime.form(parameters)
 
     @property
     def idle(self) -> bool:
-        """Whether a request can neither be merged nor has to wait, so that queueing it is only cost."""
-        return self._place.inline and not self._batcher.active and self._alone()
+        """Whether a request need not wait, so that to queue a lone one is only cost."""
+        return self._place.inline and not self._batcher.active
 
-    def predict_now(self, instances: Batch, parameters: Mapping[str, Any], watch: Watch) -> Batch:
+    def predict_now(self, request: Request) -> Batch:
         """The predictions, computed here and now; for when the servable is idle."""
         self._calls += 1
-        watch.begin()
-        start = time.perf_counter()
+        group = (request,)
+        began = begin(group, self._board)
         try:
-            return self._runtime.predict(instances, **parameters)
+            return self._runtime.predict(request.instances, **request.parameters)
         finally:
-            self._place.learn(time.perf_counter() - start)
-            watch.end()
-
-    def predict(
-        self,
-        instances: Batch,
-        parameters: Mapping[str, Any],
-        deadline: float,
-        size: int,
-        watch: Watch,
-        *,
-        alone: bool,
-    ) -> asyncio.Future[Batch]:
-        """The predictions to come; see `Batcher.submit`."""
-        return self._batcher.submit(instances, parameters, deadline, size, watch, alone=alone)
-
-    @property
-    def prompt(self) -> bool:
-        """Whether a request's answer comes within this turn of the event loop or the next few."""
-        return self._place.inline
+            end(group, self._board, began)
+            self._place.learn(request.infer)
 
     def stats(self) -> dict[str, Any]:
         """Counts since the start, for people and dashboards."""

@@ -8,6 +8,7 @@ through Python values, which also words the errors. Both give the same arrays.
 from __future__ import annotations
 
 import base64
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -22,9 +23,10 @@ from serving.depth import LEVELS, TooDeepError, loads
 from serving.errors import InvalidInputs, InvalidOutputs
 from serving.runtimes import Array, Columns, Form, Rows
 from serving.runtimes.conversion import MOST_DIMENSIONS, from_rows, in_range, kind, shape_fits
-from serving.runtimes.instances import Batch
+from serving.runtimes.instances import Batch, split
 
 Parameters = dict[str, Any]
+Body = bytes | bytearray
 FormOf = Callable[[Mapping[str, Any]], Form]
 
 _NUMBER = b"0123456789.-+eE \t\r\n"
@@ -41,7 +43,7 @@ class Decoder:
         self._parser = simdjson.Parser()
         self._levels = levels
 
-    def decode(self, body: bytes, form_of: FormOf) -> tuple[Batch, Parameters]:
+    def decode(self, body: Body, form_of: FormOf) -> tuple[Batch, Parameters]:
         """The instances in the form that `form_of(parameters)` asks for, and the other fields of the body.
 
         Raises InvalidInputs for everything a client can get wrong.
@@ -73,7 +75,7 @@ class Decoder:
             del instances
         return None if array is None else _fit_dense(array, form)
 
-    def _dense(self, body: bytes, form_of: FormOf) -> tuple[Batch, Parameters] | None:
+    def _dense(self, body: Body, form_of: FormOf) -> tuple[Batch, Parameters] | None:
         try:
             document = self._parser.parse(body)
         except (ValueError, RuntimeError):  # not JSON, too deep, not UTF-8: the plain way says which
@@ -114,6 +116,37 @@ def encode(predictions: Batch) -> bytes:
         raise InvalidOutputs(f"The predictions cannot be written as JSON: {error}") from error
 
 
+def encode_each(predictions: Batch, counts: Sequence[int]) -> list[bytes]:
+    """The bodies of several successful answers: the first has so many of the predictions, and so on.
+
+    The same bytes as `encode` of each part. Raises InvalidOutputs for values that JSON cannot carry.
+    """
+    rows = _rows(predictions) if isinstance(predictions, np.ndarray) else None
+    if rows is None:
+        return [encode(part) for part in split(predictions, counts)]
+    if len(rows) == len(counts):
+        return [b'{"predictions":[%b]}' % row for row in rows]
+    ends = itertools.accumulate(counts)
+    return [
+        b'{"predictions":[%b]}' % b",".join(rows[end - size : end])
+        for size, end in zip(counts, ends, strict=True)
+    ]
+
+
+def _rows(array: NDArray[Any]) -> list[bytes] | None:
+    """The JSON of each row of numbers, cut out of that of the whole; None where it cannot be cut."""
+    depth = array.ndim - 1
+    if array.dtype.kind not in "fiub" or not array.size:
+        return None
+    text = orjson.dumps(_numbers(array), option=_ENCODE)
+    if not depth:
+        return text[1:-1].split(b",")
+    # Between two rows, and nowhere else, all brackets close and open again.
+    opening, closing = b"[" * depth, b"]" * depth
+    rows = text[1 + depth : -1 - depth].split(closing + b"," + opening)
+    return [opening + row + closing for row in rows]
+
+
 def encode_lines(predictions: Batch) -> bytes:
     """One line of JSON per prediction, each as `encode` has it.
 
@@ -146,7 +179,7 @@ def _materialise(value: Any) -> Any:
     return value.as_list() if isinstance(value, simdjson.Array) else value
 
 
-def _dense_array(body: bytes, instances: Any, *, integers: bool) -> NDArray[Any] | None:
+def _dense_array(body: Body, instances: Any, *, integers: bool) -> NDArray[Any] | None:
     """The array, if the body holds exactly one list and it is regular and numeric all through."""
     shape = _first_shape(instances)
     if shape is None:
@@ -183,7 +216,7 @@ def _skeleton(shape: tuple[int, ...]) -> bytes:
     return b"[" + text + b"]"
 
 
-def _wants_integers(form: Form, body: bytes) -> bool:
+def _wants_integers(form: Form, body: Body) -> bool:
     """Whether every number is to be read as an integer: np.array(list) would make int64 of them."""
     match form:
         case Columns(inputs=(column,)):
@@ -209,7 +242,7 @@ def _fit_dense(array: NDArray[Any], form: Form) -> Batch | None:
 # ---- the plain way
 
 
-def _plain(body: bytes, form_of: FormOf, levels: int) -> tuple[Batch, Parameters]:
+def _plain(body: Body, form_of: FormOf, levels: int) -> tuple[Batch, Parameters]:
     parameters = _parse_object(body, levels)
     if "instances" not in parameters:
         raise InvalidInputs(
@@ -226,7 +259,7 @@ def _plain(body: bytes, form_of: FormOf, levels: int) -> tuple[Batch, Parameters
     return from_rows(instances, form), parameters
 
 
-def _parse_object(body: bytes, levels: int) -> Parameters:
+def _parse_object(body: Body, levels: int) -> Parameters:
     try:
         value = loads(body, levels)
     except TooDeepError as error:
@@ -238,7 +271,7 @@ def _parse_object(body: bytes, levels: int) -> Parameters:
     return value
 
 
-def _json_problem(body: bytes, error: orjson.JSONDecodeError) -> str:
+def _json_problem(body: Body, error: orjson.JSONDecodeError) -> str:
     if not body.strip():
         return 'The request body is empty. Send {"instances": [...]}.'
     problem = f"The request body is not valid JSON: {error.msg} at line {error.lineno} column {error.colno}."

@@ -19,6 +19,7 @@ from autoscaler.decision import ScalingSpec
 from autoscaler.loop import Autoscaler
 from autoscaler.pools import Mark, Node, NodeState
 from serving.config import Limits, ServeConfig
+from serving.frames import ALONE, ANSWER, ASK, REQUEST, TIMING
 from serving.gateway import forward as forward_module
 from serving.gateway.audit.recorder import Audit
 from serving.gateway.forward import Forwarder
@@ -43,12 +44,11 @@ class Seen:
     """A request as a node sees it."""
 
     node: Node
-    headers: dict[bytes, bytes]
+    slot: int
+    timeout: float
+    alone: bool
+    timing: bool
     body: bytes
-
-    @property
-    def slot(self) -> int:
-        return int(self.headers[b"x-pilotlight-slot"])
 
     def mark(self, mark: Mark) -> None:
         self.node.board[self.slot] = mark
@@ -193,23 +193,26 @@ class World:
         reply = self.replies[min(self._order.index(node.id), len(self.replies) - 1)]
         connections = self._writers[node.id] = []
 
+        async def answer(number: int, seen: Seen, writer: asyncio.StreamWriter) -> None:
+            body = await reply(seen)
+            if body is None:
+                self._die(node)
+            if not body:
+                writer.transport.abort()
+                return
+            timing = b"server-timing: infer;dur=1.5\r\n" if seen.timing else b""
+            writer.write(ANSWER.pack(number, 200, len(timing), len(timing) + len(body)) + timing + body)
+
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             connections.append(writer)
+            answering = []
             with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
                 while True:
-                    seen = await self._read(node, reader)
-                    body = await reply(seen)
-                    if body is None:
-                        self._die(node)
-                    if not body:
-                        writer.transport.abort()
-                        return
-                    timing = (
-                        b"server-timing: infer;dur=1.5\r\n" if b"x-pilotlight-timing" in seen.headers else b""
-                    )
-                    writer.write(
-                        b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n%b\r\n%b" % (len(body), timing, body)
-                    )
+                    number, seen = await self._read(node, reader)
+                    if seen is not None:
+                        answering.append(asyncio.create_task(answer(number, seen, writer)))
+            for task in answering:
+                task.cancel()
 
         self._servers[node.id] = await asyncio.start_unix_server(serve, node.address)
         if node.state is NodeState.STARTING:
@@ -225,13 +228,15 @@ class World:
         """How many nodes there have been."""
         return len(self._order)
 
-    async def _read(self, node: Node, reader: asyncio.StreamReader) -> Seen:
-        head = await reader.readuntil(b"\r\n\r\n")
-        lines = head.decode().split("\r\n")[1:-2]
-        headers = {name.encode(): value.encode() for name, value in (line.split(": ") for line in lines)}
-        seen = Seen(node, headers, await reader.readexactly(int(headers[b"content-length"])))
+    async def _read(self, node: Node, reader: asyncio.StreamReader) -> tuple[int, Seen | None]:
+        head = REQUEST.unpack(await reader.readexactly(REQUEST.size))
+        kind, flags, number, slot, timeout, length = head
+        if kind != ASK:
+            return number, None
+        body = await reader.readexactly(length)
+        seen = Seen(node, slot, timeout, bool(flags & ALONE), bool(flags & TIMING), body)
         self.seen.append(seen)
-        return seen
+        return number, seen
 
     def _changed(self, node: Node) -> None:
         if node.state is NodeState.STARTING:
@@ -291,9 +296,9 @@ def test_an_answer_passes_through(tmp_path: Path) -> None:
         assert (answered.status, answered.body) == (200, b'{"predictions": [v1]}')
         seen = world.seen[-1]
         assert seen.body == b"[1, 2]"
-        assert 0 < float(seen.headers[b"x-request-timeout"]) <= 7.5
+        assert 0 < seen.timeout <= 7.5
         assert seen.slot in (0, 1)
-        assert set(seen.headers) == {b"host", b"x-request-timeout", b"x-pilotlight-slot", b"content-length"}
+        assert not (seen.alone or seen.timing)
 
     run(tmp_path, main)
 
@@ -310,9 +315,7 @@ def test_a_node_is_told_of_the_trace_and_the_client_of_nothing_more(tmp_path: Pa
         assert b"server-timing" not in answered.headers
         await world.post(traceparent=b"00-%032x-%016x-00" % (7, 8))
 
-        parents = [seen.headers.get(b"traceparent", b"").split(b"-") for seen in world.seen]
-        assert [parent[1:2] for parent in parents] == [[b"%032x" % 7]] * 3 + [[]]
-        assert len({parent[2] for parent in parents[:3]}) == 3
+        assert [seen.timing for seen in world.seen] == [True] * 3 + [False]
 
     tracing = Tracing("http://127.0.0.1:9", 0.0)
     run(tmp_path, main, tracing=tracing)
@@ -350,7 +353,7 @@ def test_what_a_node_had_not_begun_is_sent_again(tmp_path: Path) -> None:
 
         assert (answered.status, answered.body) == (200, b'{"predictions": [v2]}')
         assert [seen.body for seen in world.seen] == [b"[1]"] * 2
-        assert b"x-pilotlight-alone" not in world.seen[1].headers
+        assert not world.seen[1].alone
 
     run(tmp_path, main)
 
@@ -388,7 +391,7 @@ def test_what_may_be_repeated_is_sent_again_alone(tmp_path: Path, fields: dict[s
         answered = await world.post()
 
         assert (answered.status, answered.body) == (200, b'{"predictions": [v2]}')
-        assert [b"x-pilotlight-alone" in seen.headers for seen in world.seen] == [False, True]
+        assert [seen.alone for seen in world.seen] == [False, True]
 
     run(tmp_path, main)
 
@@ -402,7 +405,7 @@ def test_what_was_computed_and_may_be_repeated_is_sent_again_like_any(tmp_path: 
         answered = await world.post()
 
         assert answered.status == 200
-        assert b"x-pilotlight-alone" not in world.seen[1].headers
+        assert not world.seen[1].alone
 
     run(tmp_path, main)
 
@@ -417,7 +420,7 @@ def test_a_request_that_kills_is_given_up_after_three_deaths(tmp_path: Path) -> 
 
         assert answered.status == 500
         assert "Node v3 died of signal SIGSEGV." in answered.message
-        assert [b"x-pilotlight-alone" in seen.headers for seen in world.seen] == [False, True, True]
+        assert [seen.alone for seen in world.seen] == [False, True, True]
         assert (await world.post()).status == 200
 
     run(tmp_path, main)
@@ -459,9 +462,7 @@ def test_who_was_beside_a_request_that_kills_is_served(tmp_path: Path) -> None:
 
         assert poison.status == 500
         assert innocent.status == 200
-        assert all(
-            b"x-pilotlight-alone" not in seen.headers for seen in world.seen if seen.body == b"innocent"
-        )
+        assert all(not seen.alone for seen in world.seen if seen.body == b"innocent")
 
     run(tmp_path, main)
 
@@ -567,7 +568,7 @@ def test_only_an_answer_that_had_to_wait_for_its_node_says_so(tmp_path: Path) ->
             b"queue;dur=0.0, start;dur=1250.0, load;dur=500.0, warm;dur=250.0, infer;dur=1.5"
         )
         assert b"server-timing" not in warm.headers
-        assert [b"x-pilotlight-timing" in seen.headers for seen in world.seen] == [True, False]
+        assert [seen.timing for seen in world.seen] == [True, False]
 
     run(tmp_path, main)
 
@@ -782,7 +783,7 @@ def test_nobody_waits_longer_than_the_server_allows(tmp_path: Path) -> None:
         world.deploy()
         await world.post(within="inf")
 
-        assert float(world.seen[0].headers[b"x-request-timeout"]) <= 3
+        assert world.seen[0].timeout <= 3
 
     run(tmp_path, main, request_timeout=3.0)
 

@@ -1,8 +1,9 @@
-"""Connections to a node, against a server that does what a test says."""
+"""The channel to a node, against a server that does what a test says."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -10,144 +11,229 @@ from typing import Any
 import pytest
 import uvloop
 
+from serving.frames import ALONE, ANSWER, ASK, CANCEL, REQUEST, TIMING
 from serving.gateway.upstream import Answer, ConnectError, ConnectionLostError, Upstream
 
-GOOD = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nx-kind: good\r\n\r\n{}"
-
-# Reads a request and writes what is sent back; None hangs up.
-Reply = Callable[[bytes], bytes | None]
+# What the server sends for a request, given its head and body; None hangs up.
+Reply = Callable[[tuple[Any, ...], bytes], bytes | None]
 
 
-async def patient(answer: asyncio.Future[Answer]) -> Answer:
-    return await answer
+def answer(number: int, body: bytes, lines: bytes = b"", status: int = 200) -> bytes:
+    return ANSWER.pack(number, status, len(lines), len(lines) + len(body)) + lines + body
 
 
-def run(tmp_path: Path, reply: Reply, main: Callable[[Upstream, list[int]], Awaitable[None]]) -> None:
-    """Run with a server; the list counts its connections."""
-    connections: list[int] = []
+def echo(head: tuple[Any, ...], body: bytes) -> bytes:
+    return b"" if head[0] == CANCEL else answer(head[2], body)
+
+
+class Waiting:
+    """Who asked; `answer` is what became of it."""
+
+    def __init__(self) -> None:
+        self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+    def answered(self, answer: Answer) -> None:
+        self.answer.set_result(answer)
+
+    def lost(self) -> None:
+        self.answer.set_exception(ConnectionLostError())
+
+
+def run(
+    tmp_path: Path, reply: Reply, main: Callable[[Upstream, list[list[tuple[Any, ...]]]], Awaitable[None]]
+) -> None:
+    """Run with a server; it lists the heads of what it got per connection."""
+    connections: list[list[tuple[Any, ...]]] = []
     serving: set[asyncio.Task[Any] | None] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         serving.add(asyncio.current_task())
-        number = len(connections)
-        connections.append(0)
-        try:
-            while request := await reader.readuntil(b"\r\n\r\n"):
-                body = await reader.readexactly(int(request.rpartition(b"content-length: ")[2]))
-                connections[number] += 1
-                sent = reply(body)
-                writer.write(sent or b"")
+        heads: list[tuple[Any, ...]] = []
+        connections.append(heads)
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = REQUEST.unpack(await reader.readexactly(REQUEST.size))
+                body = await reader.readexactly(head[-1])
+                heads.append(head)
+                sent = reply(head, body)
                 if sent is None:
                     break
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.close()
+                writer.write(sent)
+        writer.close()
 
     async def bounded() -> None:
         path = str(tmp_path / "node")
         async with asyncio.timeout(10):
             server = await asyncio.start_unix_server(serve, path)
             upstream = Upstream(path)
-            await main(upstream, connections)
-            upstream.close()
-            server.close()
-            # uvloop does not close while connections of both sides are open.
-            await asyncio.gather(*(task for task in serving if task is not None))
-            await server.wait_closed()
+            try:
+                await main(upstream, connections)
+            finally:
+                upstream.close()
+                server.close()
+                # uvloop does not close while connections of both sides are open.
+                await asyncio.gather(*(task for task in serving if task is not None))
+                await server.wait_closed()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # as the gateway does
         runner.run(bounded())
 
 
-async def exchange(upstream: Upstream, body: bytes = b"[]") -> Answer:
-    head = b"POST /v1/x:predict HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % len(body)
-    return await upstream.exchange(head, body, patient)
+def send(upstream: Upstream, body: bytes = b"[]", **fields: Any) -> tuple[int, asyncio.Future[Answer]]:
+    asker = Waiting()
+    given = {"slot": 0, "timeout": 1.0, "alone": False, "timing": False, **fields}
+    return upstream.send(asker, body, **given), asker.answer
 
 
-def test_a_connection_is_used_again(tmp_path: Path) -> None:
-    """Status, headers and body arrive; the next request takes the same connection."""
-
-    async def main(upstream: Upstream, connections: list[int]) -> None:
-        answers = [await exchange(upstream) for _ in range(3)]
-
-        assert {(answer.status, answer.body) for answer in answers} == {(200, b"{}")}
-        assert (b"x-kind", b"good") in answers[-1].headers
-        assert connections == [3]
-
-    run(tmp_path, lambda _: GOOD, main)
+async def ask(upstream: Upstream, body: bytes = b"[]") -> Answer:
+    await upstream.connect()
+    return await send(upstream, body)[1]
 
 
-def test_requests_at_the_same_time_have_connections_of_their_own(tmp_path: Path) -> None:
-    """One request at a time on each."""
+def test_one_connection_carries_all_requests(tmp_path: Path) -> None:
+    """Also those that are made at the same time, and however many connect at once."""
 
-    async def main(upstream: Upstream, connections: list[int]) -> None:
-        await asyncio.gather(*(exchange(upstream) for _ in range(5)))
-        await asyncio.gather(*(exchange(upstream) for _ in range(5)))
+    async def main(upstream: Upstream, connections: list[list[tuple[Any, ...]]]) -> None:
+        answers = await asyncio.gather(*(ask(upstream, b"%d" % number) for number in range(5)))
 
-        assert connections == [2] * 5
+        assert [(answer.status, answer.headers, answer.body) for answer in answers] == [
+            (200, (), b"%d" % number) for number in range(5)
+        ]
+        assert upstream.connected
+        assert [len(heads) for heads in connections] == [5]
 
-    run(tmp_path, lambda _: GOOD, main)
+    run(tmp_path, echo, main)
 
 
-def test_a_large_answer_arrives_whole(tmp_path: Path) -> None:
-    """In however many pieces."""
-    large = b"x" * (5 << 20)
+def test_the_node_is_told_what_it_needs_to_know(tmp_path: Path) -> None:
+    """The place, the time, whether to be alone and whether to tell."""
 
-    async def main(upstream: Upstream, connections: list[int]) -> None:
-        assert (await exchange(upstream, large)).body == large
+    async def main(upstream: Upstream, connections: list[list[tuple[Any, ...]]]) -> None:
+        await upstream.connect()
+        sent = [
+            send(upstream, b"[1]", slot=3, timeout=7.5),
+            send(upstream, alone=True),
+            send(upstream, timing=True),
+        ]
+        await asyncio.gather(*(future for _, future in sent))
 
-    run(tmp_path, lambda body: b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body), main)
+        numbers = [number for number, _ in sent]
+        assert connections == [
+            [
+                (ASK, 0, numbers[0], 3, 7.5, 3),
+                (ASK, ALONE, numbers[1], 0, 1.0, 2),
+                (ASK, TIMING, numbers[2], 0, 1.0, 2),
+            ]
+        ]
+
+    run(tmp_path, echo, main)
+
+
+def test_header_lines_are_told_from_the_body(tmp_path: Path) -> None:
+    """As names and values."""
+    lines = b"retry-after: 1\r\nserver-timing: infer;dur=1.5\r\n"
+
+    async def main(upstream: Upstream, _: Any) -> None:
+        got = await ask(upstream)
+
+        assert got.status == 429
+        assert got.headers == ((b"retry-after", b"1"), (b"server-timing", b"infer;dur=1.5"))
+        assert got.body == b"{}"
+
+    run(tmp_path, lambda head, _: answer(head[2], b"{}", lines, 429), main)
+
+
+def test_answers_come_in_any_order(tmp_path: Path) -> None:
+    """Each to who asked."""
+    held: list[bytes] = []
+
+    def last_first(head: tuple[Any, ...], body: bytes) -> bytes:
+        held.insert(0, answer(head[2], body))
+        return b"".join(held) if len(held) == 3 else b""
+
+    async def main(upstream: Upstream, _: Any) -> None:
+        answers = await asyncio.gather(*(ask(upstream, b"%d" % number) for number in range(3)))
+
+        assert [got.body for got in answers] == [b"0", b"1", b"2"]
+
+    run(tmp_path, last_first, main)
+
+
+@pytest.mark.parametrize("size", [100, 200 << 10, 256 << 10, 5 << 20, 40 << 20])
+def test_bodies_of_any_size_arrive_whole(tmp_path: Path, size: int) -> None:
+    """With small ones before and behind them."""
+    large = b"0123456789" * (size // 10)
+
+    async def main(upstream: Upstream, _: Any) -> None:
+        bodies = (b"before", large, b"behind", large)
+        answers = await asyncio.gather(*(ask(upstream, body) for body in bodies))
+
+        assert all(got.body == body for got, body in zip(answers, bodies, strict=True))
+
+    run(tmp_path, echo, main)
 
 
 def test_a_node_that_hangs_up_is_told_apart_from_one_that_is_not_there(tmp_path: Path) -> None:
-    """The first may have seen the request, the second cannot have."""
+    """The first may have seen the requests, all that were under way, the second cannot have."""
 
-    async def main(upstream: Upstream, connections: list[int]) -> None:
-        with pytest.raises(ConnectionLostError):
-            await exchange(upstream)
+    async def main(upstream: Upstream, _: Any) -> None:
+        lost = await asyncio.gather(*(ask(upstream) for _ in range(3)), return_exceptions=True)
+        assert [type(error) for error in lost] == [ConnectionLostError] * 3
+        assert not upstream.connected
         with pytest.raises(ConnectError):
-            await exchange(Upstream(str(tmp_path / "nobody")))
+            await Upstream(str(tmp_path / "nobody")).connect()
 
-    run(tmp_path, lambda _: None, main)
+    run(tmp_path, lambda _, __: None, main)
 
 
-def test_what_is_no_http_is_a_lost_connection(tmp_path: Path) -> None:
-    """The node is not to be trusted with the next request on it."""
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        lambda number: ANSWER.pack(number, 200, 3, 2) + b"{}",  # more header than there is
+        lambda number: ANSWER.pack(number, 200, 2, 2) + b"\r\n",  # a line that is none
+        lambda number: ANSWER.pack(number, 200, 0, 1 << 62),
+    ],
+    ids=["header length", "header line", "length"],
+)
+def test_what_is_no_answer_is_a_lost_connection(tmp_path: Path, nonsense: Callable[[int], bytes]) -> None:
+    """The node is not to be trusted with the next request on it, but may have another chance."""
 
-    async def main(upstream: Upstream, connections: list[int]) -> None:
+    async def main(upstream: Upstream, connections: list[Any]) -> None:
         for _ in range(2):
             with pytest.raises(ConnectionLostError):
-                await exchange(upstream)
-        assert connections == [1, 1]
+                await asyncio.gather(ask(upstream), ask(upstream))
+        assert len(connections) == 2
 
-    run(tmp_path, lambda _: b"nonsense\r\n\r\n", main)
-
-
-def test_a_connection_that_was_closed_meanwhile_is_not_used(tmp_path: Path) -> None:
-    """Whenever the node hangs up after its answer, the next request gets an answer too."""
-    closing = GOOD.replace(b"x-kind: good", b"connection: close")
-
-    async def main(upstream: Upstream, connections: list[int]) -> None:
-        for _ in range(3):
-            assert (await exchange(upstream)).status == 200
-        assert connections == [1, 1, 1]
-
-    run(tmp_path, lambda _: closing, main)
+    run(tmp_path, lambda head, _: nonsense(head[2]), main)
 
 
-def test_who_gives_up_closes_the_connection(tmp_path: Path) -> None:
-    """So that the node stops too, and a late answer is nobody's."""
+def test_who_gives_up_is_not_answered(tmp_path: Path) -> None:
+    """The node is told, and the others go on; a late answer is nobody's."""
 
-    async def main(upstream: Upstream, connections: list[int]) -> None:
-        async def impatient(answer: asyncio.Future[Answer]) -> Answer:
-            raise TimeoutError
+    async def main(upstream: Upstream, connections: list[list[tuple[Any, ...]]]) -> None:
+        await upstream.connect()
+        number, gone = send(upstream)
+        upstream.cancel(number)
+        upstream.cancel(number)
+        assert (await ask(upstream)).status == 200
 
-        head = b"POST /v1/x:predict HTTP/1.1\r\ncontent-length: 2\r\n\r\n"
-        with pytest.raises(TimeoutError):
-            await upstream.exchange(head, b"[]", impatient)
-        assert (await exchange(upstream)).status == 200
-        assert len(connections) <= 2
-        assert connections[-1] == 1
+        assert not gone.done()
+        assert [(head[0], head[2]) for head in connections[0]] == [
+            (ASK, number), (CANCEL, number), (ASK, number + 1)
+        ]  # fmt: skip
 
-    run(tmp_path, lambda _: GOOD, main)
+    run(tmp_path, echo, main)
+
+
+def test_what_is_on_its_way_still_arrives_when_the_channel_is_closed(tmp_path: Path) -> None:
+    """A node that has ended may have answered before."""
+
+    async def main(upstream: Upstream, _: Any) -> None:
+        await upstream.connect()
+        _, future = send(upstream)
+        upstream.close()
+
+        assert not upstream.connected
+        assert (await future).body == b"[]"
+
+    run(tmp_path, echo, main)

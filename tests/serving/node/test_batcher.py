@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,8 +9,8 @@ import pytest
 
 from serving.errors import DeadlineExceeded, ModelFailed, ResourceExhausted
 from serving.node.batcher import Batcher, Bounds, Outcome
-from serving.node.watch import Watch
-from serving.runtimes.instances import Batch
+from serving.node.request import Request
+from serving.runtimes.instances import Batch, split
 
 LATER = 1e12
 
@@ -27,19 +27,6 @@ class HeldPlace:
     def free(self) -> None:
         work, done = self.held.pop(0)
         done(work())
-
-
-class Told(Watch):
-    """Remembers what it was told of its request."""
-
-    def __init__(self) -> None:
-        self.steps: list[str] = []
-
-    def begin(self) -> None:
-        self.steps.append("begin")
-
-    def end(self) -> None:
-        self.steps.append("end")
 
 
 class Doubler:
@@ -74,7 +61,46 @@ def make(
 ) -> tuple[Batcher, HeldPlace, Doubler]:
     place, model = HeldPlace(), Doubler()
     bounds = Bounds(merge_rows, queue_requests, queue_bytes)
-    return Batcher(model, place, bounds, lambda: now), place, model
+    batcher = Batcher(model, place, bounds, board=bytearray(), answer=deliver, clock=lambda: now)
+    return batcher, place, model
+
+
+class Asked(Request):
+    """Keeps what became of it."""
+
+    def __init__(self, rows: Batch, parameters: Any, deadline: float, size: int) -> None:
+        super().__init__()
+        self.fill(rows, parameters)
+        self.deadline = deadline
+        self.size = size
+        self.outcome: asyncio.Future[Batch] = asyncio.get_running_loop().create_future()
+
+
+def deliver(group: Sequence[Request], outcome: Batch | Exception) -> None:
+    """What the predictor does, without JSON."""
+    if isinstance(outcome, Exception):
+        pieces: Iterable[Any] = [outcome] * len(group)
+    else:
+        pieces = split(outcome, [request.rows for request in group])
+    for request, piece in zip(group, pieces, strict=True):
+        assert isinstance(request, Asked)
+        if request.over:
+            continue
+        request.over = True
+        if isinstance(piece, Exception):
+            request.outcome.set_exception(piece)
+        else:
+            request.outcome.set_result(piece)
+
+
+def submit(
+    batcher: Batcher, rows: Batch, parameters: Any = None, deadline: float = LATER, size: int = 1
+) -> Asked:
+    """Queue a request, as one of several that arrive in this turn of the loop."""
+    asked = Asked(rows, parameters or {}, deadline, size)
+    batcher.submit(asked)
+    batcher.start_soon()
+    return asked
 
 
 def rows(*values: float) -> Batch:
@@ -92,11 +118,11 @@ def test_one_request_is_answered_at_the_next_turn_of_the_loop() -> None:
 
     async def main() -> None:
         batcher, place, model = make()
-        answer = batcher.submit(rows(1), {}, LATER, 1)
+        answer = submit(batcher, rows(1))
         await turn()
         place.free()
 
-        assert to_python(await answer) == [[2]]
+        assert to_python(await answer.outcome) == [[2]]
         assert model.calls == [[[1]]]
 
     run(main())
@@ -107,11 +133,11 @@ def test_requests_of_one_turn_share_a_call() -> None:
 
     async def main() -> None:
         batcher, place, model = make()
-        answers = [batcher.submit(rows(1), {}, LATER, 1), batcher.submit(rows(2, 3), {}, LATER, 1)]
+        answers = [submit(batcher, rows(1)), submit(batcher, rows(2, 3))]
         await turn()
         place.free()
 
-        assert [to_python(await answer) for answer in answers] == [[[2]], [[4], [6]]]
+        assert [to_python(await answer.outcome) for answer in answers] == [[[2]], [[4], [6]]]
         assert model.calls == [[[1], [2], [3]]]
         assert (batcher.calls, batcher.merged_requests) == (1, 2)
 
@@ -123,16 +149,16 @@ def test_what_comes_while_the_model_computes_goes_together_next() -> None:
 
     async def main() -> None:
         batcher, place, model = make(merge_rows=3)
-        answers = [batcher.submit(rows(0), {}, LATER, 1)]
+        answers = [submit(batcher, rows(0))]
         await turn()
-        answers += [batcher.submit(rows(value, value), {}, LATER, 1) for value in (1, 2)]
-        answers.append(batcher.submit(rows(3), {}, LATER, 1))
+        answers += [submit(batcher, rows(value, value)) for value in (1, 2)]
+        answers.append(submit(batcher, rows(3)))
         for _ in range(3):
             place.free()
             await turn()
 
         assert model.calls == [[[0]], [[1], [1]], [[2], [2], [3]]]
-        assert [len(to_python(await answer)) for answer in answers] == [1, 2, 2, 1]
+        assert [len(to_python(await answer.outcome)) for answer in answers] == [1, 2, 2, 1]
 
     run(main())
 
@@ -150,11 +176,11 @@ def test_only_alike_requests_share_a_call(first: Any, second: Any) -> None:
 
     async def main() -> None:
         batcher, place, model = make()
-        answers = [batcher.submit(rows, parameters, LATER, 1) for rows, parameters in (first, second)]
+        answers = [submit(batcher, rows, parameters) for rows, parameters in (first, second)]
         for _ in range(2):
             await turn()
             place.free()
-        await asyncio.gather(*answers)
+        await asyncio.gather(*(answer.outcome for answer in answers))
 
         assert len(model.calls) == 2
 
@@ -166,14 +192,14 @@ def test_only_the_faulty_request_of_a_merged_call_fails() -> None:
 
     async def main() -> None:
         batcher, place, _ = make()
-        good = batcher.submit(rows(1), {}, LATER, 1)
-        bad = batcher.submit(rows(-1), {}, LATER, 1)
+        good = submit(batcher, rows(1))
+        bad = submit(batcher, rows(-1))
         await turn()
         place.free()
 
-        assert to_python(await good) == [[2]]
+        assert to_python(await good.outcome) == [[2]]
         with pytest.raises(ModelFailed):
-            await bad
+            await bad.outcome
 
     run(main())
 
@@ -183,11 +209,11 @@ def test_no_merging_with_a_limit_of_one_row() -> None:
 
     async def main() -> None:
         batcher, place, model = make(merge_rows=1)
-        answers = [batcher.submit(rows(1), {}, LATER, 1) for _ in range(3)]
+        answers = [submit(batcher, rows(1)) for _ in range(3)]
         for _ in range(3):
             await turn()
             place.free()
-        await asyncio.gather(*answers)
+        await asyncio.gather(*(answer.outcome for answer in answers))
 
         assert len(model.calls) == 3
 
@@ -199,44 +225,16 @@ def test_nobody_computes_for_a_client_that_has_gone() -> None:
 
     async def main() -> None:
         batcher, place, model = make(merge_rows=1)
-        first = batcher.submit(rows(1), {}, LATER, 1)
+        first = submit(batcher, rows(1))
         await turn()
-        gone = batcher.submit(rows(2), {}, LATER, 1)
-        gone.cancel()
+        gone = submit(batcher, rows(2))
+        gone.over = True
         place.free()
-        await first
+        await first.outcome
         await turn()
 
         assert model.calls == [[[1]]]
         assert batcher.waiting == 0
-
-    run(main())
-
-
-@pytest.mark.parametrize(
-    ("before", "told"), [(True, []), (False, ["begin"])], ids=["before the call", "during the call"]
-)
-def test_the_watch_of_a_request_that_was_given_up_is_told_no_more(before: bool, told: list[str]) -> None:
-    """Its slot may be another request's by then."""
-
-    async def main() -> None:
-        def model(instances: Any) -> Batch:
-            gone.cancel()
-            same: Batch = instances
-            return same
-
-        place, given_up, kept = HeldPlace(), Told(), Told()
-        batcher = Batcher(model, place, Bounds(8, 100, 1000), lambda: 0.0)
-        gone = batcher.submit(rows(1), {}, LATER, 1, given_up)
-        answer = batcher.submit(rows(2), {}, LATER, 1, kept)
-        await turn()
-        if before:
-            gone.cancel()
-        place.free()
-        await answer
-
-        assert given_up.steps == told
-        assert kept.steps == ["begin", "end"]
 
     run(main())
 
@@ -246,11 +244,11 @@ def test_a_request_whose_time_is_out_is_not_computed() -> None:
 
     async def main() -> None:
         batcher, _, model = make(now=10.0)
-        late = batcher.submit(rows(1), {}, 10.0, 1)
+        late = submit(batcher, rows(1), deadline=10.0)
         await turn()
 
         with pytest.raises(DeadlineExceeded):
-            await late
+            await late.outcome
         assert model.calls == []
 
     run(main())
@@ -264,12 +262,11 @@ def test_the_queue_is_bounded(limits: dict[str, int], setting: str) -> None:
 
     async def main() -> None:
         batcher, _, _ = make(**limits)
-        waiting = [batcher.submit(rows(1), {}, LATER, 10) for _ in range(2)]
+        for _ in range(2):
+            submit(batcher, rows(1), size=10)
 
         with pytest.raises(ResourceExhausted, match=setting) as caught:
-            batcher.submit(rows(1), {}, LATER, 10)
+            submit(batcher, rows(1), size=10)
         assert caught.value.retry_after == 1
-        for answer in waiting:
-            answer.cancel()
 
     run(main())

@@ -1,4 +1,4 @@
-"""The node as an application, in the process of the test."""
+"""The node without a server, in the process of the test."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from serving.config import PredictSettings
 from serving.errors import ServingError
 from serving.node.app import Node, Report
 from serving.runtimes import Source
-from tests.serving.node.asgi import ask, running
+from tests.serving.node.asking import ask
 
 
 @pytest.fixture
@@ -42,7 +42,6 @@ def node(source: Source, told: list[Any], *, waking: bool, merge: str) -> tuple[
         waking=waking,
         on_ready=tell,
         on_failed=tell,
-        connections=lambda: 1,
     )
     return made, done
 
@@ -64,10 +63,13 @@ def test_a_version_that_wakes_is_warmed_with_one_row(
     told: list[Any] = []
 
     async def main() -> Any:
-        app, done = node(source, told, waking=waking, merge="on")
-        async with running(app):
-            await done.wait()
-            return await ask(app, {"instances": [[2.0]]}, {"X-Pilotlight-Slot": "1"})
+        made, done = node(source, told, waking=waking, merge="on")
+        made.start()
+        await done.wait()
+        assert made.predictor is not None
+        reply = await ask(made.predictor, [2.0], slot=1)
+        made.end()
+        return reply
 
     reply = asyncio.run(main())
 
@@ -79,17 +81,18 @@ def test_a_version_that_wakes_is_warmed_with_one_row(
 
 
 def test_what_cannot_be_loaded_is_told_once(tmp_path: Path) -> None:
-    """The node says why, and answers that it is not ready."""
+    """The node says why, and predicts nothing."""
     told: list[Any] = []
 
-    async def main() -> Any:
-        app, done = node(Source(tmp_path), told, waking=True, merge="auto")
-        async with running(app):
-            await done.wait()
-            return [await ask(app, {}), await ask(app, {}, method="GET", path="/readyz")]
+    async def main() -> None:
+        made, done = node(Source(tmp_path), told, waking=True, merge="auto")
+        made.start()
+        await done.wait()
+        made.end()
+        assert made.predictor is None
+        assert made.stats().keys() == {"pid", "uptimeSeconds"}
 
-    replies = asyncio.run(main())
+    asyncio.run(main())
 
     [error] = told
     assert "No model file was found" in error.message
-    assert [reply.status for reply in replies] == [503, 503]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import time
 from collections.abc import Iterator, Mapping
@@ -15,10 +16,10 @@ from serving.config import PredictSettings
 from serving.errors import ModelFailed
 from serving.node.batcher import Bounds
 from serving.node.predict import Predictor
-from serving.node.servable import MeasuredPlace, Servable
+from serving.node.servable import MeasuredPlace
 from serving.runtimes import Array, Form
 from serving.runtimes.instances import Batch
-from tests.serving.node.asgi import Reply, ask
+from tests.serving.node.asking import Asked, Reply, ask
 
 
 class Peeking:
@@ -53,49 +54,42 @@ class Peeking:
 
 
 @contextmanager
-def predictor(runtime: Peeking, *, short: bool, alone: bool) -> Iterator[Any]:
-    """Asks a predictor for `runtime`: whether its calls are `short` decides where they are computed, whether
-    its connection is `alone` if they are queued."""
+def predictor(runtime: Any, *, short: bool = True, **settings: Any) -> Iterator[Predictor]:
+    """A predictor for `runtime`; whether its calls are `short` decides where they are computed."""
     with ThreadPoolExecutor(1) as thread:
         place = MeasuredPlace(thread, may_inline=short)
         place.learn(0.0)
-        servable = Servable(runtime, place, Bounds(8, 100, 10_000), alone=lambda: alone)
-        yield Predictor(servable, PredictSettings(), runtime.board).answer
-
-
-def body(*values: float) -> dict[str, Any]:
-    return {"instances": [[value] for value in values]}
-
-
-def slot(number: object) -> dict[str, str]:
-    return {"X-Pilotlight-Slot": str(number)}
+        bounds = Bounds(8, 100, 10_000)
+        yield Predictor(runtime, place, bounds, PredictSettings(**settings), board=runtime.board)
 
 
 @pytest.mark.parametrize(
-    ("short", "alone"), [(True, True), (True, False), (False, False)], ids=["at once", "queued", "in thread"]
+    ("short", "lone"), [(True, True), (True, False), (False, False)], ids=["at once", "queued", "in thread"]
 )
 @pytest.mark.parametrize(("value", "status"), [(1, 200), (-1, 500)], ids=["good", "bad"])
 def test_the_board_shows_which_request_the_model_works_on(
-    short: bool, alone: bool, value: int, status: int
+    short: bool, lone: bool, value: int, status: int
 ) -> None:
     """From just before the model sees it until it has computed or raised, wherever that happens."""
     board = bytearray(4)
     runtime = Peeking(board)
-    with predictor(runtime, short=short, alone=alone) as app:
-        reply = asyncio.run(ask(app, body(value), slot(2)))
+    with predictor(runtime, short=short) as asked:
+        reply = asyncio.run(ask(asked, [value], slot=2, lone=lone))
 
     assert reply.status == status
     assert runtime.calls == [([value], b"\0\0\1\0")]
     assert board == b"\0\0\2\0"
 
 
-def together(runtime: Peeking, *requests: tuple[dict[str, Any], dict[str, str]]) -> list[Reply]:
+def together(runtime: Any, *requests: tuple[list[list[float]], dict[str, Any]]) -> list[Reply]:
     """The answers to requests that arrive at the same time."""
 
     async def main() -> list[Reply]:
-        return await asyncio.gather(*(ask(app, *request) for request in requests))
+        return await asyncio.gather(
+            *(ask(asked, *instances, lone=False, **fields) for instances, fields in requests)
+        )
 
-    with predictor(runtime, short=True, alone=False) as app:
+    with predictor(runtime) as asked:
         return asyncio.run(main())
 
 
@@ -103,7 +97,7 @@ def test_all_requests_of_a_merged_call_are_marked() -> None:
     """Any of them may be the one that kills the node."""
     runtime = Peeking(bytearray(4))
 
-    replies = together(runtime, (body(1), slot(0)), (body(2, 3), slot(3)), (body(4), {}))
+    replies = together(runtime, ([[1]], {"slot": 0}), ([[2], [3]], {"slot": 3}), ([[4]], {}))
 
     assert [reply.json for reply in replies] == [{"predictions": values} for values in ([2], [4, 6], [8])]
     assert runtime.calls == [([1, 2, 3, 4], b"\1\0\0\1")]
@@ -114,7 +108,7 @@ def test_only_the_request_that_is_computed_is_marked_when_a_merged_call_failed()
     """They are computed one by one then, and one by one they are suspects."""
     runtime = Peeking(bytearray(3))
 
-    replies = together(runtime, (body(1), slot(0)), (body(-1), slot(1)), (body(2), slot(2)))
+    replies = together(runtime, ([[1]], {"slot": 0}), ([[-1]], {"slot": 1}), ([[2]], {"slot": 2}))
 
     assert [reply.status for reply in replies] == [200, 500, 200]
     assert runtime.calls == [
@@ -128,30 +122,19 @@ def test_only_the_request_that_is_computed_is_marked_when_a_merged_call_failed()
 def test_a_request_that_is_to_be_alone_shares_its_call_with_none() -> None:
     """Neither with those before it nor with those behind it."""
     runtime = Peeking(bytearray(1))
-    alone = {"X-Pilotlight-Alone": "1"}
+    alone = {"alone": True}
 
-    together(runtime, (body(1), {}), (body(2), alone), (body(3), {}), (body(4), {}), (body(5), alone))
+    together(runtime, ([[1]], {}), ([[2]], alone), ([[3]], {}), ([[4]], {}), ([[5]], alone))
 
     assert [values for values, _ in runtime.calls] == [[1], [2], [3, 4], [5]]
-
-
-@pytest.mark.parametrize("number", ["4", "-1", "+1", "01", " 1", "one", "", "1.0"])
-def test_what_is_no_slot_marks_nothing(number: str) -> None:
-    """The request is answered all the same."""
-    runtime = Peeking(bytearray(4))
-    with predictor(runtime, short=True, alone=True) as app:
-        reply = asyncio.run(ask(app, body(1), slot(number)))
-
-    assert reply.json == {"predictions": [2]}
-    assert runtime.calls == [([1], b"\0\0\0\0")]
 
 
 @pytest.mark.parametrize("short", [True, False], ids=["at once", "in thread"])
 def test_a_client_may_ask_where_the_time_went(short: bool) -> None:
     """In milliseconds, in the order things happen."""
     runtime = Peeking(bytearray(1), seconds=0.02)
-    with predictor(runtime, short=short, alone=True) as app:
-        reply = asyncio.run(ask(app, body(1), {"X-Pilotlight-Timing": "1", **slot(0)}))
+    with predictor(runtime, short=short) as asked:
+        reply = asyncio.run(ask(asked, [1], slot=0, told=True))
 
     told = re.fullmatch(
         r"parse;dur=(\d+\.\d{3}), wait;dur=(\d+\.\d{3}), infer;dur=(\d+\.\d{3}), encode;dur=(\d+\.\d{3})",
@@ -165,9 +148,9 @@ def test_a_client_may_ask_where_the_time_went(short: bool) -> None:
 def test_waiting_is_told_apart_from_computing() -> None:
     """The second of two requests that cannot share a call waits for the first."""
     runtime = Peeking(bytearray(1), seconds=0.05)
-    timed = {"X-Pilotlight-Timing": "1", "X-Pilotlight-Alone": "1"}
+    timed = {"told": True, "alone": True}
 
-    _, second = together(runtime, (body(1), timed), (body(2), timed))
+    _, second = together(runtime, ([[1]], timed), ([[2]], timed))
 
     wait, infer = (
         float(re.search(rf"{name};dur=([\d.]+)", second.headers["server-timing"])[1])  # type: ignore[index]
@@ -177,21 +160,103 @@ def test_waiting_is_told_apart_from_computing() -> None:
     assert infer >= 50
 
 
-@pytest.mark.parametrize("headers", [{}, {"X-Pilotlight-Timing": "0"}], ids=["without", "switched off"])
-def test_nobody_is_told_who_does_not_ask(headers: dict[str, str]) -> None:
+def test_nobody_is_told_who_does_not_ask() -> None:
     """No header, no times."""
-    with predictor(Peeking(bytearray(1)), short=True, alone=True) as app:
-        reply = asyncio.run(ask(app, body(1), headers))
+    with predictor(Peeking(bytearray(1))) as asked:
+        reply = asyncio.run(ask(asked, [1]))
 
     assert "server-timing" not in reply.headers
 
 
 @pytest.mark.parametrize(
-    ("given", "status"), [("5", 200), ("soon", 400), ("-1", 400), ("nan", 400), ("0", 400), ("1e-9", 504)]
+    ("timeout", "status"), [(5, 200), (math.inf, 200), (1e-9, 504), (0, 504), (-1, 504), (math.nan, 504)]
 )
-def test_a_request_may_bring_its_own_deadline(given: str, status: int) -> None:
-    """In seconds."""
-    with predictor(Peeking(bytearray(1)), short=True, alone=False) as app:
-        reply = asyncio.run(ask(app, body(1), {"X-Request-Timeout": given}))
+def test_a_request_may_bring_its_own_deadline(timeout: float, status: int) -> None:
+    """In seconds, whatever the gateway says they are."""
+    with predictor(Peeking(bytearray(1))) as asked:
+        reply = asyncio.run(ask(asked, [1], lone=False, seconds=timeout))
 
     assert reply.status == status
+
+
+def test_the_deadline_is_kept_while_the_model_computes() -> None:
+    """For each request at its own time, in the queue too."""
+    runtime = Peeking(bytearray(3), seconds=0.3)
+
+    async def main() -> list[float]:
+        start = time.monotonic()
+        times: list[float] = []
+
+        async def late(seconds: float) -> None:
+            reply = await ask(asked, [1], lone=False, seconds=seconds, alone=True)
+            assert reply.status == 504
+            assert "did not answer" in reply.json["error"]["message"]
+            times.append(time.monotonic() - start)
+
+        await asyncio.gather(late(0.1), late(0.05), late(0.15))
+        return times
+
+    with predictor(runtime, short=False) as asked:
+        times = asyncio.run(main())
+
+    assert times == pytest.approx([0.05, 0.1, 0.15], abs=0.04)
+    assert len(runtime.calls) == 1
+
+
+def test_a_request_that_was_given_up_is_not_answered() -> None:
+    """Nor computed, if it has not begun, and it counts as an error once."""
+    runtime = Peeking(bytearray(2))
+
+    async def main() -> None:
+        gone, kept = Asked(0), Asked(1)
+        for one in (gone, kept):
+            asked.predict(one, b'{"instances": [[1]]}', 1.0, lone=False)
+        asked.give_up(gone)
+        asked.give_up(gone)
+        asked.start()
+
+        assert (await kept.reply).status == 200
+        assert not gone.reply.done()
+
+    with predictor(runtime) as asked:
+        asyncio.run(main())
+
+    assert runtime.calls == [([1], b"\0\1")]
+    assert (asked.requests, asked.errors) == (2, 1)
+
+
+def test_only_who_gets_what_json_cannot_carry_is_refused() -> None:
+    """The others of a merged call get their answers."""
+
+    class Odd(Peeking):
+        """Answers with objects; a zero becomes one that nobody can write."""
+
+        def predict(self, instances: Any, /, **parameters: Any) -> Batch:
+            return [value if value else object() for value in np.ravel(instances).tolist()]
+
+    replies = together(Odd(bytearray(1)), ([[1]], {}), ([[0]], {}), ([[2]], {}))
+
+    assert [reply.status for reply in replies] == [200, 500, 200]
+    assert replies[2].json == {"predictions": [2]}
+
+
+def test_each_gets_its_form_from_a_shared_call() -> None:
+    """Those who ask as TensorFlow Serving is asked see no name of a single output."""
+
+    class Named(Peeking):
+        """Names its output."""
+
+        def predict(self, instances: Any, /, **parameters: Any) -> Batch:
+            return {"twice": instances[:, 0] * 2}
+
+    replies = together(Named(bytearray(1)), ([[1]], {}), ([[2]], {"bare": True}))
+
+    assert [reply.json["predictions"] for reply in replies] == [[{"twice": 2}], [4]]
+
+
+def test_model_errors_in_the_old_form() -> None:
+    """Status 200 and a string."""
+    with predictor(Peeking(bytearray(1)), legacy_model_errors=True) as asked:
+        reply = asyncio.run(ask(asked, [-1]))
+
+    assert (reply.status, list(reply.json)) == (200, ["error"])

@@ -27,8 +27,9 @@ def where(place: MeasuredPlace) -> str:
 
     async def main() -> str:
         answer: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
-        place.run(lambda: [[threading.current_thread().name]], answer.set_result)
-        return str((await answer)[0][0])  # type: ignore[index]
+        place.run(lambda: [((), [threading.current_thread().name])], answer.set_result)
+        [(_, outcome)] = await answer
+        return str(outcome[0])  # type: ignore[index]
 
     return asyncio.run(main())
 

@@ -1,0 +1,47 @@
+"""Runs one node without a gateway, for clients over HTTP, until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+
+from serving import http
+from serving.config import FrontSettings
+from serving.errors import ServingError
+from serving.node.app import Node, Report
+from serving.node.front import Predictions, application
+from serving.runtimes import Source
+
+
+async def serve(
+    source: Source,
+    settings: FrontSettings,
+    listener: socket.socket,
+    *,
+    on_ready: Callable[[Report], None],
+    on_failed: Callable[[ServingError], None],
+) -> int:
+    """Serve until SIGTERM (exit code 0) or until loading fails (exit code 1).
+
+    There is no board to mark, and nothing is counted.
+    """
+    failed = asyncio.Event()
+
+    def stop(error: ServingError) -> None:
+        on_failed(error)
+        failed.set()
+        server.stop()
+
+    node = Node(source, settings, board=bytearray(), waking=False, on_ready=on_ready, on_failed=stop)
+    handler = Predictions(
+        node,
+        max_body_bytes=settings.max_body_bytes,
+        timeout=settings.request_timeout,
+        connections=lambda: server.connections,
+    )
+    server = http.make_server(
+        application(node), front=settings, drain=settings.request_timeout, handler=handler
+    )
+    await server.serve(sockets=[listener])
+    return 1 if failed.is_set() else 0

@@ -1,0 +1,173 @@
+"""The node's end of the channel to the gateway, and a server of channels; see `serving.frames`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+from serving.errors import Unavailable, http_status, to_wire
+from serving.frames import ALONE, ANSWER, ASK, CANCEL, REQUEST, TIMING, Body, End, FrameError, lines
+from serving.node.predict import Predictor
+from serving.node.request import NOWHERE, Request
+from serving.wire import Headers, error_headers
+
+
+class _Asked(Request):
+    """A request that came through a channel."""
+
+    __slots__ = ("_channel", "_number")
+
+    def __init__(self, channel: Channel, number: int, slot: int, *, alone: bool, told: bool) -> None:
+        super().__init__(slot, alone=alone, told=told)
+        self._channel = channel
+        self._number = number
+
+    def answer(self, status: int, body: bytes, headers: Headers) -> None:
+        self._channel.answer(self._number, status, body, headers)
+
+
+class Channel(End):
+    """A connection of the gateway. What is damaged ends it, and nothing else."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__(REQUEST, server.longest)
+        self._server = server
+        self._asked: list[tuple[tuple[Any, ...], Body]] = []
+        self._under_way: dict[int, Request] = {}
+
+    @property
+    def busy(self) -> bool:
+        """Whether requests are under way."""
+        return bool(self._under_way)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take note of it."""
+        super().connection_made(transport)
+        self._server.channels.add(self)
+
+    def closed(self) -> None:
+        """The gateway is gone, and nobody waits for what is under way."""
+        predictor = self._server.predictor()
+        if predictor is not None:
+            for request in self._under_way.values():
+                predictor.give_up(request)
+        self._under_way.clear()
+        self._server.channels.discard(self)
+        self._server.look()
+
+    def frame(self, head: tuple[Any, ...], content: Body) -> None:
+        """A frame has come."""
+        self._asked.append((head, content))
+
+    def read(self) -> None:
+        """Compute what came together in as few calls as possible; one that came alone is not queued."""
+        asked, self._asked = self._asked, []
+        predictor = self._server.predictor()
+        lone = len(asked) == 1
+        for head, body in asked:
+            kind, number = head[0], head[2]
+            if kind == ASK:
+                if predictor is None:
+                    self._refuse(number)
+                else:
+                    self._predict(predictor, head, body, lone=lone)
+            elif kind == CANCEL:
+                request = self._under_way.pop(number, None)
+                if request is not None and predictor is not None:
+                    predictor.give_up(request)
+            else:
+                raise FrameError
+        if predictor is not None:
+            predictor.start()
+
+    def answer(self, number: int, status: int, body: bytes, headers: Headers) -> None:
+        """Send an answer."""
+        self._under_way.pop(number, None)
+        told = lines(headers)
+        self.send(ANSWER.pack(number, status, len(told), len(told) + len(body)) + told, body)
+        if self._server.stopping:
+            self._server.look()
+
+    def end(self) -> None:
+        """Close once everything is sent."""
+        if self.transport is not None:
+            self.flush()
+            self.transport.close()
+
+    def _predict(self, predictor: Predictor, head: tuple[Any, ...], body: Body, *, lone: bool) -> None:
+        _, flags, number, slot, timeout, _ = head
+        if slot >= self._server.slots:
+            slot = NOWHERE
+        request = _Asked(self, number, slot, alone=bool(flags & ALONE), told=bool(flags & TIMING))
+        predictor.predict(request, body, timeout, lone=lone)
+        if not request.over:
+            self._under_way[number] = request
+
+    def _refuse(self, number: int) -> None:
+        error = Unavailable("The model is being loaded.", retry_after=1)
+        self.answer(number, http_status(error), orjson.dumps(to_wire(error)), error_headers(error))
+
+
+class Server:
+    """Serves channels on a listener until it is stopped: then no new connections are taken, requests in
+    flight finish, and `serve` returns.
+
+    `predictor` gives None while the model is being loaded; `slots` are those of the board, `longest` the most
+    bytes a body may have, `drain` the seconds that requests in flight are given.
+    """
+
+    def __init__(
+        self, predictor: Callable[[], Predictor | None], *, slots: int, longest: int, drain: float
+    ) -> None:
+        self.predictor = predictor
+        self.slots = slots
+        self.longest = longest
+        self.channels: set[Channel] = set()
+        self.stopping = False
+        self._drain = drain
+        self._stop = asyncio.Event()
+        self._hurry = False
+        self._looked = asyncio.Event()
+
+    async def serve(self, listener: socket.socket) -> None:
+        """Serve until `stop`, or SIGTERM or SIGINT."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop)
+        server = await loop.create_unix_server(lambda: Channel(self), sock=listener)
+        try:
+            await self._stop.wait()
+            server.close()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(1, int(self._drain))):
+                    await self._until(lambda: not any(channel.busy for channel in self.channels))
+                    for channel in tuple(self.channels):
+                        channel.end()
+                    await self._until(lambda: not self.channels)
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+            for channel in tuple(self.channels):
+                channel.abort()
+
+    def stop(self) -> None:
+        """Begin to stop; a second call does not wait for requests in flight."""
+        self._hurry = self.stopping
+        self.stopping = True
+        self._stop.set()
+        self.look()
+
+    def look(self) -> None:
+        """Something may be over that was waited for."""
+        self._looked.set()
+
+    async def _until(self, over: Callable[[], bool]) -> None:
+        while not (over() or self._hurry):
+            self._looked.clear()
+            await self._looked.wait()

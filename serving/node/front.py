@@ -1,0 +1,192 @@
+"""A node alone, as clients see it over HTTP: predictions by exchanges, everything else by routes."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import AsyncGenerator, Callable
+from functools import lru_cache
+
+from starlette.applications import Starlette
+from starlette.requests import Request as HttpRequest
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from serving.errors import (
+    InvalidArgument,
+    NotFound,
+    ServingError,
+    Unavailable,
+    http_status,
+    to_wire,
+    wrong_method,
+)
+from serving.exchange import Exchange
+from serving.node.app import Node
+from serving.node.predict import Predictor
+from serving.node.request import Request
+from serving.wire import Headers, check_length, error_headers, headers, too_large
+
+_PREDICT = re.compile(r"/v1/(projects/[^/]+/)?models/[^/]+(/versions/[^/]+)?:predict")
+
+# Headers that are heeded: the seconds a request may take, and whether the answer shall tell how long things
+# took.
+_TIMEOUT = b"x-request-timeout"
+_TIMING = b"x-pilotlight-timing"
+_HEEDED = frozenset({_TIMEOUT, _TIMING})
+_YES = b"1"
+
+
+class _Exchanged(Request):
+    """A request of a client."""
+
+    __slots__ = ("_exchange",)
+
+    def __init__(self, exchange: Exchange, *, bare: bool, told: bool) -> None:
+        super().__init__(bare=bare, told=told)
+        self._exchange = exchange
+
+    def answer(self, status: int, body: bytes, headers: Headers) -> None:
+        self._exchange.answer(status, body, headers)
+
+
+class Predictions:
+    """Answers predictions of clients.
+
+    `connections` tells how many are open: with one, no request can arrive while another is worked on.
+    """
+
+    def __init__(
+        self, node: Node, *, max_body_bytes: int, timeout: float, connections: Callable[[], int]
+    ) -> None:
+        self._node = node
+        self._timeout = timeout
+        self._connections = connections
+        self.max_body_bytes = max_body_bytes
+
+    def begin(self, exchange: Exchange) -> None:
+        """Refuse what can be refused without its body."""
+        try:
+            self._admit(exchange)
+        except ServingError as error:
+            exchange.refuse(error)
+
+    def complete(self, exchange: Exchange) -> None:
+        """Predict."""
+        try:
+            if len(exchange.body) > self.max_body_bytes:
+                raise too_large(self.max_body_bytes)
+            self._predict(self._admit(exchange), exchange)
+        except ServingError as error:
+            exchange.refuse(error)
+
+    def _admit(self, exchange: Exchange) -> Predictor:
+        scope = exchange.scope
+        path, method = scope["path"], scope["method"]
+        if _bare(path) is None:
+            raise _no_such_path(path)
+        if method != "POST":
+            raise wrong_method(method, path, "POST")
+        if self._node.predictor is None:
+            raise Unavailable("The model is being loaded.", retry_after=1)
+        check_length(scope, self.max_body_bytes)
+        return self._node.predictor
+
+    def _predict(self, predictor: Predictor, exchange: Exchange) -> None:
+        heeded = headers(exchange.scope, _HEEDED)
+        told = heeded.get(_TIMING) == _YES
+        request = _Exchanged(exchange, bare=_bare(exchange.scope["path"]) is True, told=told)
+        timeout = self._timeout if _TIMEOUT not in heeded else _seconds(heeded[_TIMEOUT])
+        predictor.predict(request, exchange.body, timeout, lone=self._connections() < 2)
+        if not request.over:
+            exchange.on_gone = lambda: predictor.give_up(request)
+            predictor.start_soon()
+
+
+@lru_cache(maxsize=256)
+def _bare(path: str) -> bool | None:
+    """Whether a path asks for predictions without a project, as TensorFlow Serving does; None if for none."""
+    match = _PREDICT.fullmatch(path)
+    return None if match is None else match[1] is None
+
+
+def _seconds(given: bytes) -> float:
+    try:
+        wanted = float(given)
+    except ValueError:
+        wanted = -1
+    if not wanted > 0:
+        raise InvalidArgument("The header X-Request-Timeout must be a number of seconds over 0.")
+    return wanted
+
+
+# ---- everything else
+
+
+def application(node: Node) -> Starlette:
+    """The routes that are not predictions; the node lives from its start-up to its shutdown."""
+
+    @contextlib.asynccontextmanager
+    async def living(_: Starlette) -> AsyncGenerator[None]:
+        node.start()
+        yield
+        node.end()
+
+    app = Starlette(routes=_ROUTES, exception_handlers={404: _not_found, 405: _wrong_method}, lifespan=living)
+    app.state.node = node
+    return app
+
+
+async def _live(_: HttpRequest) -> Response:
+    return JSONResponse({"status": "live"})
+
+
+async def _ready(request: HttpRequest) -> Response:
+    if _node(request).predictor is None:
+        return _answer(Unavailable("The model is being loaded.", retry_after=1))
+    return JSONResponse({"status": "ready"})
+
+
+async def _stats(request: HttpRequest) -> Response:
+    return JSONResponse(_node(request).stats())
+
+
+async def _status(request: HttpRequest) -> Response:
+    """Model status in the shape TensorFlow Serving gives it."""
+    state = "LOADING" if _node(request).predictor is None else "AVAILABLE"
+    status = {"version": "1", "state": state, "status": {"error_code": "OK", "error_message": ""}}
+    return JSONResponse({"model_version_status": [status]})
+
+
+_ROUTES = (
+    Route("/healthz", _live),
+    Route("/readyz", _ready),
+    Route("/stats", _stats),
+    Route("/v1/models/{model}", _status),
+    Route("/v1/models/{model}/versions/{version}", _status),
+)
+
+
+def _node(request: HttpRequest) -> Node:
+    node: Node = request.app.state.node
+    return node
+
+
+def _no_such_path(path: str) -> NotFound:
+    return NotFound(
+        f"Nothing is at {path}. A node answers POST /v1/projects/PROJECT/models/MODEL[/versions/VERSION]"
+        ":predict, POST /v1/models/MODEL[/versions/VERSION]:predict, GET /healthz, /readyz and /stats."
+    )
+
+
+def _not_found(request: HttpRequest, _: Exception) -> Response:
+    return _answer(_no_such_path(request.url.path))
+
+
+def _wrong_method(request: HttpRequest, _: Exception) -> Response:
+    return _answer(wrong_method(request.method, request.url.path, "GET"))
+
+
+def _answer(error: ServingError) -> Response:
+    told = {name.decode(): value.decode() for name, value in error_headers(error)}
+    return JSONResponse(to_wire(error), status_code=http_status(error), headers=told)

@@ -1,0 +1,73 @@
+"""One request inside the node, from its arrival to its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from serving.runtimes.instances import Batch, count, signature
+from serving.wire import Headers
+
+NOWHERE = -1
+
+
+class Request:
+    """What is known of one request; how it is answered is up to where it came from.
+
+    `deadline` is on `time.monotonic`, `size` that of its body in bytes, `slot` its place on the board,
+    `NOWHERE` if it has none. One that is `alone` shares its call with no other; `bare` drops the name of a
+    single output, as TensorFlow Serving does; `told` says whether the answer is to say how long things took.
+    It is `over` when nobody waits for the answer any more, or it was given.
+
+    `began`, `parsed` and `infer` are the times that `serving.node.watch` needs, in seconds.
+    """
+
+    __slots__ = (
+        "_kind", "alone", "bare", "began", "deadline", "infer", "instances", "over", "parameters", "parsed",
+        "rows", "size", "slot", "told",
+    )  # fmt: skip
+
+    instances: Batch
+    parameters: Mapping[str, Any]
+    rows: int
+    deadline: float
+    size: int
+    began: float
+    parsed: float
+
+    def __init__(
+        self, slot: int = NOWHERE, *, alone: bool = False, bare: bool = False, told: bool = False
+    ) -> None:
+        self.slot = slot
+        self.alone = alone
+        self.bare = bare
+        self.told = told
+        self.over = False
+        self.infer = 0.0
+        self._kind: tuple[object, ...] | None = None
+
+    def answer(self, status: int, body: bytes, headers: Headers) -> None:
+        """Send the answer."""
+        raise NotImplementedError
+
+    def fill(self, instances: Batch, parameters: Mapping[str, Any]) -> None:
+        """Take what its body says."""
+        self.instances = instances
+        self.parameters = parameters
+        self.rows = count(instances)
+
+    def fits(self, other: Request) -> bool:
+        """Whether both may be answered by one call."""
+        return self.kind == other.kind
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What requests must share to be answered by one call."""
+        kind = self._kind
+        if kind is None:
+            parameters = self.parameters
+            key = orjson.dumps(parameters, option=orjson.OPT_SORT_KEYS) if parameters else b""
+            kind = self._kind = (signature(self.instances), key)
+        return kind

@@ -1,0 +1,50 @@
+"""Requests to a predictor, without a server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from serving.node.predict import Predictor
+from serving.node.request import NOWHERE, Request
+from serving.wire import Headers
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What was answered."""
+
+    status: int
+    headers: Mapping[str, str]
+    json: Any
+
+
+class Asked(Request):
+    """Remembers its answer; `reply` is that once it is there."""
+
+    def __init__(self, slot: int = NOWHERE, **fields: bool) -> None:
+        super().__init__(slot, **fields)
+        self.reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+
+    def answer(self, status: int, body: bytes, headers: Headers) -> None:
+        names = {name.decode(): value.decode() for name, value in headers}
+        self.reply.set_result(Reply(status, names, orjson.loads(body)))
+
+
+async def ask(
+    predictor: Predictor,
+    *instances: Any,
+    slot: int = NOWHERE,
+    seconds: float = 60.0,
+    lone: bool = True,
+    **fields: bool,
+) -> Reply:
+    """The answer to one request."""
+    asked = Asked(slot, **fields)
+    predictor.predict(asked, orjson.dumps({"instances": instances}), seconds, lone=lone)
+    predictor.start_soon()
+    return await asked.reply

@@ -63,6 +63,7 @@ def within(module: str, *packages: str) -> bool:
 # What modules (those below the first, except those below the second) must not import.
 SKLEARN = ("serving.runtimes.sklearn", "serving.runtimes.linear", "serving.runtimes.xgboost")
 TENSORFLOW = tuple(name for name in TREES if name.startswith("serving.runtimes.tensorflow"))
+XGBOOST = tuple(name for name in TREES if name.startswith("serving.runtimes.xgboost"))
 FORBIDDEN: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
     ("autoscaler", (), ("serving", "batch")),
     ("batch", (), ("autoscaler", "serving.gateway", "serving.node", "serving.cli")),
@@ -74,7 +75,7 @@ FORBIDDEN: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
     ("serving.runtimes", (), ("serving.gateway", "serving.node", "serving.cli", "starlette", "uvicorn")),
     ("serving", ("serving.gateway", "serving.node"), ("starlette",)),
     ("serving", TENSORFLOW, ("tensorflow",)),
-    ("serving", ("serving.runtimes.xgboost",), ("xgboost",)),
+    ("serving", XGBOOST, ("xgboost",)),
     (
         "serving",
         ("serving.runtimes.sklearn", "serving.runtimes.linear", "serving.runtimes.xgboost"),

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,8 @@ from sklearn.base import is_classifier
 from sklearn.exceptions import NotFittedError
 
 from serving.errors import InvalidInputs, InvalidOutputs, LoadFailed, ModelFailed
-from serving.runtimes import Array, Runtime, Source, frames, pickles
+from serving.runtimes import Array, Runtime, Source, frames, pickles, xgboost_offers, xgboost_probes
+from serving.runtimes.acceleration import Offer, Predict
 from serving.runtimes.arguments import accepted, checked
 from serving.runtimes.conversion import natural
 from serving.runtimes.detect import PICKLES, find_model, first_class
@@ -34,6 +35,10 @@ from serving.runtimes.pickles import root
 # The width is checked here and names are put in order here, so that plain rows can ask a model with names.
 _OURS = ("validate_features",)
 _NATIVE = (b"binf", b"{")
+# The classes whose `predict` we know to be nothing but the booster's, with labels made of it in classifiers.
+_ESTIMATORS = (xgb.XGBClassifier, xgb.XGBRegressor, xgb.XGBRanker, xgb.XGBRFClassifier, xgb.XGBRFRegressor)
+_LARGEST = float(np.finfo(np.float32).max)
+_USUAL = (np.dtype(np.float64), np.dtype(np.int64))
 
 
 class BoosterRuntime:
@@ -49,21 +54,27 @@ class BoosterRuntime:
     def __init__(self, booster: Any, warnings: tuple[str, ...], threads: int) -> None:
         booster.set_param({"nthread": threads})
         self.warnings = warnings
-        self.exact = _kind(booster) != "gblinear"
+        self._kind = _kind(booster)
+        self.exact = self._kind != "gblinear"
         self._booster = booster
         self._threads = threads
         self._names: list[str] = booster.feature_names or []
         self._width: int | None = booster.num_features() or None
         self._owner = "a Booster"
         self._known = accepted(booster.predict, besides=_OURS)
+        self._form = Array(self._width, nullable=True, objects=bool(self._names))
+        self._faster: Predict | None = None
 
     def form(self, parameters: Mapping[str, Any]) -> Array:
         """One array of the model's width, in which null is a missing value."""
-        self._arguments(parameters)
-        return Array(self._width, nullable=True, objects=bool(self._names))
+        if parameters:
+            self._arguments(parameters)
+        return self._form
 
     def predict(self, instances: Any, /, **parameters: Any) -> Batch:
         """What the model's own `predict` says, in the shape the library gives it."""
+        if self._faster is not None and not parameters and self._is_usual(instances):
+            return self._faster(instances)
         arguments = self._arguments(parameters)
         array = self._array(instances)
         try:
@@ -76,6 +87,23 @@ class BoosterRuntime:
             raise blame(f"Exception during xgboost prediction: {_sentence(error)}") from error
         return _checked(result, len(instances))
 
+    def offers(self) -> Sequence[Offer]:
+        """The call in place, and treelite's interpreter; none for linear boosters."""
+        asked = self._asked()
+        return xgboost_offers.offers(asked) if asked and self._kind != "gblinear" else ()
+
+    def probes(self) -> Sequence[Batch]:
+        """Rows around the thresholds of the trees."""
+        return xgboost_probes.probes(xgboost_offers.trees(self._booster), self._width or 0)
+
+    def plain(self, rows: Any, /) -> Batch:
+        """The library's own answer."""
+        return _checked(self._predicted(rows, {}), len(rows))
+
+    def use(self, faster: Predict | None) -> None:
+        """Have `predict` ask this for ordinary rows."""
+        self._faster = faster
+
     def samples(self, count: int) -> Batch | None:
         """Numbers in the width of the model, None if it does not say."""
         return frames.made_up(count, self._width) if self._width else None
@@ -83,6 +111,18 @@ class BoosterRuntime:
     def warmup_requests(self) -> tuple[()]:
         """None: XGBoost models carry no recorded requests."""
         return ()
+
+    def _asked(self) -> xgboost_offers.Asked | None:
+        """What this runtime wants of the booster; None if only the object itself knows."""
+        return xgboost_offers.Asked(self._booster, self._width) if self._width else None
+
+    def _is_usual(self, rows: Any) -> bool:
+        """Whether these are rows that XGBoost takes without a word: numbers that a float32 holds, or NaN."""
+        if not isinstance(rows, np.ndarray) or rows.ndim != 2 or rows.shape[1] != self._width:
+            return False
+        if not rows.flags.c_contiguous or rows.dtype not in _USUAL:
+            return False
+        return rows.dtype.kind == "i" or _fits_float32(rows)
 
     def _arguments(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         given = {name: value for name, value in parameters.items() if name not in _OURS}
@@ -127,6 +167,16 @@ class EstimatorRuntime(BoosterRuntime):
         self._estimator = estimator
         self._owner = type(estimator).__name__
         self._known = accepted(estimator.predict, besides=(*_OURS, "base_margin"))
+
+    def _asked(self) -> xgboost_offers.Asked | None:
+        if type(self._estimator) not in _ESTIMATORS or not self._width:
+            return None
+        try:
+            rounds = (0, self._estimator.best_iteration + 1)
+        except AttributeError:  # trained without early stopping
+            rounds = (0, 0)
+        finish = _labels(self._estimator) if is_classifier(self._estimator) else None
+        return xgboost_offers.Asked(self._booster, self._width, rounds, self._estimator.missing, finish)
 
     def _predicted(self, array: NDArray[Any], arguments: dict[str, Any]) -> Any:
         return self._estimator.predict(array, validate_features=False, **arguments)
@@ -185,6 +235,27 @@ def _booster_of(estimator: Any) -> Any:
 def _kind(booster: Any) -> str:
     config = json.loads(booster.save_config())
     return str(config["learner"]["gradient_booster"]["name"])
+
+
+def _labels(estimator: Any) -> Callable[[NDArray[Any]], NDArray[Any]]:
+    """What XGBClassifier makes of its booster's answer."""
+
+    def labels(answer: NDArray[Any]) -> NDArray[Any]:
+        if answer.ndim > 1 and estimator.n_classes_ != 2:
+            return np.asarray(answer.argmax(axis=1))
+        if answer.ndim > 1 and answer.shape[1] != 1:  # of several labels, those that hold
+            return (answer > 0.5).astype(np.float64)
+        if estimator.objective == "multi:softmax":
+            return answer.astype(np.int32)
+        return (answer > 0.5).reshape(len(answer)).astype(np.int64)
+
+    return labels
+
+
+def _fits_float32(rows: NDArray[np.float64]) -> bool:
+    """Whether no number is infinite as a float32."""
+    # The sum of the squares says so for nearly all; missing and huge numbers are looked at closer.
+    return bool(np.vdot(rows, rows) <= _LARGEST or not (np.abs(rows) > _LARGEST).any())
 
 
 def _with_gaps(array: NDArray[Any]) -> NDArray[np.float64]:

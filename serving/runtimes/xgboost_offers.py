@@ -1,0 +1,209 @@
+"""Faster ways to what an XGBoost model predicts: its own call in place, and treelite's interpreter.
+
+XGBoost takes rows by the block of 64, with a toll for each call; the interpreter goes row by row, without it.
+
+Both give XGBoost's bits, if they do the same additions in the same order. XGBoost begins a sum with the base
+score and adds leaf by leaf; treelite adds the base score at the end. So the model it is given has no base
+score, but begins with a tree that is one leaf of that value.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xgboost as xgb
+from numpy.typing import NDArray
+
+from serving.runtimes.acceleration import Offer, Unsuitable
+from serving.runtimes.xgboost_in_place import in_place
+from serving.runtimes.xgboost_probes import Tree
+
+Answer = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a runtime asks of its booster: which rounds of trees (0, 0: all), what number besides NaN stands
+    for a missing value, and what is made of the answer."""
+
+    booster: Any
+    width: int
+    rounds: tuple[int, int] = (0, 0)
+    missing: float = math.nan
+    finish: Callable[[Answer], Answer] | None = None
+
+
+def offers(asked: Asked) -> tuple[Offer, ...]:
+    """The ways for a booster of trees."""
+    return (
+        Offer("in place", lambda: _in_place(asked)),
+        Offer(
+            "treelite",
+            lambda: _Interpreted(asked, converted(asked)),
+            save=lambda candidate, path: candidate.save(path),
+            restore=lambda path: _restored(asked, path),
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """A candidate made of functions."""
+
+    name: str
+    call: Callable[[Answer], Answer]
+    finish: Callable[[Answer], Answer] | None
+
+    def predict(self, rows: Any, /) -> Answer:
+        answer = self.call(rows)
+        return answer if self.finish is None else self.finish(answer)
+
+
+def _in_place(asked: Asked) -> _Way:
+    call = in_place(asked.booster, asked.rounds, asked.missing, asked.width)
+    return _Way("in place", call, asked.finish)
+
+
+class _Interpreted:
+    name = "treelite"
+
+    def __init__(self, asked: Asked, model: Any) -> None:
+        from serving.runtimes.gtil import interpreter  # noqa: PLC0415  loaded where it is used
+
+        self._model = model
+        self._call = interpreter(model)
+        self._finish = asked.finish
+        example = np.zeros((2, asked.width))
+        wanted = asked.booster.inplace_predict(
+            example, iteration_range=asked.rounds, missing=asked.missing, validate_features=False
+        )
+        answer = self._call(example)
+        if answer.size != wanted.size or answer.dtype != wanted.dtype:
+            raise Unsuitable("treelite answers with numbers of another kind")
+        self._row_shape = wanted.shape[1:]
+
+    def predict(self, rows: Any, /) -> Answer:
+        answer = self._call(rows).reshape(len(rows), *self._row_shape)
+        return answer if self._finish is None else self._finish(answer)
+
+    def save(self, path: Path) -> None:
+        self._model.serialize(path)
+
+
+def _restored(asked: Asked, path: Path) -> _Interpreted:
+    import treelite  # noqa: PLC0415  loaded where it is used
+
+    return _Interpreted(asked, treelite.Model.deserialize(path))
+
+
+# ---- the model for treelite
+
+
+def converted(asked: Asked) -> Any:
+    """The booster as a treelite.Model that adds in XGBoost's order. Raises Unsuitable."""
+    try:
+        import treelite  # noqa: PLC0415  loaded where it is used
+    except ImportError as error:
+        raise Unsuitable("treelite is not installed") from error
+
+    if not math.isnan(asked.missing):
+        raise Unsuitable(f"{asked.missing} stands for a missing value")
+    booster = asked.booster[: asked.rounds[1]] if asked.rounds[1] else asked.booster
+    document = json.loads(booster.save_raw("json"))
+    trees = _model(document)["trees"]
+    if not trees:
+        raise Unsuitable("the model has no trees")
+    if any(any(tree["split_type"]) for tree in trees):
+        raise Unsuitable("trees that split by category")
+    _begin_with(document, _base(document, asked.width))
+    try:
+        model = treelite.frontend.from_xgboost_json(json.dumps(document))
+    except treelite.TreeliteError as error:
+        raise Unsuitable(f"treelite cannot read the model: {error}") from error
+    if model.num_feature != asked.width:
+        raise Unsuitable("a model of unknown width")
+    header = model.get_header_accessor()
+    header.set_field("base_scores", np.zeros_like(header.get_field("base_scores")))
+    return model
+
+
+def trees(booster: Any) -> list[Tree]:
+    """The trees of a booster, for making probes."""
+    return [
+        Tree(
+            tree["split_indices"],
+            tree["split_conditions"],
+            tree["left_children"],
+            tree["parents"],
+            [not by_category for by_category in tree["split_type"]],
+        )
+        for tree in _model(json.loads(booster.save_raw("json")))["trees"]
+    ]
+
+
+def _model(document: Any) -> Any:
+    booster = document["learner"]["gradient_booster"]
+    return booster.get("gbtree", booster)["model"]  # dart keeps the trees one level deeper
+
+
+def _base(document: Any, width: int) -> NDArray[np.float32]:
+    """What the sums of a model begin with: the margin of the same model without its trees."""
+    learner = document["learner"]
+    bare = json.loads(json.dumps({**document, "learner": {**learner, "gradient_booster": _bare(document)}}))
+    booster = xgb.Booster(model_file=bytearray(json.dumps(bare).encode()))
+    matrix = xgb.DMatrix(np.zeros((1, width)))
+    margin: NDArray[np.float32] = booster.predict(matrix, output_margin=True, validate_features=False)
+    return margin.ravel()
+
+
+def _bare(document: Any) -> Any:
+    booster = document["learner"]["gradient_booster"]
+    parameters = _model(document)["gbtree_model_param"]
+    model = {
+        **_model(document),
+        "gbtree_model_param": {**parameters, "num_trees": "0"},
+        "trees": [],
+        "tree_info": [],
+        "iteration_indptr": [0],
+    }
+    if "gbtree" in booster:
+        return {**booster, "gbtree": {**booster["gbtree"], "model": model}, "weight_drop": []}
+    return {**booster, "model": model}
+
+
+def _begin_with(document: Any, base: Sequence[float] | NDArray[np.float32]) -> None:
+    """Put a tree of one leaf before the others, for each of the groups that the model sums up."""
+    if not np.any(base):
+        return
+    booster, model = document["learner"]["gradient_booster"], _model(document)
+    count = len(base)
+    model["trees"][:0] = [_leaf(model["trees"][0], float(value)) for value in base]
+    model["tree_info"][:0] = range(count)
+    model["gbtree_model_param"]["num_trees"] = str(len(model["trees"]))
+    model["iteration_indptr"] = [0, *(begin + count for begin in model["iteration_indptr"])]
+    if "weight_drop" in booster:
+        booster["weight_drop"][:0] = itertools.repeat(1.0, count)
+
+
+def _leaf(pattern: Any, value: float) -> Any:
+    return {
+        **pattern,
+        "base_weights": [value],
+        "default_left": [0],
+        "left_children": [-1],
+        "right_children": [-1],
+        "loss_changes": [0.0],
+        "parents": [2**31 - 1],
+        "split_conditions": [value],
+        "split_indices": [0],
+        "split_type": [0],
+        "sum_hessian": [0.0],
+        "tree_param": {**pattern["tree_param"], "num_nodes": "1"},
+    }

@@ -1,0 +1,119 @@
+"""Rows on which a wrong equivalent of a tree model would show: around the numbers where trees part them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+_NODES, _NEAR, _TYPICAL, _INTEGERS = 256, 384, 256, 128
+_LARGEST = float(np.finfo(np.float32).max)
+# Zeros, the smallest normal and denormal numbers, the largest ones, and a missing value.
+_EXTREMES = (0.0, -0.0, 2.0**-126, -(2.0**-126), 2.0**-149, -(2.0**-149), _LARGEST, -_LARGEST, 1e9, np.nan)
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """Nodes as parallel lists, as XGBoost keeps them: the root is node 0, a leaf's `lefts` is -1. Rows go to
+    the left where their feature is less than the threshold. `numeric` nodes have a threshold, and no
+    categories."""
+
+    features: Sequence[int]
+    thresholds: Sequence[float]
+    lefts: Sequence[int]
+    parents: Sequence[int]
+    numeric: Sequence[bool]
+
+    def inner(self) -> Iterator[int]:
+        """The nodes with a threshold."""
+        return (node for node, left in enumerate(self.lefts) if left != -1 and self.numeric[node])
+
+
+def probes(trees: Sequence[Tree], width: int) -> list[NDArray[np.float64] | NDArray[np.int64]]:
+    """Batches of rows, always the same ones for the same trees, of about 2,000 rows in all:
+
+    - For every node, or many of them picked at random, rows that reach it, and there have its threshold, the
+      float32 numbers on both sides of it, and no value.
+    - Thresholds, their neighbours, doubles that round to one of these, extremes and missing values, mixed.
+    - Typical rows: spread over what the thresholds span. And the same as integers.
+    """
+    random = np.random.default_rng(0)
+    by_feature = _thresholds(trees, width)
+    typical = np.column_stack([_typical(numbers, random) for numbers in by_feature])
+    batches = [
+        np.array(list(_on_edges(trees, typical, random))),
+        np.column_stack([_near(numbers, random) for numbers in by_feature]),
+        typical,
+        np.rint(typical[:_INTEGERS]).clip(-(2.0**53), 2.0**53).astype(np.int64),
+    ]
+    return [batch for batch in batches if batch.size]
+
+
+def _thresholds(trees: Sequence[Tree], width: int) -> list[NDArray[np.float32]]:
+    """Those of each feature, sorted."""
+    found: list[set[float]] = [set() for _ in range(width)]
+    for tree in trees:
+        for node in tree.inner():
+            found[tree.features[node]].add(tree.thresholds[node])
+    return [np.array(sorted(numbers), np.float32) for numbers in found]
+
+
+def _on_edges(
+    trees: Sequence[Tree], typical: NDArray[np.float64], random: np.random.Generator
+) -> Iterator[NDArray[np.float64]]:
+    nodes = [(tree, node) for tree in trees for node in tree.inner()]
+    for place in random.permutation(len(nodes))[:_NODES]:
+        tree, node = nodes[place]
+        row = typical[random.integers(len(typical))].copy()
+        _lead(row, tree, node)
+        threshold = np.float32(tree.thresholds[node])
+        for value in (threshold, _before(threshold), _after(threshold), math.nan):
+            row[tree.features[node]] = value
+            yield row.copy()
+
+
+def _lead(row: NDArray[np.float64], tree: Tree, node: int) -> None:
+    """Have the row reach the node, by thresholds themselves or by the last number before them."""
+    least: dict[int, float] = {}
+    less_than: dict[int, float] = {}
+    while node:
+        child, node = node, tree.parents[node]
+        feature, threshold = tree.features[node], tree.thresholds[node]
+        if not tree.numeric[node]:
+            continue
+        if child == tree.lefts[node]:
+            less_than[feature] = min(less_than.get(feature, math.inf), threshold)
+        else:
+            least[feature] = max(least.get(feature, -math.inf), threshold)
+    for feature, threshold in less_than.items():
+        row[feature] = _before(np.float32(threshold))
+    for feature, threshold in least.items():
+        row[feature] = np.float32(threshold)
+
+
+def _near(thresholds: NDArray[np.float32], random: np.random.Generator) -> NDArray[np.float64]:
+    chosen = random.permutation(thresholds)[: (_NEAR - len(_EXTREMES)) // 5]
+    sides = [chosen, _before(chosen), _after(chosen)]
+    exact, before, after = (side.astype(np.float64) for side in sides)
+    # A quarter of the way to the next float32: rounding makes it the threshold.
+    rounded = [exact + (before - exact) / 4, exact + (after - exact) / 4]
+    return random.permutation(np.resize(np.concatenate([exact, before, after, *rounded, _EXTREMES]), _NEAR))
+
+
+def _typical(thresholds: NDArray[np.float32], random: np.random.Generator) -> NDArray[np.float64]:
+    if not thresholds.size:
+        return random.standard_normal(_TYPICAL)
+    low, high = float(thresholds[0]), float(thresholds[-1])
+    margin = (high - low) / 8 or 1.0
+    return random.uniform(max(low - margin, -_LARGEST), min(high + margin, _LARGEST), _TYPICAL)
+
+
+def _before(numbers: NDArray[np.float32] | np.float32) -> NDArray[np.float32]:
+    return np.nextafter(numbers, np.float32(-_LARGEST))
+
+
+def _after(numbers: NDArray[np.float32] | np.float32) -> NDArray[np.float32]:
+    return np.nextafter(numbers, np.float32(_LARGEST))

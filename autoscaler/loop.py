@@ -59,6 +59,7 @@ class Autoscaler:
         self._started = clock()
         self._versions: dict[str, Tracked] = {}
         self._awake: dict[str, None] = {}  # a set in the order of waking
+        self._stirred: set[str] = set()
         self._scaling: dict[str, asyncio.Task[None]] = {}
         self._missed: set[str] = set()
         self._stir = asyncio.Event()
@@ -97,6 +98,11 @@ class Autoscaler:
         for node in nodes:
             await node.gone.wait()
 
+    def stirred(self) -> set[str]:
+        """The versions that may have been used since this was called last: all others slept."""
+        found, self._stirred = self._stirred, set(self._awake)
+        return found
+
     @property
     def versions(self) -> Mapping[str, Tracked]:
         """What is known of each version, by key."""
@@ -110,6 +116,7 @@ class Autoscaler:
         tracked = self._versions.get(spec.key)
         if tracked is None:
             raise StartFailedError("The version is not served.")
+        self._stirred.add(spec.key)
         failures, nodes = tracked.failures, _living(self._pool.nodes(spec.key))
         if failures.final and failures.blocks(now) and not nodes:
             raise StartFailedError(failures.reason, failures.delay(now))
@@ -285,6 +292,7 @@ class Autoscaler:
     def _rouse(self, key: str) -> None:
         """Look at a version at every tick from now on."""
         self._awake[key] = None
+        self._stirred.add(key)
         self._stir.set()
 
 

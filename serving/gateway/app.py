@@ -47,10 +47,10 @@ from serving.gateway.methods import METHODS, Method
 from serving.gateway.metrics import CountedWaker, Elsewhere, Metrics
 from serving.gateway.operations import Operations
 from serving.gateway.overview import Overview
-from serving.gateway.records import State
+from serving.gateway.records import Commit
 from serving.gateway.request_log import RequestLog
 from serving.gateway.routes import routes
-from serving.gateway.store import Changes, Store
+from serving.gateway.store import Store
 from serving.gateway.tallies import Tallies
 from serving.gateway.targets import PREDICT, Targets
 from serving.gateway.witnesses import Witnesses
@@ -140,8 +140,10 @@ class Gateway:
 
     def _routes(self) -> list[Route]:
         config = self._config
-        models = Models(self._catalog, self._state, config.max_models_per_project)
-        versions = Versions(self._catalog, self._operations, self._state, config.max_versions_per_project)
+        models = Models(self._catalog, self._fleet.fresh, config.max_models_per_project)
+        versions = Versions(
+            self._catalog, self._operations, self._fleet.fresh, config.max_versions_per_project
+        )
         operations = OperationsApi(self._catalog, self._operations)
         jobs = JobsApi(self._catalog, self._jobs, config.queue_jobs, self._access)
         fleet = FleetApi(self._overview, self._metrics)
@@ -207,7 +209,7 @@ class Gateway:
             ]
             async with self._pool:
                 self._ready = True
-                self._fleet.follow(self._catalog.state)
+                self._fleet.follow(Commit.loading(self._catalog.state))
                 self._activator.connect(CountedWaker(self._autoscaler, self._metrics))
                 loops = [
                     self._tasks.create_task(self._autoscaler.run()),
@@ -233,22 +235,20 @@ class Gateway:
             self._access.close()
         self._catalog.close()
 
-    def _published(self, state: State) -> None:
+    def _published(self, commit: Commit) -> None:
         if self._access is not None:
-            self._access.publish(state.policies)
-        self._targets.publish(state)
-        self._metrics.forget_others({record.uid for record in state.versions.values()})
+            self._access.publish(commit.after.policies)
+        self._targets.publish(commit)
+        for before, after in commit.versions():
+            if before is not None and after is None:
+                self._metrics.forget(before.uid)
         if self._ready:
-            self._fleet.follow(state)
-            self._jobs.follow(state)
+            self._fleet.follow(commit)
+            self._jobs.follow(commit.after)
 
-    def _committed(self, before: State, changes: Changes) -> None:
-        for ending in endings(before, changes):
+    def _committed(self, commit: Commit) -> None:
+        for ending in endings(commit.before, commit.changes):
             self._audit.end(ending.call, ending.status, ending.operation)
-
-    def _state(self) -> State:
-        """What is shown: the catalog's state, with the times of use as they are now."""
-        return self._fleet.fresh(self._catalog.state)
 
     def _spans(self) -> Mapping[str, int]:
         return {} if self._tracing is None else self._tracing.spans.told()
@@ -264,8 +264,8 @@ class Gateway:
             self._forwarder.node_gone(node)
 
     def _node_said(self, node: Node, line: str) -> None:
-        target = self._targets.of(node.key)
-        if target is not None and target.console_log:
+        record = self._fleet.record(node.key)
+        if record is not None and (target := self._targets.of(record)).console_log:
             self._request_log.said(target, node.id, line)
 
     async def _healthz(self, _: Request) -> Response:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import datetime
 import logging
 import time
-from collections.abc import Mapping
+from collections import Counter
 from typing import NamedTuple
 
 from autoscaler.loop import Autoscaler
@@ -16,7 +15,8 @@ from autoscaler.pools.local import LocalPool
 from serving.gateway.catalog import Catalog
 from serving.gateway.catalog import versions as version_rules
 from serving.gateway.deployment import Deployment
-from serving.gateway.records import State, Use, VersionRecord
+from serving.gateway.records import Commit, Use, VersionRecord
+from serving.names import VersionName
 from serving.resources import VersionState, timestamp
 
 logger = logging.getLogger(__name__)
@@ -44,32 +44,31 @@ class Fleet:
         self._autoscaler = autoscaler
         self._pool = pool
         self._known: dict[str, _Known] = {}
+        self._pilots: dict[str, PilotSpec] = {}
+        self._needed: Counter[str] = Counter()  # versions by the key of their pilot
+        self._stirred: set[str] = set()  # whose use may not be written down
         self._changes: set[asyncio.Task[None]] = set()
 
-    def follow(self, state: State) -> None:
-        """Take note of a new state; to be called once the pool is open."""
-        pilots: dict[str, PilotSpec] = {}
-        known: dict[str, _Known] = {}
-        for record in state.versions.values():
-            if record.version.state not in (VersionState.READY, VersionState.CREATING):
-                continue
-            pilot = self._deployment.pilot(record)
-            pilots[pilot.key] = pilot
-            if record.version.state is VersionState.READY:
-                known[record.uid] = self._follow(record)
-        self._known = known
-        self._pool.light(list(pilots.values()))
+    def follow(self, commit: Commit) -> None:
+        """Take note of a change, at first of all there is; to be called once the pool is open."""
+        for before, after in commit.versions():
+            self._need(before, -1)
+            self._need(after, 1)
+            if after is not None and after.version.state is VersionState.READY:
+                self._known[after.uid] = self._follow(after)
+            elif before is not None:
+                self._known.pop(before.uid, None)
+        self._pool.light([self._pilots[key] for key, count in self._needed.items() if count > 0])
 
-    def fresh(self, state: State) -> State:
-        """The state with the times of use as they are now."""
-        uses = self._uses()
-        if not uses:
-            return state
-        versions = {
-            name: version_rules.used(record, uses[record.uid]) if record.uid in uses else record
-            for name, record in state.versions.items()
-        }
-        return dataclasses.replace(state, versions=versions)
+    def record(self, uid: str) -> VersionRecord | None:
+        """The READY version with this uid."""
+        known = self._known.get(uid)
+        return None if known is None else known.record
+
+    def fresh(self, record: VersionRecord) -> VersionRecord:
+        """The version with its times of use as they are now."""
+        use = self._use(record.uid)
+        return record if use is None else version_rules.used(record, use)
 
     async def run(self, catalog: Catalog) -> None:
         """Write down, now and then, what would be lost with the process."""
@@ -79,29 +78,39 @@ class Fleet:
 
     async def note(self, catalog: Catalog) -> None:
         """Write down when versions were last used, and what was measured of their nodes, if it can be."""
-        uses = self._uses()
+        self._stirred |= self._autoscaler.stirred()
+        uses: dict[VersionName, tuple[str, Use]] = {}
+        for uid in self._stirred & self._known.keys():
+            use = self._use(uid)
+            if use is not None:
+                uses[self._known[uid].record.name] = uid, use
         if uses:
             try:
                 await catalog.change(version_rules.note_use, uses)
             except Exception:
                 # It is not worth ending the server, nor keeping it from its end.
                 logger.exception("the use of versions cannot be written down")
+                return
+        self._stirred.clear()
 
     def trouble(self, catalog: Catalog, uid: str, reason: str) -> None:
         """Show on a version why its nodes cannot be started; "" once one could."""
 
+        known = self._known.get(uid)
+        if known is None or known.trouble == reason:
+            return
+        name = known.record.name
+
         async def change() -> None:
             try:
-                await catalog.change(version_rules.note_trouble, uid, reason)
+                await catalog.change(version_rules.note_trouble, name, uid, reason)
             except Exception:
                 logger.exception("the trouble of a version cannot be written down: %s", reason)
 
-        known = self._known.get(uid)
-        if known is not None and known.trouble != reason:
-            self._known[uid] = known._replace(trouble=reason)
-            task = asyncio.get_running_loop().create_task(change())
-            self._changes.add(task)
-            task.add_done_callback(self._changes.discard)
+        self._known[uid] = known._replace(trouble=reason)
+        task = asyncio.get_running_loop().create_task(change())
+        self._changes.add(task)
+        task.add_done_callback(self._changes.discard)
 
     def _follow(self, record: VersionRecord) -> _Known:
         known = self._known.get(record.uid)
@@ -114,16 +123,24 @@ class Fleet:
         last_end = self._autoscaler.versions[record.uid].meter.last_end
         return _Known(record, last_end, record.version.error_message)
 
-    def _uses(self) -> Mapping[str, Use]:
-        """The versions used since that was written down, by uid."""
-        offset = time.time() - time.monotonic()
-        found = {}
-        for uid, known in self._known.items():
-            tracked = self._autoscaler.versions[uid]
-            if tracked.meter.last_end > known.unused_until:
-                moment = datetime.datetime.fromtimestamp(tracked.meter.last_end + offset, datetime.UTC)
-                last = timestamp(moment)
-                if last > known.record.version.last_use_time:
-                    # Cold starts are not kept: who is told of one may find a pilot lit.
-                    found[uid] = Use(last, tracked.memory, tracked.start_seconds(forked=True) or 0.0)
-        return found
+    def _need(self, record: VersionRecord | None, count: int) -> None:
+        """So many more versions that may need a pilot."""
+        if record is not None and record.version.state in (VersionState.READY, VersionState.CREATING):
+            pilot = self._deployment.pilot(record)
+            self._pilots[pilot.key] = pilot
+            self._needed[pilot.key] += count
+
+    def _use(self, uid: str) -> Use | None:
+        """How a version was used, if it was since that was written down."""
+        known = self._known.get(uid)
+        if known is None:
+            return None
+        tracked = self._autoscaler.versions[uid]
+        if tracked.meter.last_end <= known.unused_until:
+            return None
+        moment = tracked.meter.last_end + time.time() - time.monotonic()
+        last = timestamp(datetime.datetime.fromtimestamp(moment, datetime.UTC))
+        if last <= known.record.version.last_use_time:
+            return None
+        # Cold starts are not kept: who is told of one may find a pilot lit.
+        return Use(last, tracked.memory, tracked.start_seconds(forked=True) or 0.0)

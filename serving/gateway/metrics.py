@@ -115,6 +115,12 @@ class Metrics:
             self._logs = self._asking.result()
         return self._logs
 
+    def forget(self, uid: str) -> None:
+        """A version is gone."""
+        self._starts.pop(uid, None)
+        self._refused.pop(uid, None)
+        self._tallies.forget(uid)
+
     def forget_others(self, uids: set[str]) -> None:
         """Only these versions are left."""
         self._starts = {uid: starts for uid, starts in self._starts.items() if uid in uids}

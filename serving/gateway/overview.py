@@ -113,8 +113,7 @@ class Overview:
 
     def versions(self) -> list[VersionView]:
         """All that are scaled, by name."""
-        records = sorted(self.state.versions.values(), key=lambda record: record.name)
-        views = (self.version(record) for record in records)
+        views = (self.version(record) for record in self.state.versions_by_name())
         return [view for view in views if view is not None]
 
     def version(self, record: VersionRecord) -> VersionView | None:

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import base64
 import datetime
-from collections.abc import Mapping
+import operator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import msgspec
 
 from serving.gateway.access.policy import Policy
 from serving.gateway.cause import Cause
-from serving.names import ModelName, VersionName
+from serving.gateway.order import Order
+from serving.names import ModelName, VersionName, parse_target
 from serving.resources import Job, Model, Operation, Version
 
 
@@ -123,7 +126,7 @@ class Stamp:
         return base64.b64encode(bytes.fromhex(self.token)).decode()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class State:
     """Everything, by full resource name."""
 
@@ -133,6 +136,54 @@ class State:
     jobs: Mapping[str, JobRecord] = field(default_factory=dict)
     policies: Mapping[str, PolicyRecord] = field(default_factory=dict)
 
+    @cached_property
+    def model_order(self) -> Order[str, ModelName]:
+        """Models by project."""
+        return Order.of(self.models, operator.attrgetter("project"))
+
+    @cached_property
+    def version_order(self) -> Order[ModelName, VersionName]:
+        """Versions by model."""
+        return Order.of(self.versions, operator.attrgetter("parent"))
+
+    def versions_by_name(self) -> Iterator[VersionRecord]:
+        """All of them, in the order of their names."""
+        for project in sorted({name.project for name in self.models}):
+            for model in self.model_order.below(project):
+                yield from (self.versions[name] for name in self.version_order.below(model))
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A change that is on disk: the state before it, the state after it, and the records that differ.
+
+    `changes` maps (table, name) to the new record, or to None where it is gone.
+    """
+
+    before: State
+    after: State
+    changes: Mapping[tuple[str, str], Record | None]
+
+    @classmethod
+    def loading(cls, state: State) -> Commit:
+        """What makes a state out of nothing."""
+        tables: dict[str, Mapping[Any, Record]] = {
+            "models": state.models,
+            "versions": state.versions,
+            "operations": state.operations,
+            "jobs": state.jobs,
+            "policies": state.policies,
+        }
+        every = ((table, name, record) for table, kept in tables.items() for name, record in kept.items())
+        return cls(State(), state, {(table, str(name)): record for table, name, record in every})
+
+    def versions(self) -> Iterator[tuple[VersionRecord | None, VersionRecord | None]]:
+        """The versions that differ, as they were and as they are."""
+        for table, text in self.changes:
+            name = parse_target(text) if table == "versions" else None
+            if isinstance(name, VersionName):
+                yield self.before.versions.get(name), self.after.versions.get(name)
+
 
 class Draft:
     """A state being changed.
@@ -141,6 +192,8 @@ class Draft:
     """
 
     def __init__(self, state: State) -> None:
+        self.model_order = state.model_order
+        self.version_order = state.version_order
         self.models = dict(state.models)
         self.versions = dict(state.versions)
         self.operations = dict(state.operations)
@@ -152,6 +205,12 @@ class Draft:
     def put(self, record: Record) -> None:
         """Add or replace a record."""
         kind, table = self._table(type(record))
+        if record.name not in table:
+            match record.name:
+                case ModelName() as model:
+                    self.model_order = self.model_order.adding(model.project, model)
+                case VersionName() as version:
+                    self.version_order = self.version_order.adding(version.parent, version)
         table[record.name] = record
         self.changes[kind, str(record.name)] = record
 
@@ -159,6 +218,11 @@ class Draft:
         """Remove a record."""
         kind, table = self._table(type(record))
         del table[record.name]
+        match record.name:
+            case ModelName() as model:
+                self.model_order = self.model_order.dropping(model.project, model)
+            case VersionName() as version:
+                self.version_order = self.version_order.dropping(version.parent, version)
         self.changes[kind, str(record.name)] = None
 
     def finished(self) -> State:
@@ -166,7 +230,9 @@ class Draft:
         # The same policies stay the same object: whoever remembers decisions sees that they still hold.
         same = all(table != "policies" for table, _ in self.changes)
         policies = self._policies_before if same else self.policies
-        return State(self.models, self.versions, self.operations, self.jobs, policies)
+        state = State(self.models, self.versions, self.operations, self.jobs, policies)
+        vars(state).update(model_order=self.model_order, version_order=self.version_order)
+        return state
 
     def _table(self, kind: type[Record]) -> tuple[str, Any]:
         tables: dict[type, tuple[str, Any]] = {
@@ -177,8 +243,3 @@ class Draft:
             PolicyRecord: ("policies", self.policies),
         }
         return tables[kind]
-
-
-def versions_of(state: State | Draft, model: ModelName) -> list[VersionRecord]:
-    """The versions of a model, by name."""
-    return [state.versions[name] for name in sorted(state.versions) if name.parent == model]

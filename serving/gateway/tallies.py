@@ -156,6 +156,10 @@ class Tallies:
         """That of a version; None if it never had a request."""
         return self._tallies.get(uid)
 
+    def forget(self, uid: str) -> None:
+        """A version is gone; what is still inside of it may yet be counted."""
+        self._tallies.pop(uid, None)
+
     def forget_others(self, uids: set[str]) -> None:
         """Versions that are gone are told of no more."""
         self._tallies = {uid: tally for uid, tally in self._tallies.items() if uid in uids}

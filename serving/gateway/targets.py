@@ -1,21 +1,21 @@
 """Where predictions go: from the path of a request to the version that answers it.
 
-The table is made anew after each commit, so that the predict path is one dictionary look-up and touches
-neither SQL nor disk.
+What the first request for a path has found is kept until a commit changes its model or a version of that, so
+that the predict path is one dictionary look-up, and versions that sleep cost nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from autoscaler.pools import NodeSpec
 from serving.errors import NotFound
 from serving.gateway.catalog.lookup import resolve
-from serving.gateway.records import State, VersionRecord
-from serving.names import VersionName, parse_target
-from serving.resources import Model, RequestLoggingConfig, VersionState
+from serving.gateway.records import Commit, State, VersionRecord
+from serving.names import ModelName, VersionName, parse_target
+from serving.resources import Model, RequestLoggingConfig
 
 PREFIX = "/v1/"
 PREDICT = ":predict"
@@ -59,32 +59,22 @@ def _logs(model: Model) -> _Logs:
 
 @dataclass(slots=True)
 class Targets:
-    """The table. `spec_of` says how nodes of a version are started."""
+    """The table: what was found by path. `spec_of` says how nodes of a version are started."""
 
     spec_of: Callable[[VersionRecord], NodeSpec]
     state: State = field(default_factory=State)
-    _by_path: Mapping[str, Target] = field(default_factory=dict)
-    _made: dict[str, tuple[VersionRecord, _Logs, Target]] = field(default_factory=dict)
+    _by_path: dict[str, Target] = field(default_factory=dict)
+    _paths: dict[ModelName, list[str]] = field(default_factory=dict)  # those in the table
 
-    def publish(self, state: State) -> None:
-        """Make the table for a new state; versions that did not change keep their target."""
-        self.state = state
-        made: dict[str, tuple[VersionRecord, _Logs, Target]] = {}
-        by_path: dict[str, Target] = {}
-        for name, record in state.versions.items():
-            if record.version.state is not VersionState.READY:
-                continue
-            model = state.models[name.parent]
-            known = self._made.get(record.uid)
-            logs = _logs(model.model)
-            if known is None or known[0] is not record or known[1] != logs:
-                known = (record, logs, self._make(record, logs))
-            made[record.uid] = known
-            by_path[f"{PREFIX}{name}{PREDICT}"] = known[2]
-            if model.default == name.version:
-                by_path[f"{PREFIX}{name.parent}{PREDICT}"] = known[2]
-        self._made = made
-        self._by_path = by_path
+    def publish(self, commit: Commit) -> None:
+        """Take note of a new state: what has changed is looked up again."""
+        self.state = commit.after
+        for table, text in commit.changes:
+            if table in ("models", "versions"):
+                name = parse_target(text)
+                model = name.parent if isinstance(name, VersionName) else name
+                for path in self._paths.pop(model, ()):
+                    del self._by_path[path]
 
     def find(self, path: str) -> Target:
         """The target of a path that ends in `:predict`. Raises NotFound or FailedPrecondition."""
@@ -96,12 +86,13 @@ class Targets:
                 f"Nothing is at {path}. Predictions are at /v1/projects/PROJECT/models/MODEL:predict."
             )
         record = resolve(self.state, parse_target(path[len(PREFIX) : -len(PREDICT)]))
-        return self._made[record.uid][2]
+        target = self._by_path[path] = self._make(record, _logs(self.state.models[record.name.parent].model))
+        self._paths.setdefault(record.name.parent, []).append(path)
+        return target
 
-    def of(self, uid: str) -> Target | None:
-        """That of the version with this uid, None when it is not READY."""
-        made = self._made.get(uid)
-        return None if made is None else made[2]
+    def of(self, record: VersionRecord) -> Target:
+        """That of a READY version."""
+        return self.find(f"{PREFIX}{record.name}{PREDICT}")
 
     def _make(self, record: VersionRecord, logs: _Logs) -> Target:
         config = record.version.request_logging_config

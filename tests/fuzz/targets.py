@@ -7,6 +7,7 @@ exception, and whatever is taken is what the plain parser reads.
 from __future__ import annotations
 
 import datetime
+import operator
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from xgboost import XGBClassifier
 
 from serving.errors import ServingError, http_status, to_wire
 from serving.gateway.api.jobs import parts_of
-from serving.gateway.api.paging import page
+from serving.gateway.api.paging import Listing
 from serving.gateway.api.requests import read, read_json, read_mask
 from serving.gateway.catalog import jobs, lookup, models, versions
 from serving.gateway.records import Deployed, Draft, ModelRecord, Stamp, State, VersionRecord
@@ -298,8 +299,11 @@ _ROWS = [
 ]
 
 
+_LISTING = Listing(_ROWS, lambda row: row, operator.itemgetter("name"), by_name=True)
+
+
 def _page(query: dict[str, str]) -> None:
-    refused(lambda: orjson.dumps(page(_ROWS, query)))
+    refused(lambda: orjson.dumps(_LISTING.page(query)))
 
 
 def _names(text: str) -> None:

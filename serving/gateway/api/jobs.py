@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import operator
 from typing import Any
 
 from starlette.requests import Request
@@ -11,6 +12,7 @@ from starlette.responses import Response
 from serving.errors import Unimplemented, field_error
 from serving.gateway.access.caller import Caller, caller_of
 from serving.gateway.access.gate import Access, predict_permission
+from serving.gateway.api.paging import Listing
 from serving.gateway.api.requests import answer_json, answer_page, read, read_json, read_mask
 from serving.gateway.catalog import Catalog
 from serving.gateway.catalog import jobs as rules
@@ -57,9 +59,13 @@ class Jobs:
         """projects.jobs.list, newest first."""
         project = request.path_params["project"]
         state = self._catalog.state
-        found, places = rules.list_jobs(state, project), rules.positions(state)
-        rows = [rules.render_job(self._runner.fresh(record), places.get(record.name, 0)) for record in found]
-        return answer_page(request, "jobs", rows, lambda row: rules.job_name(project, row["jobId"]))
+        places = rules.positions(state)
+
+        def show(record: JobRecord) -> dict[str, Any]:
+            return rules.render_job(self._runner.fresh(record), places.get(record.name, 0))
+
+        listing = Listing(rules.list_jobs(state, project), show, operator.attrgetter("name"))
+        return answer_page(request, "jobs", listing)
 
     async def patch(self, request: Request) -> Response:
         """projects.jobs.patch."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from serving.gateway.api.paging import Listing
 from serving.gateway.api.requests import (
     answer,
     answer_json,
@@ -16,17 +18,22 @@ from serving.gateway.api.requests import (
     read_mask,
 )
 from serving.gateway.catalog import Catalog, lookup, models
-from serving.gateway.records import State
+from serving.gateway.records import VersionRecord
+from serving.names import ModelName
 from serving.resources import Model, operation_to_wire, to_wire
 
 
 class Models:
-    """The methods on models; `read` is the state to show, `most` how many a project may have, 0: any."""
+    """The methods on models.
 
-    def __init__(self, catalog: Catalog, read: Callable[[], State], most: int) -> None:
+    `fresh` puts on a version what is not in the catalog yet; `most` is how many models a project may have,
+    0: any number.
+    """
+
+    def __init__(self, catalog: Catalog, fresh: Callable[[VersionRecord], VersionRecord], most: int) -> None:
         self._catalog = catalog
         self._most = most
-        self._read = read
+        self._fresh = fresh
 
     async def create(self, request: Request) -> Response:
         """projects.models.create."""
@@ -36,14 +43,19 @@ class Models:
 
     async def get(self, request: Request) -> Response:
         """projects.models.get."""
-        state = self._read()
+        state = self._catalog.state
         record = lookup.get_model(state, model_name(request))
-        return answer(lookup.render_model(state, record))
+        return answer(lookup.render_model(state, record, self._fresh))
 
     async def list(self, request: Request) -> Response:
         """projects.models.list."""
-        found = models.list_models(self._read(), request.path_params["project"])
-        return answer_page(request, "models", [to_wire(model) for model in found])
+        state = self._catalog.state
+
+        def show(name: ModelName) -> dict[str, Any]:
+            return to_wire(lookup.render_model(state, state.models[name], self._fresh))
+
+        names = models.names_of_models(state, request.path_params["project"])
+        return answer_page(request, "models", Listing(names, show, by_name=True))
 
     async def patch(self, request: Request) -> Response:
         """projects.models.patch."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import operator
+
 from starlette.requests import Request
 from starlette.responses import Response
 
+from serving.gateway.api.paging import Listing
 from serving.gateway.api.requests import answer_json, answer_page
 from serving.gateway.catalog import Catalog, operations
 from serving.gateway.operations import Operations as Runner
@@ -26,7 +29,8 @@ class Operations:
     async def list(self, request: Request) -> Response:
         """projects.operations.list."""
         found = operations.list_operations(self._catalog.state, request.path_params["project"])
-        return answer_page(request, "operations", [operation_to_wire(operation) for operation in found])
+        listing = Listing(found, operation_to_wire, operator.attrgetter("name"))
+        return answer_page(request, "operations", listing)
 
     async def cancel(self, request: Request) -> Response:
         """projects.operations.cancel."""

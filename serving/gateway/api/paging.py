@@ -4,34 +4,60 @@ from __future__ import annotations
 
 import base64
 import binascii
+import bisect
+import itertools
 from collections.abc import Callable, Mapping, Sequence
-from operator import itemgetter
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from serving.errors import InvalidArgument
 from serving.gateway.api.filters import parse_filter
+
+T = TypeVar("T")
 
 _DEFAULT_SIZE = 20
 _MAX_SIZE = 100
 
 
-def page(
-    resources: Sequence[dict[str, Any]],
-    query: Mapping[str, str],
-    name_of: Callable[[dict[str, Any]], str] = itemgetter("name"),
-) -> tuple[list[dict[str, Any]], str]:
-    """One page of the resources that match the filter, and the token of the next page ("" on the last).
+@dataclass(frozen=True, slots=True)
+class Listing(Generic[T]):
+    """What a list has, in its order: `name_of` tells the full name of one, `show` how answers carry it.
 
-    `name_of` tells the full name of one. A token names the last resource shown, so that a list that changes
-    meanwhile neither repeats nor skips.
+    `by_name` says that the order is that of the names. Only what is looked at is shown: with a filter what
+    comes before the end of the page, without one the page.
     """
-    matches = parse_filter(query.get("filter", ""))
-    # The token's resource is looked for among all: meanwhile it may no longer match.
-    rest = resources[_after([name_of(resource) for resource in resources], query.get("pageToken", "")) :]
-    found = [resource for resource in rest if matches(resource)]
-    size = _size(query.get("pageSize", ""))
-    rows = found[:size]
-    return rows, _token(name_of(rows[-1])) if len(found) > size else ""
+
+    found: Sequence[T]
+    show: Callable[[T], dict[str, Any]]
+    name_of: Callable[[T], str] = str
+    by_name: bool = False
+
+    def page(self, query: Mapping[str, str]) -> tuple[list[dict[str, Any]], str]:
+        """One page of what matches the filter, and the token of the next page ("" on the last).
+
+        A token names the last resource shown, so that a list that changes meanwhile neither repeats nor
+        skips.
+        """
+        matches, size = parse_filter(query.get("filter", "")), _size(query.get("pageSize", ""))
+        # The token's resource is looked for among all: meanwhile it may no longer match.
+        begin = self._after(query.get("pageToken", ""))
+        rest = (self.found[place] for place in range(begin, len(self.found)))
+        shown = ((one, self.show(one)) for one in rest)
+        rows = list(itertools.islice((row for row in shown if matches(row[1])), size + 1))
+        more = len(rows) > size
+        return [row for _, row in rows[:size]], _token(self.name_of(rows[size - 1][0])) if more else ""
+
+    def _after(self, token: str) -> int:
+        """How many come up to what the token names, and that itself."""
+        if not token:
+            return 0
+        last = _named(token)
+        if self.by_name:
+            return bisect.bisect_right(self.found, last, key=self.name_of)
+        names = [self.name_of(one) for one in self.found]
+        # Of the lists that are not sorted by name, jobs never go, and operations go when they are old:
+        # everything after one that is gone is gone too.
+        return names.index(last) + 1 if last in names else len(names)
 
 
 def _size(text: str) -> int:
@@ -48,9 +74,8 @@ def _token(name: str) -> str:
     return base64.urlsafe_b64encode(name.encode()).decode().rstrip("=")
 
 
-def _after(names: Sequence[str], token: str) -> int:
-    if not token:
-        return 0
+def _named(token: str) -> str:
+    """The full name in a token. Raises InvalidArgument for what is none."""
     try:
         last = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode()
     except (binascii.Error, UnicodeDecodeError, ValueError):
@@ -59,8 +84,4 @@ def _after(names: Sequence[str], token: str) -> int:
         raise InvalidArgument(
             "Field: page_token Error: This is not a token that a list gave out.", field="page_token"
         )
-    if last in names:
-        return names.index(last) + 1
-    # It is gone meanwhile: go on where it would be. Of the lists that are not sorted by name, jobs never go,
-    # and operations go when they are old: everything after one that is gone is gone too.
-    return sum(name < last for name in names) if list(names) == sorted(names) else len(names)
+    return last

@@ -5,6 +5,7 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
+from serving.gateway.api.paging import Listing
 from serving.gateway.api.requests import answer_json, answer_page
 from serving.names import check_location, check_project
 
@@ -26,7 +27,13 @@ async def get_config(request: Request) -> Response:
 async def list_locations(request: Request) -> Response:
     """projects.locations.list."""
     project = check_project(request.path_params["project"])
-    return answer_page(request, "locations", [_location(project, region) for region in REGIONS])
+    listing = Listing(
+        REGIONS,
+        lambda region: _location(project, region),
+        lambda region: f"projects/{project}/locations/{region}",
+        by_name=True,
+    )
+    return answer_page(request, "locations", listing)
 
 
 async def get_location(request: Request) -> Response:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from operator import itemgetter
 from typing import Any, TypeVar
 
 import msgspec
@@ -14,7 +13,7 @@ from starlette.responses import Response
 
 from serving.depth import LEVELS, TooDeepError, loads
 from serving.errors import InvalidArgument, ServingError, http_status, to_wire
-from serving.gateway.api.paging import page
+from serving.gateway.api.paging import Listing
 from serving.names import ModelName, VersionName
 from serving.resources import Resource, from_wire
 from serving.resources import to_wire as resource_to_wire
@@ -77,14 +76,9 @@ def answer(resource: Resource) -> Response:
     return answer_json(resource_to_wire(resource))
 
 
-def answer_page(
-    request: Request,
-    key: str,
-    resources: Sequence[dict[str, Any]],
-    name_of: Callable[[dict[str, Any]], str] = itemgetter("name"),
-) -> Response:
+def answer_page(request: Request, key: str, listing: Listing[Any]) -> Response:
     """One page of a list; no key at all when there is nothing to show."""
-    rows, token = page(resources, request.query_params, name_of)
+    rows, token = listing.page(request.query_params)
     body: dict[str, Any] = {key: rows} if rows else {}
     if token:
         body["nextPageToken"] = token

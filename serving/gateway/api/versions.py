@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from serving.gateway.api.paging import Listing
 from serving.gateway.api.requests import (
     answer,
     answer_json,
@@ -18,19 +20,27 @@ from serving.gateway.api.requests import (
 )
 from serving.gateway.catalog import Catalog, lookup, versions
 from serving.gateway.operations import Operations
-from serving.gateway.records import State
+from serving.gateway.records import VersionRecord
+from serving.names import VersionName
 from serving.resources import Version, operation_to_wire, to_wire
 
 
 class Versions:
-    """The methods on versions; `read` is the state to show, `most` how many a project may have, 0: any."""
+    """The methods on versions.
+
+    `fresh` puts on one what is not in the catalog yet; `most` is how many a project may have, 0: any number.
+    """
 
     def __init__(
-        self, catalog: Catalog, operations: Operations, read: Callable[[], State], most: int
+        self,
+        catalog: Catalog,
+        operations: Operations,
+        fresh: Callable[[VersionRecord], VersionRecord],
+        most: int,
     ) -> None:
         self._catalog = catalog
         self._most = most
-        self._read = read
+        self._fresh = fresh
         self._operations = operations
 
     async def create(self, request: Request) -> Response:
@@ -45,14 +55,19 @@ class Versions:
 
     async def get(self, request: Request) -> Response:
         """projects.models.versions.get."""
-        state = self._read()
+        state = self._catalog.state
         record = lookup.get_version(state, version_name(request))
-        return answer(lookup.render_version(state, record))
+        return answer(lookup.render_version(state, self._fresh(record)))
 
     async def list(self, request: Request) -> Response:
         """projects.models.versions.list."""
-        found = versions.list_versions(self._read(), model_name(request))
-        return answer_page(request, "versions", [to_wire(version) for version in found])
+        state = self._catalog.state
+
+        def show(name: VersionName) -> dict[str, Any]:
+            return to_wire(lookup.render_version(state, self._fresh(state.versions[name])))
+
+        names = versions.names_of_versions(state, model_name(request))
+        return answer_page(request, "versions", Listing(names, show, by_name=True))
 
     async def patch(self, request: Request) -> Response:
         """projects.models.versions.patch."""

@@ -19,8 +19,8 @@ from typing import Concatenate, ParamSpec, TypeVar
 from serving.errors import Unavailable
 from serving.gateway.catalog import policies
 from serving.gateway.cause import CAUSE
-from serving.gateway.records import Draft, Stamp, State
-from serving.gateway.store import Changes, Store
+from serving.gateway.records import Commit, Draft, Stamp, State
+from serving.gateway.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -34,15 +34,15 @@ _TURN_WITHIN, _AGAIN_AFTER = 10.0, 2.0
 class Catalog:
     """The one owner of the state. Reads are free; changes go through one rule at a time.
 
-    `published` is called on the event loop with every new state, after it is on disk, and `committed` with
-    the state before it and what has changed.
+    `published` is called on the event loop with every change, after it is on disk; the first one brings all
+    that was there. `committed` is called after that, for the others.
     """
 
     def __init__(
         self,
         store: Store,
-        published: Callable[[State], None],
-        committed: Callable[[State, Changes], None] = lambda _before, _changes: None,
+        published: Callable[[Commit], None],
+        committed: Callable[[Commit], None] = lambda _: None,
     ) -> None:
         self._store = store
         self._published = published
@@ -54,7 +54,7 @@ class Catalog:
     async def open(self) -> None:
         """Load what was committed before."""
         self.state = await asyncio.get_running_loop().run_in_executor(self._writer, self._store.load)
-        self._published(self.state)
+        self._published(Commit.loading(self.state))
 
     async def change(
         self, rule: Callable[Concatenate[Draft, Stamp, P], T], *args: P.args, **kwargs: P.kwargs
@@ -87,9 +87,10 @@ class Catalog:
                 policies.follow(draft, stamp, self.state)
                 loop = asyncio.get_running_loop()
                 await loop.run_in_executor(self._writer, self._store.commit, draft.changes)
-                before, self.state = self.state, draft.finished()
-                self._published(self.state)
-                self._committed(before, draft.changes)
+                commit = Commit(self.state, draft.finished(), draft.changes)
+                self.state = commit.after
+                self._published(commit)
+                self._committed(commit)
             return answer
 
     @contextlib.asynccontextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from serving.errors import FailedPrecondition, NotFound
@@ -49,12 +51,16 @@ def resolve(state: State | Draft, target: ModelName | VersionName) -> VersionRec
     return record
 
 
-def render_model(state: State | Draft, record: ModelRecord) -> Model:
-    """The model as answers carry it, with its default version."""
+def render_model(
+    state: State | Draft,
+    record: ModelRecord,
+    fresh: Callable[[VersionRecord], VersionRecord] = lambda record: record,
+) -> Model:
+    """The model as answers carry it, with its default version, on which `fresh` puts what is not kept."""
     if not record.default:
         return record.model
     default = state.versions[VersionName(record.name.project, record.name.model, record.default)]
-    return msgspec.structs.replace(record.model, default_version=render_version(state, default))
+    return msgspec.structs.replace(record.model, default_version=render_version(state, fresh(default)))
 
 
 def render_version(state: State | Draft, record: VersionRecord) -> Version:

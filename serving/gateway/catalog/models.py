@@ -16,7 +16,7 @@ from serving.gateway.catalog.checks import (
 )
 from serving.gateway.catalog.lookup import get_model, get_version, render_model
 from serving.gateway.catalog.operations import finished
-from serving.gateway.records import Draft, ModelRecord, Stamp, State, versions_of
+from serving.gateway.records import Draft, ModelRecord, Stamp, State
 from serving.names import ModelName, VersionName, check_id, check_project
 from serving.resources import Model, Operation, camel, to_wire
 
@@ -30,9 +30,7 @@ def create_model(draft: Draft, stamp: Stamp, project: str, model: Model, *, most
         raise field_error(InvalidArgument, "model.regions", "At most one region can be given.")
     if name in draft.models:
         raise field_error(AlreadyExists, "model.name", "A model with the same name already exists.")
-    check_number(
-        "max_models_per_project", most, sum(one.project == project for one in draft.models), "models"
-    )
+    check_number("max_models_per_project", most, len(draft.model_order.below(project)), "models")
     stored = msgspec.structs.replace(
         model,
         name=str(name),
@@ -45,12 +43,9 @@ def create_model(draft: Draft, stamp: Stamp, project: str, model: Model, *, most
     return render_model(draft, record)
 
 
-def list_models(state: State, project: str) -> list[Model]:
-    """The models of a project, by name."""
-    check_project(project)
-    return [
-        render_model(state, state.models[name]) for name in sorted(state.models) if name.project == project
-    ]
+def names_of_models(state: State, project: str) -> Sequence[ModelName]:
+    """The models of a project, in their order."""
+    return state.model_order.below(check_project(project))
 
 
 def update_model(draft: Draft, stamp: Stamp, name: ModelName, given: Model, mask: Sequence[str]) -> Operation:
@@ -80,7 +75,7 @@ def update_model(draft: Draft, stamp: Stamp, name: ModelName, given: Model, mask
 def delete_model(draft: Draft, stamp: Stamp, name: ModelName) -> Operation:
     """Remove a model that has no versions."""
     record = get_model(draft, name)
-    if versions_of(draft, name):
+    if draft.version_order.below(name):
         raise field_error(
             FailedPrecondition,
             "name",

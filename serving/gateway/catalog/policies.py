@@ -51,12 +51,11 @@ def set_policy(
 def follow(draft: Draft, stamp: Stamp, before: State) -> None:
     """Give what a change has made to its maker, and drop the policies of what it has removed."""
     principal = stamp.cause.principal if stamp.cause else ""
-    there: set[object] = {*before.models, *before.jobs, *before.operations} if principal else set()
     for (table, name), record in list(draft.changes.items()):
         if record is None:
             if name in draft.policies:
                 draft.delete(draft.policies[name])
-        elif principal and table in _OWNERS and record.name not in there:
+        elif principal and table in _OWNERS and record.name not in getattr(before, table):
             draft.put(PolicyRecord(name=name, policy=owned_by(principal, _OWNERS[table], stamp.etag)))
 
 

@@ -37,7 +37,7 @@ from serving.gateway.catalog.operations import (
     under_way,
     with_metadata,
 )
-from serving.gateway.records import Deployed, Draft, Stamp, State, Use, VersionRecord, versions_of
+from serving.gateway.records import Deployed, Draft, Stamp, State, Use, VersionRecord
 from serving.names import ModelName, VersionName, check_id
 from serving.resources import (
     AutoScaling,
@@ -64,7 +64,7 @@ def create_version(
     check_version(version)
     if name in draft.versions:
         raise field_error(AlreadyExists, "version.name", "A version with the same name already exists.")
-    there = sum(one.project == parent.project for one in draft.versions)
+    there = sum(len(draft.version_order.below(one)) for one in draft.model_order.below(parent.project))
     check_number("max_versions_per_project", most, there, "versions")
     stored = msgspec.structs.replace(
         version,
@@ -115,19 +115,20 @@ def used(record: VersionRecord, use: Use) -> VersionRecord:
     return msgspec.structs.replace(record, version=version, deployed=deployed)
 
 
-def note_use(draft: Draft, _: Stamp, uses: Mapping[str, Use]) -> None:
-    """Write down what the use of versions, given by uid, has shown."""
-    for record in list(draft.versions.values()):
-        if record.uid in uses:
-            draft.put(used(record, uses[record.uid]))
+def note_use(draft: Draft, _: Stamp, uses: Mapping[VersionName, tuple[str, Use]]) -> None:
+    """Write down what the use of versions, given with their uids, has shown."""
+    for name, (uid, use) in uses.items():
+        record = draft.versions.get(name)
+        if record is not None and record.uid == uid:
+            draft.put(used(record, use))
 
 
-def note_trouble(draft: Draft, _: Stamp, uid: str, reason: str) -> None:
+def note_trouble(draft: Draft, _: Stamp, name: VersionName, uid: str, reason: str) -> None:
     """Show on a READY version why its nodes cannot be started; "" once one could."""
-    for record in list(draft.versions.values()):
-        if record.uid == uid and record.version.state is VersionState.READY:
-            version = msgspec.structs.replace(record.version, error_message=reason)
-            draft.put(msgspec.structs.replace(record, version=version))
+    record = draft.versions.get(name)
+    if record is not None and record.uid == uid and record.version.state is VersionState.READY:
+        version = msgspec.structs.replace(record.version, error_message=reason)
+        draft.put(msgspec.structs.replace(record, version=version))
 
 
 def fail_create(draft: Draft, stamp: Stamp, operation: str, error: ServingError) -> Operation:
@@ -149,10 +150,10 @@ def fail_create(draft: Draft, stamp: Stamp, operation: str, error: ServingError)
     return end(draft, stamp, record, None, status)
 
 
-def list_versions(state: State, parent: ModelName) -> list[Version]:
-    """The versions of a model, by name."""
+def names_of_versions(state: State, parent: ModelName) -> Sequence[VersionName]:
+    """The versions of a model, in their order."""
     get_model(state, parent)
-    return [render_version(state, record) for record in versions_of(state, parent)]
+    return state.version_order.below(parent)
 
 
 def update_version(
@@ -187,7 +188,7 @@ def delete_version(draft: Draft, stamp: Stamp, name: VersionName) -> Operation:
     check_settled(record, "deleted")
     model = get_model(draft, name.parent)
     if model.default == name.version:
-        if len(versions_of(draft, name.parent)) > 1:
+        if len(draft.version_order.below(name.parent)) > 1:
             raise field_error(
                 FailedPrecondition,
                 "name",

@@ -26,7 +26,7 @@ from serving.errors import (
     Unimplemented,
 )
 from serving.gateway.catalog import Catalog, lookup, models, operations, versions
-from serving.gateway.records import Deployed, Draft, Stamp, State, VersionRecord
+from serving.gateway.records import Commit, Deployed, Draft, Stamp, State, VersionRecord
 from serving.names import ModelName, VersionName
 from serving.resources import Model, Operation, Version, VersionState, from_wire, to_wire
 
@@ -144,7 +144,7 @@ def test_an_id_may_have_128_characters(world: World) -> None:
     for name in ("a" * 128, "M", "a_1"):
         world.do(models.create_model, "p", Model(name=name))
 
-    assert len(models.list_models(world.state, "p")) == 4
+    assert len(models.names_of_models(world.state, "p")) == 4
 
 
 def test_what_only_the_server_says_is_not_taken_over(world: World) -> None:
@@ -161,7 +161,7 @@ def test_projects_do_not_see_each_other(world: World) -> None:
     """The same id may be in both."""
     world.do(models.create_model, "q", Model(name="m"))
 
-    assert [model.name for model in models.list_models(world.state, "q")] == ["projects/q/models/m"]
+    assert [str(name) for name in models.names_of_models(world.state, "q")] == ["projects/q/models/m"]
 
 
 def test_a_model_with_versions_stays(world: World) -> None:
@@ -631,7 +631,7 @@ class MemoryStore:
 
 def test_a_change_is_published_after_it_is_on_disk() -> None:
     """What could not be written has not happened, and the next change goes on from before it."""
-    store, published = MemoryStore(), list[State]()
+    store, published = MemoryStore(), list[Commit]()
 
     async def main() -> None:
         catalog = Catalog(store, published.append)
@@ -648,7 +648,9 @@ def test_a_change_is_published_after_it_is_on_disk() -> None:
 
     asyncio.run(main())
 
-    assert [[name.model for name in state.models] for state in published] == [[], ["one"], ["one", "three"]]
+    states = [commit.after for commit in published]
+    assert [[name.model for name in state.models] for state in states] == [[], ["one"], ["one", "three"]]
+    assert [commit.before for commit in published] == [State(), *states[:-1]]
     assert len(store.commits) == 2
 
 

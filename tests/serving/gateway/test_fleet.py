@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from autoscaler.activator import Activator
 from autoscaler.loop import Autoscaler
 from autoscaler.pools import Node, PilotSpec
 from autoscaler.pools.local import LocalPool
+from autoscaler.tracking import Tracked
 from serving.config import ServeConfig
 from serving.gateway import fleet as fleet_module
 from serving.gateway.catalog import Catalog, lookup
@@ -239,11 +241,11 @@ def test_the_last_use_is_shown_at_once_and_written_down_now_and_then(tmp_path: P
     async def main(world: World) -> None:
         begin = timestamp(datetime.datetime.now(datetime.UTC))
         record = await world.create("v")
-        assert world.fleet.fresh(world.catalog.state) is world.catalog.state
+        assert world.fleet.fresh(world.stored(record)) is world.stored(record)
         await world.use(record)
         end = timestamp(datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=1))
 
-        shown = world.fleet.fresh(world.catalog.state).versions[record.name].version.last_use_time
+        shown = world.fleet.fresh(world.stored(record)).version.last_use_time
         assert begin <= shown <= end
         assert world.stored(record).version.last_use_time == ""
         await world.fleet.note(world.catalog)
@@ -251,7 +253,7 @@ def test_the_last_use_is_shown_at_once_and_written_down_now_and_then(tmp_path: P
         commits = world.disk.commits
         await world.fleet.note(world.catalog)
         assert world.disk.commits == commits
-        assert world.fleet.fresh(world.catalog.state) is world.catalog.state
+        assert world.fleet.fresh(world.stored(record)) is world.stored(record)
 
     run(tmp_path, main)
 
@@ -290,7 +292,8 @@ def test_a_version_that_is_deleted_takes_its_uses_with_it(tmp_path: Path) -> Non
         world.pool.end(world.pool.living[0])
         await forgetting
 
-        assert world.fleet.fresh(world.catalog.state).versions == {}
+        assert world.fleet.record(record.uid) is None
+        assert world.fleet.fresh(record) is record
         world.fleet.trouble(world.catalog, record.uid, "too late")
         assert world.fleet._changes == set()
 
@@ -370,3 +373,58 @@ def test_uses_are_written_down_again_and_again(tmp_path: Path, monkeypatch: pyte
         await asyncio.wait([running])
 
     run(tmp_path, main, before=[version("v")])
+
+
+# ---- what sleeps costs nothing
+
+
+class Counted(Deployment):
+    """Counts the versions that it is asked about."""
+
+    asked: list[str]
+
+    def pilot(self, record: VersionRecord) -> PilotSpec:
+        self.asked.append(record.uid)
+        return super().pilot(record)
+
+    def track(self, record: VersionRecord) -> None:
+        self.asked.append(record.uid)
+        super().track(record)
+
+
+def test_work_is_for_versions_that_change_or_are_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Among a thousand that sleep: a commit, a look, what is shown and what is written down."""
+    monkeypatch.setattr(Counted, "asked", [], raising=False)
+    monkeypatch.setattr(sys.modules[__name__], "Deployment", Counted)
+    looked_up, decided = [], []
+    use_of, decide = Fleet._use, Autoscaler._decide
+
+    def count_use(fleet: Fleet, uid: str) -> Any:
+        looked_up.append(uid)
+        return use_of(fleet, uid)
+
+    def count_decision(autoscaler: Autoscaler, tracked: Tracked, now: float) -> Any:
+        decided.append(tracked.spec.key)
+        return decide(autoscaler, tracked, now)
+
+    monkeypatch.setattr(Fleet, "_use", count_use)
+    monkeypatch.setattr(Autoscaler, "_decide", count_decision)
+
+    async def main(world: World) -> None:
+        one, other = world.stored(version("v1")), world.stored(version("v2"))
+        Counted.asked.clear()
+        await world.patch(one, description="changed")
+        world.autoscaler.look()
+        await world.fleet.note(world.catalog)
+        assert set(Counted.asked) == {one.uid}
+        assert decided == looked_up == []
+
+        await world.use(other)
+        world.autoscaler.look()
+        await world.fleet.note(world.catalog)
+        assert set(decided) == set(looked_up) == {other.uid}
+        assert world.stored(other).version.last_use_time
+
+    run(tmp_path, main, before=[version(f"v{number}") for number in range(1000)])

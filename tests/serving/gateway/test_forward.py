@@ -24,7 +24,7 @@ from serving.gateway import forward as forward_module
 from serving.gateway.audit.recorder import Audit
 from serving.gateway.forward import Forwarder
 from serving.gateway.limits import PredictionLimits
-from serving.gateway.records import ModelRecord, State, VersionRecord
+from serving.gateway.records import Commit, ModelRecord, State, VersionRecord
 from serving.gateway.request_log import RequestLog
 from serving.gateway.tallies import Tallies
 from serving.gateway.targets import REPEATABLE, Targets
@@ -149,12 +149,16 @@ class World:
             self._close(node)
         await settle()  # uvloop does not end while connections are open
 
+    def undeploy(self) -> None:
+        """The version, as it is deleted."""
+        self.targets.publish(Commit(self.targets.state, State(), {("versions", str(NAME)): None}))
+
     def deploy(self, *, start_seconds: float | None = None, **fields: Any) -> None:
         """The version, as it is created."""
         version = Version(name=str(NAME), state=VersionState.READY, **fields)
         record = VersionRecord(name=NAME, uid="v", version=version)
         models = {NAME.parent: ModelRecord(name=ModelName("p", "m"), model=Model(), default="v")}
-        self.targets.publish(State(models, {NAME: record}))
+        self.targets.publish(Commit.loading(State(models, {NAME: record})))
         self.autoscaler.track(
             spec(concurrency=2), ScalingSpec(max_nodes=1), memory=100 * MIB, start_seconds=start_seconds
         )
@@ -740,7 +744,7 @@ def test_a_version_that_is_deleted_meanwhile_is_not_found(tmp_path: Path) -> Non
         world.held = True
         waiting = asyncio.create_task(world.post())
         await settle()
-        world.targets.publish(State())
+        world.undeploy()
         forgetting = asyncio.create_task(world.autoscaler.forget("v"))
         answered = await waiting
         assert answered.status == 404
@@ -752,7 +756,7 @@ def test_a_version_that_is_deleted_meanwhile_is_not_found(tmp_path: Path) -> Non
         world.deploy()
 
         async def die(seen: Seen) -> bytes | None:
-            world.targets.publish(State())
+            world.undeploy()
             return None
 
         world.replies = [die]

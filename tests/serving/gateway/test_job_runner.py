@@ -18,7 +18,7 @@ from serving.config import ServeConfig
 from serving.gateway.catalog import Catalog, models, versions
 from serving.gateway.catalog import jobs as rules
 from serving.gateway.jobs.runner import Jobs, Pace
-from serving.gateway.records import Deployed, JobRecord, State
+from serving.gateway.records import Commit, Deployed, JobRecord
 from serving.gateway.store import SqlStore
 from serving.names import ModelName, VersionName
 from serving.resources import Job, JobState, Model, Version, from_wire
@@ -53,9 +53,9 @@ class World:
             self.catalog, self.tasks, self.config, dict(os.environ), command=command, pace=pace
         )
 
-    def _published(self, state: State) -> None:
-        self.jobs.follow(state)
-        for record in state.jobs.values():
+    def _published(self, commit: Commit) -> None:
+        self.jobs.follow(commit.after)
+        for record in commit.after.jobs.values():
             if (record.job.job_id, record.job.state) not in self.seen:
                 self.seen.append((record.job.job_id, record.job.state))
 

@@ -1,14 +1,26 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable, Mapping
+from operator import itemgetter
 from typing import Any
 
 import pytest
 
 from serving.errors import InvalidArgument
-from serving.gateway.api.paging import page
+from serving.gateway.api.paging import Listing
 
 Rows = list[dict[str, Any]]
+
+
+def page(
+    found: Rows,
+    query: Mapping[str, str],
+    name_of: Callable[[dict[str, Any]], str] = itemgetter("name"),
+    *,
+    by_name: bool = False,
+) -> tuple[Rows, str]:
+    return Listing(found, lambda row: row, name_of, by_name).page(query)
 
 
 def rows(*ids: str, **fields: str) -> Rows:
@@ -71,16 +83,18 @@ def test_what_is_deleted_meanwhile_moves_nothing() -> None:
     """The token names the last resource shown; without it the list goes on where it was."""
     _, token = page(rows("a", "b", "c", "d", "e"), {"pageSize": "2"})
 
-    assert ids(page(rows("a", "c", "d"), {"pageToken": token})[0]) == ["c", "d"]
-    assert ids(page(rows("c"), {"pageToken": token})[0]) == ["c"]
-    assert ids(page(rows("a"), {"pageToken": token})[0]) == []
+    assert ids(page(rows("a", "c", "d"), {"pageToken": token}, by_name=True)[0]) == ["c", "d"]
+    assert ids(page(rows("c"), {"pageToken": token}, by_name=True)[0]) == ["c"]
+    assert ids(page(rows("a"), {"pageToken": token}, by_name=True)[0]) == []
 
 
 def test_what_is_added_meanwhile_moves_nothing() -> None:
     """What sorts before the token is not shown late."""
     _, token = page(rows("b", "d", "f"), {"pageSize": "2"})
 
-    assert ids(page(rows("a", "b", "c", "d", "e", "f"), {"pageToken": token})[0]) == ["e", "f"]
+    now = rows("a", "b", "c", "d", "e", "f")
+
+    assert ids(page(now, {"pageToken": token}, by_name=True)[0]) == ["e", "f"]
 
 
 def test_a_resource_that_no_longer_matches_still_marks_the_place() -> None:
@@ -131,3 +145,27 @@ def test_a_token_that_is_none(token: str) -> None:
         page(NUMBERED, {"pageToken": token})
 
     assert caught.value.field == "page_token"
+
+
+@pytest.mark.parametrize("before", [0, 120, 200])
+def test_a_page_costs_what_is_on_it(before: int) -> None:
+    """However long the list is and wherever the page, no more than the page and one after it is shown."""
+    shown: list[str] = []
+    named: list[str] = []
+
+    def show(name: str) -> dict[str, Any]:
+        shown.append(name)
+        return {"name": name}
+
+    def name_of(name: str) -> str:
+        named.append(name)
+        return name
+
+    names = [row["name"] for row in NUMBERED]
+    token = base64.urlsafe_b64encode(names[before - 1].encode()).decode() if before else ""
+
+    found, _ = Listing(names, show, name_of, by_name=True).page({"pageSize": "10", "pageToken": token})
+
+    assert [row["name"] for row in found] == names[before : before + 10]
+    assert shown == names[before : before + 11]
+    assert len(named) < 15

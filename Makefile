@@ -40,13 +40,13 @@ soak: $(READY)   ## run the long forms of the tests (half an hour)
 	@echo "== long tests"
 	@$(PYTEST) -m soak
 
-bench: $(READY)  ## measure parsing, latency and batch beside references
+bench: $(READY)  ## fail if serving became slower; measure parsing and batch beside references
+	@echo "== serving"
+	@$(BIN)/python -m loadtests.bench.guard
 	@echo "== parsing"
-	@$(BIN)/python -m tests.benchmarks.parsing
-	@echo "== latency"
-	@$(BIN)/python -m tests.benchmarks.latency
+	@$(BIN)/python -m loadtests.bench.parsing
 	@echo "== batch"
-	@$(BIN)/python -m tests.benchmarks.batch
+	@$(BIN)/python -m loadtests.bench.batch
 
 check: $(READY)  ## formatting, lint and types
 	@echo "== format and lint"

@@ -16,10 +16,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import cast
 from urllib.parse import urlsplit
 
-import numpy as np
 import uvloop
 
 _TIMEOUT_SECONDS = 20.0
@@ -135,9 +135,9 @@ def main(url: str, bodies: Path, connections: int, seconds: float) -> None:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         tally = runner.run(load(url, lines, connections, seconds))
     passed = time.perf_counter() - start
-    micros = np.array(tally.seconds or [0.0]) * 1e6
-    p50, p90, p99, most = np.percentile(micros, [50, 90, 99, 100])
-    latency = {"p50_us": p50, "p90_us": p90, "p99_us": p99, "max_us": most, "mean_us": float(micros.mean())}
+    micros = sorted(1e6 * one for one in tally.seconds) or [0.0]
+    latency = {f"p{part}_us": micros[part * (len(micros) - 1) // 100] for part in (50, 90, 99)}
+    latency |= {"max_us": micros[-1], "mean_us": fmean(micros)}
     print(json.dumps({"requests": len(tally.seconds), "seconds": passed, **latency, **tally.errors}))
 
 

@@ -3,8 +3,8 @@
     python -m loadtests.bench.gateway --port 8080 --model-dir FOLDER
 
 The folder becomes version v1 of the model `m` of project `p`, with one node, no more and no less; ask
-`POST /v1/projects/p/models/m:predict`. State is kept in a temporary folder. Options that are not known here go
-to `pilotlight serve`.
+`POST /v1/projects/p/models/m:predict`. State is kept in a temporary folder. Options that are not known here
+go to `pilotlight serve`.
 """
 
 from __future__ import annotations

@@ -67,12 +67,15 @@ def _draw(
         known = WORKLOADS.get(workload)
         panel.set_title(f"{workload}: {known.title}" if known else workload, fontsize=10)
     for panel in panels[len(workloads) :]:
-        panel.set_visible(False)
+        _bars(panel, [], [], form)
     figure.savefig(file)
 
 
 def _bars(panel: Axes, peers: Sequence[str], values: Sequence[float], form: Callable[[float], str]) -> None:
-    """The best one is on top, wherever that is."""
+    """A bar for each, the last on top; a panel of none is not shown."""
+    if not values:
+        panel.set_visible(False)
+        return
     colors = [_OURS if is_ours(one) else _LIMIT if is_echo(one) else _OTHERS for one in peers]
     places = range(len(peers))
     bars = panel.barh(places, values, color=colors)

@@ -61,12 +61,18 @@ class Material:
 
 
 def prepare(material: Material, workloads: Iterable[Workload]) -> None:
-    """Train what is not there yet, each model in a process of its own, and write bodies and answers."""
+    """Train what is not there yet, each model in a process of its own, and write bodies and answers.
+
+    Raises SystemExit when that fails.
+    """
     for model in dict.fromkeys(workload.model for workload in workloads):
         if not material.made(model).exists():
             print(f"training {model} into {material.folder}", file=sys.stderr, flush=True)
-            subprocess.run(
+            done = subprocess.run(
                 [sys.executable, "-m", "loadtests.bench.models", model, str(material.folder)],
                 env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"},
-                check=True,
+                stderr=subprocess.PIPE,  # TensorFlow talks
+                check=False,
             )
+            if done.returncode:
+                raise SystemExit(f"{model} could not be trained: {done.stderr.decode()[-2000:]}")

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from loadtests.bench.parsing import image_ratio
 from serving.errors import InvalidInputs, InvalidOutputs
 from serving.runtimes import Array, Column, Columns, Form, Rows
 from serving.runtimes.codec import Decoder, encode
 from serving.runtimes.instances import Batch
-from tests.benchmarks.parsing import image_ratio
 
 PADDING = " " * 512  # makes a body long enough for the dense way
 FLOAT = np.dtype(np.float32)

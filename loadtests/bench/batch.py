@@ -1,6 +1,6 @@
 """Batch prediction of JSON lines beside a plain loop and beside Beam's own RunInference, in one run.
 
-    python -m tests.benchmarks.batch [ROWS] [STOCK_ROWS]
+    python -m loadtests.bench.batch [ROWS] [STOCK_ROWS]
 
 XGBoost, 100 trees on 30 features. Rates count from the first record read to the last result written; the
 loop, the one worker and the stock pipeline have one core each, the two workers have all.
@@ -153,7 +153,7 @@ def _be_like_a_job(cores: Sequence[int]) -> None:
 def _measured(way: str, *paths: Path) -> float:
     """The seconds of one of the functions above, in a process of its own, on one core."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.benchmarks.batch", way, *map(str, paths)],
+        [sys.executable, "-m", "loadtests.bench.batch", way, *map(str, paths)],
         stdout=subprocess.PIPE,
         check=True,
         env=os.environ | _ONE_THREAD | {"PYTHONWARNINGS": "ignore"},

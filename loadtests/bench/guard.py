@@ -1,0 +1,147 @@
+"""Fails when serving has become slower: its rates relative to an echo's, and the gateway's to its node's.
+
+    python -m loadtests.bench.guard
+
+Servers run at the same time on one core, and are loaded in turns from another, a second each, so that a noisy
+machine disturbs all alike. What counts is the median of the ratios turn by turn. Limits stand well below what
+was measured on a quiet machine: they tell that something broke; docs/performance.md has figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from loadtests.bench.answers import check, expected
+from loadtests.bench.clients import CLIENTS, Client, choose
+from loadtests.bench.processes import end_on_sigterm
+from loadtests.bench.servers import SERVERS, Running, started
+from loadtests.bench.workloads import WORKLOADS, Material, Workload, prepare
+
+CONNECTIONS = 64
+_FOLDER = Path("build/bench")
+_START_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The least that the rate of a server may be of another's, on one workload."""
+
+    workload: str
+    server: str
+    of: str
+    least: float
+
+
+LIMITS = (
+    Limit("W1", "node", "echo", 0.40),
+    Limit("W1", "gateway", "node", 0.25),
+    Limit("W3", "node", "echo", 0.30),
+    Limit("W5", "node", "echo", 0.35),
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a limit was held against."""
+
+    limit: Limit
+    ratio: float
+
+    @property
+    def kept(self) -> bool:
+        """Whether it was fast enough."""
+        return self.ratio >= self.limit.least
+
+    def __str__(self) -> str:
+        limit, word = self.limit, "ok" if self.kept else "TOO SLOW"
+        said = f"{limit.workload}: {limit.server} / {limit.of}"
+        return f"  {said:22} {self.ratio:.2f}, at least {limit.least:.2f}: {word}"
+
+
+def main() -> int:
+    """Measure and print; 1 when a limit was not kept or an answer was wrong."""
+    title, _, more = __doc__.partition("\n\n")
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtests.bench.guard",
+        description=title,
+        epilog=more,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--turns", type=int, default=7, metavar="N", help="loads of each server (default: 7)")
+    parser.add_argument("--seconds", type=float, default=1, metavar="X", help="length of each (default: 1)")
+    parser.add_argument(
+        "--client", choices=CLIENTS, default="auto", help="what makes the load (default: auto)"
+    )
+    parser.add_argument("--folder", type=Path, default=_FOLDER, help=f"models and logs (default: {_FOLDER})")
+    options = parser.parse_args()
+    end_on_sigterm()
+    cores = sorted(os.sched_getaffinity(0))
+    client, material = choose(options.client, cores[-1]), Material(options.folder)
+    workloads = [WORKLOADS[name] for name in dict.fromkeys(limit.workload for limit in LIMITS)]
+    prepare(material, workloads)
+    verdicts: list[Verdict] = []
+    for workload in workloads:
+        print(f"{workload.name}, {workload.title}", file=sys.stderr, flush=True)
+        rates = measure(material, workload, client, options.turns, options.seconds, core=cores[0])
+        for verdict in judge(workload, rates):
+            print(verdict, flush=True)
+            verdicts.append(verdict)
+    return 0 if all(verdict.kept for verdict in verdicts) else 1
+
+
+def measure(
+    material: Material, workload: Workload, client: Client, turns: int, seconds: float, *, core: int
+) -> Mapping[str, Sequence[float]]:
+    """Requests per second of each server that a limit names, turn by turn; a wrong answer ends it."""
+    names = dict.fromkeys(
+        name for limit in LIMITS if limit.workload == workload.name for name in (limit.of, limit.server)
+    )
+    bodies = material.bodies(workload)
+    expect = expected(bodies, material.answers(workload))
+    logs = material.folder / "logs"
+    logs.mkdir(exist_ok=True)
+    with ExitStack() as stack:
+        servers: dict[str, Running] = {}
+        for name in names:
+            servers[name] = stack.enter_context(
+                started(
+                    SERVERS[name],
+                    workload.model,
+                    material.model_dir(workload.model),
+                    expect.bodies[0],
+                    core=core,
+                    limit=_START_SECONDS,
+                    logs=logs,
+                )
+            )
+            if not SERVERS[name].constant and (said := check(servers[name].url, expect)):
+                raise SystemExit(f"{workload.name}, {name}: {said}")
+            client.load(servers[name].url, bodies, CONNECTIONS, seconds)
+        rates: dict[str, list[float]] = {name: [] for name in servers}
+        for _ in range(turns):
+            for name, server in servers.items():
+                rates[name].append(client.load(server.url, bodies, CONNECTIONS, seconds).rps)
+        return rates
+
+
+def judge(workload: Workload, rates: Mapping[str, Sequence[float]]) -> list[Verdict]:
+    """The limits of a workload, held against the rates of its servers turn by turn."""
+    return [
+        Verdict(
+            limit,
+            median(ours / base for ours, base in zip(rates[limit.server], rates[limit.of], strict=True)),
+        )
+        for limit in LIMITS
+        if limit.workload == workload.name
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,1 +1,0 @@
-"""Measurements that anyone can repeat: `make bench`. Ratios within one run, because machines are noisy."""

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from loadtests.bench import guard
+from loadtests.bench.clients import choose
+from loadtests.bench.workloads import WORKLOADS, Material
+from tests.loadtests.bench.conftest import IRIS
+
+
+def test_ratios_are_those_of_the_same_turn() -> None:
+    """A machine that halves its speed for a while changes nothing."""
+    rates = {
+        "echo": [40_000.0, 20_000.0, 40_000.0],
+        "node": [24_000.0, 12_000.0, 3_000.0],
+        "gateway": [1.0] * 3,
+    }
+
+    node, gateway = guard.judge(IRIS, rates)
+
+    assert node.ratio == pytest.approx(0.6)
+    assert node.kept
+    assert not gateway.kept
+    assert "node / echo" in str(node)
+    assert "TOO SLOW" in str(gateway)
+
+
+def test_limits_are_about_what_exists() -> None:
+    """Each names a workload."""
+    assert {limit.workload for limit in guard.LIMITS} <= set(WORKLOADS)
+
+
+@pytest.mark.alone
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="servers and load need a core each")
+def test_serving_has_not_become_much_slower(material: Material) -> None:
+    """Node and gateway hold half of each limit in a short run."""
+    rates = guard.measure(material, IRIS, choose("own", 1), 3, 0.2, core=0)
+
+    assert all(verdict.ratio >= verdict.limit.least / 2 for verdict in guard.judge(IRIS, rates))

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from loadtests.bench import report
+from loadtests.bench.results import Failure, Load, Process, Results, line
+
+RESULTS = Results(
+    [
+        Load("echo", "iris", "W1", 1, 9000, 100, 200),
+        Load("echo", "iris", "W1", 64, 40000, 1500, 3000),
+        Load("node", "iris", "W1", 1, 7000, 140, 300, cpu_us=90, front_cpu_us=90),
+        Load("node", "iris", "W1", 16, 20000, 800, 1600),
+        Load("node", "iris", "W1", 64, 24000, 2500, 5000, cpu_us=40, front_cpu_us=40),
+        Load("gateway", "iris", "W1", 1, 5000, 200, 400),
+        Load("gateway", "iris", "W1", 64, 15000, 4000, 9000, cpu_us=66, front_cpu_us=26),
+        Load("fastapi-naive", "iris", "W1", 1, 1800, 500, 900),
+        Load("fastapi-naive", "iris", "W1", 64, 2400, 26000, 50000),
+        Load("asgi-best-batch", "iris", "W1", 16, 20000, 800, 3200),
+        Load("node", "tf-img", "W6", 16, 300, 50000, 60000),
+    ],
+    [Process("node", "iris", 1.25, 210, 190, 1), Process("mine", "iris", None, 100, 90, 1)],
+    [],
+)
+
+
+def rows(table: str) -> dict[str, list[str]]:
+    """Cells by the first one."""
+    lines = [[cell.strip() for cell in one.strip("|").split("|")] for one in table.splitlines()]
+    return {name: cells for name, *cells in lines}
+
+
+def test_rates_are_those_of_the_busiest_load() -> None:
+    """64 connections, or the most that a workload took; the fastest first; gaps stay empty."""
+    found = rows(report.rates(RESULTS))
+
+    assert next(iter(found)) == "requests/s"
+    assert list(found)[2].startswith("echo")
+    assert found["requests/s"] == ["W1", "W6"]
+    assert found["**`pilotlight node`**"] == ["**24,000**", "**300**"]
+    assert found["FastAPI"] == ["2,400", ""]
+
+
+def test_latencies_are_those_of_one_connection() -> None:
+    """In milliseconds, the quickest first."""
+    found = rows(report.latencies(RESULTS))
+
+    assert found["**`pilotlight node`**"] == ["**0.14**", ""]
+    assert list(found)[-1] == "FastAPI"
+
+
+def test_ratios_say_how_ours_relate() -> None:
+    """To the echo, to each other, to the best of the others."""
+    found = rows(report.ratios(RESULTS))
+
+    assert found["node / echo, requests/s"][0] == "0.60"
+    assert found["gateway / node, requests/s"][0] == "0.62"
+    assert found["node / FastAPI, requests/s"][0] == "10.0"
+    assert found["gateway minus node, p50 on one connection, µs"][0] == "60"
+    assert found["best other / gateway, p50 on one connection"][0] == "2.5"
+    assert found["node, p99 / p50 at 16, of that of bare ASGI with batching"][0] == "0.50"
+    assert not any("nginx" in name for name in found)
+
+
+def test_costs_and_processes() -> None:
+    """CPU time where it was measured; start and memory, a start only where there was one."""
+    assert rows(report.costs(RESULTS))["**`pilotlight serve` (gateway and node)**"][0] == "66 / 26"
+    assert rows(report.processes(RESULTS))["**`pilotlight node`**"] == ["1.2 / 190"]
+    assert rows(report.processes(RESULTS))["mine"] == ["? / 90"]
+
+
+def test_tables_are_put_into_a_document() -> None:
+    """In place of what stood there; a place without a table keeps what it has."""
+    document = "a\n<!-- bench:rates -->\nold\n<!-- end -->\nb\n<!-- bench:none -->\nkept\n<!-- end -->\n"
+
+    assert report.insert(document, {"rates": "| new |"}) == document.replace("old", "| new |")
+
+
+def test_what_went_wrong_is_told() -> None:
+    """A wrong answer, a request that failed, a server that did not start; each once."""
+    wrong = Load("node", "iris", "W1", 1, 1, 1, 1, 0, 10, 2, "body 3: 1.0 instead of 2.0")
+    found = Results([wrong, wrong], [], [Failure("mine", "iris", "no answer")])
+
+    said = report.trouble(found)
+
+    assert said == [
+        "WRONG: node, W1: body 3: 1.0 instead of 2.0",
+        "2 of 10 requests failed: node, W1, 1 connections",
+        "not measured: mine, iris: no answer",
+    ]
+    assert report.trouble(RESULTS) == []
+
+
+def test_the_command_writes_tables_and_plots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Printed, into a document, and as pictures."""
+    file, document = tmp_path / "results.jsonl", tmp_path / "document.md"
+    file.write_text("\n".join([*map(line, RESULTS.loads), *map(line, RESULTS.processes)]))
+    document.write_text("<!-- bench:latencies -->\n<!-- end -->\n")
+    images = tmp_path / "images"
+    arguments = ["report", str(file), "--images", str(images), "--into", str(document)]
+    monkeypatch.setattr(sys, "argv", arguments)
+
+    assert report.main() == 0
+
+    assert "### rates" in capsys.readouterr().out
+    assert "**0.14**" in document.read_text()
+    pictures = [images / "bench-rates.png", images / "bench-latencies.png"]
+    assert all(one.read_bytes().startswith(b"\x89PNG") for one in pictures)
+
+
+def test_a_file_that_is_no_result_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Wrong usage, and no traceback."""
+    monkeypatch.setattr(sys, "argv", ["report", str(tmp_path / "none.jsonl")])
+
+    assert report.main() == 2
+    assert "none.jsonl" in capsys.readouterr().err

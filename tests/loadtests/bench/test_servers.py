@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from loadtests.bench.answers import Asker, check, expected
+from loadtests.bench.servers import PROXIES, SERVERS, Server, StartFailed, started
+from loadtests.bench.workloads import Material
+from tests.loadtests.bench.conftest import IRIS
+from tests.loadtests.bench.stub import answering
+
+BODY = b'{"instances":[[5.1,3.5,1.4,0.2]]}'
+
+
+def installed(name: str) -> bool:
+    return name not in ("nginx", "haproxy") or any(
+        shutil.which(name, path=path) for path in (None, "/usr/sbin")
+    )
+
+
+@pytest.mark.parametrize("name", ["plain", "gateway", *PROXIES])
+def test_every_server_answers_and_leaves_nothing(
+    name: str, material: Material, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It predicts as the library does, tells what it uses, and leaves no process and no file."""
+    if not installed(name):
+        pytest.skip(f"{name} is not installed")
+    server = (SERVERS | PROXIES)[name]
+    # Short, because sockets lie in it.
+    with tempfile.TemporaryDirectory() as scratch:
+        monkeypatch.setenv("TMPDIR", scratch)
+        with started(
+            server, "iris", material.model_dir("iris"), BODY, core=None, limit=60, logs=tmp_path
+        ) as running:
+            assert check(running.url, expected(material.bodies(IRIS), material.answers(IRIS))) == ""
+            usage = running.usage()
+            group = running._group
+
+        assert usage is not None
+        assert usage.processes >= 1
+        assert usage.rss_mib >= usage.pss_mib > 10
+        assert running.front_cpu() == 0
+        assert running._front
+        assert group is not None
+        assert group.pids() == []
+        assert not [one.name for one in Path(scratch).glob("pilotlight-bench-*")]
+
+
+def test_a_server_that_runs_already_is_only_asked(tmp_path: Path) -> None:
+    """A URL instead of a command."""
+    with answering(b"{}") as url:
+        server = Server("mine", url)
+        with started(server, "iris", tmp_path, BODY, core=None, limit=1, logs=tmp_path) as running:
+            asker = Asker(running.url)
+            assert asker.ask(BODY) == (200, b"{}")
+            asker.close()
+
+    assert running.usage() is None
+    assert running.start_seconds is None
+
+
+@pytest.mark.parametrize("code", ["print(1)", "import time; time.sleep(60)"])
+def test_a_server_that_does_not_start_is_told_with_its_last_words(code: str, tmp_path: Path) -> None:
+    """One that ends, and one that never answers."""
+    server = Server("mine", f"{sys.executable} -c '{code}'")
+
+    with (
+        pytest.raises(StartFailed, match="no answer"),
+        started(server, "iris", tmp_path, BODY, core=None, limit=0.5, logs=tmp_path),
+    ):
+        pass
+
+
+def test_the_whole_benchmark(material: Material, tmp_path: Path) -> None:
+    """A short run beside a server that is wrong: rows, tables, progress, and the exit code of trouble."""
+    out = tmp_path / "results.jsonl"
+    command = [
+        *(
+            sys.executable,
+            "-m",
+            "loadtests.bench",
+            "--servers",
+            "echo",
+            "--workloads",
+            "W1",
+            "--client",
+            "own",
+        ),
+        *("--rounds", "1", "--seconds", "0.1", "--warm-up", "0.1", "--connections", "1,2"),
+        *("--folder", str(material.folder), "--out", str(out)),
+    ]
+    with answering(b'{"predictions":[0]}') as url:
+        command += ["--beside", f"mine={url}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 1, done.stderr
+    assert "### latencies" in done.stdout
+    assert "WRONG: mine, W1" in done.stdout
+    assert "WRONG: echo" not in done.stdout
+    assert "round 1 of 1, iris, echo" in done.stderr
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [(row["peer"], row.get("conns")) for row in rows] == [
+        *(("echo", 1), ("echo", 2), ("echo", None), ("mine", 1), ("mine", 2)),
+    ]
+
+
+@pytest.mark.parametrize(
+    "options", [["--workloads", "W9"], ["--servers", "none"], ["--beside", "mine"]], ids=" ".join
+)
+def test_what_is_unknown_is_wrong_usage(options: list[str], tmp_path: Path) -> None:
+    """The message names what is known."""
+    command = [sys.executable, "-m", "loadtests.bench", "--folder", str(tmp_path), *options]
+
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 2
+    assert repr(options[1]) in done.stderr
+
+
+@pytest.mark.parametrize("module", ["", ".gateway", ".proxies", ".report", ".guard"])
+def test_help_teaches(module: str) -> None:
+    """Every command says how it is called."""
+    command = [sys.executable, "-m", f"loadtests.bench{module}", "--help"]
+
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    assert f"python -m loadtests.bench{module}" in told

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -73,52 +74,64 @@ class _Version:
 
 
 class Lease:
-    """`async with activator.lease(...) as lease`: the request is inside `lease.node` during the block.
+    """A request is inside `node` until `release`.
 
     `slot` is its place on the node's board; `arrived` when it began to wait, None when it did not have to,
     and `granted` when it got the node, both on the activator's clock.
     """
 
-    __slots__ = (
-        "_activator", "_patience", "_size", "_spec", "_version", "arrived", "granted", "node", "slot",
-    )  # fmt: skip
+    __slots__ = ("_activator", "_version", "arrived", "granted", "node", "slot")
 
-    node: Node
-    slot: int
+    def __init__(
+        self,
+        activator: Activator,
+        version: _Version,
+        node: Node,
+        slot: int,
+        *,
+        granted: float,
+        arrived: float | None = None,
+    ) -> None:
+        self._activator = activator
+        self._version = version
+        self.node = node
+        self.slot = slot
+        self.granted = granted
+        self.arrived = arrived
+
+    def release(self) -> float:
+        """The request is out, by its answer or otherwise; returns the time on the activator's clock."""
+        version, now = self._version, self._activator.clock()
+        self.node.give(self.slot)
+        version.meter.change(-1, now)
+        if version.waiting:
+            self._activator.grant(version)
+        return now
+
+
+class _Leasing:
+    """What `Activator.lease` returns: the block begins with the lease and ends with its release."""
+
+    __slots__ = ("_activator", "_lease", "_patience", "_size", "_spec")
+
+    _lease: Lease
 
     def __init__(self, activator: Activator, spec: NodeSpec, size: int, patience: Patience) -> None:
         self._activator = activator
         self._spec = spec
         self._size = size
         self._patience = patience
-        self.arrived: float | None = None
-        self.granted = 0.0
 
     async def __aenter__(self) -> Lease:
         activator = self._activator
-        version = self._version = activator.version(self._spec)
-        now = activator.clock()
-        version.meter.change(1, now)
-        self.granted = now
-        node = _least_loaded(version) if not version.waiting else None
-        if node is not None:
-            self.node, self.slot = node, node.take()
-            return self
-        self.arrived = now
-        try:
-            self.node, self.slot = await activator.wait(version, self._spec, self._size, self._patience)
-        except BaseException:
-            version.meter.change(-1, activator.clock())
-            raise
-        self.granted = activator.clock()
-        return self
+        lease = activator.take(self._spec)
+        if lease is None:
+            lease = await activator.wait(self._spec, self._size, self._patience)
+        self._lease = lease
+        return lease
 
     async def __aexit__(self, *details: object) -> None:
-        self.node.give(self.slot)
-        version = self._version
-        version.meter.change(-1, self._activator.clock())
-        if version.waiting:
-            self._activator.grant(version)
+        self._lease.release()
 
 
 class Activator:
@@ -141,13 +154,25 @@ class Activator:
         """Have nodes started by this one."""
         self._waker = waker
 
-    def lease(self, spec: NodeSpec, size: int, patience: Patience) -> Lease:
-        """A node for one request of `size` bytes, woken if need be.
+    def take(self, spec: NodeSpec) -> Lease | None:
+        """A node for one request, if one is free and nobody has waited for it."""
+        version = self._versions.get(spec.key)
+        if version is None or version.waiting:
+            return None
+        node = _least_loaded(version)
+        if node is None:
+            return None
+        now = self.clock()
+        version.meter.change(1, now)
+        return Lease(self, version, node, node.take(), granted=now)
+
+    def lease(self, spec: NodeSpec, size: int, patience: Patience) -> AbstractAsyncContextManager[Lease]:
+        """`async with activator.lease(...) as lease`: a node for a request of `size` bytes, woken if need be.
 
         Entering the block raises QueueFullError, StartFailedError, TooLateError, RetiredError, or whatever
         `patience` gives up with.
         """
-        return Lease(self, spec, size, patience)
+        return _Leasing(self, spec, size, patience)
 
     def meter(self, spec: NodeSpec) -> Meter:
         """What counts the requests of a version."""
@@ -191,10 +216,20 @@ class Activator:
             version = self._versions[spec.key] = _Version(spec.concurrency, Meter(self.clock()))
         return version
 
-    async def wait(
+    async def wait(self, spec: NodeSpec, size: int, patience: Patience) -> Lease:
+        """A node, once there is one for this request."""
+        version, arrived = self.version(spec), self.clock()
+        version.meter.change(1, arrived)
+        try:
+            node, slot = await self._join(version, spec, size, patience)
+        except BaseException:
+            version.meter.change(-1, self.clock())
+            raise
+        return Lease(self, version, node, slot, granted=self.clock(), arrived=arrived)
+
+    async def _join(
         self, version: _Version, spec: NodeSpec, size: int, patience: Patience
     ) -> tuple[Node, int]:
-        """A node and a slot, once there is one for this request."""
         try:
             self._refuse_overflow(version, size)
             if not version.ready:

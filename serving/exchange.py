@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import http
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import orjson
 
@@ -42,18 +42,19 @@ class Exchange:
 
     `scope` has of ASGI's what is read of a prediction: type, method, path, headers, client and http_version.
     `body` is there once `Handler.complete` is called. `on_gone` is called, once, if the client goes away
-    before the answer.
+    before the answer. `state` is the handler's own.
     """
 
     __slots__ = (
         "_peer", "body", "keep_alive", "more_body", "on_gone", "parts", "response_complete",
-        "response_started", "scope", "waiting_for_100_continue",
+        "response_started", "scope", "state", "waiting_for_100_continue",
     )  # fmt: skip
 
     def __init__(self, scope: Scope, peer: Peer, *, keep_alive: bool = True) -> None:
         self.scope = scope
         self.body = b""
         self.on_gone: Callable[[], None] | None = None
+        self.state: Any = None
         self._peer = peer
         # For the connection, which asks uvicorn's own cycles the same.
         self.keep_alive = keep_alive

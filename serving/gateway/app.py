@@ -21,6 +21,7 @@ from autoscaler.pools import Node, NodeState
 from autoscaler.pools.local import LocalPool
 from serving.config import ServeConfig
 from serving.errors import Internal, NotFound, ServingError, Unavailable, wrong_method
+from serving.exchange import Handler
 from serving.gateway.access.gate import Access, guarded
 from serving.gateway.access.token_store import TokenStore
 from serving.gateway.api import projects
@@ -52,7 +53,7 @@ from serving.gateway.request_log import RequestLog
 from serving.gateway.routes import routes
 from serving.gateway.store import Store
 from serving.gateway.tallies import Tallies
-from serving.gateway.targets import PREDICT, Targets
+from serving.gateway.targets import Targets
 from serving.gateway.witnesses import Witnesses
 from serving.wire import Receive, Scope, Send
 
@@ -129,12 +130,15 @@ class Gateway:
         )
         self._calls = Calls(self._router, self._tallies, self._tracing)
 
+    @property
+    def handler(self) -> Handler:
+        """What answers predictions."""
+        return self._forwarder
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Predictions take the short way; everything else is routed."""
+        """Everything but predictions is routed; those are `handler`'s."""
         if scope["type"] != "http":
             await self._router(scope, receive, send)
-        elif scope["path"].endswith(PREDICT):
-            await self._forwarder.forward(scope, receive, send)
         else:
             await self._calls(scope, receive, telling(scope, send))
 

@@ -1,68 +1,39 @@
 """`:predict` on the gateway, the straight line: name -> leased node -> bytes through.
 
-The body is held until the node's answer begins and is never parsed. It is sent again only when the node
-died or hung up before any byte of an answer, never after a time-out.
+The body is never parsed. It goes to a node in the call in which it became whole, and the answer to its client
+in the call in which that came: no task, no future, no timer of its own. Only a request that cannot have it so
+fast, since no node is free or one was lost with it, goes on in `serving.gateway.insistence`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from autoscaler.activator import Activator, Lease
-from autoscaler.errors import QueueFullError, RetiredError, StartFailedError, TooLateError
-from autoscaler.pools import Mark, Node, NodeState
+from autoscaler.pools import Node, NodeState
 from serving.config import Limits
-from serving.errors import (
-    Cancelled,
-    DeadlineExceeded,
-    Internal,
-    InvalidArgument,
-    ModelFailed,
-    NotFound,
-    ResourceExhausted,
-    ServingError,
-    Unavailable,
-    wrong_method,
-)
+from serving.errors import Internal, InvalidArgument, ServingError, http_status, wrong_method
+from serving.exchange import Exchange
 from serving.gateway.access.gate import Access
+from serving.gateway.deadlines import Allowance, Deadlines
 from serving.gateway.identity import as_header
+from serving.gateway.insistence import Insistence
 from serving.gateway.limits import PredictionLimits
-from serving.gateway.patience import Patience
-from serving.gateway.server_timing import with_server_timing, without_server_timing
-from serving.gateway.tallies import Course
+from serving.gateway.patience import Patience, left, too_late
+from serving.gateway.server_timing import without_server_timing
+from serving.gateway.tallies import Fare
 from serving.gateway.targets import Target, Targets
-from serving.gateway.upstream import Answer, ConnectError, ConnectionLostError, Upstream
+from serving.gateway.upstream import Answer, Upstream
 from serving.gateway.witnesses import Witnesses
-from serving.wire import Receive, Scope, Send, header, read_body, send_error, send_json
+from serving.wire import Scope, check_length, header, too_large
 
 logger = logging.getLogger(__name__)
 
-# A request is given up when this many nodes died while they computed it, or so many more with it inside: that
-# may be chance, but also what it takes to read it or to write its answer.
-_DEATHS, _LOSSES = 3, 10
-# Seconds within which the pool knows of the end of a node that hung up.
-_NOTICED_WITHIN = 2.0
-
-
-_FREE = contextlib.nullcontext()
-
-
-@dataclass(slots=True)
-class _Story:
-    """What has become of a request so far: nodes lost with it inside, and those that maybe died of it."""
-
-    course: Course
-    losses: int = 0
-    deaths: int = 0
-
 
 class Forwarder:
-    """Answers prediction requests with the nodes of their version."""
+    """Answers prediction requests with the nodes of their version; the server's handler of exchanges."""
 
     def __init__(
         self,
@@ -74,178 +45,250 @@ class Forwarder:
         shares: PredictionLimits | None = None,
         access: Access | None = None,
     ) -> None:
-        self._targets = targets
-        self._activator = activator
-        self._witnesses = witnesses
-        self._limits = limits
-        self._shares = shares
-        self._access = access
-        self._upstreams: dict[str, Upstream] = {}
+        self.targets = targets
+        self.activator = activator
+        self.witnesses = witnesses
+        self.shares = shares
+        self.access = access
+        self.max_body_bytes = limits.max_body_bytes
+        self.request_timeout = limits.request_timeout
+        self.deadlines = Deadlines(limits.request_timeout)
+        self.upstreams: dict[str, Upstream] = {}
+        self._insistence = Insistence(targets, activator, self._upstream)
+        self._insisting: set[asyncio.Task[None]] = set()
 
-    async def forward(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        account = self._witnesses.begin(scope)
+    def begin(self, exchange: Exchange) -> None:
+        """The head of a request is there: refuse it now if need be, so that no body is read for nothing."""
+        exchange.state = passage = Passage(self, exchange)
         try:
-            if self._access is not None:
-                self._access.admit_prediction(scope)
-            account.target = target = self._find(scope)  # so that no body is read for nothing
-            if self._shares is not None:
-                self._shares.admit(target)
-            body = await read_body(scope, receive, self._limits.max_body_bytes)
-            story = _Story(Course(len(body), account.trace))
-            patience = Patience(receive, self._timeout(scope))
-            with _FREE if self._shares is None else self._shares.hold(target):
-                target, answer = await self._ask(scope["path"], body, patience, story)
-        except Cancelled as error:
-            account.refused(error)  # nobody is there any more to be told
+            passage.begin()
         except ServingError as error:
-            account.refused(error)
-            await send_error(send, error, (as_header(scope),))
-        except Exception:
-            logger.exception("forwarding failed")
-            internal = Internal("Internal error encountered.")
-            account.refused(internal)
-            await send_error(send, internal, (as_header(scope),))
-        else:
-            headers = (*answer.headers, as_header(scope))
-            await send_json(send, answer.status, answer.body, headers)
-            account.answered(target, story.course, body, answer)
+            passage.refuse(error)
+
+    def complete(self, exchange: Exchange) -> None:
+        """The request is whole."""
+        passage: Passage = exchange.state
+        try:
+            passage.proceed()
+        except ServingError as error:
+            passage.refuse(error)
 
     def node_gone(self, node: Node) -> None:
         """Close what was open to a node that is gone."""
-        upstream = self._upstreams.pop(node.id, None)
+        upstream = self.upstreams.pop(node.id, None)
         if upstream is not None:
             upstream.close()
 
-    def _find(self, scope: Scope) -> Target:
-        if scope["method"] != "POST":
-            raise wrong_method(scope["method"], scope["path"], "POST")
-        return self._targets.find(scope["path"])
+    def insist(self, passage: Passage, lost: Lease | None = None) -> None:
+        """Have a request answered that must wait, or that was lost in a node together with its lease."""
+        passage.patience = patience = Patience(passage.deadline, passage.timeout)
+        task = asyncio.get_running_loop().create_task(self._insist(passage, patience, lost))
+        self._insisting.add(task)
+        task.add_done_callback(self._insisting.discard)
 
-    async def _ask(self, path: str, body: bytes, patience: Patience, story: _Story) -> tuple[Target, Answer]:
-        """The answer, and who gave it."""
-        while True:
-            # Anew for each attempt, with nothing in between: a lease would wake a deleted version.
-            target = self._targets.find(path)
-            with _in_words(target):
-                async with self._activator.lease(target.spec, len(body), patience) as lease:
-                    try:
-                        return target, await self._exchange(lease, body, patience, story)
-                    except ConnectError:
-                        logger.warning("%s: node %s cannot be reached", target.name, lease.node.id)
-                        await _noticed(lease.node, patience)
-                    except ConnectionLostError:
-                        logger.warning("%s: node %s hung up", target.name, lease.node.id)
-                        await _noticed(lease.node, patience)
-                        _judge(lease, target, story)
-            if patience.remaining <= 0:
-                raise DeadlineExceeded(f"No node lived long enough to answer. {lease.node.reason}".rstrip())
-
-    async def _exchange(self, lease: Lease, body: bytes, patience: Patience, story: _Story) -> Answer:
-        node, course = lease.node, story.course
-        upstream = self._upstream(node)
-        await upstream.connect()
-        held = lease.arrived is not None and node.ready_at is not None and node.ready_at > lease.arrived
-        course.enters(lease)
-        asker = _Asker()
-        number = upstream.send(
-            asker,
-            body,
-            slot=lease.slot,
-            timeout=max(patience.remaining, 0.001),
-            alone=story.deaths > 0,
-            timing=held or course.trace is not None,
-        )
-        answer: Answer | None = None
+    async def _insist(self, passage: Passage, patience: Patience, lost: Lease | None) -> None:
         try:
-            answer = await patience.wait(asker.answer)
-        finally:
-            upstream.cancel(number)
-            course.leaves(answer)
-        if held:
-            return replace(answer, headers=with_server_timing(lease, answer.headers))
-        if course.trace is not None:
-            return replace(answer, headers=without_server_timing(answer.headers))
-        return answer
+            answer = await self._insistence.ask(passage, patience, lost)
+        except ServingError as error:
+            passage.refuse(error)
+        except Exception:
+            logger.exception("forwarding failed")
+            passage.refuse(Internal("Internal error encountered."))
+        else:
+            passage.finish(answer, self.activator.clock())
 
-    def _upstream(self, node: Node) -> Upstream:
-        if node.state is NodeState.GONE:
-            raise ConnectError  # since it was leased; `node_gone` would not come again
-        upstream = self._upstreams.get(node.id)
-        if upstream is None:
-            upstream = self._upstreams[node.id] = Upstream(node.address)
+    def _upstream(self, node: Node) -> Upstream | None:
+        """The channel to a node, None if it is gone since it was leased: nobody would close that one."""
+        upstream = self.upstreams.get(node.id)
+        if upstream is None and node.state is not NodeState.GONE:
+            upstream = self.upstreams[node.id] = Upstream(node.address)
         return upstream
 
-    def _timeout(self, scope: Scope) -> float:
+
+class Passage:
+    """One request on its way.
+
+    `path` is that of its target; `target` is there once its body is. While it is in a node that it got at
+    once, `_lease` is of that; `patience` is its client's if it has to wait. `losses` are nodes that were lost
+    with it inside, `deaths` those that maybe died of it.
+    """
+
+    # What most requests do not change, they need not set.
+    patience: Patience | None = None
+    waits: tuple[Lease, ...] = ()
+    losses = deaths = 0
+    _found: Target | None = None
+    _sharing: Target | None = None
+    _within = False
+    _inside = 0.0
+
+    target: Target
+    timeout: float
+    deadline: float
+    _lease: Lease
+    _upstream: Upstream
+    _number: int
+    _allowance: Allowance
+    _sent: float
+
+    def __init__(self, forwarder: Forwarder, exchange: Exchange) -> None:
+        self._forwarder = forwarder
+        self._exchange = exchange
+        self._began = forwarder.activator.clock()
+        self.trace = forwarder.witnesses.begin(exchange.scope)
+        exchange.on_gone = self._gone
+
+    @property
+    def path(self) -> str:
+        """Where its client sent it."""
+        path: str = self._exchange.scope["path"]
+        return path
+
+    @property
+    def body(self) -> bytes:
+        """What the node is sent."""
+        return self._exchange.body
+
+    # ---- on the way in
+
+    def begin(self) -> None:
+        """Find out where it goes. Raises whatever it is refused with."""
+        forwarder, scope = self._forwarder, self._exchange.scope
+        if forwarder.access is not None:
+            forwarder.access.admit_prediction(scope)
+        if scope["method"] != "POST":
+            raise wrong_method(scope["method"], scope["path"], "POST")
+        self._found = target = forwarder.targets.find(scope["path"])
+        if forwarder.shares is not None:
+            forwarder.shares.admit(target)
+        check_length(scope, forwarder.max_body_bytes)
+
+    def proceed(self) -> None:
+        """Go into a node that is free, or wait for one. Raises whatever it is refused with."""
+        forwarder, exchange = self._forwarder, self._exchange
+        if len(exchange.body) > forwarder.max_body_bytes:
+            raise too_large(forwarder.max_body_bytes)
+        self.timeout = timeout = self._wanted(exchange.scope)
+        self.deadline = asyncio.get_running_loop().time() + timeout
+        # Once more: the version may have been deleted while the body came.
+        self.target = target = forwarder.targets.find(exchange.scope["path"])
+        if forwarder.shares is not None:
+            forwarder.shares.take(target)
+            self._sharing = target
+        lease = forwarder.activator.take(target.spec)
+        if lease is None:
+            forwarder.insist(self)
+            return
+        upstream = forwarder.upstreams.get(lease.node.id)
+        if upstream is None or not upstream.connected:
+            lease.release()
+            forwarder.insist(self)
+            return
+        self._lease, self._upstream, self._within = lease, upstream, True
+        self._allowance = allowance = forwarder.deadlines.of(timeout)
+        allowance.add(self)
+        self.enters(lease, lease.granted)
+        self._number = upstream.send(
+            self, exchange.body, slot=lease.slot, timeout=timeout, alone=False, timing=self.trace is not None
+        )
+
+    def _wanted(self, scope: Scope) -> float:
+        """The seconds it has."""
+        usual = self._forwarder.request_timeout
         given = header(scope, b"x-request-timeout")
         if given is None:
-            return self._limits.request_timeout
+            return usual
         try:
             timeout = float(given)
         except ValueError:
             timeout = -1
         if not timeout > 0:
             raise InvalidArgument("The header X-Request-Timeout must be a number of seconds over 0.")
-        return min(timeout, self._limits.request_timeout)
+        return min(timeout, usual)
 
+    # ---- in a node
 
-class _Asker:
-    """Waits for an answer."""
+    @property
+    def traced(self) -> bool:
+        """Whether it is to be known what it did in the node."""
+        return self.trace is not None
 
-    def __init__(self) -> None:
-        self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+    def enters(self, lease: Lease, now: float) -> None:
+        """It is sent to a node."""
+        self._sent = now
+        if self.trace is not None:
+            self.trace.enters(lease)
+
+    def leaves(self, answer: Answer | None, now: float) -> None:
+        """It is out of the node: with an answer, or for some reason without."""
+        self._inside += now - self._sent
+        if self.trace is not None:
+            self.trace.leaves(answer)
 
     def answered(self, answer: Answer) -> None:
-        if not self.answer.done():
-            self.answer.set_result(answer)
+        """The node has answered."""
+        self._allowance.remove(self)
+        now = self._release(answer)
+        if self.trace is not None:
+            answer = replace(answer, headers=without_server_timing(answer.headers))
+        self.finish(answer, now)
 
     def lost(self) -> None:
-        if not self.answer.done():
-            self.answer.set_exception(ConnectionLostError())
+        """The node died or hung up."""
+        self._allowance.remove(self)
+        self._within = False
+        self.leaves(None, self._forwarder.activator.clock())
+        self._forwarder.insist(self, self._lease)
 
+    def expire(self) -> None:
+        """Its time is out."""
+        self._upstream.cancel(self._number)
+        self._release(None)
+        self.refuse(too_late(self.timeout))
 
-async def _noticed(node: Node, patience: Patience) -> None:
-    """Wait until the pool knows of the end of a node: that comes a moment after its connections close."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(min(_NOTICED_WITHIN, patience.remaining)):
-            await node.gone.wait()
+    def _gone(self) -> None:
+        """Its client is gone: it leaves its place at once."""
+        if self.patience is not None:
+            self.patience.leave()
+            return
+        if self._within:
+            self._allowance.remove(self)
+            self._upstream.cancel(self._number)
+            self._release(None)
+        self.refuse(left())
 
+    def _release(self, answer: Answer | None) -> float:
+        self._within = False
+        now = self._lease.release()
+        self.leaves(answer, now)
+        return now
 
-def _judge(lease: Lease, target: Target, story: _Story) -> None:
-    """Decide whether a request may be sent again after its node died; raises ModelFailed if not.
+    # ---- the end
 
-    The board tells what the node was doing: a request it had not begun is innocent and unseen. While the
-    node lives it may still begin.
-    """
-    node, mark = lease.node, lease.node.board[lease.slot]
-    story.losses += 1
-    story.deaths += mark == Mark.COMPUTING
-    unseen = mark == Mark.UNTOUCHED and node.state is NodeState.GONE
-    hopeless = story.deaths >= _DEATHS or story.losses >= _LOSSES
-    if hopeless or not (unseen or target.repeatable):
-        raise ModelFailed(f"The node died while it worked on the request. {node.reason}".rstrip())
+    def finish(self, answer: Answer, now: float) -> None:
+        """Hand the client what a node answered."""
+        exchange = self._exchange
+        self._give_back()
+        exchange.answer(answer.status, answer.body, (*answer.headers, as_header(exchange.scope)))
+        fare = Fare(now - self._began, self._inside, self.waits)
+        try:
+            if self.trace is not None:
+                self.trace.end(answer.status, version=str(self.target.name))
+            self._forwarder.witnesses.answered(exchange.scope, fare, self.target, exchange.body, answer)
+        except Exception:  # it would close the channel, with all that is in it
+            logger.exception("an answer could not be told of")
 
+    def refuse(self, error: ServingError) -> None:
+        """Hand the client an error, if it is still there."""
+        forwarder, exchange = self._forwarder, self._exchange
+        self._give_back()
+        seconds = forwarder.activator.clock() - self._began
+        if self.trace is not None:
+            self.trace.end(http_status(error), version="" if self._found is None else str(self._found.name))
+        forwarder.witnesses.refused(exchange.scope, seconds, self._found, error)
+        exchange.refuse(error, (as_header(exchange.scope),))
 
-@contextlib.contextmanager
-def _in_words(target: Target) -> Iterator[None]:
-    """The autoscaler's errors as the client is told of them."""
-    try:
-        yield
-    except QueueFullError as error:
-        raise ResourceExhausted(
-            f"Too many requests wait for {target.name} (setting {error.setting} = {error.limit}).",
-            retry_after=1,
-        ) from error
-    except StartFailedError as error:
-        raise Unavailable(
-            f"No node of {target.name} could be started. {error.reason}",
-            retry_after=math.ceil(error.retry_after),
-        ) from error
-    except TooLateError as error:
-        raise Unavailable(
-            f"{error.reason} The request could not wait that long (X-Request-Timeout, setting "
-            "request_timeout).",
-            retry_after=math.ceil(error.retry_after),
-        ) from error
-    except RetiredError as error:
-        raise NotFound(f"The version {target.name} was deleted.") from error
+    def _give_back(self) -> None:
+        """Let others have its share."""
+        if self._sharing is not None and self._forwarder.shares is not None:
+            self._forwarder.shares.give(self._sharing)

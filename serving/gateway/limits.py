@@ -6,12 +6,10 @@ and one that would move it too far ahead of the present comes too early. Time is
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from starlette.requests import Request
@@ -95,17 +93,15 @@ class Places:
                 retry_after=1,
             )
 
-    @contextlib.contextmanager
-    def hold(self, name: str, whose: str) -> Iterator[None]:
-        """Hold a place. Raises LimitReached if none is free."""
-        self.check(name, whose)
+    def take(self, name: str) -> None:
+        """Take a place that is free."""
         self._taken[name] += 1
-        try:
-            yield
-        finally:
-            self._taken[name] -= 1
-            if not self._taken[name]:
-                del self._taken[name]
+
+    def give(self, name: str) -> None:
+        """Give a place back."""
+        self._taken[name] -= 1
+        if not self._taken[name]:
+            del self._taken[name]
 
     def __len__(self) -> int:
         return len(self._taken)
@@ -130,11 +126,8 @@ class PredictionLimits:
 
     def admit(self, target: Target) -> None:
         """Count a request whose body is still to come; raises LimitReached if it is one too many."""
+        self._check_places(target)
         version, project, now = target.spec.key, target.name.project, self._clock()
-        if self._version_places is not None:
-            self._version_places.check(version, _version(target))
-        if self._project_places is not None:
-            self._project_places.check(project, _project(project))
         # Who is refused is not charged: all are asked before any is changed.
         asked = [
             (buckets, name, buckets.after(name, whose, now))
@@ -147,15 +140,32 @@ class PredictionLimits:
         for buckets, name, full_at in asked:
             buckets.put(name, full_at, now)
 
-    @contextlib.contextmanager
-    def hold(self, target: Target) -> Iterator[None]:
-        """Hold the places of a request, which is whole by now; raises LimitReached if none is free."""
-        version, project = target.spec.key, target.name.project
-        with (
-            _held(self._version_places, version, _version(target)),
-            _held(self._project_places, project, _project(project)),
-        ):
-            yield
+    def take(self, target: Target) -> None:
+        """Take the places of a request, which is whole by now; raises LimitReached if none is free.
+
+        They are the request's until `give`.
+        """
+        self._check_places(target)
+        for places, name in self._places(target):
+            places.take(name)
+
+    def give(self, target: Target) -> None:
+        """Give the places of a request back."""
+        for places, name in self._places(target):
+            places.give(name)
+
+    def _check_places(self, target: Target) -> None:
+        if self._version_places is not None:
+            self._version_places.check(target.spec.key, _version(target))
+        if self._project_places is not None:
+            project = target.name.project
+            self._project_places.check(project, _project(project))
+
+    def _places(self, target: Target) -> Iterator[tuple[Places, str]]:
+        if self._version_places is not None:
+            yield self._version_places, target.spec.key
+        if self._project_places is not None:
+            yield self._project_places, target.name.project
 
 
 class CallLimits:
@@ -192,10 +202,6 @@ def _buckets(setting: str, count: float, seconds: float) -> Buckets | None:
 
 def _places(setting: str, most: int) -> Places | None:
     return Places(setting, most) if most else None
-
-
-def _held(places: Places | None, name: str, whose: str) -> AbstractContextManager[None]:
-    return contextlib.nullcontext() if places is None else places.hold(name, whose)
 
 
 def _version(target: Target) -> str:

@@ -45,7 +45,11 @@ def serve(config: ServeConfig, environment: Mapping[str, str], announce: Callabl
             store.load()  # what is damaged is told of before anything has begun
             gateway = Gateway(config, store, environment, tokens=tokens)
             server = http.make_server(
-                gateway, front=config, drain=config.request_timeout, certificate=certificate
+                gateway,
+                front=config,
+                drain=config.request_timeout,
+                certificate=certificate,
+                handler=gateway.handler,
             )
             await server.serve(sockets=[listener])
             return 0

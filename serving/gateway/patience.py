@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from serving.errors import Cancelled, DeadlineExceeded
-from serving.wire import Receive
 
 T = TypeVar("T")
-
-# Most answers come sooner, and watching a client costs a task.
-_WATCH_AFTER = 0.05
 
 
 class Patience:
     """Waits until the deadline of one request, and no longer than its client does.
 
-    `deadline` is on the event loop's clock; `receive` is the request's, its body already read.
+    `deadline` is on the event loop's clock; `timeout` the seconds that the request had.
     """
 
-    __slots__ = ("_deadline", "_loop", "_receive", "_timeout")
+    __slots__ = ("_awaited", "_deadline", "_loop", "_timeout", "gone")
 
-    def __init__(self, receive: Receive, timeout: float) -> None:
+    def __init__(self, deadline: float, timeout: float) -> None:
         self._loop = asyncio.get_running_loop()
-        self._receive = receive
+        self._deadline = deadline
         self._timeout = timeout
-        self._deadline = self._loop.time() + timeout
+        self._awaited: asyncio.Future[Any] | None = None
+        self.gone = False
 
     @property
     def remaining(self) -> float:
@@ -37,28 +34,32 @@ class Patience:
         """The future's result. Raises DeadlineExceeded or Cancelled when it comes too late."""
         if future.done():
             return future.result()
-        watchers: list[asyncio.Task[None]] = []
-        timer = self._loop.call_later(
-            min(_WATCH_AFTER, self.remaining),
-            lambda: watchers.append(self._loop.create_task(self._watch(future))),
-        )
+        if self.gone:
+            raise left()
+        timer = self._loop.call_at(self._deadline, self._fail, future, too_late(self._timeout))
+        self._awaited = future
         try:
             return await future
         finally:
+            self._awaited = None
             timer.cancel()
-            for watcher in watchers:
-                watcher.cancel()
 
-    async def _watch(self, future: asyncio.Future[T]) -> None:
-        """Fail the future when the client is gone or the time is out."""
-        try:
-            async with asyncio.timeout(self.remaining):
-                while (await self._receive())["type"] != "http.disconnect":
-                    pass
-            error: Exception = Cancelled("The client closed the connection.")
-        except TimeoutError:
-            error = DeadlineExceeded(
-                f"The request was not answered within {self._timeout:g} s (setting request_timeout)."
-            )
+    def leave(self) -> None:
+        """The client is gone."""
+        self.gone = True
+        if self._awaited is not None:
+            self._fail(self._awaited, left())
+
+    def _fail(self, future: asyncio.Future[Any], error: Exception) -> None:
         if not future.done():
             future.set_exception(error)
+
+
+def too_late(timeout: float) -> DeadlineExceeded:
+    """The error for a request that had so many seconds."""
+    return DeadlineExceeded(f"The request was not answered within {timeout:g} s (setting request_timeout).")
+
+
+def left() -> Cancelled:
+    """The error for a request that nobody waits for any more."""
+    return Cancelled("The client closed the connection.")

@@ -5,20 +5,15 @@ It costs a request a microsecond: plain integers, put into words only when someb
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from autoscaler.activator import Lease
 from autoscaler.pools import Node
 from serving.gateway.server_timing import paid
-from serving.gateway.upstream import Answer
 from serving.phases import NODE_BYTES, NODE_PHASES, Histogram, Histograms, cells
-
-if TYPE_CHECKING:  # OpenTelemetry is imported only where it is switched on
-    from serving.gateway.tracing import Trace
 
 # What the gateway knows of a request, in the order of its histograms. `queue`, `start`, `load` and `warm` are
 # those of requests that had to wait for a node; `gateway` is what is left of `total` without all of that.
@@ -26,34 +21,12 @@ GATEWAY_PHASES = ("total", "gateway", "queue", "start", "load", "warm")
 _TOTAL, _GATEWAY, _QUEUE = 0, 1, 2
 
 
-class Course:
-    """How one request fares: when it began, its waits for nodes, and the seconds inside them.
+class Fare(NamedTuple):
+    """How one request has fared, in seconds: all of its time, and of that inside nodes; `waits` for nodes."""
 
-    `trace` is told of them too, where the request is traced.
-    """
-
-    __slots__ = ("_sent", "began", "bytes_in", "inside", "trace", "waits")
-
-    def __init__(self, bytes_in: int, trace: Trace | None) -> None:
-        self.began = time.monotonic()
-        self.bytes_in = bytes_in
-        self.trace = trace
-        self.inside = 0.0
-        self.waits: tuple[Lease, ...] = ()
-        self._sent = self.began
-
-    def enters(self, lease: Lease) -> bytes:
-        """It is sent to a node; returns what to add to the head."""
-        if lease.arrived is not None:
-            self.waits = (*self.waits, lease)
-        self._sent = time.monotonic()
-        return b"" if self.trace is None else self.trace.enters(lease)
-
-    def leaves(self, answer: Answer | None) -> None:
-        """It comes back with an answer, or for some reason without."""
-        self.inside += time.monotonic() - self._sent
-        if self.trace is not None:
-            self.trace.leaves(answer)
+    total: float
+    inside: float
+    waits: tuple[Lease, ...] = ()
 
 
 Phases = tuple[tuple[str, Histogram], ...]
@@ -83,20 +56,20 @@ class Tally:
         self._phases = Histograms(len(GATEWAY_PHASES))
         self._nodes = Histograms(len(NODE_PHASES))
 
-    def answered(self, course: Course, status: int, bytes_out: int) -> None:
+    def answered(self, fare: Fare, status: int, bytes_in: int, bytes_out: int) -> None:
         """A node answered a request."""
         self._note(status)
-        self.bytes_in += course.bytes_in
+        self.bytes_in += bytes_in
         self.bytes_out += bytes_out
-        total = time.monotonic() - course.began
+        total, inside, waits = fare
         waited = 0.0
-        for lease in course.waits:
+        for lease in waits:
             for phase, (_, seconds) in enumerate(paid(lease), start=_QUEUE):
                 waited += seconds
                 if seconds or phase == _QUEUE:  # who waits for a place in a ready node pays for no start
                     self._phases.add(phase, seconds)
         self._phases.add(_TOTAL, total)
-        self._phases.add(_GATEWAY, total - waited - course.inside)
+        self._phases.add(_GATEWAY, total - waited - inside)
 
     def refused(self, status: int, limit: str = "") -> None:
         """A request was answered without a node; `limit` is the setting whose share was used up."""

@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 from autoscaler.pools import NodeSpec
 from serving.errors import NotFound
+from serving.exchange import PREDICT
 from serving.gateway.catalog.lookup import resolve
 from serving.gateway.records import Commit, State, VersionRecord
 from serving.names import ModelName, VersionName, parse_target
 from serving.resources import Model, RequestLoggingConfig
 
 PREFIX = "/v1/"
-PREDICT = ":predict"
 
 # The label by which the owner of a custom routine says that its requests may be computed twice.
 REPEATABLE = "pilotlight-repeatable"
@@ -28,14 +28,13 @@ REPEATABLE = "pilotlight-repeatable"
 class Target:
     """A READY version as the predict path needs it.
 
-    `head` is the beginning of the HTTP request to its nodes; `repeatable` whether a request that may have
-    been computed can be sent to another node (user code may have side effects, so only where its owner says
-    so). `title` is the full name; `region` is what is told in logs.
+    `repeatable` says whether a request that may have been computed can be sent to another node (user code may
+    have side effects, so only where its owner says so). `title` is the full name; `region` is what is told in
+    logs.
     """
 
     name: VersionName
     spec: NodeSpec
-    head: bytes
     repeatable: bool
     logging: RequestLoggingConfig | None = None
     access_log: bool = False
@@ -99,7 +98,6 @@ class Targets:
         return Target(
             name=record.name,
             spec=self.spec_of(record),
-            head=f"POST {PREFIX}{record.name}{PREDICT} HTTP/1.1\r\nhost: node\r\n".encode(),
             repeatable=not record.version.prediction_class or record.version.labels.get(REPEATABLE) == "on",
             logging=config if config is not None and config.sampling_percentage > 0 else None,
             access_log=logs.access,

@@ -35,9 +35,6 @@ from serving.wire import Scope, headers
 _WAITING, _TOGETHER = 4096, 512
 _EVERY, _PATIENCE, _LAST = 1.0, 5.0, 2.0
 
-# What must be passed on of a `tracestate`, in characters; a longer one would fill the head.
-_LONGEST_STATE = 512
-
 _PARENT = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-([0-9a-f]{2})(-.*)?")
 _HEADERS = frozenset({b"traceparent", b"tracestate"})
 _SAMPLED = 1
@@ -106,8 +103,8 @@ class Trace:
         )
         self._context = set_span_in_context(self._root)
 
-    def enters(self, lease: Lease) -> bytes:
-        """The request is sent to a node; returns headers that tell it of the trace."""
+    def enters(self, lease: Lease) -> None:
+        """The request is sent to a node."""
         if lease.arrived is not None:
             self._waited(lease, lease.arrived)
         self._sent = time.monotonic()
@@ -117,14 +114,6 @@ class Trace:
             kind=SpanKind.CLIENT,
             attributes={"pilotlight.node": lease.node.id, "pilotlight.node.pid": lease.node.pid or 0},
             start_time=self._wall(self._sent),
-        )
-        inside = self._node.get_span_context()
-        state = inside.trace_state.to_header()
-        return b"traceparent: 00-%032x-%016x-%02x\r\n%b" % (
-            inside.trace_id,
-            inside.span_id,
-            inside.trace_flags,
-            b"tracestate: %b\r\n" % state.encode("latin-1") if 0 < len(state) <= _LONGEST_STATE else b"",
         )
 
     def leaves(self, answer: Answer | None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -123,11 +122,13 @@ def test_a_ready_node_is_lent_at_once() -> None:
 
     async def main(world: World) -> None:
         world.activator.meter(spec())
+        assert world.activator.take(spec()) is None
         node = await world.node()
-        lease = world.activator.lease(spec(), 1, FakePatience(impatient=True))
-        with contextlib.suppress(StopIteration):
-            lease.__aenter__().send(None)
+        entering = world.activator.lease(spec(), 1, FakePatience(impatient=True)).__aenter__()
+        with pytest.raises(StopIteration) as entered:
+            entering.send(None)
 
+        lease = entered.value.value
         assert lease.node is node
         assert node.in_flight == 1
         assert lease.arrived is None

@@ -13,9 +13,10 @@ from starlette.routing import Route
 
 from serving.config import ServeConfig
 from serving.errors import ModelError, ServingError, http_status
+from serving.exchange import PREDICT
 from serving.gateway.app import Gateway
 from serving.gateway.store import SqlStore
-from serving.gateway.targets import PREDICT, PREFIX
+from serving.gateway.targets import PREFIX
 from tests.server import Server, running_server
 
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"

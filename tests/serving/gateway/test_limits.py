@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import pytest
@@ -77,7 +76,6 @@ def target(version: str = "v1", project: str = "p") -> Target:
     return Target(
         name=VersionName(project, "m", version),
         spec=spec(key=f"{project}-{version}"),
-        head=b"",
         repeatable=False,
         logging=None,
         access_log=False,
@@ -130,20 +128,21 @@ def test_a_version_has_its_rate_and_a_project_has_one_for_all() -> None:
 def test_places_are_given_back() -> None:
     """However a request ends; who finds none is told before a body is read."""
     found = limits(Clock(), version_concurrency=1, project_concurrency=2)
-    with found.hold(target("v1")):
-        assert "1 requests under way already (setting version_concurrency)" in (
-            refusal(found, target("v1")).message
-        )
-        with pytest.raises(ResourceExhausted), found.hold(target("v1")):
-            pass
-        with contextlib.suppress(RuntimeError), found.hold(target("v2")):
-            assert refusal(found, target("v3")).message == (
-                "The project p has 2 requests under way already (setting project_concurrency)."
-            )
-            raise RuntimeError
-        found.admit(target("v2"))
-    with found.hold(target("v1")):
-        pass
+    found.take(target("v1"))
+    assert (
+        "1 requests under way already (setting version_concurrency)" in refusal(found, target("v1")).message
+    )
+    with pytest.raises(ResourceExhausted):
+        found.take(target("v1"))
+    found.take(target("v2"))
+    assert refusal(found, target("v3")).message == (
+        "The project p has 2 requests under way already (setting project_concurrency)."
+    )
+    found.give(target("v2"))
+    found.admit(target("v2"))
+    found.give(target("v1"))
+    found.take(target("v1"))
+    found.give(target("v1"))
     assert found._version_places is not None and len(found._version_places) == 0
     assert found._project_places is not None and len(found._project_places) == 0
 

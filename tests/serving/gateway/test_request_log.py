@@ -43,7 +43,7 @@ def target(table: str = "", *, sampling: float = 1.0, access: bool = False) -> T
     spec = NodeSpec("u", "t", "", {}, {}, 1, 1)
     config = RequestLoggingConfig(bigquery_table_name=table, sampling_percentage=sampling) if table else None
     title = b"projects/p/models/m/versions/v"
-    return Target(VersionName("p", "m", "v"), spec, b"", True, config, access, region="here", title=title)
+    return Target(VersionName("p", "m", "v"), spec, True, config, access, region="here", title=title)
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:

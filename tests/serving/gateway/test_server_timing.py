@@ -10,18 +10,17 @@ from hypothesis import strategies as st
 from autoscaler.activator import Activator, Lease
 from autoscaler.pools import Node
 from serving.gateway.server_timing import with_server_timing
-from tests.autoscaler.fakes import FakePatience, spec
+from tests.autoscaler.fakes import spec
 
 
 def make_lease(
     *, arrived: float, granted: float, asked: float, ready: float, load: float = 0.0, warm: float = 0.0
 ) -> Lease:
-    lease = Activator(queue_requests=1, queue_bytes=1).lease(spec(), 1, FakePatience())
-    lease.node = Node(id="1", key="v", address="", board=bytearray(1), asked_at=asked)
-    lease.node.ready_at = ready
-    lease.node.report = {"load_seconds": load, "warm_seconds": warm}
-    lease.arrived, lease.granted = arrived, granted
-    return lease
+    activator = Activator(queue_requests=1, queue_bytes=1)
+    node = Node(id="1", key="v", address="", board=bytearray(1), asked_at=asked)
+    node.ready_at = ready
+    node.report = {"load_seconds": load, "warm_seconds": warm}
+    return Lease(activator, activator.version(spec()), node, 0, granted=granted, arrived=arrived)
 
 
 def timing(lease: Lease) -> str:

@@ -65,7 +65,7 @@ def test_a_prediction_that_wakes_a_version(collector: Collector) -> None:
     """Every phase is a span of the caller's trace, inside the span that it is part of."""
     made = Tracing(collector.endpoint, 0.0)
     trace = begun(made, scope(f"00-{TRACE}-{PARENT}-01", "vendor=one,other=two"))
-    head = trace.enters(woken())
+    trace.enters(woken())
     time.sleep(0.01)
     trace.leaves(NODE)
     trace.end(200, version="projects/p/models/m/versions/v")
@@ -90,21 +90,6 @@ def test_a_prediction_that_wakes_a_version(collector: Collector) -> None:
     inside = [spans[name] for name in ("parse", "wait", "infer", "encode")]
     assert node.start_time_unix_nano <= inside[0].start_time_unix_nano
     assert inside[-1].end_time_unix_nano <= node.end_time_unix_nano <= root.end_time_unix_nano
-    # The node's own caller is the span around it.
-    expected = f"traceparent: 00-{TRACE}-{node.span_id.hex()}-01\r\ntracestate: vendor=one,other=two\r\n"
-    assert head.decode() == expected
-
-
-def test_a_state_that_would_fill_the_head_is_not_passed_on() -> None:
-    """The trace is, all the same."""
-    made = Tracing("http://127.0.0.1:9", 0.0)
-    state = ",".join(f"vendor{number}={'x' * 100}" for number in range(6))
-    trace = begun(made, scope(f"00-{TRACE}-{PARENT}-01", state))
-    head = trace.enters(make_lease(arrived=0.0, asked=0.0, ready=0.0, granted=0.0))
-    close(made)
-
-    assert head.startswith(f"traceparent: 00-{TRACE}-".encode())
-    assert b"tracestate" not in head
 
 
 def test_a_request_that_fails(collector: Collector) -> None:

@@ -19,7 +19,7 @@ from serving.gateway.metrics import CountedWaker, Elsewhere, Metrics
 from serving.gateway.overview import Overview
 from serving.gateway.records import JobRecord, ModelRecord, State, VersionRecord
 from serving.gateway.request_log import Logged
-from serving.gateway.tallies import Course, Tallies
+from serving.gateway.tallies import Fare, Tallies
 from serving.names import ModelName, VersionName
 from serving.phases import NODE_BYTES
 from serving.resources import Job, JobState, Model, PredictionOutput, Version, VersionState
@@ -212,7 +212,7 @@ class World:
 
     def answered(self, version: str, status: int = 200) -> None:
         """A node of it answers a request."""
-        self.tallies.of(version).answered(Course(10, None), status, 20)
+        self.tallies.of(version).answered(Fare(total=0.001, inside=0.001), status, 10, 20)
 
     async def ask(self, spec: NodeSpec, seconds: float = 60.0) -> asyncio.Task[None]:
         """A request, which stays in its node until the end of the test."""

@@ -6,11 +6,10 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import orjson
 import pytest
 import uvloop
 
@@ -34,6 +33,7 @@ from serving.gateway.witnesses import Witnesses
 from serving.names import ModelName, VersionName
 from serving.resources import Model, Version, VersionState
 from tests.autoscaler.fakes import Clock, FakePool, settle, spec
+from tests.exchanges import Answered, Peer
 
 NAME = VersionName("p", "m", "v")
 PATH = f"/v1/{NAME}:predict"
@@ -70,37 +70,6 @@ def dying(mark: Mark) -> Reply:
         return None
 
     return die
-
-
-@dataclass
-class Answered:
-    """What the client got."""
-
-    status: int = 0
-    headers: dict[bytes, bytes] = field(default_factory=dict)
-    body: bytes = b""
-
-    @property
-    def message(self) -> str:
-        text: str = orjson.loads(self.body)["error"]["message"]
-        return text
-
-
-class Peer:
-    """A connection that keeps what it is to send."""
-
-    def __init__(self) -> None:
-        self.transport = cast(asyncio.Transport, self)
-        self.answered: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
-
-    def write(self, data: bytes) -> None:
-        head, _, body = data.partition(b"\r\n\r\n")
-        line, *lines = head.split(b"\r\n")
-        headers = dict(line.split(b": ", 1) for line in lines)
-        self.answered.set_result(Answered(int(line.split()[1]), headers, body))
-
-    def on_response_complete(self) -> None:
-        pass
 
 
 def no_log(folder: Path) -> RequestLog:

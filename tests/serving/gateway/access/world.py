@@ -16,6 +16,7 @@ from serving.gateway.access.token_store import TokenStore
 from serving.gateway.access.tokens import mint
 from serving.gateway.app import Gateway
 from serving.gateway.store import SqlStore
+from tests.exchanges import through
 
 
 class Api:
@@ -73,7 +74,9 @@ def run(folder: Path, main: Callable[[Api], Awaitable[None]]) -> None:
         async with (
             asyncio.timeout(60),
             router.router.lifespan_context(router),
-            httpx.AsyncClient(transport=httpx.ASGITransport(gateway), base_url="http://test") as client,
+            httpx.AsyncClient(
+                transport=httpx.ASGITransport(through(gateway, gateway.handler)), base_url="http://test"
+            ) as client,
         ):
             await main(Api(gateway, tokens, client))
 

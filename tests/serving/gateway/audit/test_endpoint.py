@@ -21,6 +21,7 @@ from serving.gateway.audit.endpoint import answered
 from serving.gateway.audit.entry import OK, Status
 from serving.gateway.audit.folder import audit_folder, files
 from serving.gateway.store import SqlStore
+from tests.exchanges import through
 from tests.server import running_server
 
 MODELS = "/v1/projects/p/models"
@@ -38,7 +39,7 @@ def run(
     async def bounded() -> None:
         config = ServeConfig(state_dir=folder, audit_data_access=data_access, pilots="off")
         gateway = Gateway(config, SqlStore(folder / "state.db"), {}, tokens=tokens)
-        transport = httpx.ASGITransport(gateway, client=("10.0.0.7", 5000))
+        transport = httpx.ASGITransport(through(gateway, gateway.handler), client=("10.0.0.7", 5000))
         async with (
             asyncio.timeout(30),
             gateway._lifespan(gateway._router),

@@ -1,0 +1,71 @@
+"""Exchanges without a connection: what is answered is kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import orjson
+
+from serving.exchange import PREDICT, Exchange, Handler
+from serving.wire import Receive, Scope, Send
+
+App = Callable[[Any, Any, Any], Awaitable[None]]
+
+
+@dataclass
+class Answered:
+    """What the client got; nothing yet, if the status is 0."""
+
+    status: int = 0
+    headers: dict[bytes, bytes] = field(default_factory=dict)
+    body: bytes = b""
+
+    @property
+    def message(self) -> str:
+        text: str = orjson.loads(self.body)["error"]["message"]
+        return text
+
+
+class Peer:
+    """A connection that keeps what it is to send."""
+
+    def __init__(self) -> None:
+        self.transport = cast(asyncio.Transport, self)
+        self.answered: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
+
+    def write(self, data: bytes) -> None:
+        head, _, body = data.partition(b"\r\n\r\n")
+        line, *lines = head.split(b"\r\n")
+        headers = dict(line.split(b": ", 1) for line in lines)
+        self.answered.set_result(Answered(int(line.split()[1]), headers, body))
+
+    def on_response_complete(self) -> None:
+        pass
+
+
+def through(app: App, handler: Handler) -> App:
+    """The ASGI application with its predictions, for clients that know nothing else."""
+
+    async def both(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not scope["path"].endswith(PREDICT):
+            await app(scope, receive, send)
+            return
+        peer = Peer()
+        exchange = Exchange(scope, peer)
+        handler.begin(exchange)
+        more = True
+        while more and not exchange.response_complete:
+            message = await receive()
+            exchange.body += message.get("body", b"")
+            more = message.get("more_body", False)
+        if not exchange.response_complete:
+            handler.complete(exchange)
+        answered = await peer.answered
+        headers = list(answered.headers.items())
+        await send({"type": "http.response.start", "status": answered.status, "headers": headers})
+        await send({"type": "http.response.body", "body": answered.body})
+
+    return both

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -18,7 +17,8 @@ _TRIES = 3
 _FIRST_DELAY, _LONGEST_DELAY, _DOUBLED = 1.0, 60.0, 10
 # A node that dies sooner than this after it was ready, and unused, counts as one that could not start.
 _SHORT_LIFE = 10.0
-_REMEMBERED = 50
+# Lists: an empty deque takes ten times the memory, and most versions sleep.
+_REMEMBERED, _STARTS = 50, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +87,10 @@ class Tracked:
     since: float
     memory: int
     state: ScalingState = field(default_factory=ScalingState)
-    starts: deque[tuple[bool, float]] = field(default_factory=lambda: deque(maxlen=8))
+    starts: list[tuple[bool, float]] = field(default_factory=list)
     failures: Failures = field(default_factory=Failures)
-    events: deque[Event] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
-    refusals: deque[Refusal] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    events: list[Event] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
     desired: int = 0
     reason: str = "asleep: no request since the server started"
     short: str = ""
@@ -211,19 +211,20 @@ class Tracked:
         news = nodes != self.desired or short != bool(self.short)
         self.desired, self.reason, self.short = nodes, reason, reason if short else ""
         if news:
-            self.events.append(Event(time.time(), nodes, reason))
+            self._tell(nodes, reason)
         return news
 
     def note_start(self, node: Node) -> None:
         """A node became ready."""
         if node.ready_at is not None:
             self.starts.append((node.forked, node.ready_at - node.asked_at))
+            del self.starts[:-_STARTS]
         self.failures.relent()
         self._wakeup_ends("ready")
 
     def note_no_start(self, reason: str, now: float) -> None:
         """No process could be started."""
-        self.events.append(Event(time.time(), self.desired, reason))
+        self._tell(self.desired, reason)
         self.failures.add(reason, now, hopeless=True)
         self._wakeup_ends("failed")
 
@@ -234,7 +235,7 @@ class Tracked:
 
     def note_crash(self, node: Node, now: float) -> None:
         """A node is gone that nobody had asked to go."""
-        self.events.append(Event(time.time(), self.desired, f"node {node.id} is lost: {node.reason}"))
+        self._tell(self.desired, f"node {node.id} is lost: {node.reason}")
         if node.ready_at is None:
             self.failures.add(node.reason, now, hopeless=node.hopeless)
         else:
@@ -261,6 +262,11 @@ class Tracked:
             last.at, last.count = time.time(), last.count + 1
         else:
             self.refusals.append(Refusal(time.time(), 1, reason))
+            del self.refusals[:-_REMEMBERED]
+
+    def _tell(self, nodes: int, reason: str) -> None:
+        self.events.append(Event(time.time(), nodes, reason))
+        del self.events[:-_REMEMBERED]
 
     def _wakeup_ends(self, result: str) -> None:
         if self._waking:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections import deque
 
 
 class Meter:
@@ -50,15 +49,18 @@ class History:
     def __init__(self, since: float, longest: float = 60.0) -> None:
         self._since = since
         self._longest = longest
-        self._samples: deque[tuple[float, float]] = deque()
+        self._samples: list[tuple[float, float]] = []
 
     def sample(self, now: float, integral: float) -> None:
         """Remember the sum, no earlier than the last one was."""
         samples = self._samples
-        samples.append((now, integral))
+        if len(samples) > 1 and samples[-2][1] == samples[-1][1] == integral:
+            samples[-1] = now, integral  # while nothing goes on, two samples tell it all
+        else:
+            samples.append((now, integral))
         # The newest sample that is not inside the window tells the sum at its beginning.
         while len(samples) > 1 and samples[1][0] <= now - self._longest:
-            samples.popleft()
+            del samples[0]
 
     def average(self, now: float, integral: float, window: float) -> float:
         """The growth per second over the last `window` seconds, more than 0; the sum is now `integral`."""

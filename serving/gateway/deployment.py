@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import importlib.metadata
 import json
 import os
@@ -11,7 +12,6 @@ import shutil
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,8 @@ class Deployment:
         self._activator = activator
         self._autoscaler = autoscaler
         self._folder = config.state_dir / "versions"
+        # One for all versions that need it: its lists and environment are the most of what one knows.
+        self._pilot_for = functools.cache(functools.partial(pilot_for, environment=self._node_environment))
 
     def spec(self, record: VersionRecord) -> NodeSpec:
         """How nodes of a version are started."""
@@ -111,7 +113,7 @@ class Deployment:
         """What nodes of a version are forked from."""
         deployed = record.deployed or Deployed(model_dir="")
         framework = deployed.framework or _framework(record)
-        return pilot_for(framework, deployed.tensorflow, self._node_environment)
+        return self._pilot_for(framework, deployed.tensorflow)
 
     def track(self, record: VersionRecord) -> None:
         """Have the nodes of a version scaled from now on."""
@@ -294,7 +296,7 @@ def create_version_request(record: VersionRecord) -> str:
     return json.dumps({"version": version})
 
 
-@lru_cache
+@functools.lru_cache
 def fingerprint() -> str:
     """The libraries that what was found out about a model holds for."""
     found = []

@@ -149,3 +149,13 @@ def test_settled_once_a_window_has_passed() -> None:
     history = History(100.0)
 
     assert [history.settled(now, 60.0) for now in (100.0, 159.0, 160.0, 1000.0)] == [False, False, True, True]
+
+
+def test_what_stands_still_is_told_by_two_samples() -> None:
+    """Where it began and where it was last seen: however long nothing goes on, no more is kept."""
+    history = sampled((0.0, 0.0), (1.0, 5.0), *((float(now), 5.0) for now in range(2, 50)))
+
+    assert len(history._samples) == 3
+    assert history.average(50.0, 5.0, 50.0) == pytest.approx(5.0 / 50)
+    assert history.average(50.0, 5.0, 49.5) == pytest.approx(2.5 / 49.5)
+    assert history.average(50.0, 5.0, 49.0) == 0.0

@@ -128,7 +128,7 @@ def ratios(found: Results) -> str:
     workloads = found.workloads()
     made = [(one, [_relation(one, found, workload) for workload in workloads]) for one in relations(found)]
     rows = [[one.title, *cells] for one, cells in made if any(cells)]
-    return _table(["", *workloads], rows)
+    return _table(["", *workloads], rows) if rows else ""
 
 
 def processes(found: Results) -> str:
@@ -146,6 +146,19 @@ def processes(found: Results) -> str:
             )
         rows.append([_named(peer), *cells])
     return _table(["s to the first answer / MiB", *models], rows) if rows else ""
+
+
+def growth(found: Results) -> str:
+    """Requests per second by the number of connections, on the first workload."""
+    workload = next(iter(found.workloads()), "")
+    tried = sorted({one.conns for one in found.loads if one.workload == workload})
+    rows = []
+    for peer in rate_order(found):
+        cells = [_rate(found.median(peer, workload, one, "rps")) for one in tried]
+        if any(cells):
+            rows.append([_named(peer), *cells])
+    head = [f"{workload}, requests/s by connections", *map(str, tried)]
+    return _table(head, rows) if rows else ""
 
 
 def costs(found: Results) -> str:
@@ -169,6 +182,7 @@ TABLES: Mapping[str, Callable[[Results], str]] = {
     "latencies": latencies,
     "evenness": evenness,
     "ratios": ratios,
+    "growth": growth,
     "costs": costs,
     "processes": processes,
 }

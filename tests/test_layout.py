@@ -61,9 +61,13 @@ def within(module: str, *packages: str) -> bool:
 
 
 # What modules (those below the first, except those below the second) must not import.
-SKLEARN = ("serving.runtimes.sklearn", "serving.runtimes.linear", "serving.runtimes.xgboost")
 TENSORFLOW = tuple(name for name in TREES if name.startswith("serving.runtimes.tensorflow"))
 XGBOOST = tuple(name for name in TREES if name.startswith("serving.runtimes.xgboost"))
+SKLEARN = (
+    *(name for name in TREES if name.startswith("serving.runtimes.sklearn")),
+    "serving.runtimes.acceleration.sklearn",
+    *XGBOOST,
+)
 FORBIDDEN: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
     ("autoscaler", (), ("serving", "batch")),
     ("batch", (), ("autoscaler", "serving.gateway", "serving.node", "serving.cli")),
@@ -76,11 +80,7 @@ FORBIDDEN: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
     ("serving", ("serving.gateway", "serving.node"), ("starlette",)),
     ("serving", TENSORFLOW, ("tensorflow",)),
     ("serving", XGBOOST, ("xgboost",)),
-    (
-        "serving",
-        ("serving.runtimes.sklearn", "serving.runtimes.linear", "serving.runtimes.xgboost"),
-        ("sklearn",),
-    ),
+    ("serving", SKLEARN, ("sklearn",)),
     ("serving", ("serving.storage",), ("google.cloud.storage",)),
     ("serving", ("serving.sinks.bigquery",), ("google.cloud.bigquery",)),
     ("serving.gateway", (), ("serving.storage", "serving.sinks.choose", "serving.sinks.bucket")),

@@ -22,7 +22,8 @@ Predict = Callable[[Any], Batch]
 
 
 class Unsuitable(Exception):
-    """An offer does not fit this model after all; the message says why, such as "an unknown step: Foo"."""
+    """An offer does not fit this model, or a candidate these rows, after all; the message says why, such as
+    "an unknown step: Foo"."""
 
 
 class Candidate(Protocol):
@@ -32,7 +33,8 @@ class Candidate(Protocol):
         """What the plain path gives for the same rows: values, dtype and shape.
 
         `rows` are in the form the runtime declares: for an array of C order (N, width), int64 or float64.
-        They are not changed, and the answer is no view of them nor of what the next call writes to.
+        They are not changed, and the answer is no view of them nor of what the next call writes to. Raises
+        Unsuitable for rows that it leaves to the plain path after all.
         """
 
 

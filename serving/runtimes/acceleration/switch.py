@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from serving.runtimes import equality
-from serving.runtimes.acceleration import Predict
+from serving.runtimes.acceleration import Predict, Unsuitable
 from serving.runtimes.instances import Batch, count, take
 
 logger = logging.getLogger(__name__)
@@ -59,6 +59,8 @@ class Switch:
         way = self._ways[halvings if halvings < _LAST else _LAST]
         try:
             answer = way(rows)
+        except Unsuitable:  # for these rows, which says nothing about others
+            return self._plain(rows)
         except Exception as error:
             if way is self._plain:
                 raise

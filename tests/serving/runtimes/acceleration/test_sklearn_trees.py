@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from sklearn.dummy import DummyClassifier
+from sklearn.ensemble import (
+    ExtraTreesClassifier,
+    ExtraTreesRegressor,
+    GradientBoostingClassifier,
+    GradientBoostingRegressor,
+    HistGradientBoostingClassifier,
+    HistGradientBoostingRegressor,
+    RandomForestClassifier,
+    RandomForestRegressor,
+)
+from sklearn.linear_model import LogisticRegression
+from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor, ExtraTreeRegressor
+
+from serving.runtimes.acceleration import Predict, Unsuitable
+from serving.runtimes.acceleration.sklearn import offers, trees
+from tests.serving.runtimes.acceleration.rows import assert_same_bits, rows_like
+
+RANDOM = np.random.default_rng(5)
+ROWS = RANDOM.normal(size=(90, 4)).round(2)
+LACKING = np.where(RANDOM.random(ROWS.shape) < 0.2, np.nan, ROWS)
+NUMBERS = ROWS @ [1.0, -2.0, 0.5, 0.0] + RANDOM.normal(size=90)
+TWO = (NUMBERS > 0).astype(int)
+THREE = np.digitize(NUMBERS, [-1, 1])
+WORDS = np.array(["low", "mid", "high"])[THREE]
+SHALLOW: dict[str, Any] = {"max_depth": 3, "random_state": 0}
+QUICK: dict[str, Any] = {"n_estimators": 7, "random_state": 0, "max_depth": 4}
+FEW: dict[str, Any] = {"max_iter": 5, "min_samples_leaf": 4, "random_state": 0}
+
+# Whether NaN is taken, and the model; fitted when it is asked for.
+MODELS: dict[str, tuple[bool, Callable[[], Any]]] = {
+    "tree": (True, lambda: DecisionTreeClassifier(**SHALLOW).fit(ROWS, WORDS)),
+    "tree of numbers": (True, lambda: DecisionTreeRegressor(**SHALLOW).fit(LACKING, NUMBERS)),
+    "tree, two targets": (False, lambda: ExtraTreeRegressor(**SHALLOW).fit(ROWS, np.c_[NUMBERS, -NUMBERS])),
+    "tree, two labels": (True, lambda: DecisionTreeClassifier(**SHALLOW).fit(ROWS, np.c_[THREE, TWO])),
+    "forest": (True, lambda: RandomForestClassifier(**QUICK).fit(ROWS, TWO)),
+    "forest, words": (
+        True,
+        lambda: RandomForestClassifier(**QUICK, class_weight="balanced").fit(LACKING, WORDS),
+    ),
+    "forest, two labels": (True, lambda: RandomForestClassifier(**QUICK).fit(ROWS, np.c_[THREE, TWO])),
+    "forest of one": (True, lambda: RandomForestClassifier(1, random_state=0).fit(ROWS, THREE)),
+    "forest of numbers": (True, lambda: RandomForestRegressor(**QUICK).fit(LACKING, NUMBERS)),
+    "forest, two targets": (True, lambda: ExtraTreesRegressor(**QUICK).fit(ROWS, np.c_[NUMBERS, -NUMBERS])),
+    "extra trees": (True, lambda: ExtraTreesClassifier(**QUICK).fit(ROWS, WORDS)),
+    "boosting": (False, lambda: GradientBoostingClassifier(**QUICK).fit(ROWS, TWO)),
+    "boosting, words": (False, lambda: GradientBoostingClassifier(**QUICK).fit(ROWS, WORDS)),
+    "boosting of numbers": (False, lambda: GradientBoostingRegressor(**QUICK).fit(ROWS, NUMBERS)),
+    "boosting from zero": (
+        False,
+        lambda: GradientBoostingRegressor(**QUICK, init="zero", loss="huber").fit(ROWS, NUMBERS),
+    ),
+    "histograms": (True, lambda: HistGradientBoostingClassifier(**FEW).fit(ROWS, TWO)),
+    "histograms, words": (True, lambda: HistGradientBoostingClassifier(**FEW).fit(LACKING, WORDS)),
+    "histograms of numbers": (True, lambda: HistGradientBoostingRegressor(**FEW).fit(LACKING, NUMBERS)),
+    "histograms of counts": (
+        True,
+        lambda: HistGradientBoostingRegressor(**FEW, loss="poisson").fit(ROWS, np.abs(NUMBERS)),
+    ),
+}
+
+
+@cache
+def fitted(name: str) -> Any:
+    return MODELS[name][1]()
+
+
+def ways(estimator: Any) -> dict[str, Predict]:
+    return {offer.name: offer.build().predict for offer in offers(estimator, missing=False)}
+
+
+def splits(estimator: Any) -> tuple[float, ...]:
+    kind = trees.kind_of(estimator)
+    assert kind is not None
+    fields = kind.fields
+    found = np.concatenate([tree[fields.threshold][fields.inner(tree)] for tree in kind.nodes(estimator)])
+    return tuple(found[np.isfinite(found)].tolist())  # what splits off the missing values has none
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_answers_are_those_of_the_library(name: str) -> None:
+    """To the bit, in dtype and shape, for one row and for more than go through at once."""
+    estimator = fitted(name)
+    many = np.random.default_rng(0).normal(size=(100, 4))
+
+    for predict in ways(estimator).values():
+        for rows in (many[:1], many[1:3], many, (many * 3).astype(np.int64)):
+            assert_same_bits(predict(rows), estimator.predict(rows))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_any_rows_are_answered_as_by_the_library(name: str) -> None:
+    """Whatever finite numbers are in the rows, also on the thresholds and about them, and missing ones."""
+    estimator, missing = fitted(name), MODELS[name][0]
+    found = ways(estimator)
+    assert found
+
+    @settings(max_examples=15)
+    @given(rows_like(ROWS, splits=splits(estimator), missing=missing))
+    def check(rows: NDArray[Any]) -> None:
+        expected = estimator.predict(rows)
+        for predict in found.values():
+            assert_same_bits(predict(rows), expected)
+
+    check()
+
+
+@settings(max_examples=25)
+@given(st.data())
+def test_any_forest_is_answered_as_by_the_library(data: st.DataObject) -> None:
+    """However many trees there are, of whatever depth, over however many features."""
+    seed, width = data.draw(st.integers(0, 1000)), data.draw(st.sampled_from([1, 2, 5, 40]))
+    options = {"max_depth": data.draw(st.sampled_from([1, 3, None])), "random_state": seed}
+    kind = data.draw(
+        st.sampled_from([RandomForestRegressor, ExtraTreesClassifier, GradientBoostingRegressor])
+    )
+    random = np.random.default_rng(seed)
+    known = random.normal(size=(30, width)).round(1)
+    estimator = kind(n_estimators=data.draw(st.integers(1, 6)), **options).fit(
+        known, random.integers(0, 4, 30)
+    )
+    rows = data.draw(rows_like(known, splits=splits(estimator) or (0.0,)))
+
+    for predict in ways(estimator).values():
+        assert_same_bits(predict(rows), estimator.predict(rows))
+
+
+def test_rows_are_rounded_before_they_are_compared() -> None:
+    """A value above a threshold that float32 rounds onto it goes to the left, as with the library."""
+    estimator = DecisionTreeRegressor().fit([[0.0], [1.0]], [0.0, 1.0])
+    above = np.array([[0.5 + 2.0**-30]])
+
+    assert estimator.predict(above) == [0.0]
+    assert ways(estimator)["tree arrays"](above) == [0.0]
+
+
+class Contrary(RandomForestClassifier):  # type: ignore[misc]
+    """Predicts in its own way."""
+
+    def predict(self, X: Any) -> Any:  # noqa: N803
+        return super().predict(X)[::-1]
+
+
+def test_what_predicts_in_its_own_way_is_refused() -> None:
+    """Nothing is known of a subclass, and an object with a predict of its own is found out."""
+    replaced = RandomForestClassifier(2).fit(ROWS, TWO)
+    replaced.predict = lambda rows: np.zeros(len(rows))
+
+    assert offers(Contrary(2).fit(ROWS, TWO), missing=False) == ()
+    for offer in offers(replaced, missing=False):
+        with pytest.raises(Unsuitable, match="in a way of its own"):
+            offer.build()
+
+
+@pytest.mark.parametrize(
+    ("estimator", "said"),
+    [
+        (HistGradientBoostingRegressor(**FEW, categorical_features=[3]), "categorical"),
+        (GradientBoostingClassifier(n_estimators=2, init=LogisticRegression()), "of a LogisticRegression"),
+        (GradientBoostingClassifier(n_estimators=2, init=DummyClassifier(strategy="uniform")), "of a Dummy"),
+    ],
+    ids=["categories", "another start", "a random start"],
+)
+def test_what_is_computed_otherwise_is_refused(estimator: Any, said: str) -> None:
+    """Categories, and a start that is not the same for all rows."""
+    estimator.fit(np.c_[ROWS[:, :3], THREE], TWO)
+
+    for offer in offers(estimator, missing=False):
+        with pytest.raises(Unsuitable, match=said):
+            offer.build()
+
+
+def test_a_large_forest_is_not_kept_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then its trees are asked one after the other."""
+    monkeypatch.setattr(trees, "_MOST_BYTES", 1000)
+    one_tree, tree_arrays = offers(fitted("forest"), missing=False)
+
+    with pytest.raises(Unsuitable, match="twice"):
+        one_tree.build()
+    assert_same_bits(tree_arrays.build().predict(ROWS), fitted("forest").predict(ROWS))

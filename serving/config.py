@@ -82,6 +82,11 @@ class PredictSettings(Limits):
         "Answer concurrent requests with one call: auto (where proven harmless), on, off.",
         choices=("auto", "on", "off"),
     )
+    acceleration: str = setting(
+        "proven",
+        "Compute predictions in faster ways where these gave the same answers: proven, off.",
+        choices=("proven", "off"),
+    )
     merge_rows: int = setting(64, "Most rows in one merged call.", minimum=1)
     legacy_model_errors: bool = setting(
         False, 'Answer model errors as AI Platform did: status 200 with {"error": "TEXT"}.'

@@ -25,7 +25,10 @@ _CELL = 8
 _SUM = len(BOUNDS) + 1
 _WIDTH = _SUM + 1
 
-NODE_BYTES = len(NODE_PHASES) * _WIDTH * _CELL
+# What a node counts behind the histograms: calls whose fast answer was compared, and those that differed.
+NODE_COUNTS = ("compared", "different")
+
+NODE_BYTES = (len(NODE_PHASES) * _WIDTH + len(NODE_COUNTS)) * _CELL
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +66,8 @@ class Histograms:
         cells[first + _SUM] += max(0, int(sum(seconds) * 1e9))
 
     def add_all(self, cells: Sequence[int]) -> None:
-        """Count all that another row of the same phases has counted."""
-        for index, count in enumerate(cells):
+        """Count all that another row has counted that begins with the same phases."""
+        for index, count in enumerate(cells[: len(self.cells)]):
             self.cells[index] += count
 
     def read(self, phase: int) -> Histogram:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from serving import log_lines
 from serving.cli.lines import complain
 from serving.cli.sources import prepared
 from serving.config import NodeConfig, ServeConfig, prepare_frameworks, process_environment
 from serving.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from serving.node.acceleration import Acceleration
+    from serving.runtimes import Source
 
 # Imports of programs stand inside the commands: each loads only what it runs.
 
@@ -48,12 +53,22 @@ def node(config: NodeConfig) -> int:
                 source,
                 config,
                 listener,
+                acceleration=_acceleration(config, source),
                 on_ready=lambda report: print(
                     f"Ready on {_address(listener)}: {report.framework}", flush=True
                 ),
                 on_failed=lambda error: complain(error.message),
             )
         )
+
+
+def _acceleration(config: NodeConfig, source: Source) -> Acceleration | None:
+    """With the verdict in the cache; None where it is switched off."""
+    from serving.node.acceleration import Acceleration, in_cache  # noqa: PLC0415
+
+    if config.acceleration == "off":
+        return None
+    return Acceleration(source, lambda: in_cache(config.cache_dir.expanduser(), source.model_dir))
 
 
 def _listen(config: NodeConfig) -> socket.socket:

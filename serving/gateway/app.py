@@ -25,6 +25,7 @@ from serving.exchange import Handler
 from serving.gateway.access.gate import Access, guarded
 from serving.gateway.access.token_store import TokenStore
 from serving.gateway.api import projects
+from serving.gateway.api.acceleration import AccelerationApi
 from serving.gateway.api.fleet import Fleet as FleetApi
 from serving.gateway.api.jobs import Jobs as JobsApi
 from serving.gateway.api.logs import Logs as LogsApi
@@ -161,6 +162,9 @@ class Gateway:
             "pilotlight.models.why": fleet.why_model,
             "pilotlight.versions.why": fleet.why_version,
             "pilotlight.versions.logs": logs.get,
+            "pilotlight.versions.acceleration": AccelerationApi(
+                self._deployment, lambda: self._catalog.state
+            ).get,
             "pilotlight.jobs.progress": jobs.progress,
             "projects.getConfig": projects.get_config,
             "projects.locations.list": projects.list_locations,

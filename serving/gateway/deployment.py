@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
-import importlib.metadata
 import json
 import os
 import shutil
@@ -23,7 +22,7 @@ from autoscaler.decision import ScalingSpec
 from autoscaler.errors import RetiredError, StartFailedError, TooLateError
 from autoscaler.loop import Autoscaler
 from autoscaler.pools import Node, NodeLimits, NodeSpec, PilotSpec
-from serving import prepare
+from serving import prepare, verdicts
 from serving.config import FRAMEWORK_ENVIRONMENT, PredictSettings, ServeConfig
 from serving.environment import scrubbed
 from serving.errors import (
@@ -44,7 +43,6 @@ from serving.sources import TrustedSources
 
 NODE_ENTRY = "serving.node.main:start"
 
-_LIBRARIES = ("pilotlight", "numpy", "scikit-learn", "xgboost", "tensorflow")
 _LINE_LIMIT = 1 << 20
 
 # Seconds by which a creation waits longer for its node than a node may take to start.
@@ -53,6 +51,18 @@ _GRACE = 30.0
 _UNKNOWN_NODE, _EXPANDS = 48 << 20, 2
 
 EnterPhase = Callable[[str], Awaitable[None]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Place:
+    """Where a verdict is, or is to be, and what it must hold for."""
+
+    folder: Path
+    key: verdicts.Key
+
+    def to_argument(self) -> dict[str, Any]:
+        """As a node is told."""
+        return {"folder": str(self.folder), "key": msgspec.to_builtins(self.key)}
 
 
 class Deployment:
@@ -83,6 +93,7 @@ class Deployment:
     def spec(self, record: VersionRecord) -> NodeSpec:
         """How nodes of a version are started."""
         deployed = record.deployed or Deployed(model_dir=str(self._folder / record.uid / "model"))
+        place = self.acceleration(record)
         return NodeSpec(
             key=record.uid,
             title=str(record.name),
@@ -95,6 +106,7 @@ class Deployment:
                 "settings": self._settings(deployed),
                 "waking": bool(deployed.framework),
                 "slots": self._config.node_concurrency,
+                "acceleration": None if place is None else place.to_argument(),
             },
             environment={
                 **self._node_environment,
@@ -108,6 +120,20 @@ class Deployment:
             notes=NODE_BYTES,
             limits=self._limits,
         )
+
+    @property
+    def accelerates(self) -> bool:
+        """Whether versions may use faster ways."""
+        return self._config.acceleration != "off"
+
+    def acceleration(self, record: VersionRecord) -> Place | None:
+        """Where the verdict on a version's faster ways belongs; None: there are to be none."""
+        version = record.version
+        if not self.accelerates or version.prediction_class or version.package_uris:
+            return None
+        digest = record.deployed.digest if record.deployed else ""
+        key = verdicts.Key(digest, verdicts.libraries(), verdicts.processor())
+        return Place(self._folder / record.uid / "acceleration", key)
 
     def pilot(self, record: VersionRecord) -> PilotSpec:
         """What nodes of a version are forked from."""
@@ -137,6 +163,7 @@ class Deployment:
         await enter_phase("LOADING")
         deployed = Deployed(
             model_dir=prepared.model_dir,
+            digest=prepared.digest,
             packages=prepared.packages,
             tensorflow=prepared.tensorflow,
             files_bytes=await asyncio.to_thread(_size, Path(prepared.model_dir)),
@@ -150,7 +177,7 @@ class Deployment:
             merge=report["merge"],
             exact=report["exact"],
             tensorflow=report["imports_tensorflow"],
-            fingerprint=fingerprint(),
+            fingerprint=verdicts.libraries(),
         )
         return deployed, (*prepared.warnings, *report["warnings"])
 
@@ -178,7 +205,7 @@ class Deployment:
     def _settings(self, deployed: Deployed) -> dict[str, Any]:
         names = (field.name for field in dataclasses.fields(PredictSettings))
         settings = {name: getattr(self._config, name) for name in names}
-        if settings["merge_requests"] == "auto" and deployed.fingerprint == fingerprint():
+        if settings["merge_requests"] == "auto" and deployed.fingerprint == verdicts.libraries():
             settings["merge_requests"] = "on" if deployed.merge else "off"
         return settings
 
@@ -294,18 +321,6 @@ def create_version_request(record: VersionRecord) -> str:
         "package_uris": list(record.version.package_uris),
     }
     return json.dumps({"version": version})
-
-
-@functools.lru_cache
-def fingerprint() -> str:
-    """The libraries that what was found out about a model holds for."""
-    found = []
-    for name in _LIBRARIES:
-        try:
-            found.append(f"{name}={importlib.metadata.version(name)}")
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return " ".join(found)
 
 
 def _error(failed: prepare.Failed) -> ServingError:

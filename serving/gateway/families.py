@@ -143,6 +143,13 @@ def _limited(view: VersionView, scene: Scene) -> Values:
             yield (setting,), count
 
 
+def _compared(view: VersionView, scene: Scene) -> Values:
+    if view.uid in scene.counts and any(scene.counts[view.uid].compared):
+        compared, different = scene.counts[view.uid].compared
+        yield ("equal",), compared - different
+        yield ("different",), different
+
+
 def _bytes_in(view: VersionView, scene: Scene) -> Values:
     if view.uid in scene.counts:
         yield (), scene.counts[view.uid].bytes_in
@@ -290,6 +297,14 @@ FAMILIES = (
         "Predictions that were refused with 429 because the version or its project had had its share: of "
         "which setting. Left out while there are none.",
         _each(_limited),
+    ),
+    Family(
+        "pilotlight_acceleration_comparisons_total",
+        "counter",
+        (*VERSION, "result"),
+        "Calls answered in a faster way that were compared with the library's own answer. different: the "
+        "plain path serves since then. Left out while there are none.",
+        _each(_compared),
     ),
     PHASES,
     Family(

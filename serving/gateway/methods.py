@@ -146,6 +146,7 @@ _ALL = (
     _own("models.why", "ml.models.get", _MODEL, f"/why/{_MODEL}"),
     _own("versions.why", "ml.versions.get", _VERSION, f"/why/{_VERSION}"),
     _own("versions.logs", "ml.versions.get", _VERSION, f"/logs/{_VERSION}"),
+    _own("versions.acceleration", "ml.versions.get", _VERSION, f"/acceleration/{_VERSION}"),
     _own("jobs.progress", "ml.jobs.get", _JOB, f"/jobs/{_JOB}"),
     # Google's API for projects is another one, and asks for policies by POST.
     *_policies("pilotlight.projects", "resourcemanager.projects", _PROJECT, "POST"),

@@ -36,10 +36,11 @@ class Deployed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `merge` holds for the libraries that `fingerprint` names; `exact` says whether regrouping rows must not
     change a bit of its answers, `tensorflow` whether its nodes import that. `memory` (bytes) is what a node
     takes and `start_seconds` how long one takes to start, 0 until measured; `files_bytes` is the size of the
-    model.
+    model and `digest` that of its files.
     """
 
     model_dir: str
+    digest: str = ""
     packages: tuple[str, ...] = ()
     framework: str = ""
     merge: bool = False

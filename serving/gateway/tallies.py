@@ -6,14 +6,14 @@ It costs a request a microsecond: plain integers, put into words only when someb
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from autoscaler.activator import Lease
 from autoscaler.pools import Node
 from serving.gateway.server_timing import paid
-from serving.phases import NODE_BYTES, NODE_PHASES, Histogram, Histograms, cells
+from serving.phases import NODE_BYTES, NODE_COUNTS, NODE_PHASES, Histogram, Histograms, cells
 
 # What the gateway knows of a request, in the order of its histograms. `queue`, `start`, `load` and `warm` are
 # those of requests that had to wait for a node; `gateway` is what is left of `total` without all of that.
@@ -34,19 +34,23 @@ Phases = tuple[tuple[str, Histogram], ...]
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """The counts of one version at one moment; phases that no request went through are left out."""
+    """The counts of one version at one moment; phases that no request went through are left out.
+
+    `compared` has the counts of `NODE_COUNTS`.
+    """
 
     statuses: Mapping[int, int]
     limits: Mapping[str, int]
     bytes_in: int
     bytes_out: int
     phases: Phases
+    compared: tuple[int, ...] = ()
 
 
 class Tally:
     """The counts of one version."""
 
-    __slots__ = ("_nodes", "_phases", "bytes_in", "bytes_out", "limits", "statuses")
+    __slots__ = ("_compared", "_nodes", "_phases", "bytes_in", "bytes_out", "limits", "statuses")
 
     def __init__(self) -> None:
         self.statuses: dict[int, int] = {}
@@ -55,6 +59,7 @@ class Tally:
         self.bytes_out = 0
         self._phases = Histograms(len(GATEWAY_PHASES))
         self._nodes = Histograms(len(NODE_PHASES))
+        self._compared = [0] * len(NODE_COUNTS)
 
     def answered(self, fare: Fare, status: int, bytes_in: int, bytes_out: int) -> None:
         """A node answered a request."""
@@ -82,16 +87,23 @@ class Tally:
 
     def keep(self, notes: memoryview) -> None:
         """Take over what a node has counted that counts no more."""
-        self._nodes.add_all(cells(notes))
+        counted = cells(notes)
+        self._nodes.add_all(counted)
+        self._compared = _added(self._compared, counted)
 
     def told(self, nodes: Iterable[bytes]) -> Told:
         """The counts as they are now; `nodes` are the notes of the living ones."""
+        nodes = list(nodes)
+        compared = self._compared
+        for notes in nodes:
+            compared = _added(compared, cells(memoryview(notes)))
         return Told(
             dict(self.statuses),
             dict(self.limits),
             self.bytes_in,
             self.bytes_out,
             tuple(self._told_phases(nodes)),
+            tuple(compared),
         )
 
     def _told_phases(self, nodes: Iterable[bytes]) -> Iterator[tuple[str, Histogram]]:
@@ -103,6 +115,11 @@ class Tally:
             for phase, name in enumerate(names):
                 if any((found := histograms.read(phase)).counts):
                     yield name, found
+
+
+def _added(counts: Sequence[int], notes: Sequence[int]) -> list[int]:
+    """The counts with those that a node has behind its histograms."""
+    return [count + more for count, more in zip(counts, notes[-len(counts) :], strict=True)]
 
 
 class Tallies:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from serving import http
 from serving.config import FrontSettings
 from serving.errors import ServingError
+from serving.node.acceleration import Acceleration
 from serving.node.app import Node, Report
 from serving.node.front import Predictions, application
 from serving.runtimes import Source
@@ -19,12 +20,13 @@ async def serve(
     settings: FrontSettings,
     listener: socket.socket,
     *,
+    acceleration: Acceleration | None = None,
     on_ready: Callable[[Report], None],
     on_failed: Callable[[ServingError], None],
 ) -> int:
     """Serve until SIGTERM (exit code 0) or until loading fails (exit code 1).
 
-    There is no board to mark, and nothing is counted.
+    There is no board to mark, and nothing is counted. `acceleration` has the model's faster ways, if any.
     """
     failed = asyncio.Event()
 
@@ -33,7 +35,15 @@ async def serve(
         failed.set()
         server.stop()
 
-    node = Node(source, settings, board=bytearray(), waking=False, on_ready=on_ready, on_failed=stop)
+    node = Node(
+        source,
+        settings,
+        board=bytearray(),
+        waking=False,
+        acceleration=acceleration,
+        on_ready=on_ready,
+        on_failed=stop,
+    )
     handler = Predictions(
         node,
         max_body_bytes=settings.max_body_bytes,

@@ -16,6 +16,7 @@ from typing import Any
 
 from serving.config import PredictSettings
 from serving.errors import ServingError
+from serving.node.acceleration import Acceleration
 from serving.node.batcher import Bounds
 from serving.node.predict import Predictor
 from serving.node.probe import Verdict, judge_merging, warm, warm_briefly
@@ -23,6 +24,7 @@ from serving.node.servable import MeasuredPlace
 from serving.node.watch import Board
 from serving.phases import Histograms
 from serving.runtimes import Runtime, Source, load
+from serving.runtimes.acceleration import Predict
 from serving.runtimes.threads import ThreadLimit
 
 logger = logging.getLogger(__name__)
@@ -53,8 +55,8 @@ class Node:
 
     `source` says what to load, `waking` that it has been loaded before, so that one row will do to warm it.
     `board` has a byte for each request that may be inside, `histograms` counts the phases of those that were
-    answered. `on_ready` is called once with the report,
-    `on_failed` once with the error when the version cannot be loaded; both on the event loop.
+    answered. `acceleration` has the model's faster ways, if there are to be any. `on_ready` is called once
+    with the report, `on_failed` once with the error when the version cannot be loaded; both on the loop.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Node:
         board: Board,
         histograms: Histograms | None = None,
         waking: bool,
+        acceleration: Acceleration | None = None,
         on_ready: Callable[[Report], None],
         on_failed: Callable[[ServingError], None],
     ) -> None:
@@ -73,6 +76,8 @@ class Node:
         self._board = board
         self._histograms = histograms
         self._waking = waking
+        self._acceleration = acceleration
+        self._accelerating: asyncio.Task[None] | None = None
         self._on_ready = on_ready
         self._on_failed = on_failed
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compute")
@@ -88,11 +93,18 @@ class Node:
         """Load no further, and compute nothing more."""
         if self._loading is not None:
             self._loading.cancel()
+        if self._accelerating is not None:
+            self._accelerating.cancel()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def stats(self) -> dict[str, Any]:
         """Counts since the start, for people and dashboards."""
-        stats = {"pid": os.getpid(), "uptimeSeconds": round(time.monotonic() - self._started, 1)}
+        stats: dict[str, Any] = {
+            "pid": os.getpid(),
+            "uptimeSeconds": round(time.monotonic() - self._started, 1),
+        }
+        if self._acceleration is not None:
+            stats["acceleration"] = self._acceleration.stats()
         return stats if self.predictor is None else stats | self.predictor.stats()
 
     # ---- loading
@@ -128,13 +140,21 @@ class Node:
             report.merge_reason,
         )
         self._on_ready(report)
+        if self._acceleration is not None:
+            self._accelerating = loop.create_task(
+                self._acceleration.run(
+                    lambda work: work() if place.inline else self._thread.submit(work), merging=verdict.merge
+                )
+            )
 
     def _load(self) -> tuple[Runtime, Verdict, float | None, Report]:
         ThreadLimit(self._settings.threads).apply()
         start = time.perf_counter()
         runtime = load(self._source)
         loaded = time.perf_counter()
-        verdict = self._judge(runtime)
+        # The way that will serve comes first: requests may share calls if that keeps to the rule of equality.
+        faster = None if self._acceleration is None else self._acceleration.mount(runtime)
+        verdict = self._judge(runtime, faster)
         typical = self._warm(runtime, verdict)
         warmed = time.perf_counter()
         for warning in runtime.warnings:
@@ -158,11 +178,11 @@ class Node:
             return None
         return warm(runtime, (self._settings.merge_rows, 1) if verdict.merge else (1,))
 
-    def _judge(self, runtime: Runtime) -> Verdict:
+    def _judge(self, runtime: Runtime, faster: Predict | None) -> Verdict:
         match self._settings.merge_requests:
             case "on":
                 return Verdict(True, "asked for")
             case "off":
                 return Verdict(False, "switched off")
             case _:
-                return judge_merging(runtime)
+                return judge_merging(runtime, faster)

@@ -13,6 +13,7 @@ import msgspec
 
 from serving.config import PredictSettings
 from serving.errors import ServingError
+from serving.node.acceleration import Acceleration, Place, counts
 from serving.node.app import Node, Report
 from serving.node.channel import Server
 from serving.node.watch import Board, parts
@@ -26,6 +27,7 @@ class NodeArguments(msgspec.Struct, frozen=True, kw_only=True):
 
     `waking`: the version was deployed before, so what it does with the largest merge is known. `slots`: how
     many marks the board has, with room behind them to count how long requests take; 0: it is all marks.
+    `acceleration` is where the verdict on the model's faster ways belongs; None: there are to be none.
     """
 
     model_dir: str
@@ -35,6 +37,7 @@ class NodeArguments(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, Any] = {}
     waking: bool = False
     slots: int = 0
+    acceleration: Place | None = None
 
     def source(self, threads: int) -> Source:
         """Where the runtime is loaded from."""
@@ -61,14 +64,21 @@ def start(
     given = msgspec.convert(dict(arguments), NodeArguments)
     settings = PredictSettings(**given.settings)
     marks, histograms = parts(board, given.slots)
+    source = given.source(settings.threads)
+    acceleration = None
+    if (place := given.acceleration) is not None:
+        acceleration = Acceleration(source, lambda: place, counts(board, given.slots))
+        if not given.waking:
+            acceleration.study()
     return run(
         _serve(
-            given.source(settings.threads),
+            source,
             settings,
             listener,
             board=marks,
             histograms=histograms,
             waking=given.waking,
+            acceleration=acceleration,
             on_ready=lambda ready: report({"ready": ready.to_dict()}),
             on_failed=lambda error: report({"failed": error.message}),
         )
@@ -83,6 +93,7 @@ async def _serve(
     board: Board,
     histograms: Histograms | None,
     waking: bool,
+    acceleration: Acceleration | None,
     on_ready: Callable[[Report], None],
     on_failed: Callable[[ServingError], None],
 ) -> int:
@@ -101,6 +112,7 @@ async def _serve(
         board=board,
         histograms=histograms,
         waking=waking,
+        acceleration=acceleration,
         on_ready=on_ready,
         on_failed=fail,
     )

@@ -41,10 +41,15 @@ def spread(answers: Batch, regrouped: Iterable[Batch]) -> Tolerance:
     return found
 
 
+def nothing(answers: Batch) -> Tolerance:
+    """Not a single bit may differ."""
+    return dict.fromkeys(_outputs(answers), 0.0)
+
+
 def tolerance(answers: Batch, own: Tolerance, *, exact: bool) -> Tolerance:
     """What may differ from `answers`, where the library differs from itself by `own`."""
     if exact:
-        return dict.fromkeys(_outputs(answers), 0.0)
+        return nothing(answers)
     return {
         name: max(own.get(name, 0.0), _ULPS * _ulp(values)) if values.dtype.kind == "f" else 0.0
         for name, values in _outputs(answers).items()

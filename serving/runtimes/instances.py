@@ -49,6 +49,13 @@ def take(batch: Batch, rows: slice) -> Batch:
     return batch[rows]
 
 
+def copied(batch: Batch) -> Batch:
+    """The same rows in memory of their own."""
+    if isinstance(batch, dict):
+        return {name: column.copy() for name, column in batch.items()}
+    return batch.copy()
+
+
 def signature(batch: Batch) -> tuple[object, ...]:
     """What two batches must share to be concatenated: form, dtypes and row shapes."""
     if isinstance(batch, dict):

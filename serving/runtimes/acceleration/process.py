@@ -72,6 +72,13 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
         return Source(Path(self.model_dir), self.framework, threads=self.threads)
 
 
+def why_not() -> str:
+    """Why this process cannot conduct a study, "" if it can."""
+    if sys.platform != "linux":
+        return "There is no study on this system."
+    return "There is no study beside other threads." if threading.active_count() > 1 else ""
+
+
 def is_open_to_study(source: Source) -> bool:
     """Whether a model may have faster ways: nothing is known of those of user code."""
     return not source.packages and not source.prediction_class and source.framework != "CUSTOM"
@@ -86,7 +93,7 @@ def conduct(order: Order, *, load: Callable[[Source], object] = load) -> Verdict
     with contextlib.suppress(ServingError):  # which the loading says again
         loader(order.source())  # so that what it imports is there in every fork
     without: dict[str, str] = {}
-    failure = _impossible()
+    failure = why_not()
     for _ in range(_ATTEMPTS if not failure else 0):
         offer, end = _attempt(order, without, load)
         if not end:
@@ -95,7 +102,7 @@ def conduct(order: Order, *, load: Callable[[Source], object] = load) -> Verdict
                 return found
             end = "it left no verdict"
         if not offer:
-            failure = f"The study failed: {end}."
+            failure = f"The study failed: {end.rstrip('.')}."
             break
         logger.warning("the study of %r ended early: %s", offer, end)
         without[offer] = end
@@ -110,13 +117,6 @@ def conduct(order: Order, *, load: Callable[[Source], object] = load) -> Verdict
     )
     verdicts.write(Path(order.folder), verdict)
     return verdict
-
-
-def _impossible() -> str:
-    """Why this process must not fork, "" if it may."""
-    if sys.platform != "linux":
-        return "There is no study on this system."
-    return "There is no study beside other threads." if threading.active_count() > 1 else ""
 
 
 def _attempt(order: Order, without: dict[str, str], load: Callable[[Source], object]) -> tuple[str, str]:
@@ -155,8 +155,8 @@ def _be_the_study(
         signal.alarm(_LOADING)
         _study(order, without, load, lambda text: _say(writing, text, order.patience))
         code = 0
-    except (ServingError, OSError) as error:
-        _say(writing, f"\t{error}", order.patience)
+    except ServingError as error:
+        _say(writing, f"\t{error.message}", order.patience)
     except Exception as error:
         _say(writing, f"\t{type(error).__name__}: {error}", order.patience)
     finally:

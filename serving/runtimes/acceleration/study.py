@@ -17,7 +17,7 @@ import numpy as np
 
 from serving.runtimes import Runtime, equality
 from serving.runtimes.acceleration import Accelerable, Candidate, Offer, Predict, Unsuitable
-from serving.runtimes.instances import Batch, count, take
+from serving.runtimes.instances import Batch, copied, count, take
 
 # Rows of a call; those that are measured in any case come first.
 SIZES = (1, 256, 16, 64, 4, 2, 8, 32, 128)
@@ -180,25 +180,26 @@ def _tried(
 
 def _disproof(candidate: Candidate, reference: _Reference, clock: Callable[[], float]) -> str:
     """Where a candidate is not equal to the library, in words; "" if it is not found to be anywhere."""
-    rows = reference.rows
-    before = _bytes(rows)
+    rows = copied(reference.rows)
     if wrong := reference.difference(reference.answers, candidate.predict(rows)):
         return wrong
     for size in _GROUPS:
-        if wrong := _disproof_in_groups(candidate, reference, size, clock() + _PER_GROUPING, clock):
+        if wrong := _disproof_in_groups(candidate, reference, rows, size, clock):
             return wrong
-    return "" if _bytes(rows) == before else "it changes the rows that it is given"
+    same = equality.difference(reference.rows, rows, equality.nothing(rows))
+    return "" if not same else "it changes the rows that it is given"
 
 
 def _disproof_in_groups(
-    candidate: Candidate, reference: _Reference, size: int, until: float, clock: Callable[[], float]
+    candidate: Candidate, reference: _Reference, rows: Batch, size: int, clock: Callable[[], float]
 ) -> str:
     """The same with rows in groups: these must be equal to the library's one call for all rows, or to its
     call for the same group."""
+    until = clock() + _PER_GROUPING
     held: list[tuple[slice, Batch]] = []  # an answer must not change when the next is given
-    for start in _spread_out(range(0, count(reference.rows), size)):
+    for start in _spread_out(range(0, count(rows), size)):
         group = slice(start, start + size)
-        held.append((group, candidate.predict(take(reference.rows, group))))
+        held.append((group, candidate.predict(take(rows, group))))
         if clock() > until:
             break
     for group, found in held:
@@ -274,9 +275,3 @@ def _some(rows: Batch, most: int) -> Batch:
     if isinstance(rows, dict):
         return {name: column[::step][:most] for name, column in rows.items()}
     return rows[::step][:most]
-
-
-def _bytes(rows: Batch) -> object:
-    if isinstance(rows, dict):
-        return {name: column.tobytes() for name, column in rows.items()}
-    return rows.tobytes() if isinstance(rows, np.ndarray) else repr(rows)

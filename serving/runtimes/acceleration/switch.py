@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from serving.runtimes import equality
 from serving.runtimes.acceleration import Predict, Unsuitable
-from serving.runtimes.instances import Batch, count, take
-
-logger = logging.getLogger(__name__)
+from serving.runtimes.instances import Batch, copied, count, take
 
 # Calls are told apart by how often their rows can be halved: 1, 2 and 3, 4 to 7, ..., and all from 256 on.
 _LAST = 9
@@ -32,8 +27,8 @@ class Switch:
     """Answers calls in the way chosen for their number of rows, on the plain path below the first `ways`.
 
     `ways` are the least rows of a range, each with its way, in that order. `on_sample` is called, in the
-    thread that predicts, when a call was taken that is to be compared; `on_withdrawn` when the plain path
-    serves from now on, with the reason. `spread` is how far the library differs from itself.
+    thread that predicts, when a call was taken that is to be compared; `on_withdrawn` with the reason, when
+    a way was found wrong. `spread` is how far the library differs from itself.
     """
 
     def __init__(
@@ -68,7 +63,7 @@ class Switch:
             self.withdraw(f"it raised {type(error).__name__}: {error}")
         if self._wanted and way is not self._plain:
             self._wanted = False
-            self._sample = Sample(_copy(rows), _copy(answer))
+            self._sample = Sample(copied(rows), copied(answer))
             self.on_sample()
         return answer
 
@@ -84,18 +79,25 @@ class Switch:
         sample, self._sample = self._sample, None
         if sample is None:
             return ""
-        expected = self._plain(sample.rows)
-        allowed = equality.tolerance(expected, self._own(sample.rows, expected), exact=self._exact)
-        words = equality.difference(expected, sample.answer, allowed)
+        try:
+            expected = self._plain(sample.rows)
+            allowed = equality.tolerance(expected, self._own(sample.rows, expected), exact=self._exact)
+            words = equality.difference(expected, sample.answer, allowed)
+        except Exception as error:
+            words = f"the library raises {type(error).__name__}: {error}"
         if words:
             self.withdraw(words)
         return words
 
     def withdraw(self, reason: str) -> None:
+        """Go the plain way from now on, and tell why."""
+        self.go_plain()
+        self.on_withdrawn(reason)
+
+    def go_plain(self) -> None:
         """Go the plain way from now on."""
         self._ways = (self._plain,) * len(self._ways)
         self._wanted = False
-        self.on_withdrawn(reason)
 
     def _own(self, rows: Batch, answers: Batch) -> equality.Tolerance:
         """How far the library differs from itself, for typical rows and for these."""
@@ -111,10 +113,3 @@ def _way(ways: Sequence[tuple[int, Predict]], plain: Predict, halvings: int) -> 
     """The way for calls of 2 ** (halvings - 1) rows and more."""
     rows = 1 << halvings >> 1
     return next((way for least, way in reversed(ways) if least <= rows), plain)
-
-
-def _copy(batch: Batch) -> Batch:
-    """The same, whatever happens to the memory of what was given."""
-    if isinstance(batch, dict):
-        return {name: column.copy() for name, column in batch.items()}
-    return batch.copy() if isinstance(batch, np.ndarray) else list(batch)

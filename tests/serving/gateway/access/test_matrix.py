@@ -71,6 +71,7 @@ BESIDE = {
     ("GET", "/why/projects/p/models/m"): "models.get",
     ("GET", "/why/projects/p/models/m/versions/v"): "versions.get",
     ("GET", "/logs/projects/p/models/m/versions/v"): "versions.get",
+    ("GET", "/acceleration/projects/p/models/m/versions/v"): "versions.get",
     ("GET", "/jobs/projects/p/jobs/j"): "jobs.get",
     ("POST", "/v1/projects/p:getIamPolicy"): "the owner's and the editor's",
     ("POST", "/v1/projects/p:setIamPolicy"): "the owner's",

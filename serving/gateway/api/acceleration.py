@@ -1,0 +1,90 @@
+"""How a version computes its predictions: `GET /acceleration/…`. Not part of the AI Platform API."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from serving import verdicts
+from serving.gateway.api.requests import answer_json, version_name
+from serving.gateway.catalog.lookup import get_version
+from serving.gateway.deployment import Deployment
+from serving.gateway.records import State, VersionRecord
+from serving.verdicts import PLAIN, Damaged, Range, Verdict
+
+Json = dict[str, Any]
+
+_OFF = "It is switched off (setting acceleration)."
+_USER_CODE = "Nothing is known of the faster ways of user code."
+_UNKNOWN = "The model has not been studied yet; the next node does it."
+_OTHERS = "The model was studied with other libraries or on another processor; the next node does it again."
+_NO_GAIN = "No other way was proven and faster."
+_WITHDRAWN = "A faster way was wrong for a request: {}"
+
+
+class AccelerationApi:
+    """The endpoint; `read` is the state to show."""
+
+    def __init__(self, deployment: Deployment, read: Callable[[], State]) -> None:
+        self._deployment = deployment
+        self._read = read
+
+    async def get(self, request: Request) -> Response:
+        """`GET /acceleration/…/versions/V`: which way serves, by rows of a call, and what it gains."""
+        record = get_version(self._read(), version_name(request))
+        return answer_json(await asyncio.to_thread(self._told, record))
+
+    def _told(self, record: VersionRecord) -> Json:
+        place = self._deployment.acceleration(record)
+        verdict, reason = None, ""
+        if place is None:
+            reason = _USER_CODE if self._deployment.accelerates else _OFF
+        else:
+            try:
+                verdict = verdicts.read(place.folder)
+            except Damaged as error:
+                reason = str(error)
+            else:
+                reason = _reason(verdict, place.key)
+        serves = not reason
+        told: Json = {"version": str(record.name), "way": _way(verdict) if serves else PLAIN}
+        if reason:
+            told["reason"] = reason
+        if verdict is not None:
+            told["ranges"] = [_range(one) for one in verdict.ranges]
+            told["refused"] = [
+                {"way": one.name, "reason": one.refused} for one in verdict.tried if one.refused
+            ]
+            told["studySeconds"] = verdict.seconds
+        return told
+
+
+def _reason(verdict: Verdict | None, key: verdicts.Key) -> str:
+    """Why the plain path serves, "" if a faster one does."""
+    if verdict is None:
+        return _UNKNOWN
+    if verdict.key != key:
+        return _OTHERS
+    if verdict.withdrawn:
+        return _WITHDRAWN.format(verdict.withdrawn)
+    return verdict.failure or ("" if verdict.accelerates else _NO_GAIN)
+
+
+def _way(verdict: Verdict | None) -> str:
+    """The ways that serve, the one for single rows first."""
+    ranges = () if verdict is None else verdict.ranges
+    return ", ".join(dict.fromkeys(one.way for one in ranges))
+
+
+def _range(one: Range) -> Json:
+    return {
+        "rows": one.rows,
+        "way": one.way,
+        "milliseconds": round(one.seconds * 1e3, 4),
+        "plainMilliseconds": round(one.plain_seconds * 1e3, 4),
+        "gain": round(one.plain_seconds / one.seconds, 1) if one.seconds else None,
+    }

@@ -1,0 +1,225 @@
+"""The faster ways of a node's model: taken up when it is loaded, studied if nothing is known, and watched.
+
+A small share of live calls is compared with the library's answers, after they were answered and where calls
+compute. The first difference ends the use of all faster ways, for this node and those that come after.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import shutil
+import sys
+import time
+from collections.abc import Callable, MutableSequence
+from pathlib import Path
+from typing import cast
+
+import msgspec
+
+from serving import verdicts
+from serving.node.probe import judge_merging
+from serving.node.watch import Board
+from serving.phases import NODE_COUNTS, cells
+from serving.runtimes import Runtime, Source
+from serving.runtimes.acceleration import Accelerable, Predict
+from serving.runtimes.acceleration.mount import fitting, mount
+from serving.runtimes.acceleration.process import Order, conduct, is_open_to_study, why_not
+from serving.runtimes.acceleration.switch import Switch
+from serving.verdicts import PLAIN, Damaged, Key, Verdict
+
+logger = logging.getLogger(__name__)
+
+# A comparison rests so many times as long as the last one took, and waits until its answer is out.
+_REST = 500
+_AFTER, _FIRST = 0.005, 1.0
+_COMPARED, _DIFFERENT = range(len(NODE_COUNTS))
+# Verdicts that the cache of nodes without a gateway keeps.
+_KEPT = 100
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where the verdict on a model is, or is to be, and what it must hold for."""
+
+    folder: str
+    key: Key
+
+
+Here = Callable[[Callable[[], None]], object]
+"""Runs work where calls compute."""
+
+
+class Acceleration:
+    """That of one node.
+
+    `find` tells the place of the verdict; it is asked only for a model that may have faster ways. `counts`
+    are those of `NODE_COUNTS`.
+    """
+
+    def __init__(
+        self, source: Source, find: Callable[[], Place], counts: MutableSequence[int] | None = None
+    ) -> None:
+        self._source = source
+        self._find = find
+        self._counts: MutableSequence[int] = [0] * len(NODE_COUNTS) if counts is None else counts
+        self._place: Place | None = None
+        self._verdict: Verdict | None = None
+        self._switch: Switch | None = None
+        self._runtime: Runtime | None = None
+
+    def study(self) -> None:
+        """Have the model studied before it is loaded, if this process may be forked; for a new version."""
+        if is_open_to_study(self._source) and not why_not():
+            place = self._find()
+            try:
+                conduct(Order.of(self._source, Path(place.folder), place.key))
+            except Exception:
+                # The version is none the worse for it.
+                logger.exception("the faster ways of the model cannot be studied")
+
+    def mount(self, runtime: Runtime) -> Predict | None:
+        """Have the runtime go its fastest proven ways, which are returned; None: the plain path serves."""
+        if not is_open_to_study(self._source) or not isinstance(runtime, Accelerable) or not runtime.offers():
+            return None
+        try:
+            self._place = self._find()
+        except OSError as error:
+            logger.warning("there is no place for the verdict on faster ways: %s", error)
+            return None
+        self._runtime = runtime
+        folder = Path(self._place.folder)
+        self._verdict = fitting(folder, self._place.key)
+        if self._verdict is not None:
+            self._switch = mount(runtime, folder, self._verdict)
+            logger.info("predictions go %s", _told(self._verdict, self._switch))
+        return self._switch
+
+    async def run(self, here: Here, *, merging: bool) -> None:
+        """Study the model if nothing is known of it, and compare live calls from time to time.
+
+        `merging` says whether requests share calls, which faster ways must not make wrong.
+        """
+        if self._place is None or self._runtime is None:
+            return
+        if self._verdict is None:
+            await self._study_in_background(self._place)
+            await self._take_up(here, merging=merging)
+        if self._switch is not None:
+            self._watch(self._switch, here)
+
+    def stats(self) -> dict[str, object]:
+        """For people and dashboards."""
+        return {
+            "way": _told(self._verdict, self._switch),
+            **dict(zip(NODE_COUNTS, self._counts, strict=True)),
+        }
+
+    async def _study_in_background(self, place: Place) -> None:
+        order = Order.of(self._source, Path(place.folder), place.key)
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "serving.runtimes.acceleration.process", stdin=asyncio.subprocess.PIPE
+        )
+        try:
+            await child.communicate(msgspec.json.encode(order))
+        finally:
+            if child.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    child.kill()
+
+    async def _take_up(self, here: Here, *, merging: bool) -> None:
+        loop = asyncio.get_running_loop()
+        done = asyncio.Event()
+
+        def take_up() -> None:
+            try:
+                if self._runtime is not None and self.mount(self._runtime) is not None:
+                    self._keep_to_merging(self._runtime, merging=merging)
+            except Exception:
+                logger.exception("the faster ways of the model cannot be used")
+            finally:
+                loop.call_soon_threadsafe(done.set)
+
+        here(take_up)
+        await done.wait()
+
+    def _keep_to_merging(self, runtime: Runtime, *, merging: bool) -> None:
+        """Requests share calls already: that was proven for the plain path."""
+        if runtime.exact or not merging or judge_merging(runtime, self._switch).merge:
+            return
+        logger.info("the plain path serves after all: its calls may be shared, those of the others may not")
+        self._switch = None
+        if isinstance(runtime, Accelerable):
+            runtime.use(None)
+
+    # ---- live comparisons
+
+    def _watch(self, switch: Switch, here: Here) -> None:
+        loop = asyncio.get_running_loop()
+
+        def later(seconds: float, work: Callable[[], object]) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the node ends
+                loop.call_soon_threadsafe(loop.call_later, seconds, work)
+
+        def compare() -> None:
+            start = time.perf_counter()
+            if self._withdrawn_elsewhere():
+                switch.go_plain()
+                return
+            if not switch.compare():
+                later(_REST * (time.perf_counter() - start), switch.want)
+            self._counts[_COMPARED] += 1
+
+        switch.on_sample = lambda: later(_AFTER, lambda: here(compare))
+        switch.on_withdrawn = self._withdraw
+        loop.call_later(_FIRST, switch.want)
+
+    def _withdrawn_elsewhere(self) -> bool:
+        """Whether another node of the version has found a difference."""
+        try:
+            verdict = verdicts.read(self._folder)
+        except Damaged:
+            return False
+        return verdict is not None and bool(verdict.withdrawn)
+
+    def _withdraw(self, reason: str) -> None:
+        self._counts[_DIFFERENT] += 1
+        self._switch = None
+        logger.error("a faster way was wrong for a request, so the plain path serves from now on: %s", reason)
+        try:
+            verdicts.withdraw(self._folder, reason)
+        except (OSError, Damaged):
+            logger.exception("that cannot be written down")
+
+    @property
+    def _folder(self) -> Path:
+        return Path("" if self._place is None else self._place.folder)
+
+
+def counts(board: Board, slots: int) -> MutableSequence[int] | None:
+    """The counts behind the marks of a board with that many `slots`; 0: it has none."""
+    if not slots:
+        return None
+    return cells(memoryview(cast(bytearray, board))[-8 * len(NODE_COUNTS) :])
+
+
+def in_cache(cache: Path, model_dir: Path) -> Place:
+    """The place for a model without a gateway; the oldest of too many verdicts go. Raises OSError."""
+    key = Key(verdicts.digest_of(model_dir), verdicts.libraries(), verdicts.processor())
+    root = cache / "acceleration"
+    folder = root / hashlib.sha256(msgspec.json.encode(key)).hexdigest()[:32]
+    if not folder.is_dir() and root.is_dir():
+        oldest_first = sorted(root.iterdir(), key=lambda other: other.stat().st_mtime)
+        for other in oldest_first[:-_KEPT]:
+            shutil.rmtree(other, ignore_errors=True)
+    return Place(str(folder), key)
+
+
+def _told(verdict: Verdict | None, switch: Switch | None) -> str:
+    """How calls are answered, in words."""
+    if verdict is None or switch is None:
+        why = "" if verdict is None else verdict.withdrawn or verdict.failure
+        return f"the plain way ({why})" if why else "the plain way"
+    ways = dict.fromkeys(one.way for one in verdict.ranges if one.way != PLAIN)
+    return f"by {', '.join(ways)}"

@@ -1,0 +1,37 @@
+"""`python -m tests.serving.runtimes.acceleration.conducting CASE FOLDER`: conducts the study of a case.
+
+From a process of its own, because that has a single thread.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+
+from serving.errors import LoadFailed
+from serving.runtimes import Source
+from serving.runtimes.acceleration.process import Order, conduct
+from serving.verdicts import Key
+from tests.serving.runtimes.acceleration.models import CRASHING, GOOD, HANGING, Fake, kept
+
+KEY = Key("digest", "libraries", "processor")
+
+
+def _failing(_: Source) -> object:
+    raise LoadFailed("There is no model.")
+
+
+CASES: Mapping[str, Callable[[Source], object]] = {
+    "kept": lambda _: Fake([kept()]),
+    "crashing": lambda _: Fake([CRASHING, GOOD]),
+    "hanging": lambda _: Fake([HANGING, GOOD]),
+    "failing": _failing,
+    "without offers": lambda _: Fake([]),
+    "not accelerable": lambda _: object(),
+}
+
+if __name__ == "__main__":
+    conduct(
+        Order(folder=sys.argv[2], key=KEY, model_dir="", framework="CUSTOM", patience=1),
+        load=CASES[sys.argv[1]],
+    )

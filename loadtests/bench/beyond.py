@@ -5,8 +5,8 @@
 1. Several processes that listen on one port (SO_REUSEPORT): the kernel gives each new connection to one of
    them. How evenly do N connections spread?
 2. One process accepts, reads the head of the first request, and hands the connection to another one
-   (SCM_RIGHTS), which answers it, and all that follow on it. What does a connection cost the first process, and
-   how long does its client wait?
+   (SCM_RIGHTS), which answers it, and all that follow on it. What does a connection cost the first process,
+   and how long does its client wait?
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from serving.runtimes.acceleration import Predict, Unsuitable
 from serving.runtimes.acceleration.sklearn.window import Fields, Layout, Windows, joined
 
-_MOST_BYTES = 64 << 20  # of nodes that are kept a second time
+_MOST_BYTES = 32 << 20  # of nodes that are kept a second time, with what is in them
 _TREE: Final = Fields(
     "left_child", "right_child", "feature", "threshold", lambda nodes: nodes["left_child"] >= 0
 )
@@ -172,7 +172,7 @@ def _histogram_one_tree(estimator: Any) -> Predict:
     start, categories = _baseline(estimator)
     stages = estimator._predictors
     trees = [tree.nodes for stage in stages for tree in stage]
-    layout = _layout(trees, estimator.n_features_in_)
+    layout = _layout(len(trees), estimator.n_features_in_, sum(tree.nbytes for tree in trees))
     first = stages[0][0]
     merged = TreePredictor(
         joined(trees, _HISTOGRAM, layout), first.binned_left_cat_bitsets, first.raw_left_cat_bitsets
@@ -236,7 +236,8 @@ def _merged(
     from sklearn.tree._tree import Tree  # noqa: PLC0415  where there is a tree, it is imported
 
     states = [tree.__getstate__() for tree in trees]
-    layout = _layout([state["nodes"] for state in states], width)
+    size = sum(state["nodes"].nbytes + state["values"].nbytes for state in states)
+    layout = _layout(len(trees), width, size)
     nodes = joined([state["nodes"] for state in states], _TREE, layout)
     shape = states[0]["values"].shape[1:]
     values = np.concatenate([np.zeros((len(trees) - 1, *shape)), *(state["values"] for state in states)])
@@ -256,11 +257,11 @@ def _leaves(
     return windows.through(rows, walk)
 
 
-def _layout(trees: Sequence[NDArray[Any]], width: int) -> Layout:
-    size = sum(tree.nbytes for tree in trees)
+def _layout(trees: int, width: int, size: int) -> Layout:
+    """Where the windows are. Raises Unsuitable where the trees take so many bytes that it is too much."""
     if size > _MOST_BYTES:
-        raise Unsuitable(f"its nodes take {size >> 20} MiB, too much to keep them twice")
-    return Layout(len(trees), width)
+        raise Unsuitable(f"its trees take {size >> 20} MiB, too much to keep them twice")
+    return Layout(trees, width)
 
 
 def _outputs(tree: Any) -> int:

@@ -50,10 +50,9 @@ class Layout:
         """The windows per row, those that are dropped among them."""
         return self.trees + -(-self.width // self.step)
 
-    def shift(self, tree: NDArray[Any]) -> NDArray[Any]:
+    def shift(self, tree: int) -> int:
         """By how many columns the features of a tree are shifted."""
-        shift: NDArray[Any] = self.step * (self.trees - tree)
-        return shift
+        return self.step * (self.trees - tree)
 
 
 class Windows:
@@ -108,15 +107,21 @@ def joined(trees: Sequence[NDArray[Any]], fields: Fields, layout: Layout) -> NDA
 
     The first `len(trees) - 1` nodes are the selector's, then come those of the trees, in order.
     """
+    selecting = len(trees) - 1
     sizes = np.array([len(tree) for tree in trees])
-    roots = len(trees) - 1 + np.cumsum(sizes) - sizes
-    nodes = np.concatenate([np.zeros(len(trees) - 1, trees[0].dtype), *trees])
-    body = nodes[len(trees) - 1 :]
-    inner = fields.inner(body)
-    offset = np.repeat(roots, sizes)[inner].astype(np.int64)
-    for child in (fields.left, fields.right):
-        body[child][inner] = body[child][inner] + offset
-    body[fields.feature][inner] += np.repeat(layout.shift(np.arange(len(trees))), sizes)[inner]
+    roots = selecting + np.cumsum(sizes) - sizes
+    nodes = np.zeros(selecting + sizes.sum(), trees[0].dtype)
+    # Tree by tree: what is in hand then is small.
+    for number, tree in enumerate(trees):
+        own = nodes[roots[number] : roots[number] + len(tree)]
+        own[:] = tree
+        inner = fields.inner(tree)
+        for name, further in (
+            (fields.left, roots[number]),
+            (fields.right, roots[number]),
+            (fields.feature, layout.shift(number)),
+        ):
+            own[name] += np.where(inner, further, 0).astype(own.dtype[name])
     _select(nodes, fields, roots)
     return nodes
 

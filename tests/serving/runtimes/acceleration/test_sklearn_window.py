@@ -16,7 +16,7 @@ def test_a_window_shows_the_number_of_its_tree_and_the_row(
     windows = Windows(layout, np.float64)
     rows = np.random.default_rng(0).normal(size=(count, width))
     tree, feature = data.draw(st.integers(0, trees - 1)), data.draw(st.integers(0, width - 1))
-    column = int(layout.shift(np.array(tree))) + feature
+    column = layout.shift(tree) + feature
 
     assert windows.through(rows, lambda view: view[:, 0].copy()).tolist() == [
         [float(number)] * count for number in range(trees)

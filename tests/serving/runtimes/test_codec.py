@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from loadtests.bench.parsing import image_ratio
 from serving.errors import InvalidInputs, InvalidOutputs
 from serving.runtimes import Array, Column, Columns, Form, Rows
-from serving.runtimes.codec import Decoder, encode
-from serving.runtimes.instances import Batch
+from serving.runtimes.codec import Decoder, encode, encode_each
+from serving.runtimes.instances import Batch, split
 
 PADDING = " " * 512  # makes a body long enough for the dense way
 FLOAT = np.dtype(np.float32)
@@ -313,3 +313,19 @@ def test_an_image_is_parsed_in_a_fifth_of_the_plain_time() -> None:
     plain, ours = image_ratio()
 
     assert plain / ours >= 5
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (1,), (2, 2), (0,), (2, 0)])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "uint8", "bool", "U3", "object"])
+@pytest.mark.parametrize("counts", [(1, 1, 1), (2, 1, 3), (4,)])
+def test_answers_of_a_shared_call_are_written_as_if_each_were_alone(
+    shape: tuple[int, ...], dtype: str, counts: tuple[int, ...]
+) -> None:
+    """To the byte, whether they are cut out of one text or not."""
+    whole = np.random.default_rng(0).normal(scale=1e6, size=(sum(counts), *shape)).astype(dtype)
+    if dtype.startswith("float"):
+        whole.flat[:1] = math.nan
+    named = {"a": whole, "b": whole}
+
+    for batch in (whole, named, whole.tolist()):
+        assert encode_each(batch, counts) == [encode(part) for part in split(batch, counts)]

@@ -240,6 +240,7 @@ def start(
         env={
             **os.environ,
             "PILOTLIGHT_NODE_ENVIRONMENT": _MARK,
+            "PILOTLIGHT_CACHE_DIR": str(state_dir.parent / "cache"),
             **environment,
             _MARK: str(state_dir),
         },

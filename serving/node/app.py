@@ -80,6 +80,7 @@ class Node:
         self._accelerating: asyncio.Task[None] | None = None
         self._on_ready = on_ready
         self._on_failed = on_failed
+        self._user_code = bool(source.packages or source.prediction_class)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compute")
         self._loading: asyncio.Task[None] | None = None
         self._started = time.monotonic()
@@ -110,6 +111,16 @@ class Node:
     # ---- loading
 
     async def _start(self) -> None:
+        # What a library loads stays. The collector would look at it time and again, for as long as a tenth of
+        # all the loading, and find nothing; only of user code nobody knows what it leaves behind.
+        if not self._user_code:
+            gc.disable()
+        try:
+            await self._make_ready()
+        finally:
+            gc.enable()
+
+    async def _make_ready(self) -> None:
         loop = asyncio.get_running_loop()
         try:
             # In the compute thread, so that /healthz answers meanwhile.
@@ -117,8 +128,7 @@ class Node:
         except ServingError as error:
             self._on_failed(error)
             return
-        user_code = bool(self._source.packages or self._source.prediction_class)
-        place = MeasuredPlace(self._thread, may_inline=not user_code)
+        place = MeasuredPlace(self._thread, may_inline=not self._user_code)
         if typical is not None:
             place.learn(typical)
         bounds = Bounds(
@@ -129,8 +139,8 @@ class Node:
         self.predictor = Predictor(
             runtime, place, bounds, self._settings, board=self._board, histograms=self._histograms
         )
-        # What is loaded stays: the collector need not look at it again.
-        gc.collect()
+        if self._user_code:
+            gc.collect()
         gc.freeze()
         logger.info(
             "loaded in %.2f s, warmed in %.2f s; requests share calls: %s (%s)",

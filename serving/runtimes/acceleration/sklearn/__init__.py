@@ -74,7 +74,7 @@ def _flat(transformers: Iterable[Any]) -> Iterator[Any]:
 def _ways(last: Any) -> Sequence[tuple[str, Callable[[Any], Predict]]]:
     kind = trees.kind_of(last)
     if kind is not None:
-        return kind.ways
+        return kind.ways(last)
     return (("matrix product", linear.product),) if linear.is_linear(last) else ()
 
 

@@ -1,9 +1,10 @@
 """scikit-learn's trees and their ensembles without its checks and without a call per tree; the same bits.
 
-Two ways, of which the study takes the faster one per size. "one tree" puts all trees below one root
-(window.py) and is made for few rows; it keeps the nodes a second time. "tree arrays" asks tree after tree as
-the library does, and costs no memory. Both round rows as the library does, to float32 where it does, take
-what stands in the leaves as it is, and add it up in the library's order.
+Two ways. "one tree" puts all trees below one root (window.py), and keeps their nodes a second time. "tree
+arrays" asks tree after tree as the library does, and costs no memory: it is for ensembles that are too large
+for the other, and for gradient boosting, which the library has a loop of its own for that is fast for many
+rows. Both round rows to float32 where the library does, take what stands in the leaves as it is, and add it
+up in the library's order.
 """
 
 from __future__ import annotations
@@ -31,16 +32,34 @@ _HISTOGRAM: Final = Fields(
 Finish = Callable[[NDArray[Any]], NDArray[Any]]
 
 
+# Makes what predicts with an estimator; may raise Unsuitable.
+Make = Callable[[Any], Predict]
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """The estimators of a class: the ways to predict with them, by name, and the parts of their nodes.
+    """The estimators of a class: how to predict with them, and what their trees are made of.
 
-    The ways are built from an estimator; that may raise Unsuitable.
+    `both` says that neither way is always the better one.
     """
 
-    ways: tuple[tuple[str, Callable[[Any], Predict]], ...]
+    one_tree: Make | None
+    tree_arrays: Make
     fields: Fields
     nodes: Callable[[Any], list[NDArray[Any]]]
+    both: bool = False
+
+    def ways(self, estimator: Any) -> tuple[tuple[str, Make], ...]:
+        """The ways that are worth a try, by name."""
+        arrays = ("tree arrays", self.tree_arrays)
+        if self.one_tree is None or self._size(estimator) > _MOST_BYTES:
+            return (arrays,)
+        return (("one tree", self.one_tree), *((arrays,) if self.both else ()))
+
+    def _size(self, estimator: Any) -> int:
+        """The bytes of its nodes, with the numbers in the leaves where these are kept apart."""
+        outputs = np.sum(getattr(estimator, "n_classes_", getattr(estimator, "n_outputs_", 1)))
+        return sum(tree.nbytes + 8 * len(tree) * int(outputs) for tree in self.nodes(estimator))
 
 
 def kind_of(estimator: Any) -> Kind | None:
@@ -172,7 +191,7 @@ def _histogram_one_tree(estimator: Any) -> Predict:
     start, categories = _baseline(estimator)
     stages = estimator._predictors
     trees = [tree.nodes for stage in stages for tree in stage]
-    layout = _layout(len(trees), estimator.n_features_in_, sum(tree.nbytes for tree in trees))
+    layout = Layout(len(trees), estimator.n_features_in_)
     first = stages[0][0]
     merged = TreePredictor(
         joined(trees, _HISTOGRAM, layout), first.binned_left_cat_bitsets, first.raw_left_cat_bitsets
@@ -182,7 +201,7 @@ def _histogram_one_tree(estimator: Any) -> Predict:
     finish, shape = _finish_histogram(estimator), (len(stages), len(stages[0]))
 
     def predict(rows: NDArray[Any]) -> NDArray[Any]:
-        terms = np.ascontiguousarray(windows.through(rows, walk)).reshape(*shape, len(rows))
+        terms = windows.through(rows, walk).reshape(*shape, len(rows))
         return finish(_added(start, terms))
 
     return predict
@@ -236,8 +255,7 @@ def _merged(
     from sklearn.tree._tree import Tree  # noqa: PLC0415  where there is a tree, it is imported
 
     states = [tree.__getstate__() for tree in trees]
-    size = sum(state["nodes"].nbytes + state["values"].nbytes for state in states)
-    layout = _layout(len(trees), width, size)
+    layout = Layout(len(trees), width)
     nodes = joined([state["nodes"] for state in states], _TREE, layout)
     shape = states[0]["values"].shape[1:]
     values = np.concatenate([np.zeros((len(trees) - 1, *shape)), *(state["values"] for state in states)])
@@ -255,13 +273,6 @@ def _leaves(
     windows: Windows, walk: Callable[[NDArray[Any]], NDArray[Any]], rows: NDArray[Any]
 ) -> NDArray[Any]:
     return windows.through(rows, walk)
-
-
-def _layout(trees: int, width: int, size: int) -> Layout:
-    """Where the windows are. Raises Unsuitable where the trees take so many bytes that it is too much."""
-    if size > _MOST_BYTES:
-        raise Unsuitable(f"its trees take {size >> 20} MiB, too much to keep them twice")
-    return Layout(trees, width)
 
 
 def _outputs(tree: Any) -> int:
@@ -294,19 +305,18 @@ def _nodes(trees: Iterable[Any]) -> list[NDArray[Any]]:
     return [one.tree_.__getstate__()["nodes"] for one in trees]
 
 
-_TREES = Kind((("tree arrays", _single),), _TREE, lambda estimator: _nodes([estimator]))
-_FORESTS = Kind(
-    (("one tree", _forest_one_tree), ("tree arrays", _forest_tree_arrays)),
-    _TREE,
-    lambda estimator: _nodes(estimator.estimators_),
-)
+_TREES = Kind(None, _single, _TREE, lambda estimator: _nodes([estimator]))
+_FORESTS = Kind(_forest_one_tree, _forest_tree_arrays, _TREE, lambda estimator: _nodes(estimator.estimators_))
 _BOOSTING = Kind(
-    (("one tree", _boosting_one_tree), ("tree arrays", _boosting_tree_arrays)),
+    _boosting_one_tree,
+    _boosting_tree_arrays,
     _TREE,
     lambda estimator: _nodes(estimator.estimators_.ravel()),
+    both=True,
 )
 _HISTOGRAMS = Kind(
-    (("one tree", _histogram_one_tree), ("tree arrays", _histogram_tree_arrays)),
+    _histogram_one_tree,
+    _histogram_tree_arrays,
     _HISTOGRAM,
     lambda estimator: [tree.nodes for stage in estimator._predictors for tree in stage],
 )

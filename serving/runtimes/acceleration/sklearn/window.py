@@ -1,16 +1,18 @@
-"""Many trees as one: a single call of the library's own loop finds the leaf of a row in every tree.
+"""Many trees as one: a single call of the library's own loop finds the leaves of all rows in all trees.
 
 Going down a tree takes some 30 ns, the call that does it 2 µs, so an ensemble of a hundred trees spends its
 time on calls. Here the trees stand below one *selector*, a tree of its own that looks at column 0 for the
-number of the tree that is meant. What the library is given are as many rows as there are trees, equal but for
-that number, and none of them is written down: they are windows on one buffer, each a cell further on.
+number of the tree that is meant. What the library is given is each row once per tree, with that number in
+front, and none of these is written down: they are windows on one buffer, which begin one cell apart and have
+their columns as many cells apart as there are rows. With three trees, and the rows x and y of two features:
 
-    buffer     0  1  2  3 | x0 x1 x2      four trees, three features
-    window 0   ^ . . . . . .              its column 0 holds 0, feature f is in column 4 + f
-    window 1      ^ . . . . . .           its column 0 holds 1, feature f is in column 3 + f
+    buffer            0  0  1  1  2  2 | x0 y0 x1 y1
+    row x in tree 0   ^     .     .      .     .        x0 is in column 3
+    row y in tree 0      ^     .     .      .     .     y0 is in column 3
+    row x in tree 1         ^     .      .     .        x0 is in column 2
 
-So tree r looks for feature f in column 4 - r + f. Windows may also begin `step` cells apart. That makes the
-buffer longer, and fewer of them begin within the features, where no tree is meant; their leaves are dropped.
+So tree t looks for feature f in column 3 - t + f, whatever the number of rows. All rows go through one tree
+before the next, whose nodes are then at hand.
 """
 
 from __future__ import annotations
@@ -23,72 +25,71 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-_WASTED = 16  # windows per row, at most, that begin within the features
-_ROWS = 32  # in one call; more take longer for each, for they leave the nearest cache
-_BYTES = 1 << 18  # of the buffer, as far as one row fits
+_ROWS = 256  # in one call, so that the buffer stays small
+
+# Takes windows, one to a row, and gives one number for each.
+Walk = Callable[[NDArray[Any]], NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the windows on a row are, for so many trees and features."""
+    """Where in a window the features of a row are, for so many trees and features."""
 
     trees: int
     width: int
 
     @property
-    def step(self) -> int:
-        """The cells between the beginnings of two windows."""
-        return max(1, self.width // _WASTED)
-
-    @property
     def columns(self) -> int:
         """The width of a window."""
-        return self.step * self.trees + self.width
-
-    @property
-    def windows(self) -> int:
-        """The windows per row, those that are dropped among them."""
-        return self.trees + -(-self.width // self.step)
+        return self.trees + self.width
 
     def shift(self, tree: int) -> int:
         """By how many columns the features of a tree are shifted."""
-        return self.step * (self.trees - tree)
+        return self.trees - tree
 
 
 class Windows:
     """The buffer, and the windows on it: for one thread at a time."""
 
     def __init__(self, layout: Layout, dtype: type[np.floating[Any]]) -> None:
-        step, trees, cells = layout.step, layout.trees, layout.windows * layout.step
-        size = np.dtype(dtype).itemsize
-        rows = min(_ROWS, max(1, _BYTES // (cells * size)))
-        # One more than there are rows: the last windows reach beyond the last row.
-        blocks = np.zeros((rows + 1, cells), dtype)
-        blocks[:, : step * trees : step] = np.arange(trees)
         self._layout = layout
-        self._features = blocks[:rows, step * trees : layout.columns]
-        self._first = self._features[0]
-        self._all = as_strided(blocks, (rows * layout.windows, layout.columns), (step * size, size))
-        self._one = self._all[:trees]
+        self._dtype = dtype
+        self._one = self._last = _Buffer(layout, dtype, 1)
 
-    def through(self, rows: NDArray[Any], walk: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
-        """What `walk` finds for each row in each tree, as (trees, rows).
+    def through(self, rows: NDArray[Any], walk: Walk) -> NDArray[Any]:
+        """What `walk` finds for each row in each tree, as (trees, rows) in C order.
 
-        `walk` takes windows, one to a row, and gives one number for each. The rows are rounded to the dtype
-        of the buffer.
+        The rows are rounded to the dtype of the buffer.
         """
-        if len(rows) == 1:
-            self._first[:] = rows[0]
-            return walk(self._one)[:, None]
-        most = len(self._features)
-        found = [self._part(rows[start : start + most], walk) for start in range(0, len(rows), most)]
-        return found[0] if len(found) == 1 else np.concatenate(found, axis=1)
+        if len(rows) <= _ROWS:
+            return self._part(rows, walk)
+        starts = range(0, len(rows), _ROWS)
+        return np.concatenate([self._part(rows[start : start + _ROWS], walk) for start in starts], axis=1)
 
-    def _part(self, rows: NDArray[Any], walk: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
-        count, layout = len(rows), self._layout
-        self._features[:count] = rows
-        found = walk(self._all[: count * layout.windows])
-        return found.reshape(count, layout.windows)[:, : layout.trees].T
+    def _part(self, rows: NDArray[Any], walk: Walk) -> NDArray[Any]:
+        count = len(rows)
+        if count == 1:
+            buffer = self._one
+        else:
+            if count != self._last.count:
+                self._last = _Buffer(self._layout, self._dtype, count)
+            buffer = self._last
+        buffer.features[:] = rows.T
+        return walk(buffer.windows).reshape(self._layout.trees, count)
+
+
+class _Buffer:
+    """For so many rows: their `features`, to be written as (features, rows), and the `windows` on them."""
+
+    def __init__(self, layout: Layout, dtype: type[np.floating[Any]], count: int) -> None:
+        trees = layout.trees
+        self.count = count
+        # The last window reaches far beyond the features, if only in columns that no tree looks at.
+        cells = np.zeros((layout.columns + trees, count), dtype)
+        cells[:trees] = np.arange(trees)[:, None]
+        self.features = cells[trees : layout.columns]
+        size = cells.itemsize
+        self.windows = as_strided(cells, (trees * count, layout.columns), (size, count * size))
 
 
 @dataclass(frozen=True, slots=True)

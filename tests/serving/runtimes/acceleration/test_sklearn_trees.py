@@ -77,7 +77,11 @@ def fitted(name: str) -> Any:
 
 
 def ways(estimator: Any) -> dict[str, Predict]:
-    return {offer.name: offer.build().predict for offer in offers(estimator, missing=False)}
+    """All that there are, also those not worth a try."""
+    kind = trees.kind_of(estimator)
+    assert kind is not None
+    arrays = {"tree arrays": kind.tree_arrays(estimator)}
+    return arrays if kind.one_tree is None else {"one tree": kind.one_tree(estimator), **arrays}
 
 
 def splits(estimator: Any) -> tuple[float, ...]:
@@ -181,11 +185,18 @@ def test_what_is_computed_otherwise_is_refused(estimator: Any, said: str) -> Non
             offer.build()
 
 
-def test_a_large_forest_is_not_kept_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then its trees are asked one after the other."""
+def test_what_is_worth_a_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large ensemble is not kept twice: its trees are asked one after the other."""
+    tried = {
+        name: [offer.name for offer in offers(fitted(name), missing=False)]
+        for name in ("tree", "forest", "boosting", "histograms")
+    }
     monkeypatch.setattr(trees, "_MOST_BYTES", 1000)
-    one_tree, tree_arrays = offers(fitted("forest"), missing=False)
 
-    with pytest.raises(Unsuitable, match="twice"):
-        one_tree.build()
-    assert_same_bits(tree_arrays.build().predict(ROWS), fitted("forest").predict(ROWS))
+    assert tried == {
+        "tree": ["tree arrays"],
+        "forest": ["one tree"],
+        "boosting": ["one tree", "tree arrays"],
+        "histograms": ["one tree"],
+    }
+    assert {offer.name for name in tried for offer in offers(fitted(name), missing=False)} == {"tree arrays"}

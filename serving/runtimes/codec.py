@@ -1,8 +1,9 @@
 """Between JSON bytes and batches: the only place where bodies are parsed and answers are written.
 
 A body takes one of two ways. The dense way hands numeric JSON straight to a C buffer, with no Python
-object per number, and accepts only what it can prove regular. Whatever it declines takes the plain way
-through Python values, which also words the errors. Both give the same arrays.
+object per number, and accepts only what it can prove regular: what is left of a text without its numbers says
+so. Whatever it declines takes the plain way through Python values, which also words the errors. Both give the
+same arrays.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ Body = bytes | bytearray
 FormOf = Callable[[Mapping[str, Any]], Form]
 
 _NUMBER = b"0123456789.-+eE \t\r\n"
-# Below this many bytes the shape check costs more than the Python floats it saves (measured).
+# What is around instances that are alone.
+_SPACE, _BEFORE, _AFTER = b" \t\r\n", b'{"instances":', b"}"
+_INTEGER, _FLOAT = np.dtype(np.int64), np.dtype(np.float64)
+# Below this many bytes, other fields beside the instances cost more than the Python floats saved (measured).
 _DENSE_FROM = 512
 _ENCODE = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 _ENCODE_LINE = _ENCODE | orjson.OPT_APPEND_NEWLINE
@@ -42,12 +46,17 @@ class Decoder:
     def __init__(self, levels: int = LEVELS) -> None:
         self._parser = simdjson.Parser()
         self._levels = levels
+        self._skeleton = b""
+        self._shape: tuple[int, ...] | None = None
 
     def decode(self, body: Body, form_of: FormOf) -> tuple[Batch, Parameters]:
         """The instances in the form that `form_of(parameters)` asks for, and the other fields of the body.
 
         Raises InvalidInputs for everything a client can get wrong.
         """
+        alone = self._alone(body, form_of)
+        if alone is not None:
+            return alone, {}
         if len(body) >= _DENSE_FROM:
             dense = self._dense(body, form_of)
             if dense is not None:
@@ -62,18 +71,34 @@ class Decoder:
         if isinstance(form, Rows) or b"\r" in lines:
             return None
         body = b"[" + lines.replace(b"\n", b",") + b"]"
-        try:
-            instances = self._parser.parse(body)
-        except (ValueError, RuntimeError):
+        shape = self._shape_of(body)
+        if shape is None or len(shape) < 2 or not _one_per_line(lines, shape):
             return None
         try:
-            shape = _first_shape(instances)
-            if shape is None or len(shape) < 2 or not _one_per_line(lines, shape):
-                return None
-            array = _dense_array(body, instances, integers=_wants_integers(form, body))
+            return _numbers_of(self._parser.parse(body), body, shape, form)
+        except (ValueError, RuntimeError):
+            return None
+
+    def _alone(self, body: Body, form_of: FormOf) -> Batch | None:
+        """The instances of a body that has nothing else, if they are a regular list of numbers."""
+        begin, end = body.find(b"["), body.rfind(b"]") + 1
+        if not _are_alone(body, begin, end):
+            return None
+        try:
+            form = form_of({})
+        except InvalidInputs:  # but first the plain way says what is wrong with the body
+            return None
+        values = body[begin:end]
+        shape = None if isinstance(form, Rows) else self._shape_of(values)
+        if shape is None:
+            return None
+        try:
+            document: Any = self._parser.parse(body)
+            return _numbers_of(document["instances"], values, shape, form)
+        except (ValueError, RuntimeError, KeyError):  # not JSON, not UTF-8; white space within the name
+            return None
         finally:
-            del instances
-        return None if array is None else _fit_dense(array, form)
+            document = None  # the parser is used again when this is gone
 
     def _dense(self, body: Body, form_of: FormOf) -> tuple[Batch, Parameters] | None:
         try:
@@ -95,14 +120,22 @@ class Decoder:
             nested = any(isinstance(value, list | dict) for value in parameters.values())  # and how deep?
             if isinstance(form, Rows) or nested or not isinstance(instances, simdjson.Array):
                 return None
-            array = _dense_array(body, instances, integers=_wants_integers(form, body))
+            # There are no further lists: the first bracket and the last one are theirs.
+            values = body[body.index(b"[") : body.rindex(b"]") + 1]
+            shape = self._shape_of(values)
+            batch = None if shape is None else _numbers_of(instances, values, shape, form)
             del instances
         finally:
             del document
-        if array is None or array.ndim >= self._levels:
-            return None
-        batch = _fit_dense(array, form)
         return None if batch is None else (batch, parameters)
+
+    def _shape_of(self, values: Body) -> tuple[int, ...] | None:
+        """The shape of a list, if this is the text of one that is regular and numeric all through."""
+        skeleton = values.translate(None, _NUMBER)
+        if skeleton != self._skeleton:  # most bodies are like the one before
+            self._shape = _shape_of(skeleton)
+            self._skeleton = bytes(skeleton)
+        return None if self._shape is None or len(self._shape) >= self._levels else self._shape
 
 
 def encode(predictions: Batch) -> bytes:
@@ -166,6 +199,19 @@ def encode_lines(predictions: Batch) -> bytes:
 # ---- the dense way
 
 
+def _are_alone(body: Body, begin: int, end: int) -> bool:
+    """Whether the body is an object with instances only, a list without text between these places.
+
+    White space within their name is still to be found out.
+    """
+    return (
+        0 < begin < end
+        and body.find(b'"', begin) < 0
+        and body[:begin].translate(None, _SPACE) == _BEFORE
+        and body[end:].translate(None, _SPACE) == _AFTER
+    )
+
+
 def _one_per_line(lines: bytes, shape: tuple[int, ...]) -> bool:
     """Whether the rows of a regular array of this shape stand one in each line, all brackets in theirs."""
     depth = len(shape) - 1
@@ -179,32 +225,38 @@ def _materialise(value: Any) -> Any:
     return value.as_list() if isinstance(value, simdjson.Array) else value
 
 
-def _dense_array(body: Body, instances: Any, *, integers: bool) -> NDArray[Any] | None:
-    """The array, if the body holds exactly one list and it is regular and numeric all through."""
-    shape = _first_shape(instances)
-    if shape is None:
-        return None
-    span = body[body.index(b"[") : body.rindex(b"]") + 1]
-    if span.translate(None, _NUMBER) != _skeleton(shape):
-        return None
+def _numbers_of(instances: Any, values: Body, shape: tuple[int, ...], form: Form) -> Batch | None:
+    """The numbers of a parsed list as the form wants them; None if they do not fit: the plain way says why.
+
+    `values` is the text of the list. It is regular, of this shape.
+    """
+    integers = _wants_integers(form, values)
     try:
         buffer = instances.as_buffer(of_type="i" if integers else "d")
     except (TypeError, ValueError):
         return None
-    array = np.frombuffer(buffer, np.int64 if integers else np.float64)
+    array = np.frombuffer(buffer, _INTEGER if integers else _FLOAT)
     # In rows of one, [] leaves the same skeleton as a number does; the count tells.
-    return array.reshape(shape) if array.size == math.prod(shape) else None
+    return _fitted(array.reshape(shape), form) if array.size == math.prod(shape) else None
 
 
-def _first_shape(instances: Any) -> tuple[int, ...] | None:
-    """The shape along the first elements; None when something in it is empty or not a number, or too deep."""
-    shape: list[int] = []
-    while isinstance(instances, simdjson.Array):
-        if not len(instances) or len(shape) == MOST_DIMENSIONS:
+def _shape_of(skeleton: Body) -> tuple[int, ...] | None:
+    """The shape of a regular list of numbers of which this is left; None if it is another one."""
+    depth = len(skeleton) - len(skeleton.lstrip(b"["))
+    if not 0 < depth <= MOST_DIMENSIONS:
+        return None
+    sizes: list[int] = []
+    part = 0  # the length of an element
+    for level in range(1, depth + 1):
+        # The first list of this level ends where so many close at once.
+        end = skeleton.find(b"]" * level)
+        if end < 0:
             return None
-        shape.append(len(instances))
-        instances = instances[0]
-    return tuple(shape)
+        length = end + level - (depth - level)
+        sizes.append((length - 1) // (part + 1))
+        part = length
+    shape = tuple(reversed(sizes))
+    return shape if skeleton == _skeleton(shape) else None
 
 
 @lru_cache(maxsize=16)
@@ -216,27 +268,24 @@ def _skeleton(shape: tuple[int, ...]) -> bytes:
     return b"[" + text + b"]"
 
 
-def _wants_integers(form: Form, body: Body) -> bool:
+def _wants_integers(form: Form, values: Body) -> bool:
     """Whether every number is to be read as an integer: np.array(list) would make int64 of them."""
-    match form:
-        case Columns(inputs=(column,)):
-            return column.dtype.kind in "iu"
-        case _:
-            span = body[body.index(b"[") : body.rindex(b"]")]
-            return not (b"." in span or b"e" in span or b"E" in span)
+    if isinstance(form, Columns) and len(form.inputs) == 1:
+        return form.inputs[0].dtype.kind in "iu"
+    return not (b"." in values or b"e" in values or b"E" in values)
 
 
-def _fit_dense(array: NDArray[Any], form: Form) -> Batch | None:
-    """The array as the form wants it, or None when it does not fit and the plain way shall say why."""
-    match form:
-        case Array(width=width):
-            return array if array.ndim == 2 and width in (None, array.shape[1]) else None
-        case Columns(inputs=(column,)) if column.dtype.kind in "fiu" and shape_fits(array, column):
-            if column.dtype.kind in "iu" and not in_range(array, column.dtype):
-                return None
-            return {column.name: array.astype(column.dtype, copy=False)}
-        case _:
-            return None
+def _fitted(array: NDArray[Any], form: Form) -> Batch | None:
+    if isinstance(form, Array):
+        return array if array.ndim == 2 and form.width in (None, array.shape[1]) else None
+    if not isinstance(form, Columns) or len(form.inputs) != 1:
+        return None
+    (column,) = form.inputs
+    if column.dtype.kind not in "fiu" or not shape_fits(array, column):
+        return None
+    if column.dtype.kind != "f" and not in_range(array, column.dtype):
+        return None
+    return {column.name: array.astype(column.dtype, copy=False)}
 
 
 # ---- the plain way

@@ -42,6 +42,14 @@ def _to_array(instances: list[Any], form: Array) -> Batch:
             if not isinstance(row, dict):
                 raise InvalidInputs(f"Instance {index} is {kind(row)}, but instance 0 is an object.")
         return instances
+    array = natural(instances)
+    if (
+        array is not None
+        and array.ndim == 2
+        and array.dtype.kind in "iuf"
+        and form.width in (None, array.shape[1])
+    ):
+        return array
     for index, row in enumerate(instances):
         if not isinstance(row, list):
             raise InvalidInputs(
@@ -54,9 +62,6 @@ def _to_array(instances: list[Any], form: Array) -> Batch:
                 f"Instance {index} has {len(row)} values, instance 0 has {len(instances[0])}: "
                 "all instances must have the same number."
             )
-    array = natural(instances)
-    if array is not None and array.ndim == 2 and array.dtype.kind in "iuf":
-        return array
     return _unusual_array(instances, form)
 
 
@@ -244,6 +249,8 @@ def shape_fits(array: NDArray[Any], column: Column) -> bool:
     if column.shape is None:
         return True
     shape = array.shape[1:]
+    if shape == column.shape:
+        return True
     return len(shape) == len(column.shape) and all(
         want in (None, got) for want, got in zip(column.shape, shape, strict=True)
     )

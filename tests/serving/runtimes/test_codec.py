@@ -12,8 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from loadtests.bench.parsing import image_ratio
+from serving.depth import LEVELS
 from serving.errors import InvalidInputs, InvalidOutputs
-from serving.runtimes import Array, Column, Columns, Form, Rows
+from serving.runtimes import Array, Column, Columns, Form, Rows, codec
 from serving.runtimes.codec import Decoder, encode, encode_each
 from serving.runtimes.instances import Batch, split
 
@@ -42,6 +43,40 @@ finite = st.floats(allow_nan=False, allow_infinity=False)
 numbers = finite | st.integers(-(2**53), 2**53)
 
 
+def outcome(body: bytes, form: Form) -> Any:
+    """What a body comes to: instances with their dtype and the parameters, or the words of its refusal."""
+    try:
+        instances, parameters = decode(body, form)
+    except InvalidInputs as error:
+        return error.message
+    return written(instances), parameters
+
+
+def plain_outcome(body: bytes, form: Form) -> Any:
+    """The same by way of Python values."""
+    try:
+        instances, parameters = codec._plain(body, lambda _: form, LEVELS)
+    except InvalidInputs as error:
+        return error.message
+    return written(instances), parameters
+
+
+def written(instances: Batch) -> str:
+    if isinstance(instances, np.ndarray):
+        return repr((instances.dtype.str, instances.tolist()))
+    if isinstance(instances, dict):
+        return repr({name: written(column) for name, column in instances.items()})
+    return repr(instances)
+
+
+FORMS = st.sampled_from(
+    [Array(None, nullable=True), Array(2, nullable=False), one(FLOAT), one(INT, 2), Rows()]
+)
+FIELDS = st.dictionaries(
+    st.sampled_from(["a", "b"]), st.none() | st.lists(st.integers(), max_size=2), max_size=1
+)
+
+
 @given(
     st.integers(1, 4).flatmap(
         lambda width: st.lists(st.lists(numbers, min_size=width, max_size=width), min_size=1, max_size=5)
@@ -50,36 +85,76 @@ numbers = finite | st.integers(-(2**53), 2**53)
 @example([[0]])
 @example([[-0.0, 1e308]])
 @example([[2**53, 2**53 + 1]])
-def test_both_ways_give_what_numpy_makes_of_the_list(rows: list[list[float]]) -> None:
-    """The dense way, the plain way and np.array(list) agree to the bit and in dtype."""
-    body = json.dumps({"instances": rows})
-
-    short, _ = decode(body.encode(), Array(None, nullable=False))
-    long, _ = decode((body + PADDING).encode(), Array(None, nullable=False))
-
+def test_all_ways_give_what_numpy_makes_of_the_list(rows: list[list[float]]) -> None:
+    """Alone, beside other fields, in a long body: the same as np.array(list), to the bit and in dtype."""
+    bodies = [
+        json.dumps({"instances": rows}),
+        json.dumps({"instances": rows}, indent=1),
+        json.dumps({"other": None, "instances": rows}),
+        json.dumps({"other": None, "instances": rows}) + PADDING,
+    ]
     wanted = np.array(rows)
-    for got in (short, long):
+
+    for body in bodies:
+        got, _ = decode(body.encode(), Array(None, nullable=False))
         assert isinstance(got, np.ndarray)
         assert got.dtype == wanted.dtype
         assert got.tobytes() == wanted.tobytes() or np.array_equal(got, wanted)
 
 
 @given(
-    st.recursive(numbers | st.none() | st.text(max_size=3) | st.booleans(), lambda x: st.lists(x, max_size=3))
+    st.recursive(
+        numbers | st.none() | st.text(max_size=3) | st.booleans(), lambda x: st.lists(x, max_size=3)
+    ),
+    FIELDS,
+    FORMS,
+    st.sampled_from(["", PADDING]),
 )
-@example([[0.0], []])
-def test_both_ways_agree_on_anything(value: Any) -> None:
+@example([[0.0], []], {}, Array(None, nullable=True), "")
+@example([[[1], [2, 3]], [[4, 5], [6]]], {}, one(FLOAT), "")
+def test_all_ways_agree_on_anything(value: Any, others: dict[str, Any], form: Form, padding: str) -> None:
     """What the dense way does not take is refused or converted exactly as the plain way does it."""
-    body = json.dumps({"instances": [value], "signature_name": "s"})
+    body = (json.dumps({"instances": [value], **others}) + padding).encode()
 
-    def outcome(raw: str) -> Any:
-        try:
-            instances, parameters = decode(raw.encode(), Array(None, nullable=True))
-        except InvalidInputs as error:
-            return error.message
-        return np.array(instances, object).tolist(), parameters
+    assert outcome(body, form) == plain_outcome(body, form)
 
-    assert repr(outcome(body)) == repr(outcome(body + PADDING))
+
+@given(
+    shape=st.lists(st.integers(1, 3), min_size=1, max_size=3),
+    form=FORMS,
+    edits=st.lists(
+        st.tuples(
+            st.integers(0, 60),
+            st.integers(0, 2),
+            st.sampled_from([*'[]{},:".-+eE019 \t\n\\', "[]", "],[", "null", "true", "\0", "\u00e9"]),
+        ),
+        max_size=3,
+    ),
+    padding=st.sampled_from(["", PADDING]),
+)
+@example([2], Array(None, nullable=False), [(5, 0, " ")], "")
+def test_bodies_that_are_nearly_regular(
+    shape: list[int], form: Form, edits: list[tuple[int, int, str]], padding: str
+) -> None:
+    """A character more, less or another one: whatever it does to the text, all ways see the same in it."""
+    text = json.dumps({"instances": (np.arange(math.prod(shape)).reshape(shape) / 2).tolist()})
+    for place, removed, inserted in edits:
+        text = text[:place] + inserted + text[place + removed :]
+    body = (text + padding).encode()
+
+    assert outcome(body, form) == plain_outcome(body, form)
+
+
+def test_a_decoder_goes_from_shape_to_shape() -> None:
+    """What it knows of the last body says nothing of the next one."""
+    decoder, form = Decoder(), Array(None, nullable=False)
+    shapes = [(1, 2), (2, 1), (1, 2), (2, 2), (1, 4), (4, 1)]
+
+    for shape in shapes:
+        body = json.dumps({"instances": np.ones(shape).tolist()}).encode()
+        instances, _ = decoder.decode(body, lambda _: form)
+        assert isinstance(instances, np.ndarray)
+        assert instances.shape == shape
 
 
 def test_image_rows_become_one_array_of_the_models_dtype() -> None:

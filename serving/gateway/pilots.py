@@ -49,7 +49,8 @@ def pilot_for(framework: str, tensorflow: bool, environment: Mapping[str, str]) 
 def _preload(key: str) -> tuple[str, ...]:
     if key == "tensorflow":
         return (*_NODE, "serving.runtimes.tensorflow")
-    xgboost = ("serving.runtimes.xgboost",) if _installed("xgboost") else ()
+    # treelite with it: a booster that was studied may be computed there.
+    xgboost = ("serving.runtimes.xgboost", "serving.runtimes.gtil") if _installed("xgboost") else ()
     sklearn = (f"sklearn.{name}" for name in _SKLEARN)
     return (*_NODE, "serving.runtimes.sklearn", *sklearn, "serving.runtimes.ahead", *xgboost)
 

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from serving import verdicts
 from serving.config import FRAMEWORK_ENVIRONMENT
 from serving.gateway import pilots
 from serving.gateway.pilots import pilot_for
@@ -29,6 +30,7 @@ class Routine:
     def predict(self, instances, **kwargs):
         return [sum(instance) for instance in instances]
 """
+NONE = verdicts.Verdict(key=verdicts.Key("", "", ""))
 LEARNED = """
 import tensorflow as tf
 
@@ -109,7 +111,11 @@ def test_the_tabular_pilot_leaves_nothing_to_import(tmp_path: Path) -> None:
         file.write_bytes(pickle.dumps(model.fit(inputs, classes)))
     booster = xgb.train({"nthread": 1}, xgb.DMatrix(rows, label=classes), num_boost_round=2)
     for kind in ("json", "ubj"):
-        booster.save_model(add(tmp_path, kind, "XGBOOST", numbers) / f"model.{kind}")
+        place = {
+            "folder": str(tmp_path / f"{kind}-ways"),
+            "key": {"digest": kind, "libraries": "", "processor": ""},
+        }
+        booster.save_model(add(tmp_path, kind, "XGBOOST", numbers, acceleration=place) / f"model.{kind}")
     add_routine(tmp_path, "routine", ROUTINE, numbers)
 
     found = forked("CUSTOM", tmp_path)
@@ -120,6 +126,7 @@ def test_the_tabular_pilot_leaves_nothing_to_import(tmp_path: Path) -> None:
     }
     assert all(node["board"] == [0, 0, 2, 0] for node in found["models"].values())
     assert not any(node["report"]["imports_tensorflow"] for node in found["models"].values())
+    assert all((verdicts.read(tmp_path / f"{kind}-ways") or NONE).accelerates for kind in ("json", "ubj"))
     for name, (model, inputs, _) in models.items():
         assert found["models"][name]["answer"] == {"predictions": model.predict(inputs[:1]).tolist()}
     assert found["models"]["routine"]["answer"] == {"predictions": [sum(row)]}

@@ -6,10 +6,10 @@
     python -m loadtests.bench --beside 'mine=python server.py {port} {model_dir}' --beside-path /predict
     python -m loadtests.bench.report build/bench/results.jsonl       the tables once more, and plots
 
-In each round every server is started anew, has to answer as the library predicts, is warmed up, and is
-loaded with each number of connections; while it is loaded its answers are still being compared. Load comes
-from wrk if it is there, else oha, else a client of our own. Results are JSON lines; what is printed at the
-end are medians.
+In each round every server is started anew, is left until it rests (at most 20 s), has to answer as the
+library predicts, is warmed up, and is loaded with each number of connections; while it is loaded its answers
+are still being compared. Load comes from wrk if it is there, else oha, else a client of our own. Results are
+JSON lines; what is printed at the end are medians.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from loadtests.bench.workloads import WORKLOADS, Material, Workload, prepare
 
 FOLDER = Path("build/bench")
 _WARM_UP_CONNECTIONS = 16
+_REST_SECONDS = 20.0
 _Row = Load | Process | Failure
 T = TypeVar("T")
 
@@ -135,6 +136,7 @@ def _measured(
         limit=plan.limit,
         logs=material.folder / "logs",
     ) as running:
+        running.rest(_REST_SECONDS)
         for workload in workloads:
             bodies, expect = material.bodies(workload), known[workload.name]
             before = "" if server.constant else check(running.url, expect)

@@ -26,7 +26,7 @@ from loadtests.bench.workloads import WORKLOADS, Material, Workload, prepare
 
 CONNECTIONS = 64
 _FOLDER = Path("build/bench")
-_START_SECONDS = 120.0
+_START_SECONDS, _REST_SECONDS = 120.0, 20.0
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,10 @@ class Limit:
 
 LIMITS = (
     Limit("W1", "node", "echo", 0.40),
-    Limit("W1", "gateway", "node", 0.25),
-    Limit("W3", "node", "echo", 0.30),
-    Limit("W5", "node", "echo", 0.35),
+    Limit("W1", "gateway", "node", 0.50),
+    Limit("W2", "node", "echo", 0.20),
+    Limit("W3", "node", "echo", 0.35),
+    Limit("W5", "node", "echo", 0.40),
 )
 
 
@@ -123,6 +124,7 @@ def measure(
             )
             if not SERVERS[name].constant and (said := check(servers[name].url, expect)):
                 raise SystemExit(f"{workload.name}, {name}: {said}")
+            servers[name].rest(_REST_SECONDS)
             client.load(servers[name].url, bodies, CONNECTIONS, seconds)
         rates: dict[str, list[float]] = {name: [] for name in servers}
         for _ in range(turns):

@@ -15,21 +15,12 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from loadtests.bench import plots
 from loadtests.bench.results import Results, read
-from loadtests.bench.summary import (
-    CALM,
-    Relation,
-    busy,
-    is_ours,
-    latency_order,
-    rate_order,
-    relations,
-    title,
-)
+from loadtests.bench.tables import TABLES
 
 
 def main() -> int:
@@ -43,6 +34,12 @@ def main() -> int:
     )
     parser.add_argument("files", type=Path, nargs="+", metavar="FILE", help="results as JSON lines")
     parser.add_argument("--images", type=Path, metavar="FOLDER", help="where plots go")
+    parser.add_argument(
+        "--tables",
+        default=",".join(TABLES),
+        metavar="LIST",
+        help=f"those to print and to put into the document (default: all, {', '.join(TABLES)})",
+    )
     parser.add_argument("--into", type=Path, metavar="DOCUMENT", help="markdown with places for the tables")
     options = parser.parse_args()
     try:
@@ -50,20 +47,21 @@ def main() -> int:
     except (OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
-    print(text(found))
+    names = [one for one in TABLES if one in options.tables.split(",")]
+    print(text(found, names))
     if options.images:
         options.images.mkdir(parents=True, exist_ok=True)
         for file in plots.write(found, options.images):
             print(f"wrote {file}", file=sys.stderr)
     if options.into:
         before = options.into.read_text()
-        options.into.write_text(insert(before, {name: table(found) for name, table in TABLES.items()}))
+        options.into.write_text(insert(before, {name: TABLES[name](found) for name in names}))
     return 1 if trouble(found) else 0
 
 
-def text(found: Results) -> str:
-    """All tables that there is something in, and what went wrong."""
-    tables = [f"### {name}\n\n{made}" for name, table in TABLES.items() if (made := table(found))]
+def text(found: Results, names: Iterable[str] = ()) -> str:
+    """Those tables (all without names) that there is something in, and what went wrong."""
+    tables = [f"### {name}\n\n{made}" for name in names or TABLES if (made := TABLES[name](found))]
     return "\n\n".join([*tables, *trouble(found)])
 
 
@@ -87,143 +85,6 @@ def trouble(found: Results) -> list[str]:
     ]
     said += [f"not measured: {one.peer}, {one.model}: {one.error}" for one in found.failures]
     return list(dict.fromkeys(said))
-
-
-def rates(found: Results) -> str:
-    """Requests per second at 64 connections, or the most below that a workload was loaded with."""
-    return _by_workload(
-        found,
-        rate_order(found),
-        lambda peer, workload: _rate(found.median(peer, workload, busy(found, workload), "rps")),
-        "requests/s",
-    )
-
-
-def latencies(found: Results) -> str:
-    """The median of a request on one connection, in milliseconds."""
-    return _by_workload(
-        found,
-        latency_order(found),
-        lambda peer, workload: _millis(found.median(peer, workload, 1, "p50_us")),
-        "p50 in ms",
-    )
-
-
-def evenness(found: Results) -> str:
-    """p99 over p50 at 16 connections."""
-
-    def cell(peer: str, workload: str) -> str:
-        ratios = [
-            one.p99_us / one.p50_us
-            for one in found.loads
-            if (one.peer, one.workload, one.conns) == (peer, workload, CALM) and one.p50_us
-        ]
-        return f"{sorted(ratios)[len(ratios) // 2]:.1f}" if ratios else ""
-
-    return _by_workload(found, rate_order(found), cell, "p99 / p50")
-
-
-def ratios(found: Results) -> str:
-    """How ours relate to the others, workload by workload."""
-    workloads = found.workloads()
-    made = [(one, [_relation(one, found, workload) for workload in workloads]) for one in relations(found)]
-    rows = [[one.title, *cells] for one, cells in made if any(cells)]
-    return _table(["", *workloads], rows) if rows else ""
-
-
-def processes(found: Results) -> str:
-    """Seconds from the start of a process to its first answer, and memory once it was loaded."""
-    models = list(dict.fromkeys(one.model for one in found.processes))
-    rows = []
-    for peer in dict.fromkeys(one.peer for one in found.processes):
-        cells = []
-        for model in models:
-            ones = [one for one in found.processes if (one.peer, one.model) == (peer, model)]
-            starts = _middle(one.start_s for one in ones if one.start_s is not None)
-            memory = _middle(one.pss_mib for one in ones)
-            cells.append(
-                "" if memory is None else f"{'?' if starts is None else f'{starts:.1f}'} / {memory:.0f}"
-            )
-        rows.append([_named(peer), *cells])
-    return _table(["s to the first answer / MiB", *models], rows) if rows else ""
-
-
-def growth(found: Results) -> str:
-    """Requests per second by the number of connections, on the first workload."""
-    workload = next(iter(found.workloads()), "")
-    tried = sorted({one.conns for one in found.loads if one.workload == workload})
-    rows = []
-    for peer in rate_order(found):
-        cells = [_rate(found.median(peer, workload, one, "rps")) for one in tried]
-        if any(cells):
-            rows.append([_named(peer), *cells])
-    head = [f"{workload}, requests/s by connections", *map(str, tried)]
-    return _table(head, rows) if rows else ""
-
-
-def costs(found: Results) -> str:
-    """CPU time per request: of all processes of a server, and of the one in front."""
-    peers = [
-        one for one in found.peers() if any(row.peer == one and row.cpu_us is not None for row in found.loads)
-    ]
-    rows = []
-    for peer in peers:
-        cells = []
-        for workload in found.workloads():
-            most = busy(found, workload)
-            whole, front = (found.median(peer, workload, most, what) for what in ("cpu_us", "front_cpu_us"))
-            cells.append("" if whole is None else f"{whole:,.0f} / {front or 0:,.0f}")
-        rows.append([_named(peer), *cells])
-    return _table(["µs of CPU per request, all / in front", *found.workloads()], rows) if rows else ""
-
-
-TABLES: Mapping[str, Callable[[Results], str]] = {
-    "rates": rates,
-    "latencies": latencies,
-    "evenness": evenness,
-    "ratios": ratios,
-    "growth": growth,
-    "costs": costs,
-    "processes": processes,
-}
-
-
-def _by_workload(found: Results, peers: Sequence[str], cell: Callable[[str, str], str], what: str) -> str:
-    workloads = found.workloads()
-    rows = []
-    for peer in peers:
-        cells = [cell(peer, workload) for workload in workloads]
-        if any(cells):
-            rows.append([_named(peer), *(f"**{one}**" if one and is_ours(peer) else one for one in cells)])
-    return _table([what, *workloads], rows) if rows else ""
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---", *["--:"] * (len(head) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(one)} |" for one in lines)
-
-
-def _named(peer: str) -> str:
-    return f"**{title(peer)}**" if is_ours(peer) else title(peer)
-
-
-def _relation(relation: Relation, found: Results, workload: str) -> str:
-    value = relation.value(found, workload)
-    return "" if value is None else relation.form.format(value)
-
-
-def _rate(value: float | None) -> str:
-    """Three digits: more would be noise."""
-    return "" if value is None else f"{float(f'{value:.3g}'):,.0f}"
-
-
-def _millis(micros: float | None) -> str:
-    return "" if micros is None else f"{micros / 1e3:.3g}"
-
-
-def _middle(values: Iterable[float]) -> float | None:
-    ordered = sorted(values)
-    return ordered[len(ordered) // 2] if ordered else None
 
 
 if __name__ == "__main__":

@@ -25,6 +25,8 @@ _PILOTLIGHT = f"{_PYTHON} -c 'from serving.cli import main; main()'"
 _OPTIONS = "--port {port} --model-dir {model_dir}"
 _UVICORN = f"{_PYTHON} -m uvicorn --host 127.0.0.1 --port {{port}} --no-access-log --log-level warning"
 _HOST = "127.0.0.1"
+# A server rests when it uses less than this part of a core for as long as this.
+_REST, _LOOK_SECONDS = 0.1, 0.3
 
 
 class StartFailed(Exception):
@@ -86,6 +88,20 @@ class Running:
     def usage(self) -> Usage | None:
         """What its processes hold and have used; None for a server that ran already."""
         return None if self._group is None else self._group.usage()
+
+    def rest(self, most: float) -> None:
+        """Wait until its processes have nothing to do, at most so many seconds.
+
+        What a server still does after its first answer, importing or trying out, would be measured as well.
+        """
+        end = time.monotonic() + most
+        usage = self.usage()
+        while usage is not None and time.monotonic() < end:
+            time.sleep(_LOOK_SECONDS)
+            later = self.usage()
+            if later is None or sum(later.cpu.values()) - sum(usage.cpu.values()) < _REST * _LOOK_SECONDS:
+                return
+            usage = later
 
     def front_cpu(self) -> float:
         """Seconds used by the processes that clients are connected to."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from loadtests.bench.results import Results
 
 NODE, GATEWAY = "node", "gateway"
+FRONTS = ("nginx", "haproxy", "forwarder")
 BUSY, CALM = 64, 16
 _ECHOES = ("echo", "asgi-echo", "granian-echo")
 _TITLES = {
@@ -44,7 +45,7 @@ _TITLES = {
     "forwarder": "node behind a bare forwarder",
 }
 # Nobody else's way to serve a model: limits, references, and our own node behind something.
-_NO_PEERS = {*_ECHOES, "plain", "nginx", "haproxy", "forwarder"}
+_NO_PEERS = {*_ECHOES, "plain", *FRONTS}
 
 
 def title(peer: str) -> str:
@@ -128,14 +129,6 @@ def relations(found: Results) -> list[Relation]:
         Relation("best other / gateway, p50 on one connection", _latency_ratio(peers, GATEWAY), "{:.1f}"),
         Relation("node minus echo, p50 on one connection, µs", _added(NODE, echo), "{:,.0f}"),
         Relation("gateway minus node, p50 on one connection, µs", _added(GATEWAY, NODE), "{:,.0f}"),
-        *(
-            Relation(f"{title(one)} minus node, p50 on one connection, µs", _added(one, NODE), "{:,.0f}")
-            for one in ("nginx", "haproxy", "forwarder")
-        ),
-        *(
-            Relation(f"gateway / {title(one)}, requests/s", _rate_ratio(GATEWAY, [one]))
-            for one in ("nginx", "haproxy", "forwarder")
-        ),
         Relation(
             "node, p99 / p50 at 16, of that of bare ASGI with batching", _evenness(NODE, "asgi-best-batch")
         ),

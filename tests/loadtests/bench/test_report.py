@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.bench import report
+from loadtests.bench import report, tables
 from loadtests.bench.results import Failure, Load, Process, Results, line
 
 RESULTS = Results(
@@ -35,7 +35,7 @@ def rows(table: str) -> dict[str, list[str]]:
 
 def test_rates_are_those_of_the_busiest_load() -> None:
     """64 connections, or the most that a workload took; the fastest first; gaps stay empty."""
-    found = rows(report.rates(RESULTS))
+    found = rows(tables.rates(RESULTS))
 
     assert next(iter(found)) == "requests/s"
     assert list(found)[2].startswith("echo")
@@ -46,7 +46,7 @@ def test_rates_are_those_of_the_busiest_load() -> None:
 
 def test_latencies_are_those_of_one_connection() -> None:
     """In milliseconds, the quickest first."""
-    found = rows(report.latencies(RESULTS))
+    found = rows(tables.latencies(RESULTS))
 
     assert found["**`pilotlight node`**"] == ["**0.14**", ""]
     assert list(found)[-1] == "FastAPI"
@@ -54,7 +54,7 @@ def test_latencies_are_those_of_one_connection() -> None:
 
 def test_ratios_say_how_ours_relate() -> None:
     """To the echo, to each other, to the best of the others."""
-    found = rows(report.ratios(RESULTS))
+    found = rows(tables.ratios(RESULTS))
 
     assert found["node / echo, requests/s"][0] == "0.60"
     assert found["gateway / node, requests/s"][0] == "0.62"
@@ -62,14 +62,28 @@ def test_ratios_say_how_ours_relate() -> None:
     assert found["gateway minus node, p50 on one connection, µs"][0] == "60"
     assert found["best other / gateway, p50 on one connection"][0] == "2.5"
     assert found["node, p99 / p50 at 16, of that of bare ASGI with batching"][0] == "0.50"
-    assert not any("nginx" in name for name in found)
+
+
+def test_what_stands_in_front_is_beside_the_node() -> None:
+    """Rate, latency and CPU time of each, and the rate that the last allows."""
+    proxy = [
+        Load("nginx", "iris", "W1", 1, 5000, 190, 400),
+        Load("nginx", "iris", "W1", 64, 18000, 3000, 9000, cpu_us=60, front_cpu_us=20),
+    ]
+    table = tables.in_front(Results([*RESULTS.loads, *proxy], [], []))
+
+    assert table.splitlines()[3:] == [
+        "| W1 | **`pilotlight serve` (gateway and node)** | 15,000 | 0.62 | 0.2 | 60 | 26 | 38,500 |",
+        "| W1 | node behind nginx | 18,000 | 0.75 | 0.19 | 50 | 20 | 50,000 |",
+    ]
+    assert tables.in_front(RESULTS) == ""
 
 
 def test_costs_and_processes() -> None:
     """CPU time where it was measured; start and memory, a start only where there was one."""
-    assert rows(report.costs(RESULTS))["**`pilotlight serve` (gateway and node)**"][0] == "66 / 26"
-    assert rows(report.processes(RESULTS))["**`pilotlight node`**"] == ["1.2 / 190"]
-    assert rows(report.processes(RESULTS))["mine"] == ["? / 90"]
+    assert rows(tables.costs(RESULTS))["**`pilotlight serve` (gateway and node)**"][0] == "66 / 26"
+    assert rows(tables.processes(RESULTS))["**`pilotlight node`**"] == ["1.2 / 190"]
+    assert rows(tables.processes(RESULTS))["mine"] == ["? / 90"]
 
 
 def test_tables_are_put_into_a_document() -> None:
@@ -102,12 +116,14 @@ def test_the_command_writes_tables_and_plots(
     file.write_text("\n".join([*map(line, RESULTS.loads), *map(line, RESULTS.processes)]))
     document.write_text("<!-- bench:latencies -->\n<!-- end -->\n")
     images = tmp_path / "images"
-    arguments = ["report", str(file), "--images", str(images), "--into", str(document)]
-    monkeypatch.setattr(sys, "argv", arguments)
+    options = ["--images", str(images), "--into", str(document), "--tables", "latencies"]
+    monkeypatch.setattr(sys, "argv", ["report", str(file), *options])
 
     assert report.main() == 0
 
-    assert "### rates" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "### latencies" in printed
+    assert "### rates" not in printed
     assert "**0.14**" in document.read_text()
     pictures = [images / "bench-rates.png", images / "bench-latencies.png"]
     assert all(one.read_bytes().startswith(b"\x89PNG") for one in pictures)

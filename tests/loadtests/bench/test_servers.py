@@ -57,6 +57,7 @@ def test_a_server_that_runs_already_is_only_asked(tmp_path: Path) -> None:
     with answering(b"{}") as url:
         server = Server("mine", url)
         with started(server, "iris", tmp_path, BODY, core=None, limit=1, logs=tmp_path) as running:
+            running.rest(60)
             asker = Asker(running.url)
             assert asker.ask(BODY) == (200, b"{}")
             asker.close()

@@ -217,7 +217,7 @@ class Tracked:
     def note_start(self, node: Node) -> None:
         """A node became ready."""
         if node.ready_at is not None:
-            self.starts.append((node.forked, node.ready_at - node.asked_at))
+            self.starts.append((node.forked, node.ready_at - node.asked_at - node.once_seconds))
             del self.starts[:-_STARTS]
         self.failures.relent()
         self._wakeup_ends("ready")

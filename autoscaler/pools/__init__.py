@@ -130,6 +130,11 @@ class Node:
     def __post_init__(self) -> None:
         self.slots = deque(range(len(self.board)))
 
+    @property
+    def once_seconds(self) -> float:
+        """The part of its start that other nodes of the version are spared, as it reported."""
+        return float(self.report.get("once_seconds", 0.0))
+
     def take(self) -> int:
         """Count a request in; returns its slot."""
         self.in_flight += 1

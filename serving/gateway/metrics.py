@@ -179,7 +179,7 @@ _REFUSALS: Mapping[type[NodeError], str] = {
 
 def phases(node: Node, ready_at: float) -> Iterator[tuple[str, float]]:
     """How long each phase of a node's start took, in seconds, and all of them together."""
-    total = ready_at - node.asked_at
+    total = ready_at - node.asked_at - node.once_seconds
     load, warm = node.report.get("load_seconds", 0.0), node.report.get("warm_seconds", 0.0)
     yield "start", max(0.0, total - load - warm)
     yield "load", load

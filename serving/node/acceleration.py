@@ -55,7 +55,7 @@ class Acceleration:
     """That of one node.
 
     `find` tells the place of the verdict; it is asked only for a model that may have faster ways. `counts`
-    are those of `NODE_COUNTS`.
+    are those of `NODE_COUNTS`. `studied_seconds` is how long `study` took.
     """
 
     def __init__(
@@ -68,16 +68,20 @@ class Acceleration:
         self._verdict: Verdict | None = None
         self._switch: Switch | None = None
         self._runtime: Runtime | None = None
+        self.studied_seconds = 0.0
 
     def study(self) -> None:
         """Have the model studied before it is loaded, if this process may be forked; for a new version."""
-        if is_open_to_study(self._source) and not why_not():
-            place = self._find()
-            try:
-                conduct(Order.of(self._source, Path(place.folder), place.key))
-            except Exception:
-                # The version is none the worse for it.
-                logger.exception("the faster ways of the model cannot be studied")
+        if not is_open_to_study(self._source) or why_not():
+            return
+        begun = time.perf_counter()
+        place = self._find()
+        try:
+            conduct(Order.of(self._source, Path(place.folder), place.key))
+        except Exception:
+            # The version is none the worse for it.
+            logger.exception("the faster ways of the model cannot be studied")
+        self.studied_seconds = time.perf_counter() - begun
 
     def mount(self, runtime: Runtime) -> Predict | None:
         """Have the runtime go its fastest proven ways, which are returned; None: the plain path serves."""

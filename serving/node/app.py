@@ -34,7 +34,10 @@ _PREDICT = re.compile(r"/v1/(projects/[^/]+/)?models/[^/]+(/versions/[^/]+)?:pre
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a node tells once its version is ready."""
+    """What a node tells once its version is ready.
+
+    `once_seconds` is the part of its start that other nodes are spared: the study of a new version.
+    """
 
     framework: str
     merge: bool
@@ -44,6 +47,7 @@ class Report:
     warm_seconds: float
     imports_tensorflow: bool
     exact: bool
+    once_seconds: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON has it."""
@@ -178,6 +182,7 @@ class Node:
             warm_seconds=round(warmed - loaded, 4),
             imports_tensorflow="tensorflow" in sys.modules,
             exact=runtime.exact,
+            once_seconds=0.0 if self._acceleration is None else round(self._acceleration.studied_seconds, 4),
         )
         return runtime, verdict, typical, report
 

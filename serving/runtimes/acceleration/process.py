@@ -195,6 +195,7 @@ def _study(
 def main() -> None:
     """Study what the order on standard input says, unless somebody else has."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(message)s")
+    _die_with(os.getppid())
     os.nice(_LEAST_PRIORITY)
     order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
     folder = Path(order.folder)

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from sklearn.base import is_classifier, is_clusterer, is_outlier_detector
+from sklearn.base import ClusterMixin, is_classifier, is_outlier_detector
 
 from serving.runtimes.pickles import root
 
@@ -104,7 +104,7 @@ class Anatomy:
     def exact(self) -> bool:
         """Labels, trees and user code: answers that may not change by a bit when rows are regrouped."""
         last = last_step(self.estimator)
-        labels = is_classifier(last) or is_clusterer(last) or is_outlier_detector(last)
+        labels = is_classifier(last) or isinstance(last, ClusterMixin) or is_outlier_detector(last)
         return not self.builtin or labels or _is_in(last, _LABELS_OR_TREES)
 
 
@@ -152,7 +152,7 @@ def tags_of(part: Any) -> Tags | None:
             }
             return Tags(not kinds, given.string and not given.two_d_array, given.allow_nan)
         if hasattr(part, "_get_tags"):  # until scikit-learn 1.5
-            given = part._gettags_of()
+            given = part._get_tags()
             kinds = {*given["X_types"]}
             text = kinds == {"string"}
             return Tags(not kinds & {"string", "categorical", "dict", "3darray"}, text, given["allow_nan"])

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from sklearn.ensemble import (
-    ExtraTreesClassifier,
     GradientBoostingClassifier,
     HistGradientBoostingClassifier,
     RandomForestClassifier,
@@ -143,7 +142,7 @@ def by_walking(
 @pytest.mark.parametrize("wrong", [unrounded, blind, exclusive])
 def test_a_candidate_that_differs_is_refused(wrong: Callable[[Any], Predict], tmp_path: Path) -> None:
     """On an edge of float32, on missing values, on a threshold itself."""
-    estimator = ExtraTreesClassifier(3, max_depth=4, random_state=0).fit(LACKING, LABELS)
+    estimator = RandomForestClassifier(3, max_depth=4, random_state=0).fit(LACKING, LABELS)
     runtime = offering(served(estimator, tmp_path), wrong(estimator))
 
     assert "differ" in prove(runtime).refused["wrong"]
@@ -151,7 +150,7 @@ def test_a_candidate_that_differs_is_refused(wrong: Callable[[Any], Predict], tm
 
 def test_the_walk_of_these_tests_is_right(tmp_path: Path) -> None:
     """Without its fault it is proven."""
-    estimator = ExtraTreesClassifier(3, max_depth=4, random_state=0).fit(LACKING, LABELS)
+    estimator = RandomForestClassifier(3, max_depth=4, random_state=0).fit(LACKING, LABELS)
     right = by_walking(
         estimator,
         lambda rows: rows.astype(np.float32),

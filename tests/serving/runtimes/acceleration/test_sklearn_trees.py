@@ -25,6 +25,7 @@ from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor, ExtraTre
 
 from serving.runtimes.acceleration import Predict, Unsuitable
 from serving.runtimes.acceleration.sklearn import offers, trees
+from serving.runtimes.sklearn_anatomy import takes_nan
 from tests.serving.runtimes.acceleration.rows import assert_same_bits, rows_like
 
 RANDOM = np.random.default_rng(5)
@@ -38,42 +39,37 @@ SHALLOW: dict[str, Any] = {"max_depth": 3, "random_state": 0}
 QUICK: dict[str, Any] = {"n_estimators": 7, "random_state": 0, "max_depth": 4}
 FEW: dict[str, Any] = {"max_iter": 5, "min_samples_leaf": 4, "random_state": 0}
 
-# Whether NaN is taken, and the model; fitted when it is asked for.
-MODELS: dict[str, tuple[bool, Callable[[], Any]]] = {
-    "tree": (True, lambda: DecisionTreeClassifier(**SHALLOW).fit(ROWS, WORDS)),
-    "tree of numbers": (True, lambda: DecisionTreeRegressor(**SHALLOW).fit(LACKING, NUMBERS)),
-    "tree, two targets": (False, lambda: ExtraTreeRegressor(**SHALLOW).fit(ROWS, np.c_[NUMBERS, -NUMBERS])),
-    "tree, two labels": (True, lambda: DecisionTreeClassifier(**SHALLOW).fit(ROWS, np.c_[THREE, TWO])),
-    "forest": (True, lambda: RandomForestClassifier(**QUICK).fit(ROWS, TWO)),
-    "forest, words": (
-        True,
-        lambda: RandomForestClassifier(**QUICK, class_weight="balanced").fit(LACKING, WORDS),
+# Fitted when they are asked for.
+MODELS: dict[str, Callable[[], Any]] = {
+    "tree": lambda: DecisionTreeClassifier(**SHALLOW).fit(ROWS, WORDS),
+    "tree of numbers": lambda: DecisionTreeRegressor(**SHALLOW).fit(LACKING, NUMBERS),
+    "tree, two targets": lambda: ExtraTreeRegressor(**SHALLOW).fit(ROWS, np.c_[NUMBERS, -NUMBERS]),
+    "tree, two labels": lambda: DecisionTreeClassifier(**SHALLOW).fit(ROWS, np.c_[THREE, TWO]),
+    "forest": lambda: RandomForestClassifier(**QUICK).fit(ROWS, TWO),
+    "forest, words": lambda: RandomForestClassifier(**QUICK, class_weight="balanced").fit(LACKING, WORDS),
+    "forest, two labels": lambda: RandomForestClassifier(**QUICK).fit(ROWS, np.c_[THREE, TWO]),
+    "forest of one": lambda: RandomForestClassifier(1, random_state=0).fit(ROWS, THREE),
+    "forest of numbers": lambda: RandomForestRegressor(**QUICK).fit(LACKING, NUMBERS),
+    "forest, two targets": lambda: ExtraTreesRegressor(**QUICK).fit(ROWS, np.c_[NUMBERS, -NUMBERS]),
+    "extra trees": lambda: ExtraTreesClassifier(**QUICK).fit(ROWS, WORDS),
+    "boosting": lambda: GradientBoostingClassifier(**QUICK).fit(ROWS, TWO),
+    "boosting, words": lambda: GradientBoostingClassifier(**QUICK).fit(ROWS, WORDS),
+    "boosting of numbers": lambda: GradientBoostingRegressor(**QUICK).fit(ROWS, NUMBERS),
+    "boosting from zero": lambda: GradientBoostingRegressor(**QUICK, init="zero", loss="huber").fit(
+        ROWS, NUMBERS
     ),
-    "forest, two labels": (True, lambda: RandomForestClassifier(**QUICK).fit(ROWS, np.c_[THREE, TWO])),
-    "forest of one": (True, lambda: RandomForestClassifier(1, random_state=0).fit(ROWS, THREE)),
-    "forest of numbers": (True, lambda: RandomForestRegressor(**QUICK).fit(LACKING, NUMBERS)),
-    "forest, two targets": (True, lambda: ExtraTreesRegressor(**QUICK).fit(ROWS, np.c_[NUMBERS, -NUMBERS])),
-    "extra trees": (True, lambda: ExtraTreesClassifier(**QUICK).fit(ROWS, WORDS)),
-    "boosting": (False, lambda: GradientBoostingClassifier(**QUICK).fit(ROWS, TWO)),
-    "boosting, words": (False, lambda: GradientBoostingClassifier(**QUICK).fit(ROWS, WORDS)),
-    "boosting of numbers": (False, lambda: GradientBoostingRegressor(**QUICK).fit(ROWS, NUMBERS)),
-    "boosting from zero": (
-        False,
-        lambda: GradientBoostingRegressor(**QUICK, init="zero", loss="huber").fit(ROWS, NUMBERS),
-    ),
-    "histograms": (True, lambda: HistGradientBoostingClassifier(**FEW).fit(ROWS, TWO)),
-    "histograms, words": (True, lambda: HistGradientBoostingClassifier(**FEW).fit(LACKING, WORDS)),
-    "histograms of numbers": (True, lambda: HistGradientBoostingRegressor(**FEW).fit(LACKING, NUMBERS)),
-    "histograms of counts": (
-        True,
-        lambda: HistGradientBoostingRegressor(**FEW, loss="poisson").fit(ROWS, np.abs(NUMBERS)),
+    "histograms": lambda: HistGradientBoostingClassifier(**FEW).fit(ROWS, TWO),
+    "histograms, words": lambda: HistGradientBoostingClassifier(**FEW).fit(LACKING, WORDS),
+    "histograms of numbers": lambda: HistGradientBoostingRegressor(**FEW).fit(LACKING, NUMBERS),
+    "histograms of counts": lambda: HistGradientBoostingRegressor(**FEW, loss="poisson").fit(
+        ROWS, np.abs(NUMBERS)
     ),
 }
 
 
 @cache
 def fitted(name: str) -> Any:
-    return MODELS[name][1]()
+    return MODELS[name]()
 
 
 def ways(estimator: Any) -> dict[str, Predict]:
@@ -106,12 +102,12 @@ def test_answers_are_those_of_the_library(name: str) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_any_rows_are_answered_as_by_the_library(name: str) -> None:
     """Whatever finite numbers are in the rows, also on the thresholds and about them, and missing ones."""
-    estimator, missing = fitted(name), MODELS[name][0]
+    estimator = fitted(name)
     found = ways(estimator)
     assert found
 
     @settings(max_examples=15)
-    @given(rows_like(ROWS, splits=splits(estimator), missing=missing))
+    @given(rows_like(ROWS, splits=splits(estimator), missing=takes_nan(estimator)))
     def check(rows: NDArray[Any]) -> None:
         expected = estimator.predict(rows)
         for predict in found.values():

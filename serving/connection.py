@@ -10,6 +10,7 @@ import urllib.parse
 from typing import Any
 
 import httptools
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from serving.config import FrontSettings
@@ -24,7 +25,8 @@ from serving.errors import (
 )
 from serving.exchange import PREDICT, Exchange, Handler
 from serving.gate import Gate
-from serving.wire import LENGTH, Scope, raw_answer
+from serving.heads import Head
+from serving.wire import LENGTH, raw_answer
 
 logger = logging.getLogger(__name__)
 
@@ -36,8 +38,6 @@ _REFUSED_FOR, _DISCARD_FOR = 2.0, 30.0
 _HEADER_EXTRA, _LINE_EXTRA = 4, 20
 
 _HEEDED = frozenset({b"expect", b"transfer-encoding", b"content-length", b"upgrade"})
-# A content-length of fewer digits need not be looked at before the body is.
-_LONG = 5
 # Paths of which is remembered where they lead, and the longest of them in bytes.
 _PATHS, _LONGEST_PATH = 1024, 512
 
@@ -75,7 +75,8 @@ class Connection(HttpToolsProtocol):
             self._exchanges, self._most_body = handler, handler.max_body_bytes
         self._slice: int | None = None
         self._running: Cycle | None = None
-        self._length = 0  # of a long body, if it was told
+        self._length = 0  # of the body, if it was told
+        self._raw = b""  # what may be the head of the request, if it came by itself
         self.phase = REQUEST
         self.since = self.begun = gate.now
         self.held = 0
@@ -132,6 +133,13 @@ class Connection(HttpToolsProtocol):
         """Parse what came."""
         if self.phase is CLOSE:
             return
+        if self._handles and self.phase is REQUEST:
+            end = data.find(b"\r\n\r\n") + 4
+            self._raw = raw = data[:end]
+            head = self._gate.heads.get(raw)
+            if head is not None and len(data) - end == head.length and self._free:
+                self._take(head, data[end:])
+                return
         self._chunk, moved = len(data), self._moved
         try:
             self.parser.feed_data(data)
@@ -218,6 +226,7 @@ class Connection(HttpToolsProtocol):
         if self.expect_100_continue and not cycle.response_started:
             cycle.keep_alive = self._keeps_alive()
         self.phase, self.since = REQUEST, self._gate.now
+        self._raw = b""  # what follows in the same data has another head
         if not isinstance(cycle, Exchange):
             super().on_message_complete()
         elif not cycle.response_complete:
@@ -281,25 +290,35 @@ class Connection(HttpToolsProtocol):
 
     def _begin_exchange(self, path: str) -> None:
         """Have the handler answer a request, once those before it are and the client has read that."""
-        scope: Scope = {
-            "type": "http",
-            "http_version": self.parser.get_http_version(),
-            "method": self.parser.get_method().decode(),
-            "path": path,
-            "headers": self.headers,
-            "client": self.client,
-        }
-        if self._length:
-            scope[LENGTH] = self._length
-        expects = self.expect_100_continue
-        exchange = Exchange(scope, self, keep_alive=not expects and self._keeps_alive())
+        parser, expects = self.parser, self.expect_100_continue
+        method, version = parser.get_method().decode(), parser.get_http_version()
+        head = Head(method, path, self.headers, length=self._length, version=version)
+        keep_alive = not expects and self._keeps_alive()
+        if keep_alive and self._length and self._raw:
+            self._gate.heads.keep(self._raw, head)
+        exchange = Exchange(head, self, client=self.client, keep_alive=keep_alive)
         exchange.waiting_for_100_continue = expects
-        before, self.cycle = self.cycle, exchange
-        if (before is None or before.response_complete) and not self.flow.write_paused:
+        free, self.cycle = self._free, exchange
+        if free:
             self._start(exchange)
         else:
-            self.flow.pause_reading()
             self.pipeline.appendleft((exchange, None))
+            if self.flow.write_paused:
+                self.flow.pause_reading()
+
+    def _take(self, head: Head, body: bytes) -> None:
+        """Have the handler answer a request that has come whole, with a head that is known."""
+        exchange = self.cycle = Exchange(head, self, client=self.client)
+        exchange.body, exchange.more_body = body, False
+        self.since = self.begun = self._gate.now
+        self._unsent = 0
+        self._start(exchange)
+
+    @property
+    def _free(self) -> bool:
+        """Whether the next request can begin: all before it are answered, and read by the client."""
+        newest = self.cycle
+        return (newest is None or newest.response_complete) and not self.flow.write_paused
 
     def _start(self, exchange: Exchange) -> None:
         """It is the exchange's turn."""
@@ -325,8 +344,11 @@ class Connection(HttpToolsProtocol):
             exchange.parts = [exchange.body, body]
         else:
             exchange.body = body
-        if self._moved > self._most_body and exchange is self._running:
-            self._complete(exchange)
+        if exchange is self._running:
+            if self._moved > self._most_body:
+                self._complete(exchange)
+        elif self._moved > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
 
     def _complete(self, exchange: Exchange) -> None:
         """The handler can answer it."""
@@ -488,8 +510,7 @@ class Connection(HttpToolsProtocol):
         if name == b"expect":
             self.expect_100_continue = value.lower() == b"100-continue"
         elif name == b"content-length":
-            if len(value) > _LONG:
-                self._length = int(value)
+            self._length = int(value)
         elif name == b"upgrade":
             self._upgrading = True
         elif value.strip().lower() != b"chunked":
@@ -507,6 +528,7 @@ class Connection(HttpToolsProtocol):
                 lines += [b"connection: close"] if b"close" in value.lower() else []
             elif name != b"upgrade":
                 lines.append(b"%b: %b" % (name, value))
+        self._raw = b""
         self.data_received(b"\r\n".join([*lines, b"", rest]))
 
     def _head_size(self) -> int:

@@ -14,7 +14,8 @@ from typing import Any, Protocol
 import orjson
 
 from serving.errors import ServingError, http_status, to_wire
-from serving.wire import JSON, Headers, Scope, error_headers
+from serving.heads import Head
+from serving.wire import JSON, LENGTH, Headers, Scope, error_headers
 
 PREDICT = ":predict"
 
@@ -40,18 +41,21 @@ class Peer(Protocol):
 class Exchange:
     """One request, and its answer.
 
-    `scope` has of ASGI's what is read of a prediction: type, method, path, headers, client and http_version.
-    `body` is there once `Handler.complete` is called. `on_gone` is called, once, if the client goes away
-    before the answer. `state` is the handler's own.
+    `client` is where it comes from; `body` is there once `Handler.complete` is called. `on_gone` is called,
+    once, if the client goes away before the answer. `state` is the handler's own.
     """
 
     __slots__ = (
-        "_peer", "body", "keep_alive", "more_body", "on_gone", "parts", "response_complete",
-        "response_started", "scope", "state", "waiting_for_100_continue",
+        "_peer", "_scope", "body", "client", "head", "keep_alive", "more_body", "on_gone", "parts",
+        "response_complete", "response_started", "state", "waiting_for_100_continue",
     )  # fmt: skip
 
-    def __init__(self, scope: Scope, peer: Peer, *, keep_alive: bool = True) -> None:
-        self.scope = scope
+    def __init__(
+        self, head: Head, peer: Peer, *, client: tuple[str, int] | None = None, keep_alive: bool = True
+    ) -> None:
+        self.head = head
+        self.client = client
+        self._scope: Scope | None = None
         self.body = b""
         self.on_gone: Callable[[], None] | None = None
         self.state: Any = None
@@ -62,6 +66,23 @@ class Exchange:
         self.response_started = self.response_complete = False
         self.waiting_for_100_continue = False
         self.parts: list[bytes] | None = None  # of a body that comes in several
+
+    @property
+    def scope(self) -> Scope:
+        """Its head as ASGI has it, as far as that is read of predictions; made when it is asked for."""
+        scope = self._scope
+        if scope is None:
+            head = self.head
+            scope = self._scope = {
+                "type": "http",
+                "http_version": head.version,
+                "method": head.method,
+                "path": head.path,
+                "headers": head.headers,
+                "client": self.client,
+                LENGTH: head.length,
+            }
+        return scope
 
     def answer(self, status: int, body: bytes, headers: Headers = ()) -> None:
         """Send the whole answer, in JSON; does nothing if the client is gone.
@@ -80,7 +101,7 @@ class Exchange:
         head = b"%b%d\r\n%b\r\n" % (_BEGINNINGS[status], len(body), lines)
         peer = self._peer
         transport = peer.transport
-        if self.scope["method"] == "HEAD":
+        if self.head.method == "HEAD":
             transport.write(head)
         elif len(body) > _LONG:
             transport.writelines((head, body))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from serving.config import FrontSettings
 from serving.errors import Unavailable
+from serving.heads import Heads
 
 if TYPE_CHECKING:
     from serving.connection import Connection
@@ -34,6 +35,7 @@ class Gate:
         self.now = 0.0  # seconds since the start in which the event loop was alive, in steps
         self.arriving = 0  # bytes of bodies that are not whole yet
         self.refused: Counter[str] = Counter()  # connections, by the setting that was not kept to
+        self.heads = Heads()
         self._slices: list[set[Connection]] = [set() for _ in range(SLICES)]
         self._turn = 0
         self._last: float | None = None

@@ -10,7 +10,8 @@ from typing import Any, cast
 import orjson
 
 from serving.exchange import PREDICT, Exchange, Handler
-from serving.wire import Receive, Scope, Send
+from serving.heads import Head
+from serving.wire import Receive, Scope, Send, header
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
 
@@ -54,7 +55,9 @@ def through(app: App, handler: Handler) -> App:
             await app(scope, receive, send)
             return
         peer = Peer()
-        exchange = Exchange(scope, peer)
+        length = header(scope, b"content-length")
+        head = Head(scope["method"], scope["path"], scope["headers"], length=int(length or 0))
+        exchange = Exchange(head, peer, client=scope["client"])
         handler.begin(exchange)
         more = True
         while more and not exchange.response_complete:

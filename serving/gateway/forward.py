@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from autoscaler.activator import Activator, Lease
 from autoscaler.pools import Node, NodeState
@@ -18,16 +19,21 @@ from serving.errors import Internal, InvalidArgument, ServingError, http_status,
 from serving.exchange import Exchange
 from serving.gateway.access.gate import Access
 from serving.gateway.deadlines import Allowance, Deadlines
-from serving.gateway.identity import as_header
+from serving.gateway.identity import identify, note_id
 from serving.gateway.insistence import Insistence
 from serving.gateway.limits import PredictionLimits
+from serving.gateway.methods import PREDICTION
 from serving.gateway.patience import Patience, left, too_late
 from serving.gateway.server_timing import without_server_timing
 from serving.gateway.tallies import Fare
 from serving.gateway.targets import Target, Targets
 from serving.gateway.upstream import Answer, Upstream
 from serving.gateway.witnesses import Witnesses
-from serving.wire import Scope, check_length, header, too_large
+from serving.heads import REQUEST_ID, TIMEOUT, Head
+from serving.wire import Scope, too_large
+
+if TYPE_CHECKING:  # OpenTelemetry is imported only where it is switched on
+    from serving.gateway.tracing import Trace
 
 logger = logging.getLogger(__name__)
 
@@ -117,6 +123,7 @@ class Passage:
     patience: Patience | None = None
     waits: tuple[Lease, ...] = ()
     losses = deaths = 0
+    _trace: Trace | None = None
     _found: Target | None = None
     _sharing: Target | None = None
     _within = False
@@ -135,14 +142,16 @@ class Passage:
         self._forwarder = forwarder
         self._exchange = exchange
         self._began = forwarder.activator.clock()
-        self.trace = forwarder.witnesses.begin(exchange.scope)
+        self._id = identify(exchange.head)
         exchange.on_gone = self._gone
+        tracing = forwarder.witnesses.tracing
+        if tracing is not None:
+            self._trace = tracing.begin(self._scope(), PREDICTION.id)
 
     @property
     def path(self) -> str:
         """Where its client sent it."""
-        path: str = self._exchange.scope["path"]
-        return path
+        return self._exchange.head.path
 
     @property
     def body(self) -> bytes:
@@ -153,25 +162,26 @@ class Passage:
 
     def begin(self) -> None:
         """Find out where it goes. Raises whatever it is refused with."""
-        forwarder, scope = self._forwarder, self._exchange.scope
+        forwarder, head = self._forwarder, self._exchange.head
         if forwarder.access is not None:
-            forwarder.access.admit_prediction(scope)
-        if scope["method"] != "POST":
-            raise wrong_method(scope["method"], scope["path"], "POST")
-        self._found = target = forwarder.targets.find(scope["path"])
+            forwarder.access.admit_prediction(self._scope())
+        if head.method != "POST":
+            raise wrong_method(head.method, head.path, "POST")
+        self._found = target = forwarder.targets.find(head.path)
         if forwarder.shares is not None:
             forwarder.shares.admit(target)
-        check_length(scope, forwarder.max_body_bytes)
+        if head.length > forwarder.max_body_bytes:
+            raise too_large(forwarder.max_body_bytes)
 
     def proceed(self) -> None:
         """Go into a node that is free, or wait for one. Raises whatever it is refused with."""
         forwarder, exchange = self._forwarder, self._exchange
         if len(exchange.body) > forwarder.max_body_bytes:
             raise too_large(forwarder.max_body_bytes)
-        self.timeout = timeout = self._wanted(exchange.scope)
+        self.timeout = timeout = self._wanted(exchange.head)
         self.deadline = asyncio.get_running_loop().time() + timeout
         # Once more: the version may have been deleted while the body came.
-        self.target = target = forwarder.targets.find(exchange.scope["path"])
+        self.target = target = forwarder.targets.find(exchange.head.path)
         if forwarder.shares is not None:
             forwarder.shares.take(target)
             self._sharing = target
@@ -189,13 +199,13 @@ class Passage:
         allowance.add(self)
         self.enters(lease, lease.granted)
         self._number = upstream.send(
-            self, exchange.body, slot=lease.slot, timeout=timeout, alone=False, timing=self.trace is not None
+            self, exchange.body, slot=lease.slot, timeout=timeout, alone=False, timing=self._trace is not None
         )
 
-    def _wanted(self, scope: Scope) -> float:
+    def _wanted(self, head: Head) -> float:
         """The seconds it has."""
         usual = self._forwarder.request_timeout
-        given = header(scope, b"x-request-timeout")
+        given = head.told.get(TIMEOUT)
         if given is None:
             return usual
         try:
@@ -211,25 +221,25 @@ class Passage:
     @property
     def traced(self) -> bool:
         """Whether it is to be known what it did in the node."""
-        return self.trace is not None
+        return self._trace is not None
 
     def enters(self, lease: Lease, now: float) -> None:
         """It is sent to a node."""
         self._sent = now
-        if self.trace is not None:
-            self.trace.enters(lease)
+        if self._trace is not None:
+            self._trace.enters(lease)
 
     def leaves(self, answer: Answer | None, now: float) -> None:
         """It is out of the node: with an answer, or for some reason without."""
         self._inside += now - self._sent
-        if self.trace is not None:
-            self.trace.leaves(answer)
+        if self._trace is not None:
+            self._trace.leaves(answer)
 
     def answered(self, answer: Answer) -> None:
         """The node has answered."""
         self._allowance.remove(self)
         now = self._release(answer)
-        if self.trace is not None:
+        if self._trace is not None:
             answer = replace(answer, headers=without_server_timing(answer.headers))
         self.finish(answer, now)
 
@@ -267,26 +277,34 @@ class Passage:
 
     def finish(self, answer: Answer, now: float) -> None:
         """Hand the client what a node answered."""
-        exchange = self._exchange
+        exchange, target = self._exchange, self.target
         self._give_back()
-        exchange.answer(answer.status, answer.body, (*answer.headers, as_header(exchange.scope)))
+        exchange.answer(answer.status, answer.body, (*answer.headers, (REQUEST_ID, self._id)))
         fare = Fare(now - self._began, self._inside, self.waits)
+        witnesses = self._forwarder.witnesses
         try:
-            if self.trace is not None:
-                self.trace.end(answer.status, version=str(self.target.name))
-            self._forwarder.witnesses.answered(exchange.scope, fare, self.target, exchange.body, answer)
+            if self._trace is not None:
+                self._trace.end(answer.status, version=str(target.name))
+            if witnesses.answered(fare, target, exchange.body, answer):
+                witnesses.tell(self._scope(), fare.total, target, exchange.body, answer)
         except Exception:  # it would close the channel, with all that is in it
             logger.exception("an answer could not be told of")
 
     def refuse(self, error: ServingError) -> None:
         """Hand the client an error, if it is still there."""
-        forwarder, exchange = self._forwarder, self._exchange
+        forwarder, found = self._forwarder, self._found
         self._give_back()
+        if self._trace is not None:
+            self._trace.end(http_status(error), version="" if found is None else str(found.name))
         seconds = forwarder.activator.clock() - self._began
-        if self.trace is not None:
-            self.trace.end(http_status(error), version="" if self._found is None else str(self._found.name))
-        forwarder.witnesses.refused(exchange.scope, seconds, self._found, error)
-        exchange.refuse(error, (as_header(exchange.scope),))
+        forwarder.witnesses.refused(self._scope(), seconds, found, error)
+        self._exchange.refuse(error, ((REQUEST_ID, self._id),))
+
+    def _scope(self) -> Scope:
+        """The request, for those who are told of it."""
+        scope = self._exchange.scope
+        note_id(scope, self._id)
+        return scope
 
     def _give_back(self) -> None:
         """Let others have its share."""

@@ -18,7 +18,7 @@ from serving.gateway.upstream import Answer
 from serving.wire import Scope
 
 if TYPE_CHECKING:  # OpenTelemetry is imported only where it is switched on
-    from serving.gateway.tracing import Trace, Tracing
+    from serving.gateway.tracing import Tracing
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +29,6 @@ class Witnesses:
     log: RequestLog
     audit: Audit
     tracing: Tracing | None = None
-
-    def begin(self, scope: Scope) -> Trace | None:
-        """A request has come; its trace, if it has one."""
-        return None if self.tracing is None else self.tracing.begin(scope, PREDICTION.id)
 
     def refused(self, scope: Scope, seconds: float, target: Target | None, error: ServingError) -> None:
         """No node has answered a request; `target` is the version it was for, if that is known."""
@@ -45,10 +41,14 @@ class Witnesses:
             self.log.refused(target, scope, time.time() - seconds, status)
         predicted(self.audit, scope, status_of(error))
 
-    def answered(self, scope: Scope, fare: Fare, target: Target, body: bytes, answer: Answer) -> None:
-        """A node of the version has answered a request."""
+    def answered(self, fare: Fare, target: Target, body: bytes, answer: Answer) -> bool:
+        """A node of the version has answered a request; returns whether somebody wants to know more of it."""
         self.tallies.of(target.spec.key).answered(fare, answer.status, len(body), len(answer.body))
+        return self.audit.predictions or target.logging is not None or target.access_log
+
+    def tell(self, scope: Scope, seconds: float, target: Target, body: bytes, answer: Answer) -> None:
+        """What they want to know."""
         if self.audit.predictions:
             predicted(self.audit, scope, answered(answer.status, answer.body))
         if target.logging is not None or target.access_log:
-            self.log.offer(target, scope, time.time() - fare.total, body, answer)
+            self.log.offer(target, scope, time.time() - seconds, body, answer)

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import httptools
 import orjson
@@ -16,11 +16,13 @@ import uvicorn
 import uvloop
 from uvicorn.server import ServerState
 
+from serving import connection
 from serving.config import FrontSettings
 from serving.connection import MAX_PIPELINED, Connection
 from serving.errors import Cancelled, NotFound, ServingError
+from serving.exchange import Exchange
 from serving.gate import SLICES, Gate
-from serving.wire import Receive, Scope, Send, read_body, send_error, send_json
+from serving.wire import Receive, Scope, Send, read_body, send_error, send_json, too_large
 
 SETTINGS = FrontSettings(
     header_timeout=10,
@@ -118,6 +120,8 @@ class Client:
 class World:
     """A server whose application says the path and the length of the body, unless told to wait."""
 
+    by_exchanges: ClassVar[bool]
+
     settings: FrontSettings
     gate: Gate = field(init=False)
     port: int = 0
@@ -155,6 +159,37 @@ class World:
         gone.cancel()
         if not opened.done() or opened.cancelled():
             raise Cancelled("gone")
+
+    # The same as a handler of exchanges.
+
+    max_body_bytes = 1_000_000
+
+    def begin(self, exchange: Exchange) -> None:
+        self.scopes.append(exchange.scope)
+        exchange.on_gone = self.left
+        path = exchange.head.path
+        if path == "/early":
+            exchange.refuse(NotFound("There is no such thing."))
+        elif exchange.head.length > self.max_body_bytes:
+            exchange.refuse(too_large(self.max_body_bytes))
+
+    def complete(self, exchange: Exchange) -> None:
+        path, size = exchange.head.path, len(exchange.body)
+        if size > self.max_body_bytes:
+            exchange.refuse(too_large(self.max_body_bytes))
+            return
+        self.bodies.append(size)
+        body = b"%b %d" % (path.encode(), size) + b" " * (40_000_000 if path == "/large" else 0)
+        if path.startswith("/wait"):
+            opened = asyncio.ensure_future(self.gates.setdefault(path, asyncio.Event()).wait())
+            opened.add_done_callback(lambda _: exchange.answer(200, body))
+        elif path == "/now":
+            exchange.answer(200, body)
+        else:
+            asyncio.get_running_loop().call_soon(exchange.answer, 200, body)
+
+    def left(self) -> None:
+        self.gone += 1
 
     async def connect(self) -> Client:
         client = Client(*await asyncio.open_connection("127.0.0.1", self.port))
@@ -196,7 +231,10 @@ def run(main: Callable[[World], Awaitable[None]], settings: FrontSettings = SETT
         state = ServerState()
 
         def make() -> Connection:
-            return Connection(world.gate, config=config, server_state=state, app_state={}, _loop=loop)
+            handler = world if world.by_exchanges else None
+            return Connection(
+                world.gate, handler, config=config, server_state=state, app_state={}, _loop=loop
+            )
 
         server = await loop.create_server(make, "127.0.0.1", 0)
         world.port = server.sockets[0].getsockname()[1]
@@ -223,6 +261,14 @@ def run(main: Callable[[World], Awaitable[None]], settings: FrontSettings = SETT
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(bounded())
+
+
+@pytest.fixture(autouse=True, params=["application", "exchanges"])
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients see no difference between what an application answers and what a handler of exchanges does."""
+    monkeypatch.setattr(World, "by_exchanges", request.param == "exchanges", raising=False)
+    if World.by_exchanges:
+        monkeypatch.setattr(connection, "PREDICT", "")  # with which all paths end
 
 
 @pytest.fixture(autouse=True)

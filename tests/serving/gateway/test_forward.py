@@ -30,6 +30,7 @@ from serving.gateway.tallies import Tallies
 from serving.gateway.targets import REPEATABLE, Targets
 from serving.gateway.tracing import Tracing
 from serving.gateway.witnesses import Witnesses
+from serving.heads import Head
 from serving.names import ModelName, VersionName
 from serving.resources import Model, Version, VersionState
 from tests.autoscaler.fakes import Clock, FakePool, settle, spec
@@ -163,9 +164,8 @@ class World:
         """One request that gives itself `within` seconds; `left` is set when the client goes away."""
         headers = [] if within is None else [(b"x-request-timeout", within.encode())]
         headers += [] if traceparent is None else [(b"traceparent", traceparent)]
-        scope = {"type": "http", "method": "POST", "path": PATH, "headers": headers, "client": None}
         peer = Peer()
-        exchange = Exchange(scope, peer)
+        exchange = Exchange(Head("POST", PATH, headers), peer)
         self.forwarder.begin(exchange)
         if not exchange.response_complete:
             exchange.body = body

@@ -1,0 +1,54 @@
+"""Heads of requests, and the memory of those that come again and again.
+
+Most clients send the same head with every request on a connection. One that has been read once, byte for byte
+the same, need not be taken apart again: it says the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from serving.wire import Headers
+
+TRACEPARENT, REQUEST_ID, TIMEOUT = b"traceparent", b"x-request-id", b"x-request-timeout"
+
+_HEEDED = frozenset({TRACEPARENT, REQUEST_ID, TIMEOUT})
+# Heads that are remembered, and the longest of them in bytes.
+_MANY, _LONG = 256, 1024
+
+
+class Head:
+    """What a request says before its body comes.
+
+    `length` is that of the body, 0 if it is not told. `told` has the headers that predictions heed, by name.
+    """
+
+    __slots__ = ("headers", "length", "method", "path", "told", "version")
+
+    def __init__(self, method: str, path: str, headers: Headers, *, length: int = 0, version: str = "1.1"):
+        self.method = method
+        self.path = path
+        self.headers = headers
+        self.length = length
+        self.version = version
+        self.told: Mapping[bytes, bytes] = {
+            name: value for name, value in reversed(headers) if name in _HEEDED
+        }
+
+
+class Heads:
+    """The memory; `get` finds a head by its bytes, up to and with the empty line."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, Head] = {}
+        self.get = self._known.get
+
+    def keep(self, raw: bytes, head: Head) -> None:
+        """Remember one that asks for its connection to be kept and tells the length of its body.
+
+        Not where the bytes can be read in two ways: each header must be a line, and lines end in one way.
+        """
+        if len(raw) <= _LONG and raw.count(b"\n") == raw.count(b"\r\n") == len(head.headers) + 2:
+            if len(self._known) >= _MANY:
+                self._known.clear()
+            self._known[raw] = head

@@ -27,7 +27,7 @@ ANSWER = struct.Struct("<IHIQ")
 
 # Arriving frames share a buffer of so many bytes; one that does not fit gets memory of its own, at first at
 # most so much: the rest is added as it comes, since who announces much may send little.
-_SHARED = 256 << 10
+_SHARED = 64 << 10
 _AT_FIRST = 16 << 20
 # What is longer is written by itself, not copied to stand beside others.
 _LONG = 64 << 10

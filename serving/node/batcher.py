@@ -84,8 +84,10 @@ class Batcher:
         It fails with DeadlineExceeded when its turn or its answer comes too late, else with whatever predict
         raised.
         """
-        self._refuse_overflow(request.size)
-        self._waiting.append(request)
+        waiting = self._waiting
+        if waiting:
+            self._refuse_overflow(request.size)
+        waiting.append(request)
         self._waiting_bytes += request.size
         if request.deadline < self._alarm_at:
             self._set_alarm(request.deadline)
@@ -107,7 +109,7 @@ class Batcher:
             raise ResourceExhausted(
                 f"{len(self._waiting)} requests are waiting already (setting queue_requests).", retry_after=1
             )
-        if self._waiting and self._waiting_bytes + size > self._bounds.queue_bytes:
+        if self._waiting_bytes + size > self._bounds.queue_bytes:
             raise ResourceExhausted(
                 f"{self._waiting_bytes} bytes of requests are waiting already (setting queue_bytes).",
                 retry_after=1,

@@ -23,7 +23,6 @@ from serving.errors import (
 )
 from serving.exchange import Exchange
 from serving.node.app import Node
-from serving.node.predict import Predictor
 from serving.node.request import Request
 from serving.wire import Headers, check_length, error_headers, headers, too_large
 
@@ -76,11 +75,11 @@ class Predictions:
         try:
             if len(exchange.body) > self.max_body_bytes:
                 raise too_large(self.max_body_bytes)
-            self._predict(self._admit(exchange), exchange)
+            self._predict(exchange)
         except ServingError as error:
             exchange.refuse(error)
 
-    def _admit(self, exchange: Exchange) -> Predictor:
+    def _admit(self, exchange: Exchange) -> None:
         scope = exchange.scope
         path, method = scope["path"], scope["method"]
         if _bare(path) is None:
@@ -88,11 +87,13 @@ class Predictions:
         if method != "POST":
             raise wrong_method(method, path, "POST")
         if self._node.predictor is None:
-            raise Unavailable("The model is being loaded.", retry_after=1)
+            raise _loading()
         check_length(scope, self.max_body_bytes)
-        return self._node.predictor
 
-    def _predict(self, predictor: Predictor, exchange: Exchange) -> None:
+    def _predict(self, exchange: Exchange) -> None:
+        predictor = self._node.predictor
+        if predictor is None:
+            raise _loading()
         heeded = headers(exchange.scope, _HEEDED)
         told = heeded.get(_TIMING) == _YES
         request = _Exchanged(exchange, bare=_bare(exchange.scope["path"]) is True, told=told)
@@ -143,7 +144,7 @@ async def _live(_: HttpRequest) -> Response:
 
 async def _ready(request: HttpRequest) -> Response:
     if _node(request).predictor is None:
-        return _answer(Unavailable("The model is being loaded.", retry_after=1))
+        return _answer(_loading())
     return JSONResponse({"status": "ready"})
 
 
@@ -170,6 +171,10 @@ _ROUTES = (
 def _node(request: HttpRequest) -> Node:
     node: Node = request.app.state.node
     return node
+
+
+def _loading() -> Unavailable:
+    return Unavailable("The model is being loaded.", retry_after=1)
 
 
 def _no_such_path(path: str) -> NotFound:

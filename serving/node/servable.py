@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -35,6 +36,7 @@ class MeasuredPlace:
         self._thread = thread
         self._may_inline = may_inline
         self._clock = clock
+        self._last = math.inf
         self.typical: float | None = None  # seconds per call, the recent ones weighing most
         self.inline = False
 
@@ -53,7 +55,11 @@ class MeasuredPlace:
         self._thread.submit(compute)
 
     def learn(self, seconds: float) -> None:
-        """Take one measured call into account."""
+        """Take one measured call into account.
+
+        Of two in a row the shorter one counts: when the machine pauses, the model is not to blame.
+        """
+        seconds, self._last = min(seconds, self._last), seconds
         self.typical = typical = seconds if self.typical is None else 0.8 * self.typical + 0.2 * seconds
         self.inline = self._may_inline and typical < INLINE_BELOW
 

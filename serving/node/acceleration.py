@@ -26,7 +26,7 @@ from serving.phases import NODE_COUNTS, cells
 from serving.runtimes import Runtime, Source
 from serving.runtimes.acceleration import Accelerable, Predict
 from serving.runtimes.acceleration.mount import fitting, mount
-from serving.runtimes.acceleration.process import Order, conduct, is_open_to_study, why_not
+from serving.runtimes.acceleration.process import Order, conduct, is_open_to_study, is_studied_first
 from serving.runtimes.acceleration.switch import Switch
 from serving.verdicts import PLAIN, Damaged, Key, Verdict
 
@@ -71,8 +71,8 @@ class Acceleration:
         self.studied_seconds = 0.0
 
     def study(self) -> None:
-        """Have the model studied before it is loaded, if this process may be forked; for a new version."""
-        if not is_open_to_study(self._source) or why_not():
+        """Have the model studied before it is loaded, if that is quick; for a new version."""
+        if not is_studied_first(self._source):
             return
         begun = time.perf_counter()
         place = self._find()
@@ -170,6 +170,7 @@ class Acceleration:
             start = time.perf_counter()
             if self._withdrawn_elsewhere():
                 switch.go_plain()
+                self._switch = None
                 return
             if not switch.compare():
                 later(_REST * (time.perf_counter() - start), switch.want)

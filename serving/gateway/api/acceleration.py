@@ -20,8 +20,8 @@ Json = dict[str, Any]
 
 _OFF = "It is switched off (setting acceleration)."
 _USER_CODE = "Nothing is known of the faster ways of user code."
-_UNKNOWN = "The model has not been studied yet; the next node does it."
-_OTHERS = "The model was studied with other libraries or on another processor; the next node does it again."
+_UNKNOWN = "The model has not been studied yet; a node does it in the background."
+_OTHERS = "The model was studied with other libraries or on another processor; a node does it again."
 _NO_GAIN = "No other way was proven and faster."
 _WITHDRAWN = "A faster way was wrong for a request: {}"
 

@@ -77,8 +77,7 @@ def mount(runtime: Runtime, folder: Path, verdict: Verdict) -> Switch | None:
 
 
 def _ranges(findings: Findings) -> Iterator[Range]:
-    for timing in findings.timings:
-        way = timing.fastest
+    for timing, way in findings.chosen():
         yield Range(
             rows=timing.rows,
             way=way or PLAIN,

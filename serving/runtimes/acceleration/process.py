@@ -31,6 +31,7 @@ from serving.runtimes import Source, load, loader
 from serving.runtimes.acceleration import Accelerable
 from serving.runtimes.acceleration.mount import fitting, store
 from serving.runtimes.acceleration.study import Studied, study
+from serving.runtimes.detect import detect
 from serving.runtimes.threads import ThreadLimit
 from serving.verdicts import Key, Verdict
 
@@ -44,6 +45,7 @@ _ATTEMPTS = 4
 _PR_SET_PDEATHSIG = 1
 _LOCK = ".lock"
 _LEAST_PRIORITY = 19
+_QUICKLY_LOADED = frozenset({"SCIKIT_LEARN", "XGBOOST"})
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,6 +84,18 @@ def why_not() -> str:
 def is_open_to_study(source: Source) -> bool:
     """Whether a model may have faster ways: nothing is known of those of user code."""
     return not source.packages and not source.prediction_class and source.framework != "CUSTOM"
+
+
+def is_studied_first(source: Source) -> bool:
+    """Whether a new version is studied before it serves; if not, a node does it in the background.
+
+    For that the model is loaded twice, which takes seconds in other frameworks than these.
+    """
+    try:
+        framework = source.framework or detect(source.model_dir, source.prediction_class)
+    except ServingError:
+        return False
+    return is_open_to_study(source) and framework in _QUICKLY_LOADED and not why_not()
 
 
 def conduct(order: Order, *, load: Callable[[Source], object] = load) -> Verdict:

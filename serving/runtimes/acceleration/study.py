@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -24,6 +25,8 @@ SIZES = (1, 256, 16, 64, 4, 2, 8, 32, 128)
 _ALWAYS = 3
 # A way is chosen only if it takes at most this part of the plain path's time.
 _GAIN = 0.9
+# Ways that take up to so many times as long as the fastest are as good, if that saves having several.
+_NEAR = 1.25
 # How rows are grouped for a candidate, besides all in one call.
 _GROUPS = (1, 7, 64)
 _ROUNDS, _FEWEST_ROUNDS = 7, 3
@@ -59,6 +62,15 @@ class Timing:
         name = min(self.ways, key=self.ways.__getitem__, default="")
         return name if name and self.ways[name] <= _GAIN * self.plain else ""
 
+    def nearly_fastest(self, wins: Mapping[str, int]) -> str:
+        """Of the ways that come near the fastest the one with the most `wins`, "" if none gains enough."""
+        fastest = self.fastest
+        if not fastest:
+            return ""
+        limit = min(_NEAR * self.ways[fastest], _GAIN * self.plain)
+        near = [name for name, seconds in self.ways.items() if seconds <= limit]
+        return max(near, key=lambda name: (wins.get(name, 0), -self.ways[name]))
+
 
 @dataclass(frozen=True, slots=True)
 class Findings:
@@ -70,6 +82,15 @@ class Findings:
     proofs: tuple[Proof, ...]
     timings: tuple[Timing, ...]
     spread: equality.Tolerance
+
+    def chosen(self) -> Sequence[tuple[Timing, str]]:
+        """The way for each size, "" for the plain path.
+
+        Among ways that are nearly the fastest, the one that is the fastest for most sizes: each way that
+        serves takes memory, and time at every start.
+        """
+        wins = Counter(timing.fastest for timing in self.timings)
+        return [(timing, timing.nearly_fastest(wins)) for timing in self.timings]
 
 
 class Studied(Accelerable, Runtime, Protocol):

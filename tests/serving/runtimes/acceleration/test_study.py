@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from serving.runtimes.acceleration.study import SIZES, Timing, study
+from serving.runtimes.acceleration.study import SIZES, Findings, Timing, study
 from serving.runtimes.instances import Batch
 from tests.serving.runtimes.acceleration.models import GOOD, REFUSING, WRONG, Fake, offer, quick, reusing
 from tests.serving.runtimes.proving import prove
@@ -89,6 +89,23 @@ def test_what_is_faster_is_measured_so() -> None:
 )
 def test_a_way_is_chosen_if_it_gains_a_tenth(ways: dict[str, float], fastest: str) -> None:
     assert Timing(1, 1.0, ways).fastest == fastest
+
+
+def test_one_way_serves_where_another_is_hardly_faster() -> None:
+    """Not where the difference matters, nor where it would take longer than the plain path."""
+    timings = (
+        Timing(1, 10.0, {"one": 1.0, "two": 1.2}),
+        Timing(2, 10.0, {"one": 1.2, "two": 1.0}),
+        Timing(4, 10.0, {"one": 1.3, "two": 1.0}),
+        Timing(8, 10.0, {"one": 1.0, "two": 5.0}),
+        Timing(16, 10.0, {"one": 1.0, "two": 5.0}),
+        Timing(32, 1.0, {"one": 0.95, "two": 0.85}),
+        Timing(64, 1.0, {"one": 0.95, "two": 0.95}),
+        Timing(128, 10.0, {"one": 1.0, "two": 5.0}),
+    )
+    ways = [way for _, way in Findings((), timings, {}).chosen()]
+
+    assert ways == ["one", "one", "two", "one", "one", "two", "", "one"]
 
 
 def test_nothing_is_timed_where_nothing_is_proven() -> None:

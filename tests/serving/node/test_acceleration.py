@@ -1,0 +1,153 @@
+"""serving.node.acceleration"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from serving import verdicts
+from serving.node import acceleration as module
+from serving.node.acceleration import Acceleration, Place, in_cache
+from serving.runtimes import Source
+from serving.runtimes.acceleration.mount import store
+from serving.runtimes.acceleration.study import study
+from serving.verdicts import Key
+from tests.serving.runtimes.acceleration.models import GOOD, Fake, offer, quick
+
+KEY = Key("digest", "libraries", "processor")
+SOURCE = Source(Path(), "SCIKIT_LEARN")
+ROWS = np.ones((2, 3))
+
+
+def here(work: Callable[[], None]) -> None:
+    work()
+
+
+def studied(folder: Path) -> Place:
+    """A verdict by which GOOD serves."""
+    store(folder, KEY, study(Fake([GOOD]), budget=0.0), 0.1)
+    return Place(str(folder), KEY)
+
+
+def mounted(place: Place, runtime: Any, counts: list[int] | None = None) -> Acceleration:
+    acceleration = Acceleration(SOURCE, lambda: place, counts)
+    acceleration.mount(runtime)
+    return acceleration
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Comparisons rest no longer than they must."""
+    for name in ("_FIRST", "_AFTER", "_REST"):
+        monkeypatch.setattr(module, name, 0.0)
+
+
+def test_a_fitting_verdict_is_taken_up(tmp_path: Path) -> None:
+    runtime = Fake([GOOD])
+    acceleration = mounted(studied(tmp_path), runtime)
+
+    assert runtime.faster is not None
+    assert acceleration.stats() == {"way": "by good", "compared": 0, "different": 0}
+
+
+def test_a_verdict_for_other_libraries_is_not(tmp_path: Path) -> None:
+    runtime = Fake([GOOD])
+    place = Place(studied(tmp_path).folder, Key("digest", "others", "processor"))
+
+    assert mounted(place, runtime).stats()["way"] == "the plain way"
+    assert runtime.faster is None
+
+
+@pytest.mark.parametrize("runtime", [object(), Fake([])])
+def test_no_place_is_looked_for_where_there_are_no_offers(runtime: Any) -> None:
+    def find() -> Place:
+        raise AssertionError
+
+    assert Acceleration(SOURCE, find).mount(runtime) is None
+
+
+def test_without_a_place_the_plain_path_serves() -> None:
+    def find() -> Place:
+        raise PermissionError("no entry")
+
+    assert Acceleration(SOURCE, find).mount(Fake([GOOD])) is None
+
+
+async def _ask(runtime: Fake, until: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not until():
+            runtime.predict(ROWS)
+            await asyncio.sleep(0.001)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_calls_are_compared_one_after_the_other(tmp_path: Path) -> None:
+    runtime, counts = Fake([GOOD]), [0, 0]
+    acceleration = mounted(studied(tmp_path), runtime, counts)
+
+    async def main() -> None:
+        await acceleration.run(here, merging=True)
+        await _ask(runtime, lambda: counts[0] >= 3)
+
+    asyncio.run(main())
+
+    assert counts[1] == 0
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_difference_is_counted_written_down_and_the_end(tmp_path: Path) -> None:
+    wrong = offer(GOOD.name, lambda rows: quick(rows) + 1)
+    runtime, counts = Fake([wrong]), [0, 0]
+    place = studied(tmp_path)
+    acceleration = mounted(place, runtime, counts)
+
+    async def main() -> None:
+        await acceleration.run(here, merging=True)
+        await _ask(runtime, lambda: counts[1] > 0)
+
+    asyncio.run(main())
+    verdict = verdicts.read(tmp_path)
+
+    assert np.asarray(runtime.predict(ROWS)).tolist() == quick(ROWS).tolist()
+    assert counts == [1, 1]
+    assert verdict is not None
+    assert "differs in some bit" in verdict.withdrawn
+    again = Fake([wrong])
+    assert "differs in some bit" in str(mounted(place, again).stats()["way"])
+    assert again.faster is None
+
+
+@pytest.mark.usefixtures("at_once")
+def test_what_another_node_found_counts_too(tmp_path: Path) -> None:
+    """At the next comparison, and not as a difference of its own."""
+    runtime, counts = Fake([GOOD]), [0, 0]
+    acceleration = mounted(studied(tmp_path), runtime, counts)
+    verdicts.withdraw(tmp_path, "another node's row 7")
+
+    async def main() -> None:
+        await acceleration.run(here, merging=True)
+        await _ask(runtime, lambda: acceleration.stats()["way"] != "by good")
+
+    asyncio.run(main())
+
+    assert counts == [0, 0]
+
+
+def test_the_cache_keeps_the_latest_verdicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One folder for each model with its libraries and processor."""
+    monkeypatch.setattr(module, "_KEPT", 2)
+    cache = tmp_path / "cache"
+    for name in ("a", "b", "c", "d"):
+        model_dir = tmp_path / name
+        model_dir.mkdir()
+        (model_dir / "model.pkl").write_text(name)
+        place = in_cache(cache, model_dir)
+        assert place == in_cache(cache, model_dir)
+        verdicts.write(Path(place.folder), verdicts.Verdict(key=place.key))
+
+    assert len(list((cache / "acceleration").iterdir())) == 3

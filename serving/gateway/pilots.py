@@ -15,8 +15,6 @@ from serving.config import FRAMEWORK_ENVIRONMENT
 
 _NODE = (
     "serving.node.main",
-    "uvicorn.protocols.http.httptools_impl",
-    "uvicorn.lifespan.on",
     "serving.runtimes.detect",
     "serving.runtimes.custom",
 )

@@ -52,3 +52,6 @@ class Heads:
             if len(self._known) >= _MANY:
                 self._known.clear()
             self._known[raw] = head
+
+    def __len__(self) -> int:
+        return len(self._known)

@@ -34,6 +34,8 @@ SETTINGS = FrontSettings(
     max_connections=8,
     arriving_bytes=700_000,
 )
+# Of answers, beside what they say. No buffer on the way holds them.
+_LENGTHS = {"/large": 40_000_000, "/long": 12_000_000}
 GOOD = b"GET /a HTTP/1.1\r\nhost: t\r\n\r\n"
 
 
@@ -144,7 +146,7 @@ class World:
             self.bodies.append(len(body))
             if scope["path"].startswith("/wait"):
                 await self.wait(scope["path"], receive)
-            size = 40_000_000 if scope["path"] == "/large" else 0
+            size = _LENGTHS.get(scope["path"], 0)
             await send_json(send, 200, b"%b %d" % (scope["path"].encode(), len(body)) + b" " * size)
         except Cancelled:
             self.gone += 1
@@ -179,7 +181,7 @@ class World:
             exchange.refuse(too_large(self.max_body_bytes))
             return
         self.bodies.append(size)
-        body = b"%b %d" % (path.encode(), size) + b" " * (40_000_000 if path == "/large" else 0)
+        body = b"%b %d" % (path.encode(), size) + b" " * (_LENGTHS.get(path, 0))
         if path.startswith("/wait"):
             opened = asyncio.ensure_future(self.gates.setdefault(path, asyncio.Event()).wait())
             opened.add_done_callback(lambda _: exchange.answer(200, body))
@@ -687,3 +689,42 @@ def test_a_crowd_is_looked_at_a_tenth_at_a_time() -> None:
         assert sizes == [3] * SLICES
 
     run(main, replace(SETTINGS, max_connections=100))
+
+
+# ---- exchanges alone
+
+
+def test_answers_that_nobody_reads_are_not_added_to(kind: None) -> None:
+    """The next request is begun when the client has read most of what it was sent."""
+    if not World.by_exchanges:
+        return  # an application waits by itself
+
+    async def main(world: World) -> None:
+        client = await world.sent(b"GET /long HTTP/1.1\r\n\r\n" + post(b"/b", b"x") + post(b"/c", b""))
+        await world.passes(5)
+        assert [scope["path"] for scope in world.scopes] == ["/long"]
+        bodies = [answer.body[:4] for answer in await client.answers(3)]
+        assert bodies == [b"/lon", b"/b 1", b"/c 0"]
+
+    run(main)
+
+
+def test_a_handler_that_fails_is_an_internal_error(
+    kind: None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no more: the connection goes on."""
+    if not World.by_exchanges:
+        return
+
+    async def main(world: World) -> None:
+        monkeypatch.setattr(world, "bodies", None)
+        client = await world.sent(post(b"/a", b"x"))
+        answer = await client.answer()
+        assert (answer.status, answer.message) == (500, "Internal error encountered.")
+        monkeypatch.undo()
+        client.send(GOOD)
+        assert (await client.answer()).status == 200
+
+    run(main)
+    assert "a request could not be answered" in caplog.text
+    caplog.clear()

@@ -1,4 +1,4 @@
-"""Raw ASGI for the hot path: read a body, write an answer. Gateway and node share it."""
+"""What gateway and node share of HTTP: headers, limits of bodies, and errors as answers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import orjson
 
 from serving.errors import (
     BodyTooLarge,
-    Cancelled,
     MethodNotAllowed,
     ServingError,
     Unauthenticated,
@@ -31,35 +30,6 @@ LENGTH = "pilotlight.length"
 _NONE: Mapping[bytes, bytes] = {}
 
 
-async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
-    """The whole body. Raises BodyTooLarge past `limit` bytes and Cancelled when the client goes away."""
-    check_length(scope, limit)
-    message = await receive()
-    body: bytes = message.get("body", b"")
-    if message.get("more_body"):
-        body = await _read_rest(body, receive, limit)
-    elif message["type"] == "http.disconnect":
-        raise Cancelled("The client closed the connection.")
-    if len(body) > limit:
-        raise too_large(limit)
-    return body
-
-
-async def _read_rest(first: bytes, receive: Receive, limit: int) -> bytes:
-    parts, size = [first], len(first)
-    more = True
-    while more:
-        if size > limit:
-            raise too_large(limit)
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise Cancelled("The client closed the connection.")
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        more = message.get("more_body", False)
-    return b"".join(parts)
-
-
 def check_length(scope: Scope, limit: int) -> None:
     """Raise BodyTooLarge for a body of which the client says itself that it is over the limit."""
     if scope.get(LENGTH, 0) > limit:
@@ -72,23 +42,6 @@ def too_large(limit: int) -> BodyTooLarge:
         f"Request payload size exceeds the limit: {limit} bytes (setting max_body_bytes). "
         "Send fewer instances per request."
     )
-
-
-async def send_json(send: Send, status: int, body: bytes, headers: Headers = ()) -> None:
-    """A complete JSON answer."""
-    await send(
-        {
-            "type": "http.response.start",
-            "status": status,
-            "headers": [JSON, (b"content-length", b"%d" % len(body)), *headers],
-        }
-    )
-    await send({"type": "http.response.body", "body": body})
-
-
-async def send_error(send: Send, error: ServingError, headers: Headers = ()) -> None:
-    """An error in Google's structured form."""
-    await send_json(send, http_status(error), orjson.dumps(to_wire(error)), (*error_headers(error), *headers))
 
 
 def raw_answer(error: ServingError) -> bytes:

@@ -279,16 +279,16 @@ class Passage:
         """Hand the client what a node answered."""
         exchange, target = self._exchange, self.target
         self._give_back()
-        exchange.answer(answer.status, answer.body, (*answer.headers, (REQUEST_ID, self._id)))
         fare = Fare(now - self._began, self._inside, self.waits)
         witnesses = self._forwarder.witnesses
         try:
+            exchange.answer(answer.status, answer.body, (*answer.headers, (REQUEST_ID, self._id)))
             if self._trace is not None:
                 self._trace.end(answer.status, version=str(target.name))
             if witnesses.answered(fare, target, exchange.body, answer):
                 witnesses.tell(self._scope(), fare.total, target, exchange.body, answer)
         except Exception:  # it would close the channel, with all that is in it
-            logger.exception("an answer could not be told of")
+            logger.exception("an answer could not be handed on")
 
     def refuse(self, error: ServingError) -> None:
         """Hand the client an error, if it is still there."""

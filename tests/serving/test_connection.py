@@ -22,7 +22,8 @@ from serving.connection import MAX_PIPELINED, Connection
 from serving.errors import Cancelled, NotFound, ServingError
 from serving.exchange import Exchange
 from serving.gate import SLICES, Gate
-from serving.wire import Receive, Scope, Send, read_body, send_error, send_json, too_large
+from serving.wire import Receive, Scope, Send, too_large
+from tests.asgi import read_body, send_error, send_json
 
 SETTINGS = FrontSettings(
     header_timeout=10,

@@ -29,7 +29,7 @@ from loadtests.bench.answers import Expected, check, expected, watching
 from loadtests.bench.clients import CLIENTS, Client, LoadFailed, choose
 from loadtests.bench.processes import end_on_sigterm
 from loadtests.bench.results import Failure, Figures, Load, Process
-from loadtests.bench.servers import PROXIES, SERVERS, Running, Server, StartFailed, started
+from loadtests.bench.servers import PROXIES, SERVERS, USUAL, Running, Server, StartFailed, started
 from loadtests.bench.workloads import WORKLOADS, Material, Workload, prepare
 
 FOLDER = Path("build/bench")
@@ -249,11 +249,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--workloads", default=",".join(WORKLOADS), metavar="LIST", help="(default: all six)")
     add(
         "--servers",
-        default=",".join(SERVERS),
+        default=",".join(USUAL),
         metavar="LIST",
         help="echo answers a constant: the limit of the HTTP stack; plain is written by hand: Starlette, "
         "orjson, the library's predict; node is `pilotlight node`; gateway is `pilotlight serve` with one "
-        "node on the same core (default: all four)",
+        "node on the same core (default: these); apart has it on the core of the load",
     )
     add(
         "--proxies",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import os
 import shlex
 import socket
 import sys
@@ -70,8 +71,14 @@ SERVERS = {
             f"{_PYTHON} -m loadtests.bench.gateway {_OPTIONS}",
             gateway.PATH,
         ),
+        Server(
+            "apart",
+            f"{_PYTHON} -m loadtests.bench.gateway {_OPTIONS} --node-core {max(os.sched_getaffinity(0))}",
+            gateway.PATH,
+        ),
     )
 }
+USUAL = ("echo", "plain", "node", "gateway")
 PROXIES = {one.name: one for one in map(_behind, ("nginx", "haproxy", "forwarder"))}
 
 

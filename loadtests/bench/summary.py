@@ -14,6 +14,7 @@ _ECHOES = ("echo", "asgi-echo", "granian-echo")
 _TITLES = {
     "node": "`pilotlight node`",
     "gateway": "`pilotlight serve` (gateway and node)",
+    "apart": "gateway, its node on the core of the load",
     "echo": "echo: a constant, the limit of the HTTP stack",
     "asgi-echo": "echo: a constant, the limit of the HTTP stack",
     "granian-echo": "echo on Granian",
@@ -45,7 +46,7 @@ _TITLES = {
     "forwarder": "node behind a bare forwarder",
 }
 # Nobody else's way to serve a model: limits, references, and our own node behind something.
-_NO_PEERS = {*_ECHOES, "plain", *FRONTS}
+_NO_PEERS = {*_ECHOES, "apart", "plain", *FRONTS}
 
 
 def title(peer: str) -> str:

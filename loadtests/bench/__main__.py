@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from loadtests.bench import report, results
-from loadtests.bench.answers import Expected, check, expected, watching
+from loadtests.bench.answers import Asker, Expected, check, expected, watching
 from loadtests.bench.clients import CLIENTS, Client, LoadFailed, choose
 from loadtests.bench.processes import end_on_sigterm
 from loadtests.bench.results import Failure, Figures, Load, Process
@@ -162,7 +162,8 @@ def _measured(
 def _load(
     bench: Bench, running: Running, bodies: Path, expect: Expected | None, row: Load
 ) -> tuple[Load, Figures]:
-    """One load; what it leaves in the server's queue is awaited before the next."""
+    """One load, once what the last one left in the server's queue is answered; and what it took the server."""
+    _drain(running.url, bodies)
     before, front = running.usage(), running.front_cpu()
     wrong = row.wrong
     if expect is None:
@@ -184,6 +185,16 @@ def _load(
         ),
         figures,
     )  # fmt: skip
+
+
+def _drain(url: str, bodies: Path) -> None:
+    """Ask once: the answer comes after those that nobody waits for any more."""
+    asker = Asker(url)
+    try:
+        with bodies.open("rb") as lines:
+            asker.ask(lines.readline().rstrip())
+    finally:
+        asker.close()
 
 
 def _told(row: _Row) -> str:

@@ -18,11 +18,12 @@ def test_ratios_are_those_of_the_same_turn() -> None:
         "gateway": [1.0] * 3,
     }
 
-    node, gateway = guard.judge(IRIS, rates)
+    node, gateway, both = guard.judge(IRIS, rates)
 
     assert node.ratio == pytest.approx(0.6)
     assert node.kept
     assert not gateway.kept
+    assert not both.kept
     assert "node / echo" in str(node)
     assert "TOO SLOW" in str(gateway)
 

@@ -162,7 +162,7 @@ def _measured(
 def _load(
     bench: Bench, running: Running, bodies: Path, expect: Expected | None, row: Load
 ) -> tuple[Load, Figures]:
-    """One load, once what the last one left in the server's queue is answered; and what it took the server."""
+    """One load, once what the last one left in the queue is answered; and what it took the server."""
     _drain(running.url, bodies)
     before, front = running.usage(), running.front_cpu()
     wrong = row.wrong

@@ -38,7 +38,7 @@ from serving.verdicts import Key, Verdict
 logger = logging.getLogger(__name__)
 
 # Seconds without a sign of life after which a study is killed, and what loading the model may take.
-_PATIENCE = 15
+_PATIENCE = 30
 _LOADING = 300
 # How many offers may crash or hang before there is no further attempt.
 _ATTEMPTS = 4

@@ -31,7 +31,7 @@ _NEAR = 1.25
 _GROUPS = (1, 7, 64)
 _ROUNDS, _FEWEST_ROUNDS = 7, 3
 # Seconds for the rounds of one size, and for asking one candidate in small groups.
-_PER_SIZE, _PER_GROUPING = 0.02, 0.05
+_PER_SIZE, _PER_GROUPING = 0.006, 0.02
 _ROWS_TIMED = 512
 _ROWS_REGROUPED = 64
 _REQUESTS = 64

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,9 +14,9 @@ from serving.runtimes.acceleration.sklearn.window import Fields
 from serving.runtimes.finite import LARGEST, is_finite
 from serving.runtimes.frames import made_up
 
-_SPLITS = 200  # of the trees, each with the rows around it
-_TYPICAL = 128
-_BORDERS = 128
+# Rows of a kind, splits of the trees, borders between classes: fewer where rows are wide.
+_MOST, _FEWEST = 160, 8
+_NUMBERS = 125_000  # in the rows of a kind
 _EXTREMES = (0.0, -0.0, LARGEST, -LARGEST, 1e-40, -1e-310, 5e-324, 1.0 + 2.0**-24, 16777217.0, 2.0**53 + 2)
 _WHOLE = (0, 1, -1, 2**24 + 1, 2**31, 2**53 + 1, -(2**62) - 1, 2**63 - 1)
 
@@ -29,10 +30,10 @@ def probes(estimator: Any, width: int, *, missing: bool) -> list[NDArray[Any]]:
     transformers, last = parts(estimator)
     random = np.random.default_rng(0)
     inner = getattr(last, "n_features_in_", width)
-    special = [*_special(last, inner, random)]
+    most = max(_FEWEST, min(_MOST, _NUMBERS // max(width, inner)))
+    special = [*_special(last, inner, most, random)]
     batches = [_led_back(transformers, rows, width) for rows in special]
-    typical = batches[0] if special else made_up(_TYPICAL, width)
-    typical = np.concatenate([typical[:_TYPICAL], made_up(_TYPICAL, width)])
+    typical = np.concatenate([*(batch[:most] for batch in batches), made_up(most, width)])
     batches.append(typical)
     batches.append(np.clip(np.rint(typical), -(2.0**62), 2.0**62).astype(np.int64))
     batches.append(_with(_EXTREMES, typical, random))
@@ -66,25 +67,24 @@ def _passes(rows: NDArray[Any], transformers: Sequence[Any], missing: bool) -> b
     return True
 
 
-def _special(last: Any, width: int, random: np.random.Generator) -> Iterator[NDArray[Any]]:
+def _special(last: Any, width: int, most: int, random: np.random.Generator) -> Iterator[NDArray[Any]]:
     """Rows at the borders between the answers of a model, all float64."""
     kind = trees.kind_of(last)
     if kind is not None:
-        yield around_splits(kind.nodes(last), kind.fields, width, random)
+        yield around_splits(kind.nodes(last), kind.fields, width, most, random)
     elif linear.is_linear(last) and isinstance(last.coef_, np.ndarray):
-        yield from on_borders(np.atleast_2d(last.coef_), np.ravel(last.intercept_), random)
+        yield from on_borders(np.atleast_2d(last.coef_), np.ravel(last.intercept_), most, random)
 
 
 # Trees.
 
 
 def around_splits(
-    nodes: Sequence[NDArray[Any]], fields: Fields, width: int, random: np.random.Generator
+    nodes: Sequence[NDArray[Any]], fields: Fields, width: int, most: int, random: np.random.Generator
 ) -> NDArray[np.float64]:
     """Rows that reach a split and lie on its threshold, and on both sides as near as can be."""
-    found = [
-        row for tree, node in _chosen(nodes, fields, random) for row in _around(tree, node, fields, width)
-    ]
+    chosen = itertools.islice(_chosen(nodes, fields, random), most)
+    found = [row for tree, node in chosen for row in _around(tree, node, fields, width)]
     return np.array(found).reshape(-1, width)
 
 
@@ -103,7 +103,7 @@ def _chosen(
     for feature in np.unique(features):
         places = np.flatnonzero(features == feature)
         turn[places] = np.arange(len(places))
-    for place in order[np.argsort(turn, kind="stable")][:_SPLITS]:
+    for place in order[np.argsort(turn, kind="stable")]:
         yield nodes[tree_of[place]], int(node_of[place])
 
 
@@ -160,16 +160,16 @@ def _neighbours(threshold: float) -> list[float]:
 
 
 def on_borders(
-    coefficients: NDArray[Any], intercepts: NDArray[Any], random: np.random.Generator
+    coefficients: NDArray[Any], intercepts: NDArray[Any], most: int, random: np.random.Generator
 ) -> Iterator[NDArray[np.float64]]:
     """Rows where two classes, or the signs of one score, come out as near to each other as can be."""
     width = coefficients.shape[1]
-    rows = random.standard_normal((_BORDERS, width)) * 10.0 ** random.integers(-2, 4, (_BORDERS, 1))
+    rows = random.standard_normal((most, width)) * 10.0 ** random.integers(-2, 4, (most, 1))
     if len(coefficients) == 1:
         slopes, offsets = coefficients, intercepts
     else:
-        one = random.integers(0, len(coefficients), _BORDERS)
-        other = (one + random.integers(1, len(coefficients), _BORDERS)) % len(coefficients)
+        one = random.integers(0, len(coefficients), most)
+        other = (one + random.integers(1, len(coefficients), most)) % len(coefficients)
         offsets = np.broadcast_to(intercepts, len(coefficients))
         slopes, offsets = coefficients[one] - coefficients[other], offsets[one] - offsets[other]
     lengths = (slopes**2).sum(axis=1, keepdims=True)
@@ -191,10 +191,11 @@ def _with(values: Sequence[float], rows: NDArray[Any], random: np.random.Generat
 
 
 def _led_back(transformers: Sequence[Any], rows: NDArray[Any], width: int) -> NDArray[Any]:
-    """Rows that these steps would make about those `rows` of."""
+    """Rows that these steps would make about those `rows` of; any rows where it cannot be said."""
+    count = len(rows)
     try:
         for one in reversed(transformers):
             rows = one.inverse_transform(rows)
     except (AttributeError, ValueError, NotImplementedError):
-        return made_up(_TYPICAL, width)
-    return rows if rows.shape[1] == width else made_up(_TYPICAL, width)
+        return made_up(count, width)
+    return rows if rows.shape[1] == width else made_up(count, width)

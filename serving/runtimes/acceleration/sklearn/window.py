@@ -25,7 +25,9 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-_ROWS = 256  # in one call, so that the buffer stays small
+# In one call, so that the buffer stays small.
+_ROWS = 256
+_BYTES = 4 << 20
 
 # Takes windows, one to a row, and gives one number for each.
 Walk = Callable[[NDArray[Any]], NDArray[Any]]
@@ -55,16 +57,18 @@ class Windows:
         self._layout = layout
         self._dtype = dtype
         self._one = self._last = _Buffer(layout, dtype, 1)
+        self._most = max(1, min(_ROWS, _BYTES // self._one.size))
 
     def through(self, rows: NDArray[Any], walk: Walk) -> NDArray[Any]:
         """What `walk` finds for each row in each tree, as (trees, rows) in C order.
 
         The rows are rounded to the dtype of the buffer.
         """
-        if len(rows) <= _ROWS:
+        most = self._most
+        if len(rows) <= most:
             return self._part(rows, walk)
-        starts = range(0, len(rows), _ROWS)
-        return np.concatenate([self._part(rows[start : start + _ROWS], walk) for start in starts], axis=1)
+        starts = range(0, len(rows), most)
+        return np.concatenate([self._part(rows[start : start + most], walk) for start in starts], axis=1)
 
     def _part(self, rows: NDArray[Any], walk: Walk) -> NDArray[Any]:
         count = len(rows)
@@ -79,7 +83,10 @@ class Windows:
 
 
 class _Buffer:
-    """For so many rows: their `features`, to be written as (features, rows), and the `windows` on them."""
+    """For so many rows: their `features`, to be written as (features, rows), and the `windows` on them.
+
+    `size` is what it takes, in bytes.
+    """
 
     def __init__(self, layout: Layout, dtype: type[np.floating[Any]], count: int) -> None:
         trees = layout.trees
@@ -88,8 +95,10 @@ class _Buffer:
         cells = np.zeros((layout.columns + trees, count), dtype)
         cells[:trees] = np.arange(trees)[:, None]
         self.features = cells[trees : layout.columns]
-        size = cells.itemsize
-        self.windows = as_strided(cells, (trees * count, layout.columns), (size, count * size))
+        self.windows = as_strided(
+            cells, (trees * count, layout.columns), (cells.itemsize, count * cells.itemsize)
+        )
+        self.size = cells.nbytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,14 @@ def test_probes_are_always_the_same() -> None:
         assert_same_bits(one, other)
 
 
+def test_probes_of_wide_models_are_few() -> None:
+    """So that a study of them takes no memory to speak of."""
+    width = 20_000
+    estimator = LogisticRegression().fit(np.eye(2, width), [0, 1])
+
+    assert sum(rows.nbytes for rows in probes(estimator, width, missing=False)) < 20 << 20
+
+
 @pytest.mark.parametrize("name", ["forest", "filled"])
 def test_missing_values_are_probed_where_they_are_taken(name: str, tmp_path: Path) -> None:
     """And only there."""

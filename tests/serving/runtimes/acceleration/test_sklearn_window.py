@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
+from serving.runtimes.acceleration.sklearn import window
 from serving.runtimes.acceleration.sklearn.window import Layout, Windows
 
 
@@ -24,3 +29,18 @@ def test_a_window_shows_the_number_of_its_tree_and_the_row(
     np.testing.assert_array_equal(
         windows.through(rows, lambda view: view[:, column].copy())[tree], rows[:, feature]
     )
+
+
+def test_many_rows_go_through_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many at once as the buffer may hold."""
+    monkeypatch.setattr(window, "_BYTES", 8 * (2 * 3 + 2) * 5)
+    windows = Windows(Layout(3, 2), np.float64)
+    rows = np.arange(24.0).reshape(12, 2)
+    parts: list[int] = []
+
+    def walk(view: NDArray[Any]) -> NDArray[Any]:
+        parts.append(len(view) // 3)
+        return view[:, 3].copy()
+
+    assert windows.through(rows, walk)[0].tolist() == rows[:, 0].tolist()
+    assert parts == [5, 5, 2]

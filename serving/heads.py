@@ -10,9 +10,11 @@ from collections.abc import Mapping
 
 from serving.wire import Headers
 
-TRACEPARENT, REQUEST_ID, TIMEOUT = b"traceparent", b"x-request-id", b"x-request-timeout"
-
-_HEEDED = frozenset({TRACEPARENT, REQUEST_ID, TIMEOUT})
+# Headers that predictions heed: what a request is called, the trace it belongs to, the seconds it may take, and
+# whether a node alone is to tell how long things took.
+REQUEST_ID, TRACEPARENT = b"x-request-id", b"traceparent"
+TIMEOUT, TIMING = b"x-request-timeout", b"x-pilotlight-timing"
+_HEEDED = frozenset({REQUEST_ID, TRACEPARENT, TIMEOUT, TIMING})
 # Heads that are remembered, and the longest of them in bytes.
 _MANY, _LONG = 256, 1024
 

@@ -22,17 +22,13 @@ from serving.errors import (
     wrong_method,
 )
 from serving.exchange import Exchange
+from serving.heads import TIMEOUT, TIMING
 from serving.node.app import Node
 from serving.node.request import Request
-from serving.wire import Headers, check_length, error_headers, headers, too_large
+from serving.wire import Headers, error_headers, too_large
 
 _PREDICT = re.compile(r"/v1/(projects/[^/]+/)?models/[^/]+(/versions/[^/]+)?:predict")
 
-# Headers that are heeded: the seconds a request may take, and whether the answer shall tell how long things
-# took.
-_TIMEOUT = b"x-request-timeout"
-_TIMING = b"x-pilotlight-timing"
-_HEEDED = frozenset({_TIMEOUT, _TIMING})
 _YES = b"1"
 
 
@@ -80,24 +76,23 @@ class Predictions:
             exchange.refuse(error)
 
     def _admit(self, exchange: Exchange) -> None:
-        scope = exchange.scope
-        path, method = scope["path"], scope["method"]
-        if _bare(path) is None:
-            raise _no_such_path(path)
-        if method != "POST":
-            raise wrong_method(method, path, "POST")
+        head = exchange.head
+        if _bare(head.path) is None:
+            raise _no_such_path(head.path)
+        if head.method != "POST":
+            raise wrong_method(head.method, head.path, "POST")
         if self._node.predictor is None:
             raise _loading()
-        check_length(scope, self.max_body_bytes)
+        if head.length > self.max_body_bytes:
+            raise too_large(self.max_body_bytes)
 
     def _predict(self, exchange: Exchange) -> None:
         predictor = self._node.predictor
         if predictor is None:
             raise _loading()
-        heeded = headers(exchange.scope, _HEEDED)
-        told = heeded.get(_TIMING) == _YES
-        request = _Exchanged(exchange, bare=_bare(exchange.scope["path"]) is True, told=told)
-        timeout = self._timeout if _TIMEOUT not in heeded else _seconds(heeded[_TIMEOUT])
+        path, heeded = exchange.head.path, exchange.head.told
+        request = _Exchanged(exchange, bare=_bare(path) is True, told=heeded.get(TIMING) == _YES)
+        timeout = self._timeout if TIMEOUT not in heeded else _seconds(heeded[TIMEOUT])
         predictor.predict(request, exchange.body, timeout, lone=self._connections() < 2)
         if not request.over:
             exchange.on_gone = lambda: predictor.give_up(request)

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 from serving.wire import Headers
 
-# Headers that predictions heed: what a request is called, the trace it belongs to, the seconds it may take, and
-# whether a node alone is to tell how long things took.
+# Headers that predictions heed: what a request is called, its trace, the seconds it may take, and whether a
+# node alone is to tell how long things took.
 REQUEST_ID, TRACEPARENT = b"x-request-id", b"traceparent"
 TIMEOUT, TIMING = b"x-request-timeout", b"x-pilotlight-timing"
 _HEEDED = frozenset({REQUEST_ID, TRACEPARENT, TIMEOUT, TIMING})

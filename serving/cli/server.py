@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,10 +27,16 @@ def serve(config: ServeConfig) -> int:
 
     Example: pilotlight serve --port 8080 --state-dir ~/pilotlight
     """
-    from serving.gateway.main import serve as run  # noqa: PLC0415
+    gc.disable()  # what is imported stays; the gateway has the collector go on once it is ready
+    try:
+        from serving.gateway.main import serve as run  # noqa: PLC0415
 
-    log_lines.configure(config.log_format)
-    return run(config, process_environment(), lambda address: print(f"Listening on {address}", flush=True))
+        log_lines.configure(config.log_format)
+        return run(
+            config, process_environment(), lambda address: print(f"Listening on {address}", flush=True)
+        )
+    finally:
+        gc.enable()
 
 
 def node(config: NodeConfig) -> int:

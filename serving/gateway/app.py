@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -227,6 +228,9 @@ class Gateway:
                     loops.append(self._tasks.create_task(self._access.run()))
                 self._operations.resume()
                 self._jobs.resume()
+                # What is there by now stays: the collector need not look at it again.
+                gc.freeze()
+                gc.enable()
                 yield
                 self._ready = False
                 self._operations.suspend()

@@ -26,6 +26,7 @@ import serving.gateway.main
 from serving.config import ServeConfig
 from serving.gateway.app import Gateway
 from serving.gateway.store import SqlStore
+from tests.exchanges import through
 
 async def call(app, method, path, body):
     sent, waiting = [], [{"type": "http.request", "body": body, "more_body": False}]
@@ -34,13 +35,15 @@ async def call(app, method, path, body):
     async def send(message):
         sent.append(message)
     scope = {"type": "http", "http_version": "1.1", "scheme": "http", "server": ("x", 80), "root_path": "",
-             "method": method, "path": path, "raw_path": path.encode(), "query_string": b"", "headers": []}
+             "method": method, "path": path, "raw_path": path.encode(), "query_string": b"", "headers": [],
+             "client": None}
     await app(scope, receive, send)
     return sent[0]["status"]
 
 async def main():
     folder = Path(sys.argv[1])
-    app = Gateway(ServeConfig(state_dir=folder), SqlStore(folder / "state.db"), {})
+    gateway = Gateway(ServeConfig(state_dir=folder), SqlStore(folder / "state.db"), {})
+    app = through(gateway, gateway.handler)
     inbox, outbox = asyncio.Queue(), asyncio.Queue()
     life = asyncio.create_task(app({"type": "lifespan", "state": {}}, inbox.get, outbox.put))
     await inbox.put({"type": "lifespan.startup"})

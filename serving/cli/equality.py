@@ -4,8 +4,9 @@ Labels, tree models and custom routines: identical to the bit. Elsewhere the num
 by the larger of 4 units in the last place of its largest one, and what the model itself shows when the same
 rows are predicted in batches of 1, 2 and 64.
 
-JSON does not say what type a number had. An output whose numbers all are exactly float32 values is held to be
-float32: answers carry the exact value, which a float64 output hits only where it is as good as whole.
+JSON does not say what type a number had. An output is held to be float32 if all its numbers could be the
+shortest texts of float32 values, which are what answers carry: they have nine digits at most, as numbers of
+float64 do only where they are as good as whole. What is compared then is the float32 values they stand for.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import json
 import math
 import struct
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +23,8 @@ from typing import Any
 BATCHES = (1, 2, 64)
 
 _ULPS = 4
+# With so many significant digits, any float32 can be told from all others.
+_DIGITS = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +65,19 @@ def judge(online: Answers, batch: Answers, regrouped: Callable[[], Sequence[Answ
 
     `regrouped` asks online again, in BATCHES; None where nothing may differ. It is only called when needed.
     """
+    meant: Sequence[Answers] = [online, batch]
+    tolerance = Tolerance()
     if regrouped is not None and any(_differ(*pair) for pair in zip(online, batch, strict=True)):
-        tolerance = Tolerance.learned([online, batch], regrouped())
-    else:
-        tolerance = Tolerance()
+        meant = _meant([online, batch, *regrouped()])
+        tolerance = Tolerance.learned(meant[:2], meant[2:])
     equal = refused = 0
     largest = 0.0
-    for row, (one, other) in enumerate(zip(online, batch, strict=True)):
+    for row, (one, other) in enumerate(zip(meant[0], meant[1], strict=True)):
         if isinstance(one, Refused) and isinstance(other, Refused):
             refused += 1
             continue
         if not tolerance.allows(one, other):
-            return Verdict(equal, refused, Difference(row, one, other), largest)
+            return Verdict(equal, refused, Difference(row, online[row], batch[row]), largest)
         equal += 1
         largest = max([largest, *_distances(one, other)])
     return Verdict(equal, refused, None, largest)
@@ -111,6 +115,42 @@ class Tolerance:
             _same_number(first, second, self.allowed.get(output, 0.0))
             for (output, first), (_, second) in zip(_leaves(one), _leaves(other), strict=True)
         )
+
+
+def _meant(ways: Sequence[Answers]) -> Sequence[Answers]:
+    """The answers with the numbers of float32 outputs as what their texts stand for."""
+    written = {
+        (output, value)
+        for answers in ways
+        for answer in answers
+        for output, value in _leaves(answer)
+        if isinstance(value, float)
+    }
+    longer = {output for output, value in written if _single(value) is None}
+    return [[_exact(answer, longer) for answer in answers] for answers in ways]
+
+
+def _exact(answer: Answer, longer: Collection[str], output: str = "") -> Answer:
+    match answer:
+        case dict():
+            return {key: _exact(value, longer, f"{output}.{key}") for key, value in answer.items()}
+        case list():
+            return [_exact(value, longer, output) for value in answer]
+        case float() if output not in longer:
+            return _single(answer)
+        case _:
+            return answer
+
+
+def _single(number: float) -> float | None:
+    """The float32 whose shortest text this number may be; None if it has too many digits, or is too large."""
+    if float(f"{number:.{_DIGITS}g}") != number:
+        return None
+    try:
+        (single,) = struct.unpack("f", struct.pack("f", number))
+    except OverflowError:
+        return None
+    return float(single)
 
 
 def _differ(one: Answer, other: Answer) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -24,7 +24,7 @@ from serving.depth import LEVELS, TooDeepError, loads
 from serving.errors import InvalidInputs, InvalidOutputs
 from serving.runtimes import Array, Columns, Form, Rows
 from serving.runtimes.conversion import MOST_DIMENSIONS, from_rows, in_range, kind, shape_fits
-from serving.runtimes.instances import Batch, split
+from serving.runtimes.instances import Batch
 
 Parameters = dict[str, Any]
 Body = bytes | bytearray
@@ -36,8 +36,8 @@ _SPACE, _BEFORE, _AFTER = b" \t\r\n", b'{"instances":', b"}"
 _INTEGER, _FLOAT = np.dtype(np.int64), np.dtype(np.float64)
 # Below this many bytes, other fields beside the instances cost more than the Python floats saved (measured).
 _DENSE_FROM = 512
+_UNWRITABLE = (TypeError, orjson.JSONEncodeError)
 _ENCODE = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
-_ENCODE_LINE = _ENCODE | orjson.OPT_APPEND_NEWLINE
 
 
 class Decoder:
@@ -141,12 +141,16 @@ class Decoder:
 def encode(predictions: Batch) -> bytes:
     """The body of a successful answer. NaN and infinities become null: JSON has no word for them.
 
-    Raises InvalidOutputs for values that JSON cannot carry.
+    float32 numbers have the fewest digits that are read back as the same float32. Raises InvalidOutputs for
+    values that JSON cannot carry.
     """
     try:
-        return b'{"predictions":' + orjson.dumps(_encodable(predictions), option=_ENCODE) + b"}"
-    except (TypeError, orjson.JSONEncodeError) as error:
-        raise InvalidOutputs(f"The predictions cannot be written as JSON: {error}") from error
+        if isinstance(predictions, dict):
+            return _body(_texts(predictions))
+        values = _numbers(predictions) if isinstance(predictions, np.ndarray) else predictions
+        return b'{"predictions":%b}' % orjson.dumps(values, option=_ENCODE)
+    except _UNWRITABLE as error:
+        raise _unwritable(error) from error
 
 
 def encode_each(predictions: Batch, counts: Sequence[int]) -> list[bytes]:
@@ -154,30 +158,14 @@ def encode_each(predictions: Batch, counts: Sequence[int]) -> list[bytes]:
 
     The same bytes as `encode` of each part. Raises InvalidOutputs for values that JSON cannot carry.
     """
-    rows = _rows(predictions) if isinstance(predictions, np.ndarray) else None
-    if rows is None:
-        return [encode(part) for part in split(predictions, counts)]
-    if len(rows) == len(counts):
-        return [b'{"predictions":[%b]}' % row for row in rows]
+    try:
+        texts = _texts(predictions)
+    except _UNWRITABLE as error:
+        raise _unwritable(error) from error
+    if len(texts) == len(counts):
+        return [b'{"predictions":[%b]}' % text for text in texts]
     ends = itertools.accumulate(counts)
-    return [
-        b'{"predictions":[%b]}' % b",".join(rows[end - size : end])
-        for size, end in zip(counts, ends, strict=True)
-    ]
-
-
-def _rows(array: NDArray[Any]) -> list[bytes] | None:
-    """The JSON of each row of numbers, cut out of that of the whole; None where it cannot be cut."""
-    depth = array.ndim - 1
-    if array.dtype.kind not in "fiub" or not array.size:
-        return None
-    text = orjson.dumps(_numbers(array), option=_ENCODE)
-    if not depth:
-        return text[1:-1].split(b",")
-    # Between two rows, and nowhere else, all brackets close and open again.
-    opening, closing = b"[" * depth, b"]" * depth
-    rows = text[1 + depth : -1 - depth].split(closing + b"," + opening)
-    return [opening + row + closing for row in rows]
+    return [_body(texts[end - size : end]) for size, end in zip(counts, ends, strict=True)]
 
 
 def encode_lines(predictions: Batch) -> bytes:
@@ -186,14 +174,9 @@ def encode_lines(predictions: Batch) -> bytes:
     Raises InvalidOutputs for values that JSON cannot carry.
     """
     try:
-        values = _encodable(predictions)
-        if isinstance(values, np.ndarray):
-            if values.ndim == 1 and values.size:
-                return orjson.dumps(values, option=_ENCODE)[1:-1].replace(b",", b"\n") + b"\n"
-            values = list(values)
-        return b"".join([orjson.dumps(value, option=_ENCODE_LINE) for value in values])
-    except (TypeError, orjson.JSONEncodeError) as error:
-        raise InvalidOutputs(f"The predictions cannot be written as JSON: {error}") from error
+        return b"".join([text + b"\n" for text in _texts(predictions)])
+    except _UNWRITABLE as error:
+        raise _unwritable(error) from error
 
 
 # ---- the dense way
@@ -333,32 +316,64 @@ def _json_problem(body: Body, error: orjson.JSONDecodeError) -> str:
 # ---- answers
 
 
-def _encodable(predictions: Batch) -> Any:
-    if isinstance(predictions, dict):
-        columns = [_column_values(name, column) for name, column in predictions.items()]
-        return [dict(zip(predictions, row, strict=True)) for row in zip(*columns, strict=True)]
-    return _numbers(predictions) if isinstance(predictions, np.ndarray) else predictions
+def _unwritable(error: Exception) -> InvalidOutputs:
+    return InvalidOutputs(f"The predictions cannot be written as JSON: {error}")
 
 
-def _numbers(array: NDArray[Any]) -> Any:
-    """The array as orjson takes it. float32 is widened, so that its exact value is what is read back."""
+def _body(texts: Iterable[bytes]) -> bytes:
+    return b'{"predictions":[%b]}' % b",".join(texts)
+
+
+def _texts(predictions: Batch) -> list[bytes]:
+    """The JSON of each prediction."""
+    if isinstance(predictions, np.ndarray):
+        return _rows(predictions)
+    if isinstance(predictions, list):
+        return [orjson.dumps(value, option=_ENCODE) for value in predictions]
+    columns = [
+        [b"%b:%b" % (key, text) for text in _column_texts(name, column)]
+        for name, column in predictions.items()
+        for key in (orjson.dumps(name),)
+    ]
+    if len(columns) == 1:
+        return [b"{%b}" % text for text in columns[0]]
+    return [b"{%b}" % b",".join(row) for row in zip(*columns, strict=True)]
+
+
+def _column_texts(name: str, column: NDArray[Any]) -> list[bytes]:
+    """The JSON of each row of a named output."""
+    if column.dtype.kind in "OS":
+        return [orjson.dumps(_text(name, value), option=_ENCODE) for value in column.tolist()]
+    return _rows(column)
+
+
+def _rows(array: NDArray[Any]) -> list[bytes]:
+    """The JSON of each row of an array; of numbers, cut out of that of the whole."""
+    values = _numbers(array)
+    depth = array.ndim - 1
+    if isinstance(values, list) or not values.size:
+        return [orjson.dumps(value, option=_ENCODE) for value in values]
+    text = orjson.dumps(values, option=_ENCODE)
+    if not depth:
+        return text[1:-1].split(b",")
+    # Between two rows, and nowhere else, all brackets close and open again.
+    opening, closing = b"[" * depth, b"]" * depth
+    rows = text[1 + depth : -1 - depth].split(closing + b"," + opening)
+    return [b"%b%b%b" % (opening, row, closing) for row in rows]
+
+
+def _numbers(array: NDArray[Any]) -> NDArray[Any] | list[Any]:
+    """The array as orjson takes it, without copying what it takes as it is."""
     match array.dtype.kind:
-        case "f" if array.dtype.itemsize < 8:
-            return np.ascontiguousarray(array, np.float64)
+        case "f" if array.dtype.itemsize == 2:
+            return np.ascontiguousarray(array, np.float32)
         case "f" | "i" | "u" | "b":
             return np.ascontiguousarray(array)
         case "V":  # bfloat16 and its relatives, which only their own package knows
-            return np.ascontiguousarray(array, np.float64)
+            return np.ascontiguousarray(array, np.float32)
         case _:
-            return array.tolist()
-
-
-def _column_values(name: str, column: NDArray[Any]) -> Sequence[Any]:
-    """One value per row of a named output."""
-    if column.dtype.kind in "OS":
-        return [_text(name, value) for value in column.tolist()]
-    values = _numbers(column)
-    return values.tolist() if isinstance(values, np.ndarray) and values.ndim == 1 else list(values)
+            values: list[Any] = array.tolist()
+            return values
 
 
 def _text(name: str, value: Any) -> Any:

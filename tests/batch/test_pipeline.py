@@ -36,6 +36,7 @@ from serving.runtimes import Source, load
 from serving.storage import Item
 from tests.batch.models import X, build_sklearn, build_xgboost
 from tests.server import until
+from tests.written import as_written
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -153,7 +154,7 @@ def failed(request: Request) -> Failed:
 def expected(rows: Any, folder: Path) -> list[list[float]]:
     """The library's own predictions."""
     booster = xgb.Booster(model_file=folder / "model.bst")
-    found: list[list[float]] = booster.predict(xgb.DMatrix(np.array(rows))).tolist()
+    found: list[list[float]] = as_written(booster.predict(xgb.DMatrix(np.array(rows))))
     return found
 
 

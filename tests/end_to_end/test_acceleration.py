@@ -20,6 +20,7 @@ from serving import verdicts
 from serving.verdicts import Verdict
 from tests.end_to_end.test_autoscaling import asleep
 from tests.server import Server, running_node, running_server, until
+from tests.written import as_written
 
 MODEL = "projects/fast/models/m"
 QUICK = (
@@ -42,7 +43,7 @@ class Zoo:
 
     def boosted(self, which: int) -> list[float]:
         """What a booster answers."""
-        answers: list[float] = self.boosters[which].predict(xgb.DMatrix(self.rows)).tolist()
+        answers: list[float] = as_written(self.boosters[which].predict(xgb.DMatrix(self.rows)))
         return answers
 
 

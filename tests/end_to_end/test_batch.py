@@ -20,6 +20,7 @@ from tests.end_to_end import jobs, library, models
 from tests.end_to_end.conftest import ZOO, Files
 from tests.end_to_end.library import Library
 from tests.server import Server, until
+from tests.written import as_written
 
 PARENT = "projects/tests"
 ROWS = models.data()[0].tolist()
@@ -146,7 +147,7 @@ def boosted(files: Files, rows: list[Any]) -> list[float]:
     """What XGBoost says."""
     import xgboost as xgb
 
-    predictions: list[float] = files.xgboost.predict(xgb.DMatrix(np.array(rows))).tolist()
+    predictions: list[float] = as_written(files.xgboost.predict(xgb.DMatrix(np.array(rows))))
     return predictions
 
 

@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.written import as_written
+
 FEATURES = 20
 
 
@@ -64,7 +66,7 @@ def _xgboost(folder: Path) -> tuple[list[Any], list[Any]]:
     rows, classes = _data()
     booster = xgb.train({"objective": "binary:logistic"}, xgb.DMatrix(rows, label=classes), 100)
     booster.save_model(folder / "model.ubj")
-    return rows[:4].tolist(), booster.predict(xgb.DMatrix(rows[:4])).tolist()
+    return rows[:4].tolist(), as_written(booster.predict(xgb.DMatrix(rows[:4])))
 
 
 def _tensorflow(folder: Path) -> tuple[list[Any], list[Any]]:
@@ -92,7 +94,7 @@ def _tensorflow(folder: Path) -> tuple[list[Any], list[Any]]:
     mlp = Mlp()
     tf.saved_model.save(mlp, str(folder), signatures={"serving_default": mlp.scores})
     rows = _data()[0][:4]
-    return rows.tolist(), [{"scores": scores} for scores in mlp.scores(rows)["scores"].numpy().tolist()]
+    return rows.tolist(), [{"scores": scores} for scores in as_written(mlp.scores(rows)["scores"].numpy())]
 
 
 KINDS: dict[str, Callable[[Path], tuple[list[Any], list[Any]]]] = {

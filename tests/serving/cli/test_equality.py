@@ -6,6 +6,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 from serving.cli.equality import Difference, Refused, Verdict, judge
@@ -76,6 +77,25 @@ def test_four_units_of_float32() -> None:
 
     assert within == Verdict(1, 0, None, 4 * UNIT32)
     assert beyond == Verdict(0, 0, Difference(0, THIRD, THIRD + 5 * UNIT32))
+
+
+def text32(number: float) -> float:
+    """A float32 as an answer has it: by its fewest digits."""
+    return float(str(np.float32(number)))
+
+
+@pytest.mark.parametrize("start", [1 / 3, 0.7, 1000.1, 2.0**-140, 3.4e38])
+def test_four_units_of_float32_by_their_texts(start: float) -> None:
+    """Texts are not evenly spaced; what counts is the numbers that they stand for."""
+    first = np.float32(start)
+    unit = float(np.spacing(first))
+    written, four, five = (text32(float(first) - steps * unit) for steps in (0, 4, 5))
+
+    within = judge([written], [four], lambda: unanimous([written]))
+    beyond = judge([written], [five], lambda: unanimous([written]))
+
+    assert within == Verdict(1, 0, None, 4 * unit)
+    assert beyond == Verdict(0, 0, Difference(0, written, five))
 
 
 def test_four_units_of_float64() -> None:

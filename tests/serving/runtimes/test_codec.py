@@ -15,7 +15,7 @@ from loadtests.bench.parsing import image_ratio
 from serving.depth import LEVELS
 from serving.errors import InvalidInputs, InvalidOutputs
 from serving.runtimes import Array, Column, Columns, Form, Rows, codec
-from serving.runtimes.codec import Decoder, encode, encode_each
+from serving.runtimes.codec import Decoder, encode, encode_each, encode_lines
 from serving.runtimes.instances import Batch, split
 
 PADDING = " " * 512  # makes a body long enough for the dense way
@@ -305,7 +305,10 @@ def test_one_string_input_takes_bare_named_and_base64_values(value: Any) -> None
     ("predictions", "wanted"),
     [
         (np.array([1, 2]), [1, 2]),
-        (np.array([0.1], np.float32), [float(np.float32(0.1))]),
+        (np.array([0.1, 1 / 3], np.float32), [0.1, 0.33333334]),
+        (np.array([0.1], np.float16), [0.099975586]),
+        ({"p": np.array([0.1, math.inf], np.float32)}, [{"p": 0.1}, {"p": None}]),
+        ({"a": np.zeros((2, 0)), "b": np.array(["x", "y"])}, [{"a": [], "b": "x"}, {"a": [], "b": "y"}]),
         (np.array([[0.5, 1.5]]), [[0.5, 1.5]]),
         (np.array(["a", "b"]), ["a", "b"]),
         (np.array(["a", None], object), ["a", None]),
@@ -323,8 +326,24 @@ def test_one_string_input_takes_bare_named_and_base64_values(value: Any) -> None
     ],
 )
 def test_predictions_as_json(predictions: Batch, wanted: Any) -> None:
-    """Arrays as tolist() gives them, exact; NaN and infinities as null; named outputs as objects."""
+    """Arrays as tolist() gives them, float32 in its own digits; NaN and infinities as null; named outputs as
+    objects. Line by line it is the same.
+    """
     assert json.loads(encode(predictions)) == {"predictions": wanted}
+    assert [json.loads(line) for line in encode_lines(predictions).splitlines()] == wanted
+
+
+@given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1))
+@example([2.0**-149, 2.0**-126, 2.0**24, 1 / 3])
+def test_float32_is_read_back_to_the_bit(values: list[float]) -> None:
+    """Alone, in rows and in columns, whatever is printed is the same float32 when it is read."""
+    array = np.array(values, np.float32)
+
+    alone = json.loads(encode(array))["predictions"]
+    column = [row["x"] for row in json.loads(encode({"x": array[:, None]}))["predictions"]]
+
+    assert np.array(alone, np.float32).tobytes() == array.tobytes()
+    assert column == [[value] for value in alone]
 
 
 @pytest.mark.parametrize("predictions", [[object()], [2**70], {"s": np.array([b"\xff"], object)}])

@@ -53,6 +53,8 @@ def test_a_version_from_its_creation_to_its_end(pilotlight: Run, model: str, mod
     # It asks now and then: a phase that is over sooner is not seen.
     assert [phase.split()[0] for phase in phases] in (["FETCHING", "LOADING"], ["FETCHING"], ["LOADING"], [])
     assert last.startswith(f"Created version v1 of model {model} in ")
+    assert described["acceleration"]["way"] != "plain"
+    assert described["acceleration"]["ranges"][0]["rows"] == 1
     assert second.json["state"] == "READY"
     assert default.err == f"The default is now version v2 of model {model}.\n"
     assert [line.split() for line in listed.out.splitlines()] == [

@@ -58,6 +58,21 @@ def test_merging_is_allowed_only_within_the_rule_of_equality(runtime: Fake, merg
     assert judge_merging(runtime).merge is merge
 
 
+@pytest.mark.parametrize(
+    ("drift", "from_rows", "merge"), [(0.0, 0, True), (1e-3, 3, False), (1e-3, 1, False), (3 * ULP, 1, True)]
+)
+def test_requests_share_calls_only_if_the_way_that_serves_allows_it(
+    drift: float, from_rows: int, merge: bool
+) -> None:
+    """It is held to the library's answers to single rows, alone and together."""
+    assert judge_merging(Fake(), Fake(drift=drift, from_rows=from_rows).predict).merge is merge
+
+
+def test_the_plain_path_must_allow_it_too() -> None:
+    """It takes over when the faster way is given up."""
+    assert not judge_merging(Fake(drift=1.0, from_rows=3, exact=True), Fake().predict).merge
+
+
 def test_rows_that_influence_each_other_are_found_out() -> None:
     """A model that normalises over its batch is not merged."""
 

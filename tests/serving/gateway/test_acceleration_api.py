@@ -1,0 +1,95 @@
+"""serving.gateway.api.acceleration"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Route
+
+from serving import verdicts
+from serving.gateway.api.acceleration import AccelerationApi
+from serving.gateway.deployment import Deployment, Place
+from serving.gateway.records import State, VersionRecord
+from serving.names import VersionName
+from serving.resources import Version
+from serving.verdicts import PLAIN, Key, Range, Tried, Verdict
+
+KEY = Key("digest", "libraries", "processor")
+NAME = VersionName("p", "m", "v")
+FAST = Range(rows=1, way="one", seconds=1e-5, plain_seconds=1e-4)
+SLOW = Range(rows=256, way=PLAIN, seconds=1e-3, plain_seconds=1e-3)
+TRIED = (Tried(name="one"), Tried(name="two", refused="it differs"))
+
+
+@dataclass
+class FakeDeployment:
+    """Knows one place, or none."""
+
+    place: Place | None
+    accelerates: bool = True
+
+    def acceleration(self, _: VersionRecord) -> Place | None:
+        return self.place
+
+
+def told(deployment: FakeDeployment) -> Mapping[str, Any]:
+    record = VersionRecord(name=NAME, uid="u", version=Version(name="v"))
+    api = AccelerationApi(cast(Deployment, deployment), lambda: State(versions={NAME: record}))
+    path = "/acceleration/projects/{project:str}/models/{model:str}/versions/{version:str}"
+    app = Starlette(routes=[Route(path, api.get)])
+
+    async def ask() -> dict[str, Any]:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway") as client:
+            answer: dict[str, Any] = (await client.get(f"/acceleration/{NAME}")).json()
+            return answer
+
+    return asyncio.run(ask())
+
+
+def test_the_way_of_each_range_and_what_it_gains(tmp_path: Path) -> None:
+    verdicts.write(tmp_path, Verdict(key=KEY, tried=TRIED, ranges=(FAST, SLOW), seconds=0.2))
+
+    assert told(FakeDeployment(Place(tmp_path, KEY))) == {
+        "version": "projects/p/models/m/versions/v",
+        "way": "one, plain",
+        "ranges": [
+            {"rows": 1, "way": "one", "milliseconds": 0.01, "plainMilliseconds": 0.1, "gain": 10.0},
+            {"rows": 256, "way": "plain", "milliseconds": 1.0, "plainMilliseconds": 1.0, "gain": 1.0},
+        ],
+        "refused": [{"way": "two", "reason": "it differs"}],
+        "studySeconds": 0.2,
+    }
+
+
+@pytest.mark.parametrize(
+    ("verdict", "reason"),
+    [
+        (None, "The model has not been studied yet; a node does it in the background."),
+        (
+            Verdict(key=Key("digest", "others", "processor"), ranges=(FAST,)),
+            "The model was studied with other",
+        ),
+        (Verdict(key=KEY, ranges=(FAST,), withdrawn="row 7"), "A faster way was wrong for a request: row 7"),
+        (Verdict(key=KEY, failure="The study failed."), "The study failed."),
+        (Verdict(key=KEY, ranges=(SLOW,)), "No other way was proven and faster."),
+    ],
+)
+def test_why_the_plain_path_serves(tmp_path: Path, verdict: Verdict | None, reason: str) -> None:
+    if verdict is not None:
+        verdicts.write(tmp_path, verdict)
+    found = told(FakeDeployment(Place(tmp_path, KEY)))
+
+    assert found["way"] == PLAIN
+    assert found["reason"].startswith(reason)
+
+
+def test_where_there_is_no_place_for_a_verdict() -> None:
+    assert told(FakeDeployment(None))["reason"] == "Nothing is known of the faster ways of user code."
+    assert told(FakeDeployment(None, False))["reason"] == "It is switched off (setting acceleration)."

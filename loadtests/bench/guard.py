@@ -40,11 +40,11 @@ class Limit:
 
 
 LIMITS = (
-    Limit("W1", "node", "echo", 0.40),
-    Limit("W1", "gateway", "node", 0.25),
-    Limit("W1", "gateway", "echo", 0.25),
-    Limit("W2", "node", "echo", 0.20),
-    Limit("W3", "node", "echo", 0.35),
+    Limit("W1", "node", "echo", 0.50),
+    Limit("W1", "gateway", "node", 0.35),
+    Limit("W1", "gateway", "echo", 0.30),
+    Limit("W2", "node", "echo", 0.35),
+    Limit("W3", "node", "echo", 0.45),
     Limit("W5", "node", "echo", 0.40),
 )
 

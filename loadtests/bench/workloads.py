@@ -32,7 +32,7 @@ WORKLOADS = {
         Workload("W3", "XGBoost, one row", "xgb", 1, 1000),
         Workload("W4", "XGBoost, 256 rows", "xgb", 256, 50),
         Workload("W5", "TensorFlow MLP, one row", "tf-mlp", 1, 1000),
-        Workload("W6", "TensorFlow convolution, one image of 224x224x3", "tf-img", 1, 4, 16),
+        Workload("W6", "TensorFlow convolution, one image", "tf-img", 1, 4, 16),
     )
 }
 

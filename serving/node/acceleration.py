@@ -108,7 +108,11 @@ class Acceleration:
         if self._place is None or self._runtime is None:
             return
         if self._verdict is None:
-            await self._study_in_background(self._place)
+            try:
+                await self._study_in_background(self._place)
+            except OSError as error:
+                logger.warning("the faster ways of the model cannot be studied: %s", error)
+                return
             await self._take_up(here, merging=merging)
         if self._switch is not None:
             self._watch(self._switch, here)

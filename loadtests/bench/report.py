@@ -18,7 +18,6 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from loadtests.bench import plots
 from loadtests.bench.results import Results, read
 from loadtests.bench.tables import TABLES
 
@@ -50,6 +49,8 @@ def main() -> int:
     names = [one for one in TABLES if one in options.tables.split(",")]
     print(text(found, names))
     if options.images:
+        from loadtests.bench import plots
+
         options.images.mkdir(parents=True, exist_ok=True)
         for file in plots.write(found, options.images):
             print(f"wrote {file}", file=sys.stderr)

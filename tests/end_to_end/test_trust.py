@@ -178,7 +178,7 @@ def test_another_node_answers_when_one_dies(serve: Serve, files: Files, threads:
         (node,) = server.nodes()
         os.kill(node, signal.SIGSTOP)
         answers = [threads.submit(server.predict, FOREST, ROWS) for _ in range(8)]
-        until(lambda: connections(node) >= 8, "the requests are inside the node")
+        until(lambda: inside(server, node) == 8, "the requests are inside the node")
 
         os.kill(node, signal.SIGKILL)
 
@@ -187,16 +187,10 @@ def test_another_node_answers_when_one_dies(serve: Serve, files: Files, threads:
         assert len(server.nodes()) == 1
 
 
-_LISTENS = "01"
-
-
-def connections(pid: int) -> int:
-    """How many connections a node's socket has, those among them that it has not accepted yet."""
-    inodes = {str(link.readlink()).strip("socket:[]") for link in Path(f"/proc/{pid}/fd").iterdir()}
-    # Num RefCount Protocol Flags Type St Inode Path
-    sockets = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
-    paths = {fields[7] for fields in sockets if len(fields) > 7 and fields[6] in inodes}
-    return sum(fields[5] != _LISTENS and fields[7:] == [path] for fields in sockets for path in paths)
+def inside(server: Server, pid: int) -> int:
+    """How many requests are inside the node of this process."""
+    nodes = [node for found in server.fleet()["versions"] for node in found["nodes"]]
+    return sum(node["inFlight"] for node in nodes if node["pid"] == pid)
 
 
 def test_a_routine_that_ends_its_process_is_told_of(serve: Serve) -> None:

@@ -44,7 +44,7 @@ _LOADING = 300
 _ATTEMPTS = 4
 _PR_SET_PDEATHSIG = 1
 _LOCK = ".lock"
-_LEAST_PRIORITY = 19
+_LOW_PRIORITY = 10
 _QUICKLY_LOADED = frozenset({"SCIKIT_LEARN", "XGBOOST"})
 
 
@@ -210,7 +210,7 @@ def main() -> None:
     """Study what the order on standard input says, unless somebody else has."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(message)s")
     _die_with(os.getppid())
-    os.nice(_LEAST_PRIORITY)
+    os.nice(_LOW_PRIORITY)
     order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
     folder = Path(order.folder)
     folder.mkdir(parents=True, exist_ok=True)

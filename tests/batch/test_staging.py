@@ -27,8 +27,8 @@ SOURCES = {
     "simdjson": "pysimdjson",
     "sklearn": "scikit-learn",
 }
-# Beam is in its containers, and settings files are read by servers alone.
-NOT_FOR_WORKERS = {"apache_beam", "yaml"}
+# Beam is in its containers; settings files are read by servers alone, and only nodes go faster ways.
+NOT_FOR_WORKERS = {"apache_beam", "treelite", "yaml"}
 
 
 def names(model: ModelSource) -> set[str]:

@@ -5,7 +5,7 @@ costs no import where the caller has the framework, as a node has that was forke
 as Linux has them there is no study.
 
 `python -m serving.runtimes.acceleration.process`, with an Order as JSON on its standard input, is such a
-caller by itself: it studies a version in the background, with the least priority.
+caller by itself: it studies a version in the background, at low priority.
 """
 
 from __future__ import annotations

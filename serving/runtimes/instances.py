@@ -22,6 +22,13 @@ def count(batch: Batch) -> int:
     return len(batch)
 
 
+def size(batch: Batch) -> int:
+    """The bytes of a batch's arrays; 0 for plain rows, of which that is not known."""
+    if isinstance(batch, dict):
+        return sum(column.nbytes for column in batch.values())
+    return 0 if isinstance(batch, list) else batch.nbytes
+
+
 def concatenate(batches: Sequence[Batch]) -> Batch:
     """One batch with the rows of all, in order. All must have the same form."""
     first = batches[0]

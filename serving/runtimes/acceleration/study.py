@@ -19,6 +19,7 @@ import numpy as np
 from serving.runtimes import Runtime, equality
 from serving.runtimes.acceleration import Accelerable, Candidate, Offer, Predict, Unsuitable
 from serving.runtimes.instances import Batch, copied, count, take
+from serving.runtimes.sampling import made_up
 
 # Rows of a call; those that are measured in any case come first.
 SIZES = (1, 256, 16, 64, 4, 2, 8, 32, 128)
@@ -118,7 +119,7 @@ def study(
         references = [_Reference.of(runtime, rows) for rows in _probes(runtime)]
         proofs = tuple(_tried(offer, references, without or {}, tell, clock) for offer in runtime.offers())
         proven = {proof.offer.name: proof.candidate for proof in proofs if proof.candidate is not None}
-        rows = runtime.samples(_ROWS_TIMED)
+        rows = made_up(runtime, _ROWS_TIMED)
         typical = _Reference.of(runtime, references[0].rows if rows is None else rows)
         timings: list[Timing] = []
         for place, size in enumerate(SIZES if proven else ()):
@@ -167,7 +168,7 @@ class _Reference:
 def _probes(runtime: Studied) -> Iterator[Batch]:
     """What a candidate is held to: made-up rows, typical ones, and recorded requests without parameters."""
     yield from runtime.probes()
-    typical = runtime.samples(_ROWS_REGROUPED)
+    typical = made_up(runtime, _ROWS_REGROUPED)
     if typical is not None:
         yield typical
     for rows, parameters in itertools.islice(runtime.warmup_requests(), _REQUESTS):

@@ -20,13 +20,15 @@ from typing import cast
 import msgspec
 
 from serving import verdicts
-from serving.node.probe import judge_merging
+from serving.node.merging import Here, Judgement, computed, conclude
+from serving.node.probe import judging
 from serving.node.watch import Board
 from serving.phases import NODE_COUNTS, cells
 from serving.runtimes import Runtime, Source
 from serving.runtimes.acceleration import Accelerable, Predict
 from serving.runtimes.acceleration.mount import fitting, mount
 from serving.runtimes.acceleration.process import Order, conduct, is_open_to_study, is_studied_first
+from serving.runtimes.acceleration.study import Studied
 from serving.runtimes.acceleration.switch import Switch
 from serving.verdicts import PLAIN, Damaged, Key, Verdict
 
@@ -45,10 +47,6 @@ class Place(msgspec.Struct, frozen=True):
 
     folder: str
     key: Key
-
-
-Here = Callable[[Callable[[], None]], object]
-"""Runs work where calls compute."""
 
 
 class Acceleration:
@@ -137,29 +135,34 @@ class Acceleration:
                     child.kill()
 
     async def _take_up(self, here: Here, *, merging: bool) -> None:
-        loop = asyncio.get_running_loop()
-        done = asyncio.Event()
+        runtime = self._runtime
 
         def take_up() -> None:
             try:
-                if self._runtime is not None and self.mount(self._runtime) is not None:
-                    self._keep_to_merging(self._runtime, merging=merging)
+                if runtime is not None and self.mount(runtime) is not None and merging and not runtime.exact:
+                    # Requests share calls already, and that was proven for the plain path only.
+                    waiting.append(self._not_yet(runtime))
             except Exception:
                 logger.exception("the faster ways of the model cannot be used")
-            finally:
-                loop.call_soon_threadsafe(done.set)
 
-        here(take_up)
-        await done.wait()
+        waiting: list[Switch] = []
+        await computed(here, take_up)
+        for switch in waiting:
+            await self._keep_to_merging(switch, here)
 
-    def _keep_to_merging(self, runtime: Runtime, *, merging: bool) -> None:
-        """Requests share calls already: that was proven for the plain path."""
-        if runtime.exact or not merging or judge_merging(runtime, self._switch).merge:
+    def _not_yet(self, runtime: Runtime) -> Switch:
+        switch, self._switch = self._switch, None
+        cast(Accelerable, runtime).use(None)
+        return cast(Switch, switch)
+
+    async def _keep_to_merging(self, switch: Switch, here: Here) -> None:
+        runtime = cast(Studied, self._runtime)
+        verdict = await conclude(Judgement(judging(runtime, switch)), here)
+        if not verdict.merge:
+            logger.info("the plain path serves: its calls may be shared, those of the faster ways may not")
             return
-        logger.info("the plain path serves after all: its calls may be shared, those of the others may not")
-        self._switch = None
-        if isinstance(runtime, Accelerable):
-            runtime.use(None)
+        self._switch = switch
+        await computed(here, lambda: runtime.use(switch))
 
     # ---- live comparisons
 

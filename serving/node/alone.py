@@ -14,6 +14,10 @@ from serving.node.app import Node, Report
 from serving.node.front import Predictions, application
 from serving.runtimes import Source
 
+# Seconds that the first answer may be delayed by finding out whether requests may share calls. It is enough
+# for short calls; of longer ones the rest is made while the node serves.
+_PATIENCE = 0.05
+
 
 async def serve(
     source: Source,
@@ -40,6 +44,7 @@ async def serve(
         settings,
         board=bytearray(),
         waking=False,
+        patience=_PATIENCE,
         acceleration=acceleration,
         on_ready=on_ready,
         on_failed=stop,

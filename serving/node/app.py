@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import math
 import os
 import re
 import sys
@@ -18,8 +19,9 @@ from serving.config import PredictSettings
 from serving.errors import ServingError
 from serving.node.acceleration import Acceleration
 from serving.node.batcher import Bounds
+from serving.node.merging import Here, Judgement, conclude
 from serving.node.predict import Predictor
-from serving.node.probe import Verdict, judge_merging, warm, warm_briefly
+from serving.node.probe import Judging, Verdict, judging, warm, warm_briefly
 from serving.node.servable import MeasuredPlace
 from serving.node.watch import Board
 from serving.phases import Histograms
@@ -59,8 +61,10 @@ class Node:
 
     `source` says what to load, `waking` that it has been loaded before, so that one row will do to warm it.
     `board` has a byte for each request that may be inside, `histograms` counts the phases of those that were
-    answered. `acceleration` has the model's faster ways, if there are to be any. `on_ready` is called once
-    with the report, `on_failed` once with the error when the version cannot be loaded; both on the loop.
+    answered. `patience` is how many seconds it may take, before the node is ready, to find out whether
+    requests may share calls: the rest is found out while it serves, and they share none until then.
+    `acceleration` has the model's faster ways, if there are to be any. `on_ready` is called once with the
+    report, `on_failed` once with the error when the version cannot be loaded; both on the loop.
     """
 
     def __init__(
@@ -71,6 +75,7 @@ class Node:
         board: Board,
         histograms: Histograms | None = None,
         waking: bool,
+        patience: float = math.inf,
         acceleration: Acceleration | None = None,
         on_ready: Callable[[Report], None],
         on_failed: Callable[[ServingError], None],
@@ -80,8 +85,9 @@ class Node:
         self._board = board
         self._histograms = histograms
         self._waking = waking
+        self._patience = patience
         self._acceleration = acceleration
-        self._accelerating: asyncio.Task[None] | None = None
+        self._improving: asyncio.Task[None] | None = None
         self._on_ready = on_ready
         self._on_failed = on_failed
         self._user_code = bool(source.packages or source.prediction_class)
@@ -98,8 +104,8 @@ class Node:
         """Load no further, and compute nothing more."""
         if self._loading is not None:
             self._loading.cancel()
-        if self._accelerating is not None:
-            self._accelerating.cancel()
+        if self._improving is not None:
+            self._improving.cancel()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def stats(self) -> dict[str, Any]:
@@ -128,7 +134,7 @@ class Node:
         loop = asyncio.get_running_loop()
         try:
             # In the compute thread, so that /healthz answers meanwhile.
-            runtime, verdict, typical, report = await loop.run_in_executor(self._thread, self._load)
+            runtime, judgement, typical, report = await loop.run_in_executor(self._thread, self._load)
         except ServingError as error:
             self._on_failed(error)
             return
@@ -136,11 +142,11 @@ class Node:
         if typical is not None:
             place.learn(typical)
         bounds = Bounds(
-            merge_rows=self._settings.merge_rows if verdict.merge else 1,
+            merge_rows=_so_far(judgement).rows(self._settings.merge_rows),
             queue_requests=self._settings.queue_requests,
             queue_bytes=self._settings.queue_bytes,
         )
-        self.predictor = Predictor(
+        self.predictor = predictor = Predictor(
             runtime, place, bounds, self._settings, board=self._board, histograms=self._histograms
         )
         if self._user_code:
@@ -154,21 +160,34 @@ class Node:
             report.merge_reason,
         )
         self._on_ready(report)
-        if self._acceleration is not None:
-            self._accelerating = loop.create_task(
-                self._acceleration.run(
-                    lambda work: work() if place.inline else self._thread.submit(work), merging=verdict.merge
-                )
-            )
 
-    def _load(self) -> tuple[Runtime, Verdict, float | None, Report]:
+        def here(work: Callable[[], None]) -> None:
+            if place.inline:
+                work()
+            else:
+                self._thread.submit(work)
+
+        self._improving = loop.create_task(self._improve(predictor, judgement, here))
+
+    async def _improve(self, predictor: Predictor, judgement: Judgement, here: Here) -> None:
+        """What was not worth waiting for."""
+        if judgement.verdict is None:
+            verdict = await conclude(judgement, here)
+            predictor.merge_up_to(verdict.rows(self._settings.merge_rows))
+            logger.info("requests share calls: %s (%s)", "yes" if verdict.merge else "no", verdict.reason)
+        if self._acceleration is not None:
+            await self._acceleration.run(here, merging=_so_far(judgement).merge)
+
+    def _load(self) -> tuple[Runtime, Judgement, float | None, Report]:
         ThreadLimit(self._settings.threads).apply()
         start = time.perf_counter()
         runtime = load(self._source)
         loaded = time.perf_counter()
         # The way that will serve comes first: requests may share calls if that keeps to the rule of equality.
         faster = None if self._acceleration is None else self._acceleration.mount(runtime)
-        verdict = self._judge(runtime, faster)
+        judgement = Judgement(self._judging(runtime, faster))
+        judgement.proceed(self._patience)
+        verdict = _so_far(judgement)
         typical = self._warm(runtime, verdict)
         warmed = time.perf_counter()
         for warning in runtime.warnings:
@@ -184,20 +203,24 @@ class Node:
             exact=runtime.exact,
             once_seconds=0.0 if self._acceleration is None else round(self._acceleration.studied_seconds, 4),
         )
-        return runtime, verdict, typical, report
+        return runtime, judgement, typical, report
 
     def _warm(self, runtime: Runtime, verdict: Verdict) -> float | None:
         """The seconds of a typical call, None if that is not known."""
         if self._waking:
             warm_briefly(runtime)
             return None
-        return warm(runtime, (self._settings.merge_rows, 1) if verdict.merge else (1,))
+        return warm(runtime, (verdict.rows(self._settings.merge_rows), 1) if verdict.merge else (1,))
 
-    def _judge(self, runtime: Runtime, faster: Predict | None) -> Verdict:
+    def _judging(self, runtime: Runtime, faster: Predict | None) -> Judging:
         match self._settings.merge_requests:
             case "on":
                 return Verdict(True, "asked for")
             case "off":
                 return Verdict(False, "switched off")
             case _:
-                return judge_merging(runtime, faster)
+                return (yield from judging(runtime, faster))
+
+
+def _so_far(judgement: Judgement) -> Verdict:
+    return judgement.verdict or Verdict(False, "not known yet")

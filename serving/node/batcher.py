@@ -11,7 +11,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from serving.errors import DeadlineExceeded, ResourceExhausted
@@ -77,6 +77,10 @@ class Batcher:
     def waiting(self) -> int:
         """Requests in the queue."""
         return len(self._waiting)
+
+    def merge_up_to(self, rows: int) -> None:
+        """From now on merged calls may have that many rows; 1: no merging."""
+        self._bounds = replace(self._bounds, merge_rows=rows)
 
     def submit(self, request: Request) -> None:
         """Queue a request; `start` or `start_soon` is to follow. Raises ResourceExhausted when it is full.

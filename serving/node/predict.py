@@ -51,6 +51,7 @@ class Predictor:
         self._histograms = histograms
         self._decoder = Decoder(settings.max_json_depth)
         self.start = self._servable.start
+        self.merge_up_to = self._servable.merge_up_to
         self.start_soon = self._servable.start_soon
         self.requests = 0
         self.errors = 0

@@ -9,13 +9,14 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from serving.runtimes import Runtime, equality
 from serving.runtimes.acceleration import Accelerable, Predict
-from serving.runtimes.instances import Batch
+from serving.runtimes.instances import Batch, count, take
+from serving.runtimes.sampling import made_up
 
 logger = logging.getLogger(__name__)
 
@@ -23,14 +24,29 @@ Request = tuple[Batch, dict[str, Any]]  # instances and parameters
 
 _ROWS = 64
 _MERGED_SIZES = (3, 7, 32)
+# A model whose calls take so many seconds is asked for fewer rows one by one, but in calls of the same sizes,
+# which is what could tell: whether rows influence each other, and whether kernels change with their number.
+_SLOW = 0.001
+_ROWS_IF_SLOW = max(_MERGED_SIZES)
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether requests may be merged, and why or why not."""
+    """Whether requests may be merged, and why or why not; `most` is how many rows at a time, None: any."""
 
     merge: bool
     reason: str
+    most: int | None = None
+
+    def rows(self, limit: int) -> int:
+        """How many rows a merged call may have where `limit` is the setting; 1: no merging."""
+        if not self.merge:
+            return 1
+        return limit if self.most is None else min(limit, self.most)
+
+
+Judging = Generator[None, None, Verdict]
+"""A verdict in the making, with a pause after each call of the model."""
 
 
 def warm(runtime: Runtime, sizes: Sequence[int]) -> float | None:
@@ -42,7 +58,7 @@ def warm(runtime: Runtime, sizes: Sequence[int]) -> float | None:
     seconds = None
     recorded = iter(runtime.warmup_requests())
     first = next(recorded, None)
-    requests = _made_up(runtime, sizes) if first is None else itertools.chain((first,), recorded)
+    requests = _by_size(runtime, sizes) if first is None else itertools.chain((first,), recorded)
     for request in requests:
         taken = _run(runtime, request)
         seconds = seconds if taken is None else taken
@@ -55,7 +71,7 @@ def warm_briefly(runtime: Runtime) -> None:
     ways: dict[str, Request] = {}
     for request in runtime.warmup_requests():
         ways.setdefault(repr(sorted(request[1].items())), request)
-    for request in ways.values() or itertools.islice(_made_up(runtime, (1,)), 1):
+    for request in ways.values() or itertools.islice(_by_size(runtime, (1,)), 1):
         _run(runtime, request)
 
 
@@ -71,42 +87,61 @@ def _run(runtime: Runtime, request: Request) -> float | None:
     return time.perf_counter() - start
 
 
-def _made_up(runtime: Runtime, sizes: Sequence[int]) -> Iterable[Request]:
+def _by_size(runtime: Runtime, sizes: Sequence[int]) -> Iterable[Request]:
     for size in sizes:
-        rows = runtime.samples(size)
+        rows = made_up(runtime, size)
         if rows is not None:
             # Twice: the first call of a size pays for memory and threads, the second is typical.
             yield from ((rows, {}), (rows, {}))
 
 
-def judge_merging(runtime: Runtime, faster: Predict | None = None) -> Verdict:
-    """Whether answers stay equal when requests share a call, tried on made-up rows.
+def judging(runtime: Runtime, faster: Predict | None = None) -> Judging:
+    """Find out whether answers stay equal when requests share a call, tried on made-up rows.
 
     Where `faster` serves, it must keep to the plain path's answers to single rows, and so must the plain
     path itself, which takes over whenever the faster one cannot be used.
     """
     if not runtime.mergeable:
         return Verdict(False, "rows are not known to be independent")
-    rows = runtime.samples(_ROWS)
+    rows = made_up(runtime, _ROWS)
     if rows is None:
         return Verdict(False, "no rows could be made up to try it on")
-    plain = runtime.plain if isinstance(runtime, Accelerable) else runtime.predict
     try:
-        single = equality.in_batches_of(plain, rows, 1)
-        own = _own_spread(plain, rows, single) if not runtime.exact else {}
-        allowed = equality.tolerance(single, own, exact=runtime.exact)
-        tries = [(plain, size) for size in _MERGED_SIZES]
-        tries += [(faster, size) for size in (1, *_MERGED_SIZES) if faster is not None]
-        for predict, size in tries:
-            merged = equality.in_batches_of(predict, rows, size)
-            if worst := equality.difference(single, merged, allowed):
-                return Verdict(False, f"answers change when {size} rows are predicted together: {worst}")
+        return (yield from _judging(runtime, faster, rows))
     except Exception as error:
         return Verdict(False, f"trying it failed: {error}")
-    return Verdict(True, f"same answers for {_ROWS} rows alone and together")
 
 
-def _own_spread(predict: Predict, rows: Batch, single: Batch) -> equality.Tolerance:
-    """How far the library differs from itself between batches of 1, 2 and 64 rows."""
-    others = [equality.in_batches_of(predict, rows, size) for size in equality.SIZES if size > 1]
-    return equality.spread(single, others)
+def _judging(runtime: Runtime, faster: Predict | None, rows: Batch) -> Judging:
+    plain = runtime.plain if isinstance(runtime, Accelerable) else runtime.predict
+    there = count(rows)
+    if (yield from _is_slow(plain, take(rows, slice(0, 1)))):
+        rows = take(rows, slice(0, _ROWS_IF_SLOW))
+    single = yield from equality.call_by_call(plain, rows, 1)
+    own: equality.Tolerance = {}
+    if not runtime.exact:
+        # How far the library differs from itself between batches of 1, 2 and 64 rows.
+        others: list[Batch] = []
+        for size in equality.SIZES[1:]:
+            others += [(yield from equality.call_by_call(plain, rows, size))]
+        own = equality.spread(single, others)
+    allowed = equality.tolerance(single, own, exact=runtime.exact)
+    sizes = sorted({min(size, count(rows)) for size in _MERGED_SIZES})
+    tries = [(plain, size) for size in sizes]
+    tries += [(faster, size) for size in (1, *sizes) if faster is not None]
+    for predict, size in tries:
+        merged = yield from equality.call_by_call(predict, rows, size)
+        if worst := equality.difference(single, merged, allowed):
+            return Verdict(False, f"answers change when {size} rows are predicted together: {worst}")
+    # What cannot be tried with many rows at once is not done with many either.
+    most = None if there == _ROWS else there
+    return Verdict(True, f"same answers for {count(rows)} rows alone and together", most)
+
+
+def _is_slow(plain: Predict, row: Batch) -> Generator[None, None, bool]:
+    """Whether a call takes long; the first one may pay for more than itself."""
+    plain(row)
+    yield
+    start = time.perf_counter()
+    plain(row)
+    return time.perf_counter() - start > _SLOW

@@ -89,6 +89,7 @@ class Servable:
         self._board = board
         self._batcher = batcher = Batcher(runtime.predict, place, bounds, board=board, answer=answer)
         self.submit = batcher.submit
+        self.merge_up_to = batcher.merge_up_to
         self.start = batcher.start
         self.start_soon = batcher.start_soon
         self._calls = 0

@@ -7,8 +7,8 @@ shows when it is given the same rows in batches of 1, 2 and 64.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Generator, Iterable, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,14 +20,34 @@ SIZES = (1, 2, 64)
 
 _ULPS = 4
 
+T = TypeVar("T")
+
 Tolerance = Mapping[str, float]
 """The largest difference allowed, by output; 0.0: identical to the bit."""
 
 
 def in_batches_of(predict: Callable[[Any], Batch], rows: Batch, size: int) -> Batch:
     """The answers to all rows, asked for that many at a time."""
-    starts = range(0, count(rows), size)
-    return concatenate([predict(take(rows, slice(start, start + size))) for start in starts])
+    return finished(call_by_call(predict, rows, size))
+
+
+def call_by_call(predict: Callable[[Any], Batch], rows: Batch, size: int) -> Generator[None, None, Batch]:
+    """The same, with a pause after each call."""
+    answers: list[Batch] = []
+    for start in range(0, count(rows), size):
+        answers.append(predict(take(rows, slice(start, start + size))))
+        yield
+    return concatenate(answers)
+
+
+def finished(work: Generator[None, None, T]) -> T:
+    """What comes of work with pauses, done without them."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            result: T = end.value
+            return result
 
 
 def spread(answers: Batch, regrouped: Iterable[Batch]) -> Tolerance:

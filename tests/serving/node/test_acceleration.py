@@ -138,6 +138,43 @@ def test_what_another_node_found_counts_too(tmp_path: Path) -> None:
     assert counts == [0, 0]
 
 
+def differs_from_seven_rows_on(rows: Any) -> Any:
+    return quick(rows) + (1.0 if len(rows) == 7 else 0.0)
+
+
+@pytest.mark.parametrize(
+    ("way", "merging", "told"),
+    [
+        (quick, True, "by good"),
+        (differs_from_seven_rows_on, True, "the plain way"),
+        (differs_from_seven_rows_on, False, "by good"),
+    ],
+)
+def test_what_a_study_in_the_background_finds_serves_if_requests_can_share_its_calls(
+    way: Callable[[Any], Any], merging: bool, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where they share calls already. Until that is known the plain path serves."""
+    place = Place(str(tmp_path), KEY)
+
+    async def study_at_once(self: Acceleration, place: Place) -> None:
+        studied(tmp_path)
+
+    monkeypatch.setattr(Acceleration, "_study_in_background", study_at_once)
+    runtime = Fake([offer(GOOD.name, way)], exact=False)
+    acceleration = mounted(place, runtime)
+    ways: list[bool] = []
+
+    def watched(work: Callable[[], None]) -> None:
+        work()
+        ways.append(runtime.faster is not None)
+
+    asyncio.run(acceleration.run(watched, merging=merging))
+
+    assert acceleration.stats()["way"] == told
+    assert (runtime.faster is not None) == (told == "by good")
+    assert not any(ways[:-1])
+
+
 def test_the_cache_keeps_the_latest_verdicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One folder for each model with its libraries and processor."""
     monkeypatch.setattr(module, "_KEPT", 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,9 @@ def source(tmp_path: Path) -> Source:
     return Source(tmp_path, "SCIKIT_LEARN")
 
 
-def node(source: Source, told: list[Any], *, waking: bool, merge: str) -> tuple[Node, asyncio.Event]:
+def node(
+    source: Source, told: list[Any], *, waking: bool, merge: str, patience: float = math.inf
+) -> tuple[Node, asyncio.Event]:
     """A node, what it has told, and whether that is all."""
     done = asyncio.Event()
 
@@ -40,6 +43,7 @@ def node(source: Source, told: list[Any], *, waking: bool, merge: str) -> tuple[
         settings,
         board=bytearray(2),
         waking=waking,
+        patience=patience,
         on_ready=tell,
         on_failed=tell,
     )
@@ -78,6 +82,30 @@ def test_a_version_that_wakes_is_warmed_with_one_row(
     [report] = told
     assert (report.framework, report.merge, report.merge_reason) == ("SCIKIT_LEARN", True, "asked for")
     assert report.to_dict().keys() >= {"load_seconds", "warm_seconds", "warnings", "imports_tensorflow"}
+
+
+def test_a_node_without_patience_is_ready_first_and_merges_later(source: Source) -> None:
+    """Until it is known that requests may share calls, they share none."""
+    told: list[Any] = []
+
+    async def main() -> None:
+        made, done = node(source, told, waking=False, merge="auto", patience=0.0)
+        made.start()
+        await done.wait()
+        predictor = made.predictor
+        assert predictor is not None
+        await asyncio.gather(*(ask(predictor, [2.0]) for _ in range(3)))
+        assert predictor.stats()["mergedRequests"] == 0
+        async with asyncio.timeout(10):
+            while not predictor.stats()["mergedRequests"]:
+                await asyncio.gather(*(ask(predictor, [2.0]) for _ in range(3)))
+                await asyncio.sleep(0.01)
+        made.end()
+
+    asyncio.run(main())
+
+    [report] = told
+    assert (report.merge, report.merge_reason) == (False, "not known yet")
 
 
 def test_what_cannot_be_loaded_is_told_once(tmp_path: Path) -> None:

@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving.node.probe import judge_merging, warm, warm_briefly
-from serving.runtimes import Array, Form
+from serving.node import probe
+from serving.node.probe import Verdict, judging, warm, warm_briefly
+from serving.runtimes import Array, Form, Runtime, equality
+from serving.runtimes.acceleration import Predict
 from serving.runtimes.instances import Batch
 
 
@@ -38,6 +40,10 @@ class Fake:
 
     def warmup_requests(self) -> list[tuple[Batch, dict[str, Any]]]:
         return []
+
+
+def judge_merging(runtime: Runtime, faster: Predict | None = None) -> Verdict:
+    return equality.finished(judging(runtime, faster))
 
 
 ULP = float(np.spacing(2.0))
@@ -71,6 +77,43 @@ def test_requests_share_calls_only_if_the_way_that_serves_allows_it(
 def test_the_plain_path_must_allow_it_too() -> None:
     """It takes over when the faster way is given up."""
     assert not judge_merging(Fake(drift=1.0, from_rows=3, exact=True), Fake().predict).merge
+
+
+def test_a_slow_model_is_asked_for_fewer_single_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But in calls of the same sizes."""
+    sizes: set[int] = set()
+
+    class Counted(Fake):
+        def predict(self, instances: Any, /, **parameters: Any) -> Batch:
+            sizes.add(len(instances))
+            return super().predict(instances)
+
+    ordinary, slow = Counted(exact=True), Counted(exact=True)
+    monkeypatch.setattr(probe, "_SLOW", 10.0)
+    judge_merging(ordinary)
+    monkeypatch.setattr(probe, "_SLOW", 0.0)
+    assert judge_merging(slow) == Verdict(True, "same answers for 32 rows alone and together")
+
+    assert sizes >= {1, 3, 7, 32}
+    assert slow.calls < 0.6 * ordinary.calls
+
+
+def test_of_large_rows_no_more_are_merged_than_were_tried() -> None:
+    """A few of them do, so that they take little memory."""
+
+    class Large(Fake):
+        def samples(self, count: int) -> Batch | None:
+            assert count <= 4
+            return np.ones((count, 1 << 17))  # a mebibyte each
+
+    verdict = judge_merging(Large())
+
+    assert (verdict.merge, verdict.rows(64), verdict.rows(2)) == (True, 4, 2)
+    assert warm(Large(), (64, 1)) is not None
+
+
+def test_where_merging_is_refused_a_call_has_one_request() -> None:
+    assert Verdict(False, "switched off").rows(64) == 1
 
 
 def test_rows_that_influence_each_other_are_found_out() -> None:

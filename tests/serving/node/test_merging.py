@@ -1,0 +1,64 @@
+"""serving.node.merging"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from serving.node.merging import Judgement, computed, conclude
+from serving.node.probe import Judging, Verdict
+
+YES = Verdict(True, "tried")
+
+
+def judging(calls: list[int], many: int = 5) -> Judging:
+    for call in range(many):
+        calls.append(call)
+        yield
+    return YES
+
+
+def test_a_judgement_proceeds_with_one_call_at_least() -> None:
+    calls: list[int] = []
+    judgement = Judgement(judging(calls))
+
+    judgement.proceed(0.0)
+
+    assert (calls, judgement.verdict) == ([0], None)
+
+
+def test_with_time_enough_it_is_over_at_once() -> None:
+    calls: list[int] = []
+    judgement = Judgement(judging(calls))
+
+    judgement.proceed(60.0)
+
+    assert (len(calls), judgement.verdict) == (5, YES)
+
+
+def test_other_work_comes_between_its_calls() -> None:
+    """A request waits for one of them, not for all."""
+    calls: list[int] = []
+    at_once: list[int] = []
+
+    def here(work: Callable[[], None]) -> None:
+        before = len(calls)
+        work()
+        at_once.append(len(calls) - before)
+
+    assert asyncio.run(conclude(Judgement(judging(calls)), here)) == YES
+    assert at_once == [1, 1, 1, 1, 1, 0]
+
+
+def test_the_end_of_the_loop_is_the_end_of_the_wait() -> None:
+    """What is computed when a node ends has nobody to tell."""
+    left: list[Callable[[], None]] = []
+
+    async def main() -> None:
+        asyncio.create_task(computed(left.append, lambda: None))  # noqa: RUF006  it is cancelled with the loop
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+
+    [work] = left
+    work()

@@ -2,9 +2,9 @@
 
 Started as `python -m autoscaler.pilot JSON`; see `Setup`. It always has one *spare* at hand, a fork of it
 that waits for an order: forking a big process takes longer than all the rest of a start, and so it is done
-before it is needed. The server writes one message for each node to a socket that all spares read: the
-descriptors of `launch.Handles` and of an output pipe. A message reaches one spare, which becomes the node;
-the pilot then forks the next.
+before it is needed. While it waits the spare rehearses what nodes do; an order ends that. The server writes
+one message for each node to a socket that all spares read: the descriptors of `launch.Handles` and of an
+output pipe. A message reaches one spare, which becomes the node; the pilot then forks the next.
 
 On the same socket the server is told, as one JSON object per message: {"lit": seconds} once everything is
 imported, {"spare": pid} for each fork, {"failed": reason} when it cannot import or must not fork.
@@ -35,11 +35,16 @@ _DESCRIPTORS = 6
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a pilot is told: modules to import in that order, its socket, and the pid of the server."""
+    """What a pilot is told: modules to import in that order, its socket, and the pid of the server.
+
+    `rehearsal` is an import string "module:function" or "": in a spare, what it returns is iterated over
+    until there is an order.
+    """
 
     preload: tuple[str, ...]
     link: int
     server: int
+    rehearsal: str = ""
 
     def to_argument(self) -> str:
         """The command-line argument that `main` reads."""
@@ -68,17 +73,17 @@ def main(argument: str) -> int:
     # The go-betweens of forks are of no interest when they end.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     _tell(link, {"lit": time.perf_counter() - begin})
-    return _tend(link, setup.server)
+    return _tend(link, setup)
 
 
-def _tend(link: socket.socket, server: int) -> int:
+def _tend(link: socket.socket, setup: Setup) -> int:
     """Keep a spare at hand until the server closes the socket."""
     while not _closed(link):
         if not _may_fork(link):
             return 1
         unused, in_spare = os.pipe()
         try:
-            _fork_spare(link, server, unused, in_spare)
+            _fork_spare(link, setup, unused, in_spare)
         except OSError as error:
             _tell(link, {"failed": f"It cannot fork: {error}"})
             return 1
@@ -107,7 +112,7 @@ def _closed(link: socket.socket) -> bool:
         return True
 
 
-def _fork_spare(link: socket.socket, server: int, *pipe: int) -> None:
+def _fork_spare(link: socket.socket, setup: Setup, *pipe: int) -> None:
     """Fork by way of a go-between that ends at once, so that the server becomes the spare's parent."""
     sys.stdout.flush()
     sys.stderr.flush()
@@ -116,27 +121,28 @@ def _fork_spare(link: socket.socket, server: int, *pipe: int) -> None:
     try:
         between = os.getpid()
         if os.fork() == 0:
-            _be_spare(link, server, between, *pipe)
+            _be_spare(link, setup, between, *pipe)
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
         os._exit(1)
 
 
-def _be_spare(link: socket.socket, server: int, between: int, unused: int, in_spare: int) -> NoReturn:
+def _be_spare(link: socket.socket, setup: Setup, between: int, unused: int, in_spare: int) -> NoReturn:
     """Do all that a node needs but its order, wait for that, and be the node."""
     # In this order: the server must know of it, or find it in the pilot's group.
     _tell(link, {"spare": os.getpid()})
     os.setsid()
     _reset_signals()
-    while (parent := os.getppid()) != server:
+    while (parent := os.getppid()) != setup.server:
         if parent != between:
             os._exit(1)
         time.sleep(0.0002)
-    linux.die_with_parent(server)
+    linux.die_with_parent(setup.server)
     if "numpy.random" in sys.modules:  # `random` has reseeded itself
         sys.modules["numpy.random"].seed()
     os.close(unused)
+    _rehearse(link, setup.rehearsal)
     fds = _take_order(link)
     link.close()
     os.close(in_spare)
@@ -149,6 +155,22 @@ def _be_spare(link: socket.socket, server: int, between: int, unused: int, in_sp
     os.environ.clear()
     os.environ.update(order.environment)
     launch.live(order, handles)
+
+
+def _rehearse(link: socket.socket, rehearsal: str) -> None:
+    """Go through a rehearsal step by step, until there is an order or the server is gone.
+
+    One that fails is told to the log, and has cost nothing but the time it would have saved.
+    """
+    if not rehearsal:
+        return
+    module, _, function = rehearsal.partition(":")
+    try:
+        steps = getattr(importlib.import_module(module), function)()
+        while not select.select([link], [], [], 0)[0] and next(steps, steps) is not steps:
+            pass
+    except Exception as error:
+        print(f"The rehearsal failed: {type(error).__name__}: {error}", file=sys.stderr)
 
 
 def _take_order(link: socket.socket) -> list[int]:

@@ -29,12 +29,14 @@ class NodeState(enum.Enum):
 class PilotSpec:
     """What a pilot imports before it waits for nodes to fork: modules by name, in that order.
 
-    `environment` is the process environment it imports them in.
+    `environment` is the process environment it imports them in. `rehearsal`, an import string
+    "module:function" or "", returns an iterator: its steps are what forks do while they wait.
     """
 
     key: str
     preload: tuple[str, ...]
     environment: Mapping[str, str]
+    rehearsal: str = ""
 
 
 @dataclass(frozen=True, slots=True)

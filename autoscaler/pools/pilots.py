@@ -210,7 +210,7 @@ class Pilot:
             output_end, output = os.pipe()
             undo.callback(os.close, output_end)
             theirs.callback(os.close, output)
-            setup = Setup(self._spec.preload, remote.fileno(), os.getpid())
+            setup = Setup(self._spec.preload, remote.fileno(), os.getpid(), self._spec.rehearsal)
             self._child = spawn(
                 [sys.executable, "-m", "autoscaler.pilot", setup.to_argument()],
                 environment=self._spec.environment,

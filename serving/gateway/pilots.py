@@ -1,7 +1,8 @@
 """Which pilot the nodes of a version are forked from, and what a pilot imports, by name only.
 
 A list holds all that a node imports between its fork and its first answer, user code aside; that is tested
-(tests/serving/node/test_preload.py). Importing starts no thread and runs nothing.
+(tests/serving/node/test_preload.py). Importing starts no thread and runs nothing;
+what is run ahead, forks run while they wait (serving.node.rehearsal).
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ _SKLEARN = (
     "multiclass", "multioutput", "naive_bayes", "neighbors", "neural_network", "pipeline", "preprocessing",
     "random_projection", "semi_supervised", "svm", "tree",
 )  # fmt: skip
+# treelite with it: a booster that was studied may be computed there.
+_XGBOOST = ("serving.runtimes.xgboost", "serving.runtimes.xgboost_smallest", "serving.runtimes.gtil")
 _ENVIRONMENT = {
     "PYTHONUNBUFFERED": "1",  # as nodes have it: they inherit what the interpreter read at its start
     "JE_ARROW_MALLOC_CONF": "background_thread:false",  # else pyarrow, where pandas finds it, has a thread
@@ -41,16 +44,18 @@ def pilot_for(framework: str, tensorflow: bool, environment: Mapping[str, str]) 
     """
     wanted = framework == "TENSORFLOW" or (tensorflow and framework in ("CUSTOM", ""))
     key = "tensorflow" if wanted and _installed("tensorflow") else "tabular"
-    return PilotSpec(key, _preload(key), {**environment, **FRAMEWORK_ENVIRONMENT, **_ENVIRONMENT})
+    rehearsal = "serving.node.rehearsal:tabular" if key == "tabular" else ""
+    variables = {**environment, **FRAMEWORK_ENVIRONMENT, **_ENVIRONMENT}
+    return PilotSpec(key, _preload(key), variables, rehearsal)
 
 
 def _preload(key: str) -> tuple[str, ...]:
     if key == "tensorflow":
         return (*_NODE, "serving.runtimes.tensorflow")
-    # treelite with it: a booster that was studied may be computed there.
-    xgboost = ("serving.runtimes.xgboost", "serving.runtimes.gtil") if _installed("xgboost") else ()
+    xgboost = _XGBOOST if _installed("xgboost") else ()
     sklearn = (f"sklearn.{name}" for name in _SKLEARN)
-    return (*_NODE, "serving.runtimes.sklearn", *sklearn, "serving.runtimes.ahead", *xgboost)
+    common = (*_NODE, "serving.runtimes.sklearn", *sklearn, "serving.runtimes.ahead")
+    return (*common, *xgboost, "serving.node.rehearsal")
 
 
 @lru_cache

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,42 @@ def test_a_fork_does_without_the_imports(preload: Any, tmp_path: Path) -> None:
             await node.gone.wait()
 
         assert imports == [1, 2]
+
+    run(main)
+
+
+def test_a_spare_rehearses_while_it_waits(preload: Any, tmp_path: Path) -> None:
+    """Every one does, in its own process; an order ends it between two steps, and so does a failure."""
+    own = preload(
+        "import itertools, os, time\n"
+        "from pathlib import Path\n"
+        "def rehearse():\n"
+        "    for step in itertools.count():\n"
+        "        with Path(__file__).with_name('steps').open('a') as file:\n"
+        "            print(os.getpid(), step, file=file)\n"
+        "        yield time.sleep(0.01)\n"
+        "def fail():\n"
+        "    yield\n"
+        "    raise RuntimeError('in vain')\n"
+    )
+
+    def steps() -> list[list[str]]:
+        file = tmp_path / "steps"
+        return [line.split() for line in file.read_text().splitlines()] if file.exists() else []
+
+    async def main(pool: LocalPool, history: History) -> None:
+        endless = replace(own, rehearsal="preloaded:rehearse")
+        failing = replace(own, key="failing", rehearsal="preloaded:fail")
+        pool.light([endless, failing])
+        status = next(one for one in await lit(pool, 2) if one.key == endless.key)
+        while len(steps()) < 3:  # noqa: ASYNC110  another process writes them
+            await asyncio.sleep(0.01)
+        node = await start(pool, "a", endless)
+
+        assert node.forked
+        assert node.pid == status.spare
+        assert [step for pid, step in steps() if int(pid) == node.pid][:3] == ["0", "1", "2"]
+        assert (await start(pool, "b", failing)).forked
 
     run(main)
 

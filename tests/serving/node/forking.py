@@ -1,9 +1,10 @@
-"""A pilot by hand: `python -m tests.serving.node.forking FOLDER MODULE...` imports the modules, then forks a
-node for each model in FOLDER, one after the other, and asks it for a prediction.
+"""A pilot by hand: `python -m tests.serving.node.forking FOLDER REHEARSAL MODULE...` imports the modules,
+then forks a node for each model in FOLDER, one after the other, has it rehearse, and asks for a prediction.
 
-It prints one JSON object: its `threads` after the imports, and for each model the `answer` of its node and
-the `new` modules that the node imported after the fork. FOLDER/NAME holds the model's files, and
-FOLDER/NAME.json the node's arguments with the `body` to ask with. By itself it imports no more than a pilot.
+It prints one JSON object: its `threads` after the imports, and for each model the `answer` of its node, the
+`threads` of that after the rehearsal, and the `new` modules that it imported after the fork. FOLDER/NAME
+holds the model's files, and FOLDER/NAME.json the node's arguments with the `body` to ask with. By itself it
+imports no more than a pilot.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ _SECONDS = 60
 _REQUEST, _ANSWER = struct.Struct("<BBIIdQ"), struct.Struct("<IHIQ")
 
 
-def main(folder: Path, *preload: str) -> None:
+def main(folder: Path, rehearsal: str, *preload: str) -> None:
     """Be the pilot."""
     for module in preload:
         importlib.import_module(module)
     gc.collect()
     gc.freeze()
-    threads = len(list(Path("/proc/self/task").iterdir()))
+    threads = _threads()
     if "tensorflow" in sys.modules:
         _run(lambda: _save(folder))
-    found = {file.stem: _node(folder / file.stem) for file in sorted(folder.glob("*.json"))}
+    found = {file.stem: _node(folder / file.stem, rehearsal) for file in sorted(folder.glob("*.json"))}
     print(json.dumps({"threads": threads, "models": found}))
 
 
@@ -49,7 +50,7 @@ def _run(work: Any) -> None:
     assert os.waitpid(pid, 0)[1] == 0
 
 
-def _node(model_dir: Path) -> dict[str, Any]:
+def _node(model_dir: Path, rehearsal: str) -> dict[str, Any]:
     arguments = json.loads(model_dir.with_suffix(".json").read_text())
     body = arguments.pop("body")
     address = f"{model_dir}.sock"
@@ -62,7 +63,8 @@ def _node(model_dir: Path) -> dict[str, Any]:
     pid = os.fork()
     if not pid:
         ours.close()
-        _be_node({"model_dir": str(model_dir), **arguments}, listener, theirs, board, before)
+        threads = _rehearse(rehearsal)
+        _be_node({"model_dir": str(model_dir), **arguments}, listener, theirs, board, before, threads)
     theirs.close()
     reports = ours.makefile()
     try:
@@ -71,11 +73,24 @@ def _node(model_dir: Path) -> dict[str, Any]:
         assert "ready" in report, report
         answer = _ask(address, body)
         os.kill(pid, signal.SIGTERM)
-        new = json.loads(reports.readline())
+        told = json.loads(reports.readline())
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-    return {"answer": answer, "new": new, "board": list(board[:]), "report": report["ready"]}
+    return {"answer": answer, **told, "board": list(board[:]), "report": report["ready"]}
+
+
+def _rehearse(rehearsal: str) -> int:
+    """Returns how many threads there are afterwards."""
+    if rehearsal:
+        module, _, function = rehearsal.partition(":")
+        for _ in getattr(importlib.import_module(module), function)():
+            pass
+    return _threads()
+
+
+def _threads() -> int:
+    return len(list(Path("/proc/self/task").iterdir()))
 
 
 def _be_node(
@@ -84,6 +99,7 @@ def _be_node(
     control: socket.socket,
     board: mmap.mmap,
     before: frozenset[str],
+    threads: int,
 ) -> None:
     def report(message: Any) -> None:
         control.sendall(json.dumps(message).encode() + b"\n")
@@ -91,7 +107,7 @@ def _be_node(
     try:
         start = importlib.import_module("serving.node.main").start
         start(arguments, listener, report, board)
-        report(sorted(sys.modules.keys() - before))
+        report({"new": sorted(sys.modules.keys() - before), "threads": threads})
     finally:
         os._exit(1)
 

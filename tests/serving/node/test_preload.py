@@ -73,13 +73,21 @@ def add_routine(folder: Path, name: str, text: str, instances: Any) -> None:
 def forked(framework: str, folder: Path) -> Any:
     """What the pilot of a framework tells of the nodes in a folder; see `forking`."""
     spec = pilot_for(framework, False, os.environ)
-    command = [sys.executable, "-m", "tests.serving.node.forking", str(folder), *spec.preload]
-    done = subprocess.run(command, stdout=subprocess.PIPE, env=spec.environment, check=True, timeout=110)
+    module = "tests.serving.node.forking"
+    command = [sys.executable, "-m", module, str(folder), spec.rehearsal, *spec.preload]
+    temporary = folder / "temporary"
+    temporary.mkdir()
+    environment = {**spec.environment, "TMPDIR": str(temporary)}
+    done = subprocess.run(command, stdout=subprocess.PIPE, env=environment, check=True, timeout=110)
+    assert not [*temporary.glob("pilotlight-*")]
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def test_the_tabular_pilot_leaves_nothing_to_import(tmp_path: Path) -> None:
-    """Whatever scikit-learn or XGBoost model, or routine, is loaded and asked. It has one thread."""
+    """Whatever scikit-learn or XGBoost model, or routine, is loaded and asked. It has one thread.
+
+    So has a fork that has rehearsed, and it can still study a model.
+    """
     import xgboost as xgb
     from sklearn.cluster import KMeans
     from sklearn.compose import make_column_transformer
@@ -121,6 +129,7 @@ def test_the_tabular_pilot_leaves_nothing_to_import(tmp_path: Path) -> None:
     found = forked("CUSTOM", tmp_path)
 
     assert found["threads"] == 1
+    assert {node["threads"] for node in found["models"].values()} == {1}
     assert {name: node["new"] for name, node in found["models"].items() if node["new"]} == {
         "routine": ["routine_module"]
     }

@@ -1,0 +1,122 @@
+"""What a spare does while it waits to become a node: it wakes tiny models, and asks them.
+
+Libraries put things off until their first call, and a fork copies each page of memory the first time that it
+writes to it. Both is over then before there is a request that waits for it. No thread is left, nor is any
+random state touched that models draw from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+import uvloop
+
+from serving.config import PredictSettings
+from serving.errors import ServingError
+from serving.node.acceleration import Acceleration, Place
+from serving.node.app import Node
+from serving.node.main import NodeArguments
+from serving.node.request import Request
+from serving.runtimes import load, sklearn_smallest
+from serving.runtimes.acceleration import Accelerable
+from serving.runtimes.acceleration.mount import store
+from serving.runtimes.acceleration.study import Findings, Proof, Timing
+from serving.verdicts import Key
+from serving.wire import Headers
+
+Write = Callable[[Path], object]
+
+_BODY = b'{"instances": [[0.5, 1.5], [1, 0]]}'
+_KEY = Key("", "", "")
+_SECONDS = 10.0
+
+
+def tabular() -> Iterator[None]:
+    """For scikit-learn, and XGBoost where it is installed; each step takes some ten milliseconds."""
+    yield from _wakes("SCIKIT_LEARN", sklearn_smallest.write)
+    if importlib.util.find_spec("xgboost") is not None:
+        from serving.runtimes import xgboost_smallest  # noqa: PLC0415  it may not be installed
+
+        yield from _wakes("XGBOOST", xgboost_smallest.write)
+
+
+def _wakes(framework: str, write: Write) -> Iterator[None]:
+    with TemporaryDirectory(prefix="pilotlight-rehearsal-") as folder:
+        model_dir, ways = Path(folder, "model"), Path(folder, "ways")
+        model_dir.mkdir()
+        write(model_dir)
+        told = {
+            "model_dir": str(model_dir),
+            "framework": framework,
+            "acceleration": {"folder": str(ways), "key": msgspec.to_builtins(_KEY)},
+        }
+        given = msgspec.convert(told, NodeArguments)
+        yield
+        _prove(given, ways)
+        yield
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_wake(given, Place(str(ways), _KEY)))
+        for thread in threading.enumerate():
+            if thread is not threading.current_thread():
+                thread.join(_SECONDS)
+        yield
+
+
+def _prove(given: NodeArguments, folder: Path) -> None:
+    """Store a verdict for every faster way, as if each had been the fastest for calls of some size."""
+    runtime = load(given.source(1))
+    if not isinstance(runtime, Accelerable):
+        return
+    proofs = tuple(Proof(offer, offer.build()) for offer in runtime.offers())
+    timings = tuple(Timing(1 << place, 1.0, {proof.offer.name: 0.1}) for place, proof in enumerate(proofs))
+    store(folder, _KEY, Findings(proofs, timings, {}), 0.0)
+
+
+async def _wake(given: NodeArguments, place: Place) -> None:
+    """Be the node of a version that was asleep, until it has answered once."""
+    source = given.source(1)
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+    answered: asyncio.Future[None] = loop.create_future()
+
+    def fail(error: ServingError) -> None:
+        ready.set_exception(error)
+
+    node = Node(
+        source,
+        PredictSettings(merge_requests="on"),
+        board=bytearray(1),
+        waking=True,
+        acceleration=Acceleration(source, lambda: place),
+        on_ready=lambda _: ready.set_result(None),
+        on_failed=fail,
+    )
+    node.start()
+    try:
+        async with asyncio.timeout(_SECONDS):
+            await ready
+            if node.predictor is not None:
+                node.predictor.predict(_Asked(answered), _BODY, _SECONDS, lone=False)
+                node.predictor.start()
+                await answered
+    finally:
+        node.end()
+
+
+class _Asked(Request):
+    """A request whose answer is of no interest."""
+
+    __slots__ = ("_answered",)
+
+    def __init__(self, answered: asyncio.Future[None]) -> None:
+        super().__init__(0, told=True)
+        self._answered = answered
+
+    def answer(self, status: int, body: bytes, headers: Headers) -> None:
+        self._answered.set_result(None)

@@ -160,14 +160,7 @@ class Node:
             report.merge_reason,
         )
         self._on_ready(report)
-
-        def here(work: Callable[[], None]) -> None:
-            if place.inline:
-                work()
-            else:
-                self._thread.submit(work)
-
-        self._improving = loop.create_task(self._improve(predictor, judgement, here))
+        self._improving = loop.create_task(self._improve(predictor, judgement, place.do))
 
     async def _improve(self, predictor: Predictor, judgement: Judgement, here: Here) -> None:
         """What was not worth waiting for."""

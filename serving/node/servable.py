@@ -27,7 +27,7 @@ INLINE_BELOW = 0.001
 class MeasuredPlace:
     """The event loop while calls are shorter than `INLINE_BELOW` seconds, else the compute thread.
 
-    `inline` says whether the next call runs on the event loop.
+    A model is used by one of them at a time.
     """
 
     def __init__(
@@ -38,7 +38,33 @@ class MeasuredPlace:
         self._clock = clock
         self._last = math.inf
         self.typical: float | None = None  # seconds per call, the recent ones weighing most
-        self.inline = False
+        self._short = False
+        self._aside = 0
+
+    @property
+    def inline(self) -> bool:
+        """Whether the next call runs on the event loop."""
+        return self._short and not self._aside
+
+    def do(self, work: Callable[[], None]) -> None:
+        """Other work with the model, called on the event loop. It runs where the next call would."""
+        if self.inline:
+            work()
+            return
+        loop = asyncio.get_running_loop()
+
+        def compute() -> None:
+            try:
+                work()
+            finally:
+                with contextlib.suppress(RuntimeError):  # the loop is closed: the node ends
+                    loop.call_soon_threadsafe(self._done_aside)
+
+        self._aside += 1
+        self._thread.submit(compute)
+
+    def _done_aside(self) -> None:
+        self._aside -= 1
 
     def run(self, work: Callable[[], list[Outcome]], done: Callable[[list[Outcome]], None]) -> None:
         """Compute here or there, and learn from how long it took."""
@@ -61,7 +87,7 @@ class MeasuredPlace:
         """
         seconds, self._last = min(seconds, self._last), seconds
         self.typical = typical = seconds if self.typical is None else 0.8 * self.typical + 0.2 * seconds
-        self.inline = self._may_inline and typical < INLINE_BELOW
+        self._short = self._may_inline and typical < INLINE_BELOW
 
     def _timed(self, work: Callable[[], list[Outcome]]) -> list[Outcome]:
         start = self._clock()

@@ -67,3 +67,28 @@ def test_a_model_that_becomes_slow_leaves_the_event_loop() -> None:
         assert where(place) == "MainThread"
         assert where(place) == "MainThread"
         assert where(place) == "compute_0"
+
+
+def test_a_model_is_not_used_in_two_places_at_a_time() -> None:
+    """While other work is in the compute thread, short calls wait for it there."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        go_on.wait(10)
+
+    async def main() -> None:
+        place.do(work)
+        assert begun.wait(10)
+        place.learn(INLINE_BELOW / 2)
+        place.do(lambda: names.append(threading.current_thread().name))
+        go_on.set()
+        await asyncio.to_thread(thread.shutdown)
+        place.do(lambda: names.append(threading.current_thread().name))
+        assert names == ["compute_0", "MainThread"]
+
+    names: list[str] = []
+
+    with ThreadPoolExecutor(1, thread_name_prefix="compute") as thread:
+        place = MeasuredPlace(thread, may_inline=True)
+        asyncio.run(main())

@@ -1,0 +1,54 @@
+"""serving.runtimes.sampling"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from serving.runtimes import Runtime
+from serving.runtimes.instances import Batch, count
+from serving.runtimes.sampling import made_up
+
+MIB = 1 << 20
+
+
+def array(rows: int, width: int) -> Batch:
+    return np.zeros((rows, width), np.uint8)
+
+
+def columns(rows: int, width: int) -> Batch:
+    return {"a": np.zeros((rows, width // 2), np.uint8), "b": np.zeros((rows, width // 2), np.uint8)}
+
+
+def given(runtime: Runtime, most: int) -> int:
+    rows = made_up(runtime, most)
+    assert rows is not None
+    return count(rows)
+
+
+def plain(rows: int, width: int) -> Batch:
+    return [[0] * width] * rows
+
+
+@pytest.mark.parametrize("form", [array, columns])
+@pytest.mark.parametrize(
+    ("width", "most", "rows"),
+    [(8, 64, 64), (MIB // 2, 64, 8), (64 * MIB, 64, 2), (64 * MIB, 1, 1), (0, 64, 64)],
+)
+def test_large_rows_are_few(form: Any, width: int, most: int, rows: int) -> None:
+    runtime = cast(Runtime, SimpleNamespace(samples=lambda count: form(count, width)))
+
+    assert given(runtime, most) == rows
+
+
+def test_of_plain_rows_the_bytes_are_not_known() -> None:
+    runtime = cast(Runtime, SimpleNamespace(samples=lambda count: plain(count, 3)))
+
+    assert given(runtime, 64) == 64
+
+
+def test_there_may_be_none() -> None:
+    assert made_up(cast(Runtime, SimpleNamespace(samples=lambda _: None)), 64) is None

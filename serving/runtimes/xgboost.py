@@ -29,6 +29,7 @@ from serving.runtimes.acceleration import Offer, Predict
 from serving.runtimes.arguments import accepted, checked
 from serving.runtimes.conversion import natural
 from serving.runtimes.detect import PICKLES, find_model, first_class
+from serving.runtimes.finite import is_finite
 from serving.runtimes.instances import Batch
 from serving.runtimes.pickles import root
 
@@ -37,7 +38,6 @@ _OURS = ("validate_features",)
 _NATIVE = (b"binf", b"{")
 # The classes whose `predict` we know to be nothing but the booster's, with labels made of it in classifiers.
 _ESTIMATORS = (xgb.XGBClassifier, xgb.XGBRegressor, xgb.XGBRanker, xgb.XGBRFClassifier, xgb.XGBRFRegressor)
-_LARGEST = float(np.finfo(np.float32).max)
 _USUAL = (np.dtype(np.float64), np.dtype(np.int64))
 
 
@@ -122,7 +122,7 @@ class BoosterRuntime:
             return False
         if not rows.flags.c_contiguous or rows.dtype not in _USUAL:
             return False
-        return rows.dtype.kind == "i" or _fits_float32(rows)
+        return is_finite(rows, missing=True)
 
     def _arguments(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         given = {name: value for name, value in parameters.items() if name not in _OURS}
@@ -250,12 +250,6 @@ def _labels(estimator: Any) -> Callable[[NDArray[Any]], NDArray[Any]]:
         return (answer > 0.5).reshape(len(answer)).astype(np.int64)
 
     return labels
-
-
-def _fits_float32(rows: NDArray[np.float64]) -> bool:
-    """Whether no number is infinite as a float32."""
-    # The sum of the squares says so for nearly all; missing and huge numbers are looked at closer.
-    return bool(np.vdot(rows, rows) <= _LARGEST or not (np.abs(rows) > _LARGEST).any())
 
 
 def _with_gaps(array: NDArray[Any]) -> NDArray[np.float64]:

@@ -1,0 +1,69 @@
+"""How requests are read and answers are written, one file for each protocol: bytes in, bytes out.
+
+A dialect knows no server, no queue and no gateway. What is computed together may have come in several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from serving.depth import LEVELS
+from serving.errors import ServingError
+from serving.protocols import Call
+from serving.runtimes import Runtime
+from serving.runtimes.codec import Decoder
+from serving.runtimes.instances import Batch
+from serving.schema import Schema
+from serving.wire import Headers
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What a dialect knows of the model: the form it takes, its schema, and a decoder of JSON instances."""
+
+    runtime: Runtime
+    schema: Schema
+    decoder: Decoder
+    levels: int = LEVELS  # how deep JSON may be nested
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a body says: instances and parameters as `Runtime.predict` takes them.
+
+    `state` is whatever the dialect needs to write the answer.
+    """
+
+    instances: Batch
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    state: Any = None
+
+
+class Reply(NamedTuple):
+    """An answer. It is JSON unless the first of `headers` is its content type."""
+
+    status: int
+    body: bytes
+    headers: Headers = ()
+
+
+class Reader(Protocol):
+    """One dialect, for one call: made once for all requests that say the same of themselves."""
+
+    def read(self, body: bytes | bytearray) -> Asked:
+        """What is to be computed. Raises InvalidInputs, or another ServingError, if it is wrong."""
+
+    def write(self, asked: Asked, predictions: Batch) -> Reply:
+        """The answer with these predictions. Raises InvalidOutputs for what the protocol cannot carry."""
+
+    def refuse(self, error: ServingError) -> Reply:
+        """The answer with an error."""
+
+
+class Make(Protocol):
+    """What each file of a dialect has under the name `reader`."""
+
+    def __call__(self, call: Call, model: Model) -> Reader:
+        """The reader of a call. Raises a ServingError for a call that cannot be."""

@@ -1,0 +1,55 @@
+"""Other people's protocols: TensorFlow Serving's and the Open Inference Protocol, over HTTP and gRPC.
+
+Here is what gateway and node must agree on, and what the gateway needs: where calls are sent, what crosses
+the channel with them, how errors are told, and what is known of models. No numbers are read here: bodies are
+read and answers are written by the node, in `serving.node.dialects`.
+"""
+
+from __future__ import annotations
+
+import enum
+from functools import lru_cache
+
+import msgspec
+
+
+class Dialect(enum.StrEnum):
+    """How a body is to be read and answered; each is a file of `serving.node.dialects`."""
+
+    AI_PLATFORM = "ai-platform"  # AI Platform's JSON, and binary bodies on its route
+    TENSORFLOW = "tensorflow"  # TensorFlow Serving's REST API
+    TENSORFLOW_GRPC = "tensorflow-grpc"
+    INFERENCE = "inference"  # the Open Inference Protocol over REST, with binary tensors
+    INFERENCE_GRPC = "inference-grpc"
+
+
+class Call(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the node must know of a request besides its body.
+
+    `verb` is what is asked for: predict, classify, regress, multi-inference or infer. `model` is what its
+    client calls the model, and `version` what the protocol calls the version that answers, for answers that
+    tell: a number where it has one, else its id. `content_type` and `accept` are the client's, "" where it
+    gave none; `json_bytes` is the length of the JSON in front of binary tensors, if it was told.
+    """
+
+    dialect: Dialect = Dialect.AI_PLATFORM
+    verb: str = "predict"
+    model: str = ""
+    version: str = ""
+    content_type: str = ""
+    accept: str = ""
+    json_bytes: int | None = None
+
+
+PLAIN = Call()
+
+
+def to_bytes(call: Call) -> bytes:
+    """A call as it crosses the channel; b"" for an ordinary one."""
+    return b"" if call == PLAIN else msgspec.json.encode(call)
+
+
+@lru_cache(maxsize=256)
+def from_bytes(about: bytes) -> Call:
+    """The call that has crossed the channel; the same object for the same bytes. Raises ValueError."""
+    return msgspec.json.decode(about, type=Call) if about else PLAIN

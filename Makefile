@@ -14,7 +14,7 @@ run = $(PYTEST) -m '$(1)' $(2) || { test $$? -eq 1 && echo "== what failed, once
 	$(PYTEST) -m '$(1)' --last-failed --last-failed-no-failures none; }
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak check format bench constraints clean
+.PHONY: help demo test soak check format bench protos constraints clean
 
 help:         ## show this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -58,6 +58,10 @@ check: $(READY)  ## formatting, lint and types
 format: $(READY) ## format the code and mend what lint can mend
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+
+PROTOS := serving/protocols/protos
+protos: $(READY) ## compile the messages of other protocols anew from their .proto files
+	@$(BIN)/python -m grpc_tools.protoc --proto_path $(PROTOS) --descriptor_set_out $(PROTOS)/protos.binpb $(PROTOS)/*.proto
 
 constraints: $(READY) ## compile constraints.txt anew from pyproject.toml, without index addresses
 	@$(BIN)/pip-compile --quiet --upgrade --extra all --extra dev --strip-extras --allow-unsafe --no-annotate --no-header \

@@ -462,7 +462,7 @@ def test_v1_signatures_by_name(tf: Any, load: Any, reference: Any) -> None:
 
 
 def test_the_text_form_of_a_model(tf: Any, models: Any, load: Any, reference: Any, tmp_path: Path) -> None:
-    from google.protobuf import text_format  # type: ignore[import-untyped]
+    from google.protobuf import text_format
     from tensorflow.core.protobuf import saved_model_pb2
 
     folder = shutil.copytree(models("dense"), tmp_path / "text")

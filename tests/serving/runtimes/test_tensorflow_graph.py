@@ -70,7 +70,7 @@ def quiet() -> None:
 
 def trimmed(text: str) -> Any:
     """A meta graph with the one signature x -> y, written as text, after it was trimmed."""
-    from google.protobuf import text_format  # type: ignore[import-untyped]
+    from google.protobuf import text_format
     from tensorflow.core.protobuf import meta_graph_pb2
 
     from serving.runtimes.tensorflow_graph import trim

@@ -1,0 +1,44 @@
+"""The messages of other people's protocols, by name, for who speaks them in protobuf.
+
+They live in a descriptor pool of their own: nothing collides with `tensorflow_serving`, `tritonclient`
+or TensorFlow in the same process. `protos.binpb` is made of the .proto files beside it by `make protos`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import (
+    any_pb2,
+    descriptor_pb2,
+    descriptor_pool,
+    message_factory,
+    wrappers_pb2,
+)
+from google.protobuf.message import DecodeError
+
+COMPILED = Path(__file__).with_name("protos.binpb")
+
+Malformed: type[Exception] = DecodeError  # what parsing raises for bytes that are no message of that kind
+
+
+@cache
+def pool() -> Any:
+    """The descriptor pool with all files, among them those of Any and of the wrapped numbers."""
+    found = descriptor_pool.DescriptorPool()
+    for known in (any_pb2, wrappers_pb2):
+        found.AddSerializedFile(known.DESCRIPTOR.serialized_pb)
+    for file in descriptor_pb2.FileDescriptorSet.FromString(COMPILED.read_bytes()).file:
+        found.Add(file)
+    return found
+
+
+@cache
+def message(name: str) -> Any:
+    """The class of a message by its full name, such as `tensorflow.serving.PredictRequest`.
+
+    Raises KeyError for a name that none has.
+    """
+    return message_factory.GetMessageClass(pool().FindMessageTypeByName(name))

@@ -24,7 +24,7 @@ from serving.depth import LEVELS, TooDeepError, loads
 from serving.errors import InvalidInputs, InvalidOutputs
 from serving.runtimes import Array, Columns, Form, Rows
 from serving.runtimes.conversion import MOST_DIMENSIONS, from_rows, in_range, kind, shape_fits
-from serving.runtimes.instances import Batch
+from serving.runtimes.instances import Batch, Tensors
 
 Parameters = dict[str, Any]
 Body = bytes | bytearray
@@ -37,6 +37,7 @@ _INTEGER, _FLOAT = np.dtype(np.int64), np.dtype(np.float64)
 # Below this many bytes, other fields beside the instances cost more than the Python floats saved (measured).
 _DENSE_FROM = 512
 _UNWRITABLE = (TypeError, orjson.JSONEncodeError)
+_ROWLESS = "The answer is of whole tensors, of which there is not one for each instance."
 _ENCODE = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
 
@@ -145,7 +146,7 @@ def encode(predictions: Batch) -> bytes:
     values that JSON cannot carry.
     """
     try:
-        if isinstance(predictions, dict):
+        if isinstance(predictions, dict | Tensors):
             return _body(_texts(predictions))
         values = _numbers(predictions) if isinstance(predictions, np.ndarray) else predictions
         return b'{"predictions":%b}' % orjson.dumps(values, option=_ENCODE)
@@ -330,6 +331,8 @@ def _texts(predictions: Batch) -> list[bytes]:
         return _rows(predictions)
     if isinstance(predictions, list):
         return [orjson.dumps(value, option=_ENCODE) for value in predictions]
+    if isinstance(predictions, Tensors):
+        raise InvalidOutputs(_ROWLESS)
     columns = [
         [b"%b:%b" % (key, text) for text in _column_texts(name, column)]
         for name, column in predictions.items()

@@ -1,22 +1,33 @@
-"""Instances and predictions as values: rows, one array, or named columns.
+"""Instances and predictions as values: rows, one array, named columns, or whole tensors.
 
-All three are batches: they have a count, can be put behind each other and cut apart again. Instances
-going in and predictions coming out are the same kind of thing.
+The first three have a count, can be put behind each other and cut apart again; tensors are one piece.
+Instances going in and predictions coming out are the same kind of thing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Batch = list[Any] | NDArray[Any] | dict[str, NDArray[Any]]
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tensors:
+    """Whole tensors by name, of which no rows are promised; computed in a call of their own."""
+
+    values: Mapping[str, NDArray[Any]]
+
+
+Batch = list[Any] | NDArray[Any] | dict[str, NDArray[Any]] | Tensors
 
 
 def count(batch: Batch) -> int:
-    """The number of rows."""
+    """The number of rows; 1 for tensors, which are answered as one."""
+    if isinstance(batch, Tensors):
+        return 1
     if isinstance(batch, dict):
         return len(next(iter(batch.values())))
     return len(batch)
@@ -26,18 +37,20 @@ def size(batch: Batch) -> int:
     """The bytes of a batch's arrays; 0 for plain rows, of which that is not known."""
     if isinstance(batch, dict):
         return sum(column.nbytes for column in batch.values())
+    if isinstance(batch, Tensors):
+        return sum(tensor.nbytes for tensor in batch.values.values())
     return 0 if isinstance(batch, list) else batch.nbytes
 
 
 def concatenate(batches: Sequence[Batch]) -> Batch:
-    """One batch with the rows of all, in order. All must have the same form."""
+    """One batch with the rows of all, in order. All must have the same form; tensors stay alone."""
     first = batches[0]
     if len(batches) == 1:
         return first
     if isinstance(first, dict):
-        return {name: np.concatenate([batch[name] for batch in batches]) for name in first}  # type: ignore[call-overload]
+        return {name: np.concatenate([batch[name] for batch in batches]) for name in first}  # type: ignore[call-overload,index]
     if isinstance(first, list):
-        return [row for batch in batches for row in batch]
+        return [row for batch in batches for row in batch]  # type: ignore[union-attr]
     return np.concatenate(batches)  # type: ignore[arg-type]
 
 
@@ -50,23 +63,27 @@ def split(batch: Batch, counts: Iterable[int]) -> Iterator[Batch]:
 
 
 def take(batch: Batch, rows: slice) -> Batch:
-    """The rows of a slice."""
+    """The rows of a slice; of tensors there is only the whole."""
     if isinstance(batch, dict):
         return {name: column[rows] for name, column in batch.items()}
-    return batch[rows]
+    return batch if isinstance(batch, Tensors) else batch[rows]
 
 
 def copied(batch: Batch) -> Batch:
     """The same rows in memory of their own."""
     if isinstance(batch, dict):
         return {name: column.copy() for name, column in batch.items()}
+    if isinstance(batch, Tensors):
+        return Tensors({name: tensor.copy() for name, tensor in batch.values.items()})
     return batch.copy()
 
 
 def signature(batch: Batch) -> tuple[object, ...]:
-    """What two batches must share to be concatenated: form, dtypes and row shapes."""
+    """What two batches must share to be concatenated: form, dtypes and row shapes. Tensors fit no others."""
     if isinstance(batch, dict):
         return tuple((name, column.dtype.str, column.shape[1:]) for name, column in batch.items())
     if isinstance(batch, list):
         return ("rows",)
+    if isinstance(batch, Tensors):
+        return (batch,)
     return (batch.dtype.str, batch.shape[1:])

@@ -35,6 +35,7 @@ from tensorflow.python.saved_model.loader_impl import SavedModelLoader, get_init
 
 from serving.errors import InvalidInputs, LoadFailed
 from serving.runtimes import Columns, Source, tensorflow_graph, tensorflow_warmup
+from serving.runtimes.instances import Batch, Tensors
 from serving.runtimes.tensorflow_signature import Arrays, Shape, Signature, Tensor, brief
 
 _log = logging.getLogger(__name__)
@@ -96,9 +97,19 @@ class TensorFlowRuntime:
             raise InvalidInputs(signature.input_problem)
         return signature.form
 
-    def predict(self, instances: Arrays, /, **parameters: Any) -> Arrays:
-        """The outputs by alias. Of the parameters only `signature_name` has a meaning."""
-        return self._choose(parameters.get("signature_name")).predict(instances)
+    def predict(self, instances: Arrays | Tensors, /, **parameters: Any) -> Batch:
+        """The outputs by alias: columns for columns, tensors as they are for tensors as they are.
+
+        `signature_name` chooses the signature. A tuple `signature_names` asks several of them about the same
+        inputs, their outputs being named SIGNATURE/ALIAS; JSON has no tuples. Other parameters mean nothing.
+        """
+        names = parameters.get("signature_names")
+        if isinstance(names, tuple):
+            return self._ask_each(names, instances)
+        signature = self._choose(parameters.get("signature_name"))
+        if isinstance(instances, Tensors):
+            return Tensors(signature.call(instances.values))
+        return signature.predict(instances)
 
     def samples(self, count: int) -> Arrays | None:
         """Made-up instances for the default signature, the same at every call.
@@ -133,6 +144,16 @@ class TensorFlowRuntime:
         name = request.signature_name
         return _as_instances(tensors), {"signature_name": name} if name else {}
 
+    def _ask_each(self, names: Iterable[str], instances: Arrays | Tensors) -> Batch:
+        signatures = [self._choose(name) for name in names]
+        given = instances.values if isinstance(instances, Tensors) else instances
+        answers: Arrays = {}
+        for signature in signatures:
+            inputs = _renamed(given, signature)
+            own = signature.call(inputs) if given is not instances else signature.predict(inputs)
+            answers |= {f"{signature.name}/{alias}": value for alias, value in own.items()}
+        return Tensors(answers) if given is not instances else answers
+
     def _choose(self, name: object) -> Signature:
         if name is None or name == "":
             return self._default
@@ -155,6 +176,13 @@ class TensorFlowRuntime:
     @property
     def _known(self) -> str:
         return f"The model has: {', '.join(self._signatures)}."
+
+
+def _renamed(given: Mapping[str, NDArray[Any]], signature: Signature) -> Arrays:
+    """The inputs with the names of this signature, where it has one input and there is one."""
+    if len(given) == len(signature.inputs) == 1:
+        return {signature.inputs[0].alias: next(iter(given.values()))}
+    return dict(given)
 
 
 # ---- loading

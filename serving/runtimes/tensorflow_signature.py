@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -58,10 +58,13 @@ class Tensor:
         if not shape or self.shape is None:
             return bool(shape)
         row_shape = self.shape[1:]
-        return shape[1:] == row_shape or (
-            len(shape) == len(row_shape) + 1
-            and all(want in (None, size) for want, size in zip(row_shape, shape[1:], strict=True))
-        )
+        return shape[1:] == row_shape or (len(shape) == len(self.shape) and _fits(row_shape, shape[1:]))
+
+    def is_like(self, array: NDArray[Any]) -> bool:
+        """Whether an array can be this tensor, as it is."""
+        if array.dtype != self.dtype or self.shape is None:
+            return array.dtype == self.dtype
+        return array.ndim == len(self.shape) and _fits(self.shape, array.shape)
 
 
 class Signature:
@@ -103,15 +106,22 @@ class Signature:
     def predict(self, instances: Arrays) -> Arrays:
         """The outputs by alias, one row per instance."""
         count, values = self._arrange(instances)
-        try:
-            fetched = self._run(*values)
-        except tf.errors.OpError as error:
-            raise _run_failure(error) from error
-        values.extend(fetched)
-        answer = {alias: _rows(values[place], dtype) for alias, place, dtype in self._places}
+        answer = {alias: _rows(value, dtype) for alias, value, dtype in self._compute(values)}
         if any(len(column) != count for column in answer.values()):
             raise InvalidOutputs(_uneven(answer, count))
         return answer
+
+    def call(self, tensors: Mapping[str, NDArray[Any]]) -> Arrays:
+        """The outputs by alias, as the graph gives them, for inputs as they are: of rows it knows nothing."""
+        if self.inputs and self.input_problem:
+            raise InvalidInputs(self.input_problem)
+        self._require_aliases(tensors)
+        for spec in self.inputs:
+            if not spec.is_like(tensors[spec.alias]):
+                raise InvalidInputs(_unlike(spec, tensors[spec.alias]))
+        values = {spec.name: tensors[spec.alias] for spec in self.inputs}
+        computed = self._compute(list(values.values()))
+        return {alias: np.asarray(value, dtype) for alias, value, dtype in computed}
 
     def samples(self, count: int) -> Arrays | None:
         """Made-up instances; None when no dense array can be guessed."""
@@ -134,12 +144,23 @@ class Signature:
         run: Callable[..., Sequence[Any]] = self._session._make_callable_from_options(options)
         return run
 
+    def _compute(self, values: list[Any]) -> Iterator[tuple[str, Any, np.dtype[Any]]]:
+        """Alias, value and dtype of each output, for what is fed, in that order."""
+        try:
+            values = [*values, *self._run(*values)]
+        except tf.errors.OpError as error:
+            raise _run_failure(error) from error
+        return ((alias, values[place], dtype) for alias, place, dtype in self._places)
+
+    def _require_aliases(self, tensors: Mapping[str, NDArray[Any]]) -> None:
+        if tensors.keys() != self._aliases:
+            raise InvalidInputs(f"Expected the inputs {sorted(self._aliases)}, got {sorted(tensors)}.")
+
     def _arrange(self, instances: Arrays) -> tuple[int, list[Any]]:
         """The number of instances, and the arrays in the order they are fed."""
         if self.input_problem:
             raise InvalidInputs(self.input_problem)
-        if instances.keys() != self._aliases:
-            raise InvalidInputs(f"Expected the inputs {sorted(self._aliases)}, got {sorted(instances)}.")
+        self._require_aliases(instances)
         for spec in self.inputs:
             array = instances[spec.alias]
             if array.dtype != spec.dtype or not spec.takes(array.shape):
@@ -220,6 +241,14 @@ def _misfit(spec: Tensor, array: NDArray[Any]) -> str:
     )
 
 
+def _unlike(spec: Tensor, array: NDArray[Any]) -> str:
+    sizes = "any" if spec.shape is None else ["any" if size is None else size for size in spec.shape]
+    return (
+        f"Input {spec.alias} takes a {_type_name(spec.dtype)} tensor of shape {sizes}; "
+        f"got {_type_name(array.dtype)} of shape {list(array.shape)}."
+    )
+
+
 def _type_name(dtype: np.dtype[Any]) -> str:
     return "string" if dtype.kind == "O" else dtype.name
 
@@ -233,6 +262,11 @@ def _uneven(answer: Arrays, count: int) -> str:
 
 
 # ---- arrays
+
+
+def _fits(wanted: Shape, shape: tuple[int, ...]) -> bool:
+    """Whether a shape of as many dimensions is one of these."""
+    return all(want in (None, size) for want, size in zip(wanted, shape, strict=True))
 
 
 def _one_value(spec: Tensor, column: NDArray[Any]) -> NDArray[Any]:

@@ -49,6 +49,11 @@ ROUTINE = '''
 '''
 
 
+def values(found: Any) -> list[Any]:
+    """The predictions of all parts, one after the other."""
+    return [value for part in found.parts for value in part]
+
+
 class Fake:
     """A runtime that answers each batch by `answer`, and notes how many rows it was given."""
 
@@ -125,7 +130,7 @@ def test_rows_of_a_call(asked: int, framework: str, mergeable: bool, calls: list
     found = predicted(block(*range(1000)), runtime, rows=asked)
 
     assert runtime.calls == calls
-    assert [row for part in found.parts for row in part] == list(range(1000))
+    assert values(found) == list(range(1000))
 
 
 def test_parameters_reach_the_model() -> None:
@@ -162,7 +167,7 @@ def test_exactly_the_failing_rows_are_bad(wrong: set[int], rows: int) -> None:
     found = predicted(block(*range(60)), Fake(fails_on(wrong)), rows=rows)
 
     good = [number for number in range(60) if number not in wrong]
-    assert [value for part in found.parts for value in part] == [10 * number for number in good]
+    assert values(found) == [10 * number for number in good]
     assert lines_of(found) == good
     assert [one.snippet for one in found.bad] == [str(number) for number in sorted(wrong)]
     assert [one.reason for one in found.bad] == [
@@ -178,7 +183,7 @@ def test_failing_rows_beside_malformed_ones() -> None:
     decoded = Instances(Rows(), ["id"]).decode(Block(0, 0, "/f", 0, b"\n".join(lines)))
     found = predicted(decoded, Fake(fails_on({2})))
 
-    assert [value for part in found.parts for value in part] == [10, 30]
+    assert values(found) == [10, 30]
     assert found.keys == [{"id": "a"}, {"id": "c"}]
     assert lines_of(found) == [0, 5]
     assert [one.snippet for one in found.bad] == ["oops", lines[2].decode(), "{}"]
@@ -201,7 +206,7 @@ def test_too_few_or_too_many_predictions(times: int) -> None:
 
     found = predicted(block("a", "x", "b"), Fake(answer))
 
-    assert [value for part in found.parts for value in part] == ["a", "b"]
+    assert values(found) == ["a", "b"]
     assert lines_of(found) == [0, 2]
     assert f"gave {times} predictions for 1 instances" in found.bad[0].reason
 
@@ -252,7 +257,7 @@ def test_a_routine_that_fails_for_the_whole_batch(routine: ModelSource) -> None:
     rows = [{"x": number} for number in (1, 2, -3, 4, 5, 6)]
     found = predicted(block(*rows), runtime)
 
-    assert [value for part in found.parts for value in part] == [2, 4, 8, 10, 12]
+    assert values(found) == [2, 4, 8, 10, 12]
     assert [one.snippet for one in found.bad] == ['{"x": -3}']
 
 
@@ -303,7 +308,7 @@ def test_a_routine_is_given_what_it_is_given_online(routine: ModelSource) -> Non
     rows = [{"x": number} for number in range(200)]
     found = predicted(block(*rows), runtime)
 
-    assert [value for part in found.parts for value in part] == [2 * number for number in range(200)]
+    assert values(found) == [2 * number for number in range(200)]
 
 
 # ---- loading

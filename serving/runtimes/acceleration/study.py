@@ -18,7 +18,7 @@ import numpy as np
 
 from serving.runtimes import Runtime, equality
 from serving.runtimes.acceleration import Accelerable, Candidate, Offer, Predict, Unsuitable
-from serving.runtimes.instances import Batch, copied, count, take
+from serving.runtimes.instances import Batch, Tensors, copied, count, take
 from serving.runtimes.sampling import made_up
 
 # Rows of a call; those that are measured in any case come first.
@@ -304,4 +304,4 @@ def _some(rows: Batch, most: int) -> Batch:
     step = max(1, count(rows) // most)
     if isinstance(rows, dict):
         return {name: column[::step][:most] for name, column in rows.items()}
-    return rows[::step][:most]
+    return rows if isinstance(rows, Tensors) else rows[::step][:most]

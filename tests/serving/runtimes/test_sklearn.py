@@ -636,4 +636,4 @@ def test_values_that_are_not_finite_are_treated_as_by_the_library(
             runtime.predict(rows)
     else:
         assert np.array(runtime.predict(rows)).tolist() == wanted
-    assert len(runtime.predict(np.array([[0.5, 0.5]]))) == 1
+    assert count(runtime.predict(np.array([[0.5, 0.5]]))) == 1

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from serving.errors import InvalidInputs, InvalidOutputs, LoadFailed, ModelFailed
 from serving.runtimes import Column, Source, tensorflow_warmup
+from serving.runtimes.instances import Tensors
 
 Arrays = dict[str, NDArray[Any]]
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
@@ -526,6 +527,77 @@ def test_a_fixed_batch_takes_that_many(load: Any) -> None:
     assert runtime.predict({"x": np.ones((2, 4), np.float32)})["y"].tolist() == [[2] * 4] * 2
     with pytest.raises(InvalidInputs, match=r"exactly 2 instance\(s\).*got 3"):
         runtime.predict({"x": np.ones((3, 4), np.float32)})
+
+
+# ---- whole tensors
+
+
+def scalar(value: object, dtype: Any) -> NDArray[Any]:
+    return np.array(value, dtype)
+
+
+@pytest.mark.parametrize(
+    ("model", "tensors"),
+    [
+        pytest.param("total", {"x": normal(3, 2)}, id="outputs without a dimension"),
+        pytest.param(
+            "scalar_input",
+            {"x": normal(3, 2), "scale": scalar(2, np.float32), "unit": scalar(b"m\0", object)},
+            id="inputs without a dimension",
+        ),
+        pytest.param("fixed_batch", {"x": normal(2, 4)}, id="a fixed batch"),
+        pytest.param("any_shape", {"x": scalar(1.5, np.float32)}, id="a scalar where any shape will do"),
+        pytest.param(
+            "unknown_size",
+            {"x": np.ones((2, 4, 3), np.int32), "b": scalar([True], bool), "s": strings(b"a", b"b", b"c")},
+            id="as many rows as each likes",
+        ),
+        pytest.param("dense", {"x": normal(0, 30)}, id="no rows at all"),
+        pytest.param("no_inputs", {}, id="no inputs"),
+    ],
+)
+def test_whole_tensors_answer_like_the_signature_call(
+    load: Any, reference: Any, model: str, tensors: Arrays
+) -> None:
+    answer = load(model).predict(Tensors(tensors))
+
+    assert_same(answer.values, reference(model, tensors))
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ({"x": normal(3, 4)}, r"Input x takes a float32 tensor of shape \[2, 4\]; got float32 of .*\[3, 4\]"),
+        ({"x": normal(4)}, r"shape \[2, 4\]; got float32 of shape \[4\]"),
+        ({"x": np.ones((2, 4))}, r"takes a float32 tensor .*; got float64 of shape \[2, 4\]"),
+        ({"y": normal(2, 4)}, r"Expected the inputs \['x'\], got \['y'\]"),
+    ],
+)
+def test_tensors_that_do_not_fit(load: Any, tensors: Arrays, message: str) -> None:
+    with pytest.raises(InvalidInputs, match=message):
+        load("fixed_batch").predict(Tensors(tensors))
+
+
+def test_sparse_inputs_are_no_tensors_either(load: Any) -> None:
+    with pytest.raises(InvalidInputs, match="takes sparse or ragged tensors as x"):
+        load("sparse_input").predict(Tensors({"x": normal(2, 3)}))
+
+
+def test_several_signatures_about_the_same_inputs(tf: Any, load: Any) -> None:
+    """Outputs are named by their signature; a single input goes by the name that each has for it."""
+    runtime = load("two_signatures")
+    values = tf.train.FloatList(value=[1, 2])
+    features = tf.train.Features(feature={"x": tf.train.Feature(float_list=values)})
+    example = strings(tf.train.Example(features=features).SerializeToString())
+    alone = runtime.predict({"inputs": example}, signature_name="classify")["scores"]
+
+    columns = runtime.predict({"examples": example}, signature_names=("classify", "classify"))
+    whole = runtime.predict(Tensors({"inputs": example}), signature_names=("classify",))
+
+    assert_same(columns, {"classify/scores": alone})
+    assert_same(whole.values, {"classify/scores": alone})
+    with pytest.raises(InvalidInputs, match=r"Expected the inputs \['key', 'x'\], got \['examples'\]"):
+        runtime.predict({"examples": example}, signature_names=("classify", "predict"))
 
 
 # ---- signatures and forms

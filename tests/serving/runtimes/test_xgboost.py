@@ -129,7 +129,7 @@ def test_a_pickle_of_an_old_version_loads_with_a_warning(tmp_path: Path) -> None
 
     assert isinstance(runtime, BoosterRuntime)
     assert any("Booster.save_model" in text for text in runtime.warnings)
-    assert len(runtime.predict([[1.0, 2.0, 3.0]])) == 1
+    assert count(runtime.predict([[1.0, 2.0, 3.0]])) == 1
 
 
 @pytest.mark.parametrize("save", [joblib.dump, lambda model, file: file.write_bytes(pickle.dumps(model))])
@@ -151,7 +151,7 @@ def test_a_saved_booster_called_model_joblib_is_served(name: str, format_: str, 
     else:
         shutil.copy(DATA / "1.7.6-logistic.bst", tmp_path / name)
 
-    assert len(load(Source(tmp_path, "XGBOOST")).predict(X)) == 150
+    assert count(load(Source(tmp_path, "XGBOOST")).predict(X)) == 150
 
 
 ESTIMATORS: dict[str, tuple[Callable[[], Any], bool]] = {

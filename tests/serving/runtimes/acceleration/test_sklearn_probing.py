@@ -25,6 +25,7 @@ from serving.runtimes.acceleration import Predict
 from serving.runtimes.acceleration.sklearn import Way
 from serving.runtimes.acceleration.sklearn.probing import probes
 from serving.runtimes.finite import is_finite
+from serving.runtimes.instances import count
 from serving.runtimes.sklearn import SklearnRuntime, load
 from tests.serving.runtimes.acceleration.rows import assert_same_bits
 from tests.serving.runtimes.proving import prove
@@ -66,7 +67,7 @@ def test_what_is_offered_is_proven(name: str, tmp_path: Path) -> None:
         return rows
 
     assert set(proven.candidates) == {offer.name for offer in runtime.offers()} != set()
-    assert 300 < sum(map(len, batches)) < 3000
+    assert 300 < sum(map(count, batches)) < 3000
     runtime.use(answer)
     for rows in batches:
         runtime.predict(rows)

@@ -1,7 +1,8 @@
 """Settings: each is written down once, here, with its default, its meaning and its bounds.
 
 A setting comes from, first wins: the command line, the environment (`PILOTLIGHT_` + its name in capitals),
-the file named by `--config`, its default. This module is the only reader of the environment.
+the file named by `--config`, for a node what its container's platform says, its default. This module is the
+only reader of the environment.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from serving import containers
+from serving.containers import Contract
 from serving.errors import InvalidArgument
 
 PREFIX = "PILOTLIGHT_"
@@ -26,6 +29,8 @@ MIB = 1 << 20
 T = TypeVar("T")
 
 _NUMBER = re.compile(r"\d+(\.\d+)?")
+_ROUTE = re.compile(r"/[^\s?#]*")
+_MOST_PORT = 65535
 
 # What frameworks must be told before they are imported: one thread per library unless a node raises it
 # (more are slower for small models, and their pools would be there before a fork), and no chatter.
@@ -45,10 +50,11 @@ def setting(
     maximum: float | None = None,
     choices: tuple[str, ...] = (),
     or_seconds: bool = False,
+    route: bool = False,
 ) -> Any:
     """One setting: its default, what it means in a sentence, and what values are allowed.
 
-    `or_seconds`: besides the choices, a number.
+    `or_seconds`: besides the choices, a number. `route`: the path of a URL, or nothing.
     """
     metadata = {
         "help": text,
@@ -56,6 +62,7 @@ def setting(
         "maximum": maximum,
         "choices": choices,
         "or_seconds": or_seconds,
+        "route": route,
     }
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -139,8 +146,14 @@ class NodeConfig(FrontSettings):
     prediction_class: str = setting("", "A custom prediction routine's class: module.Class.")
     package_uris: str = setting("", "Archives of user code to install, comma separated.")
     host: str = setting("127.0.0.1", "Address to listen on.")
-    port: int = setting(8080, "Port to listen on; 0 picks a free one.", minimum=0)
+    port: int = setting(8080, "Port to listen on; 0 picks a free one.", minimum=0, maximum=_MOST_PORT)
     uds: str = setting("", "Unix socket to listen on, instead of host and port.")
+    predict_route: str = setting(
+        "", "One more path that takes predictions, as Vertex AI's containers have it.", route=True
+    )
+    health_route: str = setting(
+        "", "One more path that answers 200 while the node is ready to predict, else 503.", route=True
+    )
     cache_dir: Path = setting(Path("~/.cache/pilotlight"), "Where model files fetched from gs:// are kept.")
     cache_bytes: int = setting(20 << 30, "Size of that cache, in bytes.", minimum=0)
 
@@ -150,7 +163,7 @@ class ServeConfig(FrontSettings):
     """`pilotlight serve`: the gateway, its nodes and all state."""
 
     host: str = setting("127.0.0.1", "Address to listen on.")
-    port: int = setting(8080, "Port to listen on; 0 picks a free one.", minimum=0)
+    port: int = setting(8080, "Port to listen on; 0 picks a free one.", minimum=0, maximum=_MOST_PORT)
     state_dir: Path = setting(
         Path("~/.local/share/pilotlight"), "The folder that holds everything the server must remember."
     )
@@ -313,11 +326,29 @@ def load(kind: type[T], given: Mapping[str, Any], file: Path | None = None) -> T
 
     Raises InvalidArgument naming the setting, its source and the allowed values.
     """
-    values = {
+    return _checked(kind, _chosen(kind, given, file))
+
+
+def load_node(given: Mapping[str, Any], file: Path | None = None) -> tuple[NodeConfig, Contract]:
+    """The settings of a node that clients connect to, and what its container's platform has to do with them.
+
+    As `load` has them, and over defaults what the platform says.
+    """
+    chosen = _chosen(NodeConfig, given, file)
+    contract = containers.contract(os.environ, chosen)
+    return _checked(NodeConfig, {**contract.settings, **chosen}), contract
+
+
+def _chosen(kind: type[Any], given: Mapping[str, Any], file: Path | None) -> dict[str, tuple[str, Any]]:
+    """The settings that somebody has chosen by name, each with its source."""
+    return {
         **{name: (f"{file}: {name}", value) for name, value in _read_file(kind, file).items()},
         **{name: (PREFIX + name.upper(), value) for name, value in _read_environment(kind).items()},
         **{name: (flag(name), value) for name, value in given.items() if value is not None},
     }
+
+
+def _checked(kind: type[T], values: Mapping[str, tuple[str, Any]]) -> T:
     hints = typing.get_type_hints(kind)
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     return kind(
@@ -371,6 +402,8 @@ def _check(field: dataclasses.Field[Any], hint: Any, value: Any, source: str) ->
     maximum = field.metadata["maximum"]
     if maximum is not None and converted > maximum:
         raise InvalidArgument(f"{source} must be at most {maximum}; it is {converted}.")
+    if field.metadata["route"] and converted and not _ROUTE.fullmatch(converted):
+        raise InvalidArgument(f"{source} must be a path that begins with /; it is {converted!r}.")
     or_seconds = field.metadata["or_seconds"]
     if choices and converted not in choices and not (or_seconds and _NUMBER.fullmatch(converted)):
         allowed = ", ".join(choice for choice in choices if choice) + (" or a number" if or_seconds else "")

@@ -36,7 +36,7 @@ def _run(words: Sequence[str]) -> None:
     """Programs have their settings read plainly, if those were typed so; everything else is a command."""
     match words:
         case ["node", *rest] if typed := plain.read(rest, NodeConfig):
-            sys.exit(server.node(config.load(NodeConfig, typed.settings, typed.file)))
+            sys.exit(server.node(server.node_settings(typed.settings, typed.file)))
         case ["serve", *rest] if typed := plain.read(rest, ServeConfig):
             sys.exit(server.serve(config.load(ServeConfig, typed.settings, typed.file)))
         case _:

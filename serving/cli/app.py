@@ -101,7 +101,7 @@ def build() -> typer.Typer:
         name="pilotlight",
     )
     app.command()(with_settings(ServeConfig)(server.serve))
-    app.command()(with_settings(NodeConfig)(server.node))
+    app.command()(with_settings(NodeConfig, server.node_settings)(server.node))
     app.command()(demo.demo)
     app.command()(with_flags(doctor.doctor))
     app.command()(with_flags(predict.predict))

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import gc
 import socket
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from serving import log_lines
 from serving.cli.lines import complain
 from serving.cli.sources import prepared
-from serving.config import NodeConfig, ServeConfig, prepare_frameworks, process_environment
+from serving.config import (
+    NodeConfig,
+    ServeConfig,
+    flag,
+    load_node,
+    prepare_frameworks,
+    process_environment,
+)
+from serving.containers import MOUNT
 from serving.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -39,10 +48,20 @@ def serve(config: ServeConfig) -> int:
         gc.enable()
 
 
+def node_settings(given: Mapping[str, Any], file: Path | None) -> NodeConfig:
+    """The settings of `node`, those of its container's platform among them; what that asks for is told."""
+    settings, contract = load_node(given, file)
+    if asked := ", ".join(f"{flag(name)} {value}" for name, (_, value) in contract.settings.items()):
+        print(f"As the container's platform asks for ({contract}): {asked}", flush=True)
+    return settings
+
+
 def node(config: NodeConfig) -> int:
     """Serve one model directory without a gateway, at the lowest latency.
 
-    Answers POST /v1/projects/P/models/M[/versions/V]:predict and /v1/models/M:predict for any P, M, V.
+    Answers POST /v1/projects/P/models/M[/versions/V]:predict and /v1/models/M:predict for any P, M, V. In a
+    container, AIP_HTTP_PORT, AIP_HEALTH_ROUTE, AIP_PREDICT_ROUTE, AIP_STORAGE_URI, PORT and /mnt/models say
+    what no flag does, and it listens on 0.0.0.0.
 
     Example: pilotlight node --model-dir gs://my-bucket/flowers --port 8080
     """
@@ -52,7 +71,10 @@ def node(config: NodeConfig) -> int:
 
     log_lines.configure(log_lines.TEXT)
     if not config.model_dir and not config.prediction_class:
-        raise InvalidArgument("Say what to serve: --model-dir gs://BUCKET/PATH or --model-dir PATH.")
+        raise InvalidArgument(
+            "Say what to serve: --model-dir gs://BUCKET/PATH or --model-dir PATH; in a container, "
+            f"AIP_STORAGE_URI or a model in {MOUNT}."
+        )
     with prepared(config, lambda phase: print(phase, flush=True)) as source:
         listener = _listen(config)
         return run(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -16,16 +17,22 @@ from serving import config
 T = TypeVar("T")
 
 
-def with_settings(kind: type[T]) -> Callable[[Callable[[T], int]], Callable[..., None]]:
+Load = Callable[[Mapping[str, Any], Path | None], T]
+
+
+def with_settings(
+    kind: type[T], load: Load[T] | None = None
+) -> Callable[[Callable[[T], int]], Callable[..., None]]:
     """Give a command one flag per setting, and `--config`; it is called with the settings.
 
-    Its result is the exit code.
+    Its result is the exit code. `load` makes the settings of what was typed, if not `config.load`.
     """
+    loaded: Load[T] = load or functools.partial(config.load, kind)
 
     def decorate(command: Callable[[T], int]) -> Callable[..., None]:
         def run(**flags: Any) -> None:
             file = flags.pop("config")
-            raise typer.Exit(command(config.load(kind, flags, file)))
+            raise typer.Exit(command(loaded(flags, file)))
 
         run.__doc__ = command.__doc__
         run.__name__ = command.__name__

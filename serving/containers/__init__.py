@@ -1,0 +1,57 @@
+"""What platforms that run containers tell a server, as settings of a node.
+
+Vertex AI has its `AIP_` variables, Cloud Run has `PORT`, and KServe puts the model into a folder that is the
+same always. All of them reach a container from outside of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+MOUNT = Path("/mnt/models")
+"""Where KServe's storage initializer puts a model."""
+
+EVERYWHERE = "0.0.0.0"  # noqa: S104  what these platforms ask for: they connect from outside
+
+# The variables that say what a setting is; of several, the first that is there.
+_VARIABLES: Mapping[str, tuple[str, ...]] = {
+    "port": ("AIP_HTTP_PORT", "PORT"),
+    "health_route": ("AIP_HEALTH_ROUTE",),
+    "predict_route": ("AIP_PREDICT_ROUTE",),
+    "model_dir": ("AIP_STORAGE_URI",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """What a platform asks for: settings by name, each with where it says so; none outside of containers."""
+
+    settings: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """Where it is said, in words."""
+        return ", ".join(dict.fromkeys(source for source, _ in self.settings.values()))
+
+
+def contract(environment: Mapping[str, str], chosen: Iterable[str], mount: Path = MOUNT) -> Contract:
+    """What the platform asks for; `chosen` are settings that somebody has chosen: it changes none of them.
+
+    An empty variable says nothing, as Vertex AI has it. If anything is asked for, so is to listen on every
+    interface.
+    """
+    taken = frozenset(chosen)
+    found = {
+        name: (variable, environment[variable])
+        for name, variables in _VARIABLES.items()
+        for variable in variables[::-1]
+        if environment.get(variable)
+    }
+    if "model_dir" not in found and "model_dir" not in taken and mount.is_dir():
+        found["model_dir"] = (str(mount), str(mount))
+    if not found:
+        return Contract()
+    first = next(iter(found.values()))[0]
+    asked = {**found, "host": (first, EVERYWHERE)}
+    return Contract({name: value for name, value in asked.items() if name not in taken})

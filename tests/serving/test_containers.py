@@ -1,0 +1,124 @@
+"""What the platforms of containers say, as settings of a node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from serving.cli import server
+from serving.config import NodeConfig, load, load_node
+from serving.containers import EVERYWHERE, Contract, contract
+from serving.errors import InvalidArgument
+
+VERTEX = {
+    "AIP_HTTP_PORT": "7080",
+    "AIP_HEALTH_ROUTE": "/health",
+    "AIP_PREDICT_ROUTE": "/predict",
+    "AIP_STORAGE_URI": "gs://managed/copy",
+}
+NOWHERE = Path("/nowhere")
+OURS = ("AIP_HTTP_PORT", "AIP_HEALTH_ROUTE", "AIP_PREDICT_ROUTE", "AIP_STORAGE_URI", "PORT")
+
+
+@pytest.fixture(autouse=True)
+def outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No variable of a platform is set."""
+    for name in OURS:
+        monkeypatch.delenv(name, raising=False)
+
+
+def values(found: Contract) -> dict[str, str]:
+    return {name: value for name, (_, value) in found.settings.items()}
+
+
+def test_outside_of_containers_nothing_is_asked_for() -> None:
+    """No variable, no folder: the host stays a loopback address."""
+    assert contract({"HOME": "/root"}, (), NOWHERE) == Contract()
+    assert load_node({})[0] == NodeConfig()
+
+
+def test_vertex_ai() -> None:
+    """Port, both routes and the model; and it connects from outside."""
+    assert values(contract(VERTEX, (), NOWHERE)) == {
+        "port": "7080",
+        "health_route": "/health",
+        "predict_route": "/predict",
+        "model_dir": "gs://managed/copy",
+        "host": EVERYWHERE,
+    }
+
+
+def test_cloud_run() -> None:
+    """Only the port; Vertex AI's variable goes before it."""
+    assert values(contract({"PORT": "9000"}, (), NOWHERE)) == {"port": "9000", "host": EVERYWHERE}
+    assert values(contract({"PORT": "9000", "AIP_HTTP_PORT": "7080"}, (), NOWHERE))["port"] == "7080"
+
+
+def test_kserve(tmp_path: Path) -> None:
+    """The folder that its model is put into, if there is one and nobody has chosen another."""
+    assert values(contract({}, (), tmp_path)) == {"model_dir": str(tmp_path), "host": EVERYWHERE}
+    assert contract({}, {"model_dir"}, tmp_path) == Contract()
+    assert values(contract(VERTEX, (), tmp_path))["model_dir"] == "gs://managed/copy"
+
+
+def test_an_empty_variable_says_nothing() -> None:
+    """AIP_STORAGE_URI is empty where there is no model."""
+    assert contract(dict.fromkeys(VERTEX, ""), (), NOWHERE) == Contract()
+
+
+def test_what_somebody_has_chosen_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Flags over PILOTLIGHT_ variables over the file over the platform over defaults."""
+    file = tmp_path / "node.yaml"
+    file.write_text("health_route: /from-file\npredict_route: /from-file\nport: 3\n")
+    for name, value in VERTEX.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PILOTLIGHT_PORT", "2")
+    monkeypatch.setenv("PILOTLIGHT_PREDICT_ROUTE", "/from-variable")
+
+    found, asked = load_node({"port": 1}, file)
+
+    assert (found.port, found.predict_route, found.health_route) == (1, "/from-variable", "/from-file")
+    assert (found.model_dir, found.host) == ("gs://managed/copy", EVERYWHERE)
+    assert values(asked) == {"model_dir": "gs://managed/copy", "host": EVERYWHERE}
+    assert load_node({"host": "127.0.0.1"})[0].host == "127.0.0.1"
+
+
+def test_other_commands_do_not_heed_the_platform(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`pilotlight local predict` has the settings of a node too."""
+    monkeypatch.setenv("PORT", "not a port")
+
+    assert load(NodeConfig, {}) == NodeConfig()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("AIP_HTTP_PORT", "eighty", "AIP_HTTP_PORT must be a int; it is 'eighty'"),
+        ("PORT", "70000", "PORT must be at most 65535; it is 70000"),
+        ("AIP_PREDICT_ROUTE", "predict", "AIP_PREDICT_ROUTE must be a path that begins with /"),
+        ("AIP_HEALTH_ROUTE", "/a b", "AIP_HEALTH_ROUTE must be a path that begins with /"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    name: str, value: str, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the platform's own name of it."""
+    monkeypatch.setenv(name, value)
+
+    with pytest.raises(InvalidArgument, match=problem):
+        load_node({})
+
+
+def test_a_start_says_what_the_platform_has_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Above all that others reach the node; outside of containers it says nothing."""
+    server.node_settings({}, None)
+    assert capsys.readouterr().out == ""
+
+    monkeypatch.setenv("PORT", "9000")
+    server.node_settings({}, None)
+    assert capsys.readouterr().out == (
+        "As the container's platform asks for (PORT): --port 9000, --host 0.0.0.0\n"
+    )

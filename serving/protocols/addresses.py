@@ -1,0 +1,114 @@
+"""What other people's protocols call a model and its versions, and which of ours that is.
+
+The rule is in docs/protocols.md ("Names and versions").
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from serving.errors import FailedPrecondition, InvalidArgument, NotFound
+from serving.names import ModelName, VersionName, parse_target
+
+# Numbers of versions are of 64 bits in these protocols, with a sign.
+_MOST = (1 << 63) - 1
+_DIGITS = re.compile(r"[0-9]+")
+_NUMBERED = re.compile(r"[A-Za-z]+_?([0-9]+)")
+_NO = frozenset({"off", "false", "no"})
+# Of the versions of a model, how many an error names.
+_NAMED = 5
+
+# The versions of a model: their labels, by id.
+Versions = Mapping[str, Mapping[str, str]]
+
+
+class Address(NamedTuple):
+    """What a request is sent to: a version of `model` by its id or number, by a label, or its default one."""
+
+    model: ModelName
+    version: str = ""
+    label: str = ""
+
+    def __str__(self) -> str:
+        """As TensorFlow Serving names what it looked for in vain."""
+        if self.label:
+            return f"Label({self.model.model}, {self.label})"
+        if self.version:
+            return f"Specific({self.model.model}, {self.version})"
+        return f"Latest({self.model.model})"
+
+
+def address(model: str, project: str, *, version: str = "", label: str = "") -> Address:
+    """The address of a model of `project`, or of one that is named in full, `projects/P/models/M`.
+
+    Raises InvalidArgument.
+    """
+    if version and label:
+        raise InvalidArgument(
+            f"The request names both a version ({version}) and a label ({label}): name one."
+        )
+    if "/" not in model:
+        return Address(ModelName(project, model), version, label)
+    name = parse_target(model)
+    if isinstance(name, VersionName):
+        raise InvalidArgument(
+            f"{model!r} names a version: name the model, {name.parent}, and its version apart."
+        )
+    return Address(name, version, label)
+
+
+def number(version: str) -> str:
+    """The number in the id of a version: letters, maybe a `_`, then digits; "" for ids that have none."""
+    match = _NUMBERED.fullmatch(version)
+    return str(value) if match and (value := int(match[1])) <= _MOST else ""
+
+
+def shown(version: str) -> str:
+    """What protocols tell that a version is: its number, or else its id."""
+    return number(version) or version
+
+
+def choose(asked: Address, versions: Versions) -> str:
+    """The id of the version that is meant, "" for the default one.
+
+    Raises NotFound, or FailedPrecondition where it may be several.
+    """
+    if asked.label:
+        labelled = [
+            version
+            for version, labels in versions.items()
+            if labels.get(asked.label, "no").lower() not in _NO
+        ]
+        meant = labelled or [version for version in (asked.label,) if version in versions]
+    elif asked.version in versions or not asked.version:
+        return asked.version
+    else:
+        wanted = asked.version.lstrip("0") or "0"
+        is_number = _DIGITS.fullmatch(asked.version) is not None
+        meant = [version for version in versions if is_number and number(version) == wanted]
+    if not meant:
+        raise NotFound(f"Servable not found for request: {asked}. {_there_are(asked.model, versions)}")
+    if len(meant) > 1:
+        what = f"label {asked.label}" if asked.label else f"number {asked.version}"
+        raise FailedPrecondition(
+            f"Several versions of {asked.model} have the {what}: {_some(meant)}. Name one by its id."
+        )
+    return meant[0]
+
+
+def no_model(asked: Address) -> NotFound:
+    """The error for a model that is not there."""
+    return NotFound(f"Servable not found for request: {asked}. There is no model {asked.model}.")
+
+
+def _there_are(model: ModelName, versions: Versions) -> str:
+    if not versions:
+        return f"The model {model} has no versions."
+    return f"The versions of {model} are {_some(list(versions))}."
+
+
+def _some(versions: list[str]) -> str:
+    more = len(versions) - _NAMED
+    return ", ".join(versions[:_NAMED]) + (f" and {more} more" if more > 0 else "")

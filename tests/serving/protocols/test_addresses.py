@@ -1,0 +1,133 @@
+"""Which of our versions other people's names mean."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.errors import FailedPrecondition, InvalidArgument, NotFound
+from serving.names import ModelName
+from serving.protocols.addresses import Address, address, choose, no_model, number, shown
+
+MODEL = ModelName("local", "census")
+
+
+@pytest.mark.parametrize(
+    ("version", "told"),
+    [
+        ("v3", "3"),
+        ("v_3", "3"),
+        ("census12", "12"),
+        ("V007", "7"),
+        ("v0", "0"),
+        ("v20240101120000", "20240101120000"),
+        ("v9223372036854775807", "9223372036854775807"),
+        ("v9223372036854775808", ""),
+        ("v00000000000000000001", "1"),
+        ("v3b", ""),
+        ("v_1_2", ""),
+        ("v__3", ""),
+        ("canary", ""),
+    ],
+)
+def test_the_number_of_a_version(version: str, told: str) -> None:
+    """Letters, maybe one `_`, and a number of 64 bits; what has none is told by its id."""
+    assert number(version) == told
+    assert shown(version) == (told or version)
+
+
+VERSIONS = {
+    "v1": {"stable": ""},
+    "v2": {"stable": "off", "canary": "on"},
+    "v_3": {"both": "yes"},
+    "census12": {"both": "true", "stable": "False"},
+    "beta": {},
+    "v3b": {},
+}
+
+
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [
+        (Address(MODEL), ""),
+        (Address(MODEL, "v2"), "v2"),
+        (Address(MODEL, "2"), "v2"),
+        (Address(MODEL, "0002"), "v2"),
+        (Address(MODEL, "3"), "v_3"),
+        (Address(MODEL, "12"), "census12"),
+        (Address(MODEL, label="stable"), "v1"),
+        (Address(MODEL, label="canary"), "v2"),
+        (Address(MODEL, label="beta"), "beta"),
+        (Address(MODEL, label="v1"), "v1"),
+    ],
+)
+def test_a_version_is_found(asked: Address, meant: str) -> None:
+    """By its id, its number, or a label that is not switched off; else by an id that is the label."""
+    assert choose(asked, VERSIONS) == meant
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        Address(MODEL, "4"),
+        Address(MODEL, "v4"),
+        Address(MODEL, "-1"),
+        Address(MODEL, "1.0"),
+        Address(MODEL, "\N{ARABIC-INDIC DIGIT ONE}"),
+        Address(MODEL, label="nobody"),
+        Address(MODEL, label="1"),
+    ],
+)
+def test_what_is_not_there_is_not_found(asked: Address) -> None:
+    """In TensorFlow Serving's words, and with what there is."""
+    with pytest.raises(
+        NotFound, match=r"Servable not found for request: .*v1, v2, v_3, census12, beta and 1 mo"
+    ):
+        choose(asked, VERSIONS)
+
+
+def test_what_may_be_several_is_refused() -> None:
+    """They are named."""
+    with pytest.raises(FailedPrecondition, match="number 3: v3, v_3"):
+        choose(Address(MODEL, "3"), {"v3": {}, "v_3": {}, "v4": {}})
+    with pytest.raises(FailedPrecondition, match="label both: v_3, census12"):
+        choose(Address(MODEL, label="both"), VERSIONS)
+    assert choose(Address(MODEL, "v3"), {"v3": {}, "v_3": {}}) == "v3"
+
+
+def test_a_model_without_versions() -> None:
+    """It says so; and so does one that is not there."""
+    with pytest.raises(NotFound, match="has no versions"):
+        choose(Address(MODEL, "1"), {})
+    assert str(no_model(Address(MODEL))) == (
+        "Servable not found for request: Latest(census). There is no model projects/local/models/census."
+    )
+
+
+def test_names_of_models() -> None:
+    """One of the default project, or any in full; a version is not a model."""
+    assert address("census", "local", version="3") == Address(MODEL, "3")
+    assert address("projects/p/models/m", "local", label="l") == Address(ModelName("p", "m"), label="l")
+    with pytest.raises(InvalidArgument, match="names a version"):
+        address("projects/p/models/m/versions/v1", "local")
+    with pytest.raises(InvalidArgument, match="Invalid resource name 'a/b'"):
+        address("a/b", "local")
+    with pytest.raises(InvalidArgument, match="name one"):
+        address("census", "local", version="3", label="stable")
+
+
+@given(
+    st.text(max_size=30),
+    st.text(max_size=30),
+    st.dictionaries(st.text(), st.dictionaries(st.text(), st.text())),
+)
+def test_any_text_is_answered_with_a_version_or_an_error(
+    version: str, label: str, versions: dict[str, dict[str, str]]
+) -> None:
+    """Whatever clients and labels say."""
+    try:
+        meant = choose(Address(MODEL, version, label), versions)
+    except (NotFound, FailedPrecondition):
+        return
+    assert meant in versions or (meant, version, label) == ("", "", "")

@@ -1,0 +1,57 @@
+"""What the Open Inference Protocol tells of a server and of its models, as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib.metadata import version as version_of
+from typing import Any
+
+from serving.protocols.addresses import shown
+from serving.protocols.tensorflow_status import Standing, State, newest_first
+from serving.schema import Schema, Tensor
+
+# Tensors as bytes beside the JSON, both ways.
+EXTENSIONS = ("binary_tensor_data",)
+
+
+def server() -> dict[str, Any]:
+    """The answer of `GET /v2`."""
+    return {"name": "pilotlight", "version": version_of("pilotlight"), "extensions": list(EXTENSIONS)}
+
+
+def live() -> dict[str, Any]:
+    """The answer of `GET /v2/health/live`."""
+    return {"live": True}
+
+
+def ready(is_ready: bool) -> dict[str, Any]:
+    """The answer of `GET /v2/health/ready`."""
+    return {"ready": is_ready}
+
+
+def model_ready(model: str, is_ready: bool) -> dict[str, Any]:
+    """The answer of `GET /v2/models/M[/versions/V]/ready`."""
+    return {"name": model, "ready": is_ready}
+
+
+def metadata(model: str, standings: Iterable[Standing], schema: Schema) -> dict[str, Any]:
+    """The answer of `GET /v2/models/M[/versions/V]`.
+
+    `standings` are those of the versions it is about. The protocol knows one set of inputs and outputs: it is
+    that of the default signature.
+    """
+    signature = schema.signatures[schema.default]
+    available = [one for one in newest_first(standings) if one.state is State.AVAILABLE]
+    return {
+        "name": model,
+        "versions": [shown(one.version) for one in available],
+        "platform": schema.platform,
+        "inputs": [_tensor(tensor) for tensor in signature.inputs],
+        "outputs": [_tensor(tensor) for tensor in signature.outputs],
+    }
+
+
+def _tensor(tensor: Tensor) -> dict[str, Any]:
+    """The protocol has no word for a shape of any number of dimensions: it is told as one, of any size."""
+    shape = [-1] if tensor.shape is None else list(tensor.shape)
+    return {"name": tensor.name, "datatype": tensor.datatype, "shape": shape}

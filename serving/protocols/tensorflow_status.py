@@ -1,0 +1,97 @@
+"""What TensorFlow Serving's REST API tells of a model: the states of its versions, and its signatures.
+
+Source: `model_service.proto`, `get_model_metadata.proto` of TensorFlow Serving and TensorFlow's `meta_graph.proto`,
+as proto3 JSON has them, with the fields at their defaults.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from serving.protocols.addresses import number, shown
+from serving.schema import Schema, Signature, Tensor
+
+DTYPES = {
+    "BOOL": "DT_BOOL",
+    "UINT8": "DT_UINT8",
+    "UINT16": "DT_UINT16",
+    "UINT32": "DT_UINT32",
+    "UINT64": "DT_UINT64",
+    "INT8": "DT_INT8",
+    "INT16": "DT_INT16",
+    "INT32": "DT_INT32",
+    "INT64": "DT_INT64",
+    "FP16": "DT_HALF",
+    "BF16": "DT_BFLOAT16",
+    "FP32": "DT_FLOAT",
+    "FP64": "DT_DOUBLE",
+    "BYTES": "DT_STRING",
+}
+
+
+class State(enum.StrEnum):
+    """Of a version, as TensorFlow Serving has them; a version that sleeps is AVAILABLE: it answers."""
+
+    UNKNOWN = "UNKNOWN"
+    START = "START"
+    LOADING = "LOADING"
+    AVAILABLE = "AVAILABLE"
+    UNLOADING = "UNLOADING"
+    END = "END"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How it stands with a version, by its id; `error` is why it failed, "" if it has not."""
+
+    version: str
+    state: State
+    error: str = ""
+
+
+def newest_first(standings: Iterable[Standing]) -> list[Standing]:
+    """By their numbers, the highest first, then those that have none."""
+    return sorted(standings, key=lambda one: int(number(one.version) or -1), reverse=True)
+
+
+def status(standings: Iterable[Standing]) -> dict[str, Any]:
+    """The answer of `GET /v1/models/M[/versions/V|/labels/L]`."""
+    return {
+        "model_version_status": [
+            {
+                "version": shown(one.version),
+                "state": str(one.state),
+                "status": {"error_code": "UNKNOWN" if one.error else "OK", "error_message": one.error},
+            }
+            for one in newest_first(standings)
+        ]
+    }
+
+
+def metadata(model: str, version: str, schema: Schema) -> dict[str, Any]:
+    """The answer of `GET /v1/models/M[/versions/V|/labels/L]/metadata`; `version` is an id."""
+    signatures = {name: _signature(one) for name, one in schema.signatures.items()}
+    return {
+        "model_spec": {"name": model, "signature_name": "", "version": shown(version)},
+        "metadata": {"signature_def": {"signature_def": signatures}},
+    }
+
+
+def _signature(signature: Signature) -> dict[str, Any]:
+    return {
+        "inputs": {tensor.name: _tensor(tensor) for tensor in signature.inputs},
+        "outputs": {tensor.name: _tensor(tensor) for tensor in signature.outputs},
+        "method_name": signature.method,
+    }
+
+
+def _tensor(tensor: Tensor) -> dict[str, Any]:
+    dimensions = [{"size": str(size), "name": ""} for size in tensor.shape or ()]
+    return {
+        "dtype": DTYPES[tensor.datatype],
+        "tensor_shape": {"dim": dimensions, "unknown_rank": tensor.shape is None},
+        "name": tensor.tensor,
+    }

@@ -1,0 +1,109 @@
+"""What TensorFlow Serving's REST API tells of models."""
+
+from __future__ import annotations
+
+from serving.protocols.tensorflow_status import DTYPES, Standing, State, metadata, status
+from serving.schema import CLASSIFY, Schema, Signature, Tensor
+
+FLOWERS = Schema(
+    "tensorflow_savedmodel",
+    {
+        "serving_default": Signature(
+            (Tensor("x", "FP32", (-1, 4), "serving_default_x:0"),),
+            (Tensor("y", "INT64", (-1,), "StatefulPartitionedCall:0"),),
+        ),
+        "classify": Signature(
+            (Tensor("inputs", "BYTES", None, "input:0"),),
+            (Tensor("scores", "FP16", (), "Softmax:0"),),
+            CLASSIFY,
+        ),
+    },
+)
+
+
+def test_states_of_versions() -> None:
+    """The highest number first, those without one last; an error is told where there is one."""
+    standings = [
+        Standing("v2", State.AVAILABLE),
+        Standing("canary", State.LOADING),
+        Standing("v10", State.END, "Failed to load model: no such file. (Error code: 0)"),
+    ]
+
+    assert status(standings) == {
+        "model_version_status": [
+            {
+                "version": "10",
+                "state": "END",
+                "status": {
+                    "error_code": "UNKNOWN",
+                    "error_message": "Failed to load model: no such file. (Error code: 0)",
+                },
+            },
+            {
+                "version": "2",
+                "state": "AVAILABLE",
+                "status": {"error_code": "OK", "error_message": ""},
+            },
+            {
+                "version": "canary",
+                "state": "LOADING",
+                "status": {"error_code": "OK", "error_message": ""},
+            },
+        ]
+    }
+
+
+def test_metadata() -> None:
+    """All signatures, with the names, types and shapes of their tensors."""
+    told = metadata("flowers", "v7", FLOWERS)
+
+    assert told["model_spec"] == {"name": "flowers", "signature_name": "", "version": "7"}
+    assert told["metadata"] == {
+        "signature_def": {
+            "signature_def": {
+                "serving_default": {
+                    "inputs": {
+                        "x": {
+                            "dtype": "DT_FLOAT",
+                            "tensor_shape": {
+                                "dim": [{"size": "-1", "name": ""}, {"size": "4", "name": ""}],
+                                "unknown_rank": False,
+                            },
+                            "name": "serving_default_x:0",
+                        }
+                    },
+                    "outputs": {
+                        "y": {
+                            "dtype": "DT_INT64",
+                            "tensor_shape": {"dim": [{"size": "-1", "name": ""}], "unknown_rank": False},
+                            "name": "StatefulPartitionedCall:0",
+                        }
+                    },
+                    "method_name": "tensorflow/serving/predict",
+                },
+                "classify": {
+                    "inputs": {
+                        "inputs": {
+                            "dtype": "DT_STRING",
+                            "tensor_shape": {"dim": [], "unknown_rank": True},
+                            "name": "input:0",
+                        }
+                    },
+                    "outputs": {
+                        "scores": {
+                            "dtype": "DT_HALF",
+                            "tensor_shape": {"dim": [], "unknown_rank": False},
+                            "name": "Softmax:0",
+                        }
+                    },
+                    "method_name": "tensorflow/serving/classify",
+                },
+            }
+        }
+    }
+
+
+def test_every_type_of_a_schema_has_a_name() -> None:
+    """Those of the Open Inference Protocol, and BF16."""
+    whole = [f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)]
+    assert DTYPES.keys() == {"BOOL", "FP16", "BF16", "FP32", "FP64", "BYTES", *whole}

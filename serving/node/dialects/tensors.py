@@ -1,0 +1,283 @@
+"""Between tensors by name, as other people's protocols have them, and what a model takes and answers.
+
+Texts are arrays of objects, each of them bytes. Numbers become wider where that loses nothing, and never
+narrower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from serving.errors import InvalidInputs, InvalidOutputs
+from serving.node.dialects import Model
+from serving.runtimes import Array
+from serving.runtimes.arguments import SIGNATURE_NAME
+from serving.runtimes.codec import encode_lines
+from serving.runtimes.conversion import natural
+from serving.runtimes.datatypes import BYTES, dtype_of, name_of
+from serving.runtimes.instances import Batch, Tensors
+from serving.schema import Schema, Signature, Tensor
+
+Arrays = Mapping[str, NDArray[Any]]
+Parameters = dict[str, Any]
+
+# What a model's answer is called that has no name of its own.
+PREDICTIONS = "predictions"
+
+_INT64, _FLOAT64 = np.dtype(np.int64), np.dtype(np.float64)
+_MOST_INT64 = np.iinfo(np.int64).max
+
+
+def batch_of(model: Model, tensors: Arrays, signature: str = "") -> tuple[Batch, Parameters]:
+    """The tensors of a request as the model's runtime takes them, with the parameter that names the signature.
+
+    - TensorFlow: as they are; named columns, which can share a call with others, where rows are independent.
+    - Numbers in rows: one tensor [rows, features] of any name, or one for each feature by its name.
+    - Other rows: the rows of one tensor of any name, or objects made of several.
+
+    Raises InvalidInputs that names the input, what was expected and what came.
+    """
+    if model.runtime.framework == "TENSORFLOW":
+        return _of_graph(model.schema, tensors, signature)
+    if model.runtime.framework == "CUSTOM":  # to whom all that a request says is handed on
+        parameters: Parameters = {SIGNATURE_NAME: signature} if signature else {}
+    else:
+        parameters = {}
+    form = model.runtime.form(parameters)
+    if not tensors:
+        raise InvalidInputs("The request has no inputs.")
+    columns = _columns(model.schema)
+    if len(tensors) > 1 or (columns and tensors.keys() == columns.keys()):
+        return _objects(tensors, columns), parameters
+    ((name, tensor),) = tensors.items()
+    if columns:
+        raise InvalidInputs(_wrong_names(columns, tensors))
+    if isinstance(form, Array):
+        return _numbers(name, tensor, form.width), parameters
+    return _rows(name, tensor, model.schema), parameters
+
+
+def tensors_of(predictions: Batch) -> dict[str, NDArray[Any]]:
+    """The tensors of an answer by name.
+
+    What has no names is called "predictions". Of these, numbers and texts that are regular stay such, and
+    anything else is BYTES: the JSON of each prediction. Raises InvalidOutputs for what JSON cannot carry.
+    """
+    match predictions:
+        case Tensors():
+            return dict(predictions.values)
+        case dict():
+            return predictions
+        case _:
+            return {PREDICTIONS: _answer(predictions)}
+
+
+def signature_of(schema: Schema, name: str = "") -> Signature:
+    """A signature by its name, "" for the default one. Raises InvalidInputs."""
+    found = schema.signatures.get(name or schema.default)
+    if found is not None:
+        return found
+    known = f"The model has: {', '.join(schema.signatures)}."
+    if name:
+        raise InvalidInputs(f"No signature found for signature key {name}. {known}")
+    raise InvalidInputs(f"The model has no default signature: say which one is meant. {known}")
+
+
+# ---- graphs
+
+
+def _of_graph(schema: Schema, tensors: Arrays, name: str) -> tuple[Batch, Parameters]:
+    signature = signature_of(schema, name)
+    wanted = {tensor.name: tensor for tensor in signature.inputs}
+    if tensors.keys() != wanted.keys():
+        raise InvalidInputs(_wrong_names(wanted, tensors))
+    fitted = {name: _fitted(tensor, tensors[name]) for name, tensor in wanted.items()}
+    # The default one has no name, so that whoever names it can share a call with those who do not.
+    parameters = {SIGNATURE_NAME: name} if name and name != schema.default else {}
+    return (fitted if _have_rows(signature, fitted) else Tensors(fitted)), parameters
+
+
+def _have_rows(signature: Signature, tensors: Arrays) -> bool:
+    """Whether the tensors are rows that are computed each by itself."""
+    if not all(tensor.shape and tensor.shape[0] < 0 for tensor in (*signature.inputs, *signature.outputs)):
+        return False
+    counts = {len(tensor) for tensor in tensors.values()}
+    return len(counts) == 1 and counts != {0}
+
+
+def _fitted(tensor: Tensor, array: NDArray[Any]) -> NDArray[Any]:
+    """An input as it is declared. Raises InvalidInputs."""
+    dtype = dtype_of(tensor.datatype)
+    if dtype is None or not _widens(array.dtype, dtype) or not _fits(tensor.shape, array.shape):
+        raise InvalidInputs(
+            f"Input {tensor.name} takes {tensor.datatype} of shape {_sizes(tensor.shape)}; "
+            f"got {name_of(array.dtype)} of shape {_sizes(array.shape)}."
+        )
+    return _aligned(array.astype(dtype, copy=False))
+
+
+def _widens(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
+    """Whether every number of one type is one of another of its kind: integers stay integers."""
+    if given == wanted:
+        return True
+    return any({given.kind, wanted.kind} <= kinds for kinds in _KINDS) and np.can_cast(given, wanted)
+
+
+_KINDS = ({"i", "u"}, {"f", "V"})
+
+
+def _fits(wanted: Sequence[int] | None, given: Sequence[int]) -> bool:
+    if wanted is None:
+        return True
+    return len(wanted) == len(given) and all(
+        want in (-1, got) for want, got in zip(wanted, given, strict=True)
+    )
+
+
+# ---- rows
+
+
+def _columns(schema: Schema) -> dict[str, Tensor]:
+    """The inputs by name, if a row is made of several that have names."""
+    inputs = schema.signatures[schema.default].inputs
+    return {tensor.name: tensor for tensor in inputs} if schema.strict and len(inputs) > 1 else {}
+
+
+def _numbers(name: str, tensor: NDArray[Any], width: int | None) -> NDArray[Any]:
+    """Rows of numbers in the types that JSON's would have, without a copy where they have them."""
+    expected = f"Input {name} takes numbers of shape {_sizes((-1, width or -1))}"
+    if tensor.dtype.kind not in "biufV" or not _fits((-1, width or -1), tensor.shape):
+        hint = (
+            f" A single row has the shape [1, {tensor.shape[0]}]."
+            if tensor.ndim == 1 and width in (None, tensor.shape[0])
+            else ""
+        )
+        raise InvalidInputs(f"{expected}; got {name_of(tensor.dtype)} of shape {_sizes(tensor.shape)}.{hint}")
+    _counted(name, tensor)
+    if tensor.dtype.kind == "u" and tensor.dtype.itemsize == 8 and int(tensor.max()) > _MOST_INT64:
+        raise InvalidInputs(f"{expected}; got UINT64 with a number above {_MOST_INT64}.")
+    return _aligned(tensor.astype(_INT64 if tensor.dtype.kind in "biu" else _FLOAT64, copy=False))
+
+
+def _rows(name: str, tensor: NDArray[Any], schema: Schema) -> list[Any]:
+    """Rows as plain values, just as JSON has them."""
+    _counted(name, tensor)
+    (wanted, *more) = schema.signatures[schema.default].inputs
+    if schema.strict and not more:
+        one_each = wanted.shape is not None and len(wanted.shape) == 1
+        if one_each and tensor.ndim == 2 and tensor.shape[1] == 1:
+            tensor = tensor[:, 0]
+        if (tensor.dtype.kind == "O") != (wanted.datatype == BYTES) or not _fits(wanted.shape, tensor.shape):
+            raise InvalidInputs(
+                f"Input {name} takes {wanted.datatype} of shape {_sizes(wanted.shape)}; "
+                f"got {name_of(tensor.dtype)} of shape {_sizes(tensor.shape)}."
+            )
+    return _plain(tensor)
+
+
+def _objects(tensors: Arrays, columns: Mapping[str, Tensor]) -> list[dict[str, Any]]:
+    """Rows that name their values, made of one tensor for each name."""
+    if columns and tensors.keys() != columns.keys():
+        raise InvalidInputs(_wrong_names(columns, tensors))
+    counts = {name: _counted(name, tensor) for name, tensor in tensors.items()}
+    if len(set(counts.values())) > 1:
+        told = ", ".join(f"{name} has {count}" for name, count in counts.items())
+        raise InvalidInputs(f"The inputs do not have the same number of rows: {told}.")
+    values = [_plain(_column(name, tensor, columns.get(name))) for name, tensor in tensors.items()]
+    return [dict(zip(tensors, row, strict=True)) for row in zip(*values, strict=True)]
+
+
+def _column(name: str, tensor: NDArray[Any], wanted: Tensor | None) -> NDArray[Any]:
+    """One value per row, where the input is declared so."""
+    if wanted is None:
+        return tensor
+    text = wanted.datatype == BYTES
+    if (tensor.dtype.kind == "O") != text or not (tensor.ndim == 1 or tensor.shape[1:] == (1,)):
+        raise InvalidInputs(
+            f"Input {name} takes {wanted.datatype if text else 'numbers'} of shape [-1] or [-1, 1]; "
+            f"got {name_of(tensor.dtype)} of shape {_sizes(tensor.shape)}."
+        )
+    return tensor.reshape(-1)
+
+
+def _plain(tensor: NDArray[Any]) -> list[Any]:
+    """A tensor as lists. Bytes become text where they are UTF-8."""
+    if tensor.dtype.kind == "V":
+        tensor = tensor.astype(_FLOAT64)
+    if tensor.dtype.kind == "O":
+        texts = np.empty(tensor.shape, object)
+        texts.reshape(-1)[:] = [_text(value) for value in tensor.reshape(-1).tolist()]
+        tensor = texts
+    values: list[Any] = tensor.tolist()
+    return values
+
+
+def _text(value: bytes) -> str | bytes:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value
+
+
+def _counted(name: str, tensor: NDArray[Any]) -> int:
+    """The number of rows. Raises InvalidInputs if there are none."""
+    if not tensor.ndim:
+        raise InvalidInputs(f"Input {name} is a single value; its first dimension is to be that of the rows.")
+    if not len(tensor):
+        raise InvalidInputs(f"Input {name} has no rows: there is nothing to predict.")
+    return len(tensor)
+
+
+def _aligned(array: NDArray[Any]) -> NDArray[Any]:
+    """The array where libraries written in C expect it: a tensor in a body may begin anywhere."""
+    return array if array.flags.aligned else array.copy()
+
+
+# ---- answers
+
+
+def _answer(predictions: list[Any] | NDArray[Any]) -> NDArray[Any]:
+    array = predictions if isinstance(predictions, np.ndarray) else natural(predictions)
+    if array is not None:
+        if array.dtype.kind == "S":  # numpy cuts the zero bytes off the ends of its own texts
+            array = np.array(predictions, object)
+        if array.dtype.kind in "biufV":
+            return array.astype(_FLOAT64) if array.dtype.kind == "f" and array.itemsize > 8 else array
+        values = array.reshape(-1).tolist()
+        if array.dtype.kind in "OU" and all(isinstance(value, str | bytes) for value in values):
+            return _bytes(values, array.shape)
+    lines = encode_lines(predictions).split(b"\n")
+    return _bytes(lines[:-1], (len(lines) - 1,))
+
+
+def _bytes(values: Iterable[str | bytes], shape: tuple[int, ...]) -> NDArray[Any]:
+    array = np.empty(shape, object)
+    try:
+        array.reshape(-1)[:] = [value if isinstance(value, bytes) else value.encode() for value in values]
+    except UnicodeEncodeError as error:
+        raise InvalidOutputs(f"A prediction is a text that UTF-8 cannot carry: {error}.") from error
+    return array
+
+
+# ---- words for errors
+
+
+def _wrong_names(wanted: Iterable[str], given: Iterable[str]) -> str:
+    missing = [name for name in wanted if name not in given]
+    if missing:
+        problem = f"Input {missing[0]} is missing"
+    else:
+        problem = f"There is no input {next(name for name in given if name not in wanted)}"
+    return f"{problem}: the model takes {_named(wanted)}; got {_named(given)}."
+
+
+def _named(names: Iterable[str]) -> str:
+    return ", ".join(names) or "none"
+
+
+def _sizes(shape: Sequence[int] | None) -> str:
+    return "any" if shape is None else str(list(shape))

@@ -1,0 +1,84 @@
+"""Models for the tests of dialects: a schema, and a runtime that answers what it is told to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from serving.node.dialects import Model
+from serving.runtimes import Array, Form, Rows
+from serving.runtimes.codec import Decoder
+from serving.runtimes.instances import Batch
+from serving.schema import Schema, Signature, Tensor
+
+
+class Told:
+    """A runtime of a framework that takes a form and gives an answer."""
+
+    mergeable = False
+    exact = True
+    warnings: tuple[str, ...] = ()
+
+    def __init__(self, framework: str, form: Form, answer: Batch = ()) -> None:  # type: ignore[assignment]
+        self.framework = framework
+        self._form = form
+        self._answer = answer
+
+    def form(self, parameters: Mapping[str, Any]) -> Form:
+        return self._form
+
+    def predict(self, instances: Any, /, **parameters: Any) -> Batch:
+        return self._answer
+
+    def samples(self, count: int) -> None:
+        return None
+
+    def warmup_requests(self) -> tuple[()]:
+        return ()
+
+    def schema(self) -> Schema:
+        raise NotImplementedError
+
+
+PREDICTIONS = (Tensor("predictions", "FP64", (-1,)),)
+
+
+def of(framework: str, form: Form, schema: Schema) -> Model:
+    """A model with this form and this schema."""
+    return Model(Told(framework, form), schema, Decoder())
+
+
+def booster(width: int = 3) -> Model:
+    """Rows of so many numbers."""
+    signature = Signature((Tensor("instances", "FP64", (-1, width)),), PREDICTIONS)
+    schema = Schema("xgboost_xgboost", {"serving_default": signature})
+    return of("XGBOOST", Array(width, nullable=True, objects=True), schema)
+
+
+def mixed() -> Model:
+    """Rows of a text and a number, by name."""
+    inputs = (Tensor("city", "BYTES", (-1,)), Tensor("rooms", "FP64", (-1,)))
+    schema = Schema("sklearn_sklearn", {"serving_default": Signature(inputs, PREDICTIONS)})
+    return of("SCIKIT_LEARN", Rows(), schema)
+
+
+def texts() -> Model:
+    """One text per row."""
+    signature = Signature((Tensor("instances", "BYTES", (-1,)),), PREDICTIONS)
+    return of("SCIKIT_LEARN", Rows(), Schema("sklearn_sklearn", {"serving_default": signature}))
+
+
+def routine() -> Model:
+    """Anything."""
+    signature = Signature((Tensor("instances", "BYTES", (-1,)),), PREDICTIONS)
+    schema = Schema("custom", {"serving_default": signature}, strict=False)
+    return of("CUSTOM", Rows(), schema)
+
+
+def graph(*inputs: Tensor, outputs: tuple[Tensor, ...] = (Tensor("y", "FP32", (-1,)),)) -> Model:
+    """A SavedModel with these inputs, and a second signature that takes one text."""
+    signatures = {
+        "serving_default": Signature(inputs, outputs),
+        "say": Signature((Tensor("text", "BYTES", (-1,)),), (Tensor("length", "INT64", (-1,)),)),
+    }
+    return of("TENSORFLOW", Rows(), Schema("tensorflow_savedmodel", signatures))

@@ -1,0 +1,263 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from serving.errors import InvalidInputs, InvalidOutputs
+from serving.node.dialects import Model
+from serving.node.dialects.tensors import batch_of, signature_of, tensors_of
+from serving.runtimes.datatypes import DATATYPES, dtype_of, name_of
+from serving.runtimes.instances import Tensors
+from serving.schema import Tensor
+from tests.serving.node.dialects import models
+
+X = Tensor("x", "FP32", (-1, 2))
+N = Tensor("n", "INT64", (-1,))
+
+
+def objects(*values: Any) -> NDArray[Any]:
+    return np.array(values, object)
+
+
+def refused(model: Model, signature: str = "", **tensors: NDArray[Any]) -> str:
+    with pytest.raises(InvalidInputs) as caught:
+        batch_of(model, tensors, signature)
+    return caught.value.detail
+
+
+# ---- graphs
+
+
+def test_rows_of_a_graph_are_columns_that_can_share_a_call() -> None:
+    x, n = np.ones((3, 2), np.float32), np.arange(3)
+
+    batch, parameters = batch_of(models.graph(X, N), {"n": n, "x": x})
+
+    assert isinstance(batch, dict)
+    assert batch["x"] is x
+    assert batch["n"] is n
+    assert parameters == {}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "given"),
+    [
+        ((Tensor("k", "FP32", ()),), {"k": np.array(2, np.float32)}),
+        ((Tensor("x", "FP32", (1, 2)),), {"x": np.ones((1, 2), np.float32)}),
+        ((X, N), {"x": np.ones((3, 2), np.float32), "n": np.arange(2)}),
+        ((X,), {"x": np.ones((0, 2), np.float32)}),
+        ((Tensor("x", "FP32", None),), {"x": np.ones((1, 2), np.float32)}),
+    ],
+    ids=["scalar", "fixed batch", "uneven rows", "no rows", "open rank"],
+)
+def test_what_has_no_rows_goes_into_a_graph_whole(
+    inputs: tuple[Tensor, ...], given: dict[str, NDArray[Any]]
+) -> None:
+    batch, _ = batch_of(models.graph(*inputs), given)
+
+    assert isinstance(batch, Tensors)
+    assert batch.values.keys() == given.keys()
+
+
+def test_rows_stay_whole_where_an_output_has_none() -> None:
+    model = models.graph(X, outputs=(Tensor("mean", "FP32", ()),))
+
+    assert isinstance(batch_of(model, {"x": np.ones((3, 2), np.float32)})[0], Tensors)
+
+
+def test_numbers_become_wider_and_never_narrower() -> None:
+    batch, _ = batch_of(models.graph(N), {"n": np.array([1, 2], np.int32)})
+
+    assert isinstance(batch, dict)
+    assert batch["n"].dtype == np.int64
+    assert refused(models.graph(X), x=np.ones((1, 2))) == (
+        "Input x takes FP32 of shape [-1, 2]; got FP64 of shape [1, 2]."
+    )
+    assert "INT64" in refused(models.graph(N), n=np.ones(1, np.float32))
+    assert "INT64" in refused(models.graph(N), n=np.ones(1, np.uint64))
+    assert "INT64" in refused(models.graph(N), n=np.ones(1, np.bool_))
+
+
+def test_a_tensor_of_another_shape_is_refused() -> None:
+    assert refused(models.graph(X), x=np.ones((1, 3), np.float32)) == (
+        "Input x takes FP32 of shape [-1, 2]; got FP32 of shape [1, 3]."
+    )
+
+
+def test_names_are_to_be_those_of_the_signature() -> None:
+    x = np.ones((1, 2), np.float32)
+
+    assert refused(models.graph(X, N), x=x) == "Input n is missing: the model takes x, n; got x."
+    assert refused(models.graph(X), x=x, y=x) == "There is no input y: the model takes x; got x, y."
+
+
+def test_a_signature_is_chosen_by_its_name() -> None:
+    model = models.graph(X)
+
+    assert batch_of(model, {"text": objects(b"a")}, "say")[1] == {"signature_name": "say"}
+    assert batch_of(model, {"x": np.ones((1, 2), np.float32)}, "serving_default")[1] == {}
+    assert refused(model, "sing", x=np.ones(1)) == (
+        "No signature found for signature key sing. The model has: serving_default, say."
+    )
+    assert signature_of(model.schema).inputs == (X,)
+
+
+def test_numbers_of_the_other_endianness_are_turned_round() -> None:
+    batch, _ = batch_of(models.graph(X), {"x": np.ones((1, 2), ">f4")})
+
+    assert isinstance(batch, dict)
+    assert batch["x"].dtype.isnative
+    assert batch["x"].tolist() == [[1, 1]]
+
+
+# ---- rows
+
+
+def test_rows_of_numbers_are_taken_by_any_name_without_a_copy() -> None:
+    rows = np.ones((2, 3))
+
+    assert batch_of(models.booster(), {"input-0": rows}) == (rows, {})
+
+
+@pytest.mark.parametrize(
+    ("dtype", "becomes"),
+    [("f2", "f8"), ("f4", "f8"), ("i4", "i8"), ("u1", "i8"), ("u8", "i8"), ("?", "i8")],
+)
+def test_numbers_have_the_type_that_those_of_json_have(dtype: str, becomes: str) -> None:
+    batch, _ = batch_of(models.booster(), {"x": np.ones((1, 3), dtype)})
+
+    assert isinstance(batch, np.ndarray)
+    assert batch.dtype == np.dtype(becomes)
+    assert batch.tolist() == [[1, 1, 1]]
+
+
+def test_a_row_alone_is_refused_in_words() -> None:
+    assert refused(models.booster(), x=np.ones(3)) == (
+        "Input x takes numbers of shape [-1, 3]; got FP64 of shape [3]. A single row has the shape [1, 3]."
+    )
+
+
+def test_rows_that_are_no_numbers_or_of_another_width_are_refused() -> None:
+    assert "got FP64 of shape [1, 4]" in refused(models.booster(), x=np.ones((1, 4)))
+    assert "got BYTES of shape [1, 3]" in refused(models.booster(), x=objects([b"a", b"b", b"c"]))
+    assert "no rows" in refused(models.booster(), x=np.ones((0, 3)))
+    assert "above" in refused(models.booster(), x=np.full((1, 3), 2**63, np.uint64))
+    assert refused(models.booster()) == "The request has no inputs."
+
+
+def test_rows_that_begin_anywhere_in_a_body_are_put_in_place() -> None:
+    rows = np.frombuffer(b"\0" + np.ones(3).tobytes(), np.float64, offset=1).reshape(1, 3)
+    assert not rows.flags.aligned
+
+    batch, _ = batch_of(models.booster(), {"x": rows})
+
+    assert isinstance(batch, np.ndarray)
+    assert batch.flags.aligned
+
+
+def test_features_may_come_each_by_its_name() -> None:
+    batch, _ = batch_of(models.booster(2), {"b": np.array([1, 2]), "a": np.array([0.5, 1.5])})
+
+    assert batch == [{"b": 1, "a": 0.5}, {"b": 2, "a": 1.5}]
+
+
+def test_columns_of_several_types_become_objects() -> None:
+    tensors = {"rooms": np.array([[2.0], [3.0]], np.float32), "city": objects(b"Rom", "Köln".encode())}
+
+    assert batch_of(models.mixed(), tensors)[0] == [
+        {"rooms": 2.0, "city": "Rom"},
+        {"rooms": 3.0, "city": "Köln"},
+    ]
+
+
+def test_columns_are_to_be_those_of_the_model() -> None:
+    city, rooms = objects(b"Rom", b"Wien"), np.ones(2)
+
+    assert (
+        refused(models.mixed(), city=city) == "Input rooms is missing: the model takes city, rooms; got city."
+    )
+    assert "no input area" in refused(models.mixed(), city=city, rooms=rooms, area=rooms)
+    assert "same number of rows: city has 2, rooms has 1" in refused(
+        models.mixed(), city=city, rooms=rooms[:1]
+    )
+    assert "Input city takes BYTES" in refused(models.mixed(), city=rooms, rooms=rooms)
+    assert "Input rooms takes numbers" in refused(models.mixed(), city=city, rooms=np.ones((2, 2)))
+
+
+@pytest.mark.parametrize("shape", [(2,), (2, 1)])
+def test_texts_are_one_per_row(shape: tuple[int, ...]) -> None:
+    batch, _ = batch_of(models.texts(), {"predict": objects(b"yes", b"no").reshape(shape)})
+
+    assert batch == ["yes", "no"]
+
+
+def test_texts_are_not_numbers() -> None:
+    assert refused(models.texts(), x=np.ones(2)) == (
+        "Input x takes BYTES of shape [-1]; got FP64 of shape [2]."
+    )
+
+
+def test_a_routine_gets_rows_as_json_has_them() -> None:
+    one, _ = batch_of(models.routine(), {"any": np.array([[1.5, 2.0]], np.float32)})
+    two, _ = batch_of(models.routine(), {"a": np.array([[1], [2]]), "b": objects(b"x", b"\xff")})
+
+    assert one == [[1.5, 2.0]]
+    assert two == [{"a": [1], "b": "x"}, {"a": [2], "b": b"\xff"}]
+    assert "single value" in refused(models.routine(), a=np.array(1))
+
+
+def test_a_routine_is_told_the_signature_that_others_do_not_have() -> None:
+    assert batch_of(models.routine(), {"x": np.ones(1)}, "say")[1] == {"signature_name": "say"}
+    assert batch_of(models.booster(), {"x": np.ones((1, 3))}, "say")[1] == {}
+
+
+# ---- answers
+
+
+def test_named_outputs_keep_their_names() -> None:
+    outputs = {"y": np.ones(2, np.float32)}
+
+    assert tensors_of(outputs) == outputs
+    assert tensors_of(Tensors(outputs)) == outputs
+
+
+@pytest.mark.parametrize(
+    ("predictions", "datatype", "values"),
+    [
+        (np.array([0.5], np.float32), "FP32", [0.5]),
+        ([1, 2], "INT64", [1, 2]),
+        ([[1, 2.5]], "FP64", [[1, 2.5]]),
+        ([True], "BOOL", [True]),
+        (np.array(["a", "bcd"]), "BYTES", [b"a", b"bcd"]),
+        ([["a", "ö"]], "BYTES", [[b"a", "ö".encode()]]),
+        ([b"a\0"], "BYTES", [b"a\0"]),
+        ([{"a": 1}, None], "BYTES", [b'{"a":1}', b"null"]),
+        ([[1], [2, 3]], "BYTES", [b"[1]", b"[2,3]"]),
+        (["a", 1], "BYTES", [b'"a"', b"1"]),
+        (np.array([1], np.longdouble), "FP64", [1]),
+    ],
+)
+def test_predictions_without_a_name_are_tensors_too(predictions: Any, datatype: str, values: Any) -> None:
+    (name, tensor), *more = tensors_of(predictions).items()
+
+    assert (name, more) == ("predictions", [])
+    assert name_of(tensor.dtype) == datatype
+    assert tensor.tolist() == values
+
+
+def test_predictions_that_nothing_can_carry_are_an_error() -> None:
+    with pytest.raises(InvalidOutputs, match="JSON"):
+        tensors_of([object()])
+    with pytest.raises(InvalidOutputs, match="UTF-8"):
+        tensors_of(["\ud800"])
+
+
+def test_types_have_one_name_each() -> None:
+    for datatype in DATATYPES:
+        dtype = dtype_of(datatype)
+        assert dtype is not None
+        assert name_of(dtype) == datatype
+    assert dtype_of("FP8") is None

@@ -23,7 +23,7 @@ from serving.errors import (
     Unavailable,
     Unimplemented,
 )
-from serving.exchange import PREDICT, Exchange, Handler
+from serving.exchange import Exchange, Handler
 from serving.gate import Gate
 from serving.heads import Head
 from serving.wire import LENGTH, raw_answer
@@ -194,7 +194,7 @@ class Connection(HttpToolsProtocol):
         self.phase, self.since = BODY, self._gate.now
         self.begun = self.since
         self._head = self._unsent = 0  # who asks again has read the answers before
-        if not path.endswith(PREDICT):
+        if not (self._handles and self._exchanges.takes(self.parser.get_method().decode(), path)):
             self._begin_call()
         elif self.transport.is_closing():
             self.phase = CLOSE  # the one before was the last

@@ -3,7 +3,8 @@
     ServingError
     ├── InvalidArgument          400   ├── FailedPrecondition   400
     │   ├── BodyTooLarge         413   ├── Aborted              409
-    │   └── HeadTooLarge         431
+    │   ├── HeadTooLarge         431
+    │   └── NotAcceptable        406
     ├── NotFound                 404   ├── AlreadyExists        409
     ├── MethodNotAllowed         405   ├── ResourceExhausted    429
     │                                  │   └── LimitReached     429
@@ -86,6 +87,10 @@ class BodyTooLarge(InvalidArgument):
 
 class HeadTooLarge(InvalidArgument):
     """The request line and the headers are over the configured limit."""
+
+
+class NotAcceptable(InvalidArgument):
+    """The answer has none of the forms that the client takes."""
 
 
 class NotFound(ServingError):
@@ -240,6 +245,8 @@ def http_status(error: ServingError) -> int:
             return 413
         case HeadTooLarge():
             return 431
+        case NotAcceptable():
+            return 406
         case ClientTooSlow():
             return 408
         case MethodNotAllowed():

@@ -11,21 +11,26 @@ import http
 from collections.abc import Callable
 from typing import Any, Protocol
 
-import orjson
-
-from serving.errors import ServingError, http_status, to_wire
+from serving.errors import ServingError
 from serving.heads import Head
-from serving.wire import JSON, LENGTH, Headers, Scope, error_headers
+from serving.protocols.errors import refusal
+from serving.protocols.paths import dialect_of
+from serving.wire import JSON, LENGTH, Headers, Scope
 
 PREDICT = ":predict"
+CONTENT_TYPE = JSON[0]
 
 # Bodies over this are handed to the socket as they are; shorter ones are cheaper to join with their head.
 _LONG = 1 << 16
 
-# All that stands before the number of bytes.
-_BEGINNINGS = {
-    status.value: b"HTTP/1.1 %d %b\r\n%b: %b\r\ncontent-length: " % (status, status.phrase.encode(), *JSON)
+# All that stands before the number of bytes of JSON, or of what tells its type itself.
+_TYPED = {
+    status.value: b"HTTP/1.1 %d %b\r\ncontent-length: " % (status, status.phrase.encode())
     for status in http.HTTPStatus
+}
+_BEGINNINGS = {
+    status: b"%b%b: %b\r\ncontent-length: " % (beginning.removesuffix(b"content-length: "), *JSON)
+    for status, beginning in _TYPED.items()
 }
 
 
@@ -85,9 +90,10 @@ class Exchange:
         return scope
 
     def answer(self, status: int, body: bytes, headers: Headers = ()) -> None:
-        """Send the whole answer, in JSON; does nothing if the client is gone.
+        """Send the whole answer; does nothing if the client is gone.
 
-        Content type and length are added; the other headers must be fit for the wire.
+        It is JSON unless the first of the headers is its content type. Its length is added; the headers must
+        be fit for the wire.
         """
         if self.response_complete:
             return
@@ -98,7 +104,8 @@ class Exchange:
             lines += b"%b: %b\r\n" % header
         if not self.keep_alive:
             lines += b"connection: close\r\n"
-        head = b"%b%d\r\n%b\r\n" % (_BEGINNINGS[status], len(body), lines)
+        beginnings = _TYPED if headers and headers[0][0] == CONTENT_TYPE else _BEGINNINGS
+        head = b"%b%d\r\n%b\r\n" % (beginnings[status], len(body), lines)
         peer = self._peer
         transport = peer.transport
         if self.head.method == "HEAD":
@@ -112,8 +119,9 @@ class Exchange:
         peer.on_response_complete()
 
     def refuse(self, error: ServingError, headers: Headers = ()) -> None:
-        """Answer with an error in Google's structured form."""
-        self.answer(http_status(error), orjson.dumps(to_wire(error)), (*error_headers(error), *headers))
+        """Answer with an error in the form of the protocol that its path is of."""
+        status, body, own = refusal(error, dialect_of(self.head.path))
+        self.answer(status, body, (*own, *headers))
 
     def leave(self) -> None:
         """The client is gone: nobody is there to be answered."""
@@ -131,6 +139,9 @@ class Handler(Protocol):
     @property
     def max_body_bytes(self) -> int:
         """Bodies over this are not read."""
+
+    def takes(self, method: str, path: str) -> bool:
+        """Whether requests for a path are exchanges; all others are the application's."""
 
     def begin(self, exchange: Exchange) -> None:
         """The head is there. Whoever answers it here need not wait for a body that is for nothing."""

@@ -7,14 +7,18 @@ the same, need not be taken apart again: it says the same.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from serving.wire import Headers
 
-# Headers that predictions heed: what a request is called, its trace, the seconds it may take, and whether a
-# node alone is to tell how long things took.
+# Headers that predictions heed: what a request is called, its trace, the seconds it may take, whether a node
+# alone is to tell how long things took, what its body is and what that of the answer is to be, and the bytes
+# of JSON in front of binary tensors.
 REQUEST_ID, TRACEPARENT = b"x-request-id", b"traceparent"
 TIMEOUT, TIMING = b"x-request-timeout", b"x-pilotlight-timing"
-_HEEDED = frozenset({REQUEST_ID, TRACEPARENT, TIMEOUT, TIMING})
+CONTENT_TYPE, ACCEPT = b"content-type", b"accept"
+JSON_BYTES = b"inference-header-content-length"
+_HEEDED = frozenset({REQUEST_ID, TRACEPARENT, TIMEOUT, TIMING, CONTENT_TYPE, ACCEPT, JSON_BYTES})
 # Heads that are remembered, and the longest of them in bytes.
 _MANY, _LONG = 256, 1024
 
@@ -23,9 +27,10 @@ class Head:
     """What a request says before its body comes.
 
     `length` is that of the body, 0 if it is not told. `told` has the headers that predictions heed, by name.
+    `known` is what who answers it wants to remember of it, for the next one that says the same.
     """
 
-    __slots__ = ("headers", "length", "method", "path", "told", "version")
+    __slots__ = ("headers", "known", "length", "method", "path", "told", "version")
 
     def __init__(self, method: str, path: str, headers: Headers, *, length: int = 0, version: str = "1.1"):
         self.method = method
@@ -33,6 +38,7 @@ class Head:
         self.headers = headers
         self.length = length
         self.version = version
+        self.known: Any = None
         self.told: Mapping[bytes, bytes] = {
             name: value for name, value in reversed(headers) if name in _HEEDED
         }

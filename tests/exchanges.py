@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import orjson
 
-from serving.exchange import PREDICT, Exchange, Handler
+from serving.exchange import Exchange, Handler
 from serving.heads import Head
 from serving.wire import Receive, Scope, Send, header
 
@@ -51,7 +51,7 @@ def through(app: App, handler: Handler) -> App:
     """The ASGI application with its predictions, for clients that know nothing else."""
 
     async def both(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not scope["path"].endswith(PREDICT):
+        if scope["type"] != "http" or not handler.takes(scope["method"], scope["path"]):
             await app(scope, receive, send)
             return
         peer = Peer()

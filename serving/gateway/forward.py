@@ -16,7 +16,7 @@ from autoscaler.activator import Activator, Lease
 from autoscaler.pools import Node, NodeState
 from serving.config import Limits
 from serving.errors import Internal, InvalidArgument, ServingError, http_status, wrong_method
-from serving.exchange import Exchange
+from serving.exchange import PREDICT, Exchange
 from serving.gateway.access.gate import Access
 from serving.gateway.deadlines import Allowance, Deadlines
 from serving.gateway.identity import identify, note_id
@@ -62,6 +62,10 @@ class Forwarder:
         self.upstreams: dict[str, Upstream] = {}
         self._insistence = Insistence(targets, activator, self._upstream)
         self._insisting: set[asyncio.Task[None]] = set()
+
+    def takes(self, method: str, path: str) -> bool:
+        """Whatever looks like a prediction; what its path says is seen when it begins."""
+        return path.endswith(PREDICT)
 
     def begin(self, exchange: Exchange) -> None:
         """The head of a request is there: refuse it now if need be, so that no body is read for nothing."""

@@ -9,8 +9,16 @@ from __future__ import annotations
 
 import enum
 from functools import lru_cache
+from typing import NamedTuple
 
 import msgspec
+
+from serving.errors import InvalidArgument
+from serving.wire import Headers
+
+# Most bytes of what a call says of itself. They come in such portions, so that what stands behind them in
+# memory is aligned as numbers should be.
+MOST_ABOUT, _PORTION = 1 << 16, 64
 
 
 class Dialect(enum.StrEnum):
@@ -44,9 +52,28 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True):
 PLAIN = Call()
 
 
+class Reply(NamedTuple):
+    """An answer. It is JSON unless the first of `headers` is its content type.
+
+    Over gRPC the first of the headers of a refusal is `grpc-status`, and its body is the message as text.
+    """
+
+    status: int
+    body: bytes
+    headers: Headers = ()
+
+
 def to_bytes(call: Call) -> bytes:
-    """A call as it crosses the channel; b"" for an ordinary one."""
-    return b"" if call == PLAIN else msgspec.json.encode(call)
+    """A call as it crosses the channel; b"" for an ordinary one. Raises InvalidArgument if it is too long."""
+    if call == PLAIN:
+        return b""
+    about = msgspec.json.encode(call)
+    if len(about) > MOST_ABOUT:
+        raise InvalidArgument(
+            "The names and types in the head of the request are too long: they must take less than "
+            f"{MOST_ABOUT} bytes."
+        )
+    return about.ljust(-(-len(about) // _PORTION) * _PORTION)
 
 
 @lru_cache(maxsize=256)

@@ -13,7 +13,7 @@ from uvicorn.server import ServerState
 
 from serving.config import FrontSettings
 from serving.connection import Connection
-from serving.exchange import Exchange
+from serving.exchange import PREDICT, Exchange
 from serving.gate import Gate
 from serving.heads import Head, Heads
 
@@ -25,6 +25,9 @@ class Echo:
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, list[tuple[bytes, bytes]], bytes]] = []
+
+    def takes(self, method: str, path: str) -> bool:
+        return path.endswith(PREDICT)
 
     def begin(self, exchange: Exchange) -> None:
         pass

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from serving.depth import LEVELS
 from serving.errors import ServingError
-from serving.protocols import Call
+from serving.protocols import Call, Reply
 from serving.runtimes import Runtime
 from serving.runtimes.codec import Decoder
 from serving.runtimes.instances import Batch
 from serving.schema import Schema
-from serving.wire import Headers
+
+__all__ = ["Asked", "Call", "Make", "Model", "Reader", "Reply"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +40,6 @@ class Asked:
     instances: Batch
     parameters: Mapping[str, Any] = field(default_factory=dict)
     state: Any = None
-
-
-class Reply(NamedTuple):
-    """An answer. It is JSON unless the first of `headers` is its content type."""
-
-    status: int
-    body: bytes
-    headers: Headers = ()
 
 
 class Reader(Protocol):

@@ -1,0 +1,56 @@
+"""Calls over HTTP: what the node must know of a request, from its path and its headers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from serving.errors import InvalidArgument
+from serving.heads import ACCEPT, CONTENT_TYPE, JSON_BYTES
+from serving.protocols import PLAIN, Call, Dialect
+from serving.protocols.media import BINARY, JSON, NPY, bare, choose
+from serving.protocols.paths import Path
+
+# What a body of AI Platform's route can be besides JSON, which is what all else is taken for: clients tell
+# many types for it, curl that of a form.
+_BINARY = frozenset({NPY, BINARY})
+_ANSWERS = (JSON, NPY, BINARY)
+# Of the longest length that can be meant.
+_DIGITS = 18
+
+
+def call_of(path: Path, told: Mapping[bytes, bytes], version: str = "") -> Call:
+    """The call of a request with this path and these headers; `PLAIN` itself for an ordinary one.
+
+    `version` is what the protocol calls the version that answers. Of the headers only what makes a difference
+    is kept: `content_type` is "" for JSON, and `accept` is the type that the answer is to have, "" for JSON.
+    Raises InvalidArgument for headers that cannot be read, NotAcceptable if no answer would do.
+    """
+    match path.dialect:
+        case Dialect.AI_PLATFORM:
+            return _ai_platform(told)
+        case Dialect.INFERENCE:
+            return Call(path.dialect, path.verb, path.model, version, json_bytes=_json_bytes(told))
+        case _:
+            return Call(path.dialect, path.verb, path.model, version)
+
+
+def _ai_platform(told: Mapping[bytes, bytes]) -> Call:
+    content_type = bare(told.get(CONTENT_TYPE, b"").decode("latin-1"))
+    accept = told.get(ACCEPT)
+    wanted = JSON if accept is None else choose(accept.decode("latin-1"), _ANSWERS)
+    if content_type not in _BINARY:
+        return PLAIN if wanted == JSON else Call(accept=wanted)
+    json_bytes = _json_bytes(told) if content_type == BINARY else None
+    return Call(content_type=content_type, accept="" if wanted == JSON else wanted, json_bytes=json_bytes)
+
+
+def _json_bytes(told: Mapping[bytes, bytes]) -> int | None:
+    given = told.get(JSON_BYTES)
+    if given is None:
+        return None
+    if not given.isdigit() or len(given) > _DIGITS:
+        raise InvalidArgument(
+            "The header Inference-Header-Content-Length must be a number of bytes: that of the JSON in front "
+            "of the binary tensors."
+        )
+    return int(given)

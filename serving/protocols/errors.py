@@ -1,0 +1,33 @@
+"""Errors as each protocol has them."""
+
+from __future__ import annotations
+
+import orjson
+
+from serving.errors import RPC_CODES, ModelError, ServingError, http_status, to_wire
+from serving.protocols import Dialect, Reply
+from serving.wire import error_headers
+
+# What tells a refusal over gRPC from an answer.
+GRPC_STATUS = b"grpc-status"
+
+
+def refusal(error: ServingError, dialect: Dialect = Dialect.AI_PLATFORM) -> Reply:
+    """The answer with an error, in the words and the form of a protocol.
+
+    Over gRPC its status is that of HTTP all the same, for those who count.
+    """
+    status, more = http_status(error), error_headers(error)
+    match dialect:
+        case Dialect.AI_PLATFORM:
+            return Reply(status, orjson.dumps(to_wire(error)), more)
+        case Dialect.TENSORFLOW | Dialect.INFERENCE:
+            return Reply(status, orjson.dumps({"error": _text(error)}), more)
+        case Dialect.TENSORFLOW_GRPC | Dialect.INFERENCE_GRPC:
+            code = (GRPC_STATUS, b"%d" % RPC_CODES[error.status])
+            return Reply(status, _text(error).encode(errors="replace"), (code, *more))
+
+
+def _text(error: ServingError) -> str:
+    """What is wrong, without the categories that only AI Platform's clients look for."""
+    return error.detail if isinstance(error, ModelError) else error.message

@@ -1,0 +1,56 @@
+"""Media types of bodies, and which of them a client would rather have (RFC 9110, section 12.5.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from serving.errors import InvalidArgument, NotAcceptable
+
+JSON, NPY, BINARY = "application/json", "application/x-npy", "application/octet-stream"
+
+
+def bare(media_type: str) -> str:
+    """A media type without its parameters, in lower case."""
+    return media_type.partition(";")[0].strip().lower()
+
+
+def choose(accept: str, offered: Sequence[str]) -> str:
+    """The one of the offered types that a client wants most, the first of those that it wants as much.
+
+    Raises NotAcceptable if it wants none of them, and InvalidArgument if that cannot be read.
+    """
+    if not accept.strip():
+        return offered[0]
+    ranges = [_range(part) for part in accept.split(",") if part.strip()]
+    weights = [_weight(media_type, ranges) for media_type in offered]
+    best = max(weights)
+    if best <= 0:
+        raise NotAcceptable(
+            f"The header Accept ({accept}) allows none of the forms an answer can have: {', '.join(offered)}."
+        )
+    return offered[weights.index(best)]
+
+
+def _range(text: str) -> tuple[str, float]:
+    """A media range with its weight."""
+    kind, *parameters = text.split(";")
+    weight = 1.0
+    for parameter in parameters:
+        name, _, value = parameter.partition("=")
+        if name.strip().lower() == "q":
+            try:
+                weight = float(value)
+            except ValueError:
+                weight = -1
+            if not 0 <= weight <= 1:
+                raise InvalidArgument(f"The header Accept has q={value.strip()}; q is a number from 0 to 1.")
+    return kind.strip().lower(), weight
+
+
+def _weight(media_type: str, ranges: Sequence[tuple[str, float]]) -> float:
+    """How much a type is wanted: what is said of it itself counts, before what is said of all like it."""
+    for wanted in (media_type, f"{media_type.partition('/')[0]}/*", "*/*"):
+        weights = [weight for name, weight in ranges if name == wanted]
+        if weights:
+            return max(weights)
+    return 0.0

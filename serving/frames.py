@@ -14,9 +14,9 @@ from typing import Any, cast
 
 Headers = Sequence[tuple[bytes, bytes]]
 
-# From the gateway: kind, flags, number of the request, its slot on the board, the seconds it has, and the
-# length of its body, which follows.
-REQUEST = struct.Struct("<BBIIdQ")
+# From the gateway: kind, flags, number of the request, its slot on the board, the seconds it has, the length
+# of what tells of its call (see `serving.protocols`), and that of all that follows: this, and the body.
+REQUEST = struct.Struct("<BBIIdIQ")
 ASK, CANCEL = 1, 2
 # The request's call is to be its own; its answer is to say how long things took.
 ALONE, TIMING = 1, 2

@@ -16,7 +16,7 @@ _NUMBERS = 1 << 32
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a node answered: JSON, its length and type are not among the `headers`."""
+    """What a node answered: JSON, unless the first of the `headers` is its type; its length is not there."""
 
     status: int
     headers: Sequence[tuple[bytes, bytes]]
@@ -112,12 +112,22 @@ class Upstream:
             self._channel = channel
         return None
 
-    def send(self, asker: Asker, body: Body, *, slot: int, timeout: float, alone: bool, timing: bool) -> int:
+    def send(
+        self,
+        asker: Asker,
+        body: Body,
+        *,
+        slot: int,
+        timeout: float,
+        alone: bool,
+        timing: bool,
+        about: bytes = b"",
+    ) -> int:
         """Send a request on the open channel; returns its number.
 
         `slot` is its place on the node's board, `timeout` the seconds it has; if it is `alone`, its call is
-        shared with no other request, and with `timing` the answer says how long things took. Raises
-        ConnectionLostError if there has never been a channel.
+        shared with no other request, and with `timing` the answer says how long things took. `about` is its
+        call as bytes; see `serving.protocols`. Raises ConnectionLostError if there has never been a channel.
         """
         channel = self._channel
         if channel is None:
@@ -125,14 +135,15 @@ class Upstream:
         self._number = number = (self._number + 1) % _NUMBERS
         channel.asking[number] = asker
         flags = (ALONE if alone else 0) | (TIMING if timing else 0)
-        channel.send(REQUEST.pack(ASK, flags, number, slot, timeout, len(body)), body)
+        told = len(about)
+        channel.send(REQUEST.pack(ASK, flags, number, slot, timeout, told, told + len(body)) + about, body)
         return number
 
     def cancel(self, number: int) -> None:
         """Nobody waits for this answer any more: the node drops the work if it has not begun."""
         channel = self._channel
         if channel is not None and channel.asking.pop(number, None) is not None:
-            channel.send(REQUEST.pack(CANCEL, 0, number, 0, 0.0, 0))
+            channel.send(REQUEST.pack(CANCEL, 0, number, 0, 0.0, 0, 0))
 
     def close(self) -> None:
         """Close the channel once the answers that are on their way have come."""

@@ -7,7 +7,6 @@ import gc
 import logging
 import math
 import os
-import re
 import sys
 import time
 from collections.abc import Callable
@@ -30,8 +29,6 @@ from serving.runtimes.acceleration import Predict
 from serving.runtimes.threads import ThreadLimit
 
 logger = logging.getLogger(__name__)
-
-_PREDICT = re.compile(r"/v1/(projects/[^/]+/)?models/[^/]+(/versions/[^/]+)?:predict")
 
 
 @dataclass(frozen=True, slots=True)

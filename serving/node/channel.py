@@ -9,13 +9,13 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-import orjson
-
-from serving.errors import Unavailable, http_status, to_wire
+from serving.errors import Unavailable
 from serving.frames import ALONE, ANSWER, ASK, CANCEL, REQUEST, TIMING, Body, End, FrameError, lines
 from serving.node.predict import Predictor
 from serving.node.request import NOWHERE, Request
-from serving.wire import Headers, error_headers
+from serving.protocols import MOST_ABOUT, PLAIN, Call, from_bytes
+from serving.protocols.errors import refusal
+from serving.wire import Headers
 
 
 class _Asked(Request):
@@ -36,7 +36,7 @@ class Channel(End):
     """A connection of the gateway. What is damaged ends it, and nothing else."""
 
     def __init__(self, server: Server) -> None:
-        super().__init__(REQUEST, server.longest)
+        super().__init__(REQUEST, server.longest + MOST_ABOUT)
         self._server = server
         self._asked: list[tuple[tuple[Any, ...], Body]] = []
         self._under_way: dict[int, Request] = {}
@@ -73,10 +73,7 @@ class Channel(End):
         for head, body in asked:
             kind, number = head[0], head[2]
             if kind == ASK:
-                if predictor is None:
-                    self._refuse(number)
-                else:
-                    self._predict(predictor, head, body, lone=lone)
+                self._predict(predictor, head, body, lone=lone)
             elif kind == CANCEL:
                 request = self._under_way.pop(number, None)
                 if request is not None and predictor is not None:
@@ -100,18 +97,35 @@ class Channel(End):
             self.flush()
             self.transport.close()
 
-    def _predict(self, predictor: Predictor, head: tuple[Any, ...], body: Body, *, lone: bool) -> None:
-        _, flags, number, slot, timeout, _ = head
+    def _predict(self, predictor: Predictor | None, head: tuple[Any, ...], body: Body, *, lone: bool) -> None:
+        _, flags, number, slot, timeout, told, _ = head
+        call = PLAIN
+        if told:
+            call, body = _call(told, body)
+        if predictor is None:
+            error = Unavailable("The model is being loaded.", retry_after=1)
+            self.answer(number, *refusal(error, call.dialect))
+            return
         if slot >= self._server.slots:
             slot = NOWHERE
         request = _Asked(self, number, slot, alone=bool(flags & ALONE), told=bool(flags & TIMING))
-        predictor.predict(request, body, timeout, lone=lone)
+        predictor.predict(request, body, timeout, lone=lone, call=call)
         if not request.over:
             self._under_way[number] = request
 
-    def _refuse(self, number: int) -> None:
-        error = Unavailable("The model is being loaded.", retry_after=1)
-        self.answer(number, http_status(error), orjson.dumps(to_wire(error)), error_headers(error))
+
+def _call(told: int, content: Body) -> tuple[Call, Body]:
+    """What the first `told` bytes say of the call, and the body behind them. Raises FrameError."""
+    if told > len(content):
+        raise FrameError
+    try:
+        call = from_bytes(bytes(content[:told]))
+    except ValueError as error:
+        raise FrameError from error
+    if isinstance(content, bytes):
+        return call, content[told:]
+    del content[:told]  # its memory stays where it is
+    return call, content
 
 
 class Server:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import AsyncGenerator, Callable
-from functools import lru_cache
 
 from starlette.applications import Starlette
 from starlette.requests import Request as HttpRequest
@@ -21,13 +19,14 @@ from serving.errors import (
     to_wire,
     wrong_method,
 )
-from serving.exchange import Exchange
-from serving.heads import TIMEOUT, TIMING
+from serving.exchange import PREDICT, Exchange
+from serving.heads import TIMEOUT, TIMING, Head
 from serving.node.app import Node
 from serving.node.request import Request
+from serving.protocols import Call
+from serving.protocols.calls import call_of
+from serving.protocols.paths import parse
 from serving.wire import Headers, error_headers, too_large
-
-_PREDICT = re.compile(r"/v1/(projects/[^/]+/)?models/[^/]+(/versions/[^/]+)?:predict")
 
 _YES = b"1"
 
@@ -37,8 +36,8 @@ class _Exchanged(Request):
 
     __slots__ = ("_exchange",)
 
-    def __init__(self, exchange: Exchange, *, bare: bool, told: bool) -> None:
-        super().__init__(bare=bare, told=told)
+    def __init__(self, exchange: Exchange, *, told: bool) -> None:
+        super().__init__(told=told)
         self._exchange = exchange
 
     def answer(self, status: int, body: bytes, headers: Headers) -> None:
@@ -59,6 +58,10 @@ class Predictions:
         self._connections = connections
         self.max_body_bytes = max_body_bytes
 
+    def takes(self, method: str, path: str) -> bool:
+        """Predictions of all protocols, and what is like AI Platform's."""
+        return path.endswith(PREDICT) or parse(path) is not None
+
     def begin(self, exchange: Exchange) -> None:
         """Refuse what can be refused without its body."""
         try:
@@ -77,8 +80,8 @@ class Predictions:
 
     def _admit(self, exchange: Exchange) -> None:
         head = exchange.head
-        if _bare(head.path) is None:
-            raise _no_such_path(head.path)
+        if head.known is None:
+            head.known = _call(head)
         if head.method != "POST":
             raise wrong_method(head.method, head.path, "POST")
         if self._node.predictor is None:
@@ -90,20 +93,21 @@ class Predictions:
         predictor = self._node.predictor
         if predictor is None:
             raise _loading()
-        path, heeded = exchange.head.path, exchange.head.told
-        request = _Exchanged(exchange, bare=_bare(path) is True, told=heeded.get(TIMING) == _YES)
+        head, heeded = exchange.head, exchange.head.told
+        request = _Exchanged(exchange, told=heeded.get(TIMING) == _YES)
         timeout = self._timeout if TIMEOUT not in heeded else _seconds(heeded[TIMEOUT])
-        predictor.predict(request, exchange.body, timeout, lone=self._connections() < 2)
+        predictor.predict(request, exchange.body, timeout, lone=self._connections() < 2, call=head.known)
         if not request.over:
             exchange.on_gone = lambda: predictor.give_up(request)
             predictor.start_soon()
 
 
-@lru_cache(maxsize=256)
-def _bare(path: str) -> bool | None:
-    """Whether a path asks for predictions without a project, as TensorFlow Serving does; None if for none."""
-    match = _PREDICT.fullmatch(path)
-    return None if match is None else match[1] is None
+def _call(head: Head) -> Call:
+    """The call of a request; whatever version it asks for, this one answers."""
+    path = parse(head.path)
+    if path is None:
+        raise _no_such_path(head.path)
+    return call_of(path, head.told, path.version)
 
 
 def _seconds(given: bytes) -> float:

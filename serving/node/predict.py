@@ -1,5 +1,7 @@
 """Predictions on a node, the straight line: body -> instances -> servable -> predictions -> body.
 
+Ordinary JSON is read and written here; what speaks another way has a `Reader` for that.
+
 It works in calls: who asks hands over a `Request`, whose `answer` is called when there is one, maybe before
 `predict` returns. On the ordinary way there is no task and no future per request.
 """
@@ -8,22 +10,26 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import orjson
 
 from serving.config import PredictSettings
-from serving.errors import ModelError, ModelFailed, ServingError, http_status, to_wire
+from serving.errors import ModelError, ModelFailed, ServingError
 from serving.node.batcher import Bounds
+from serving.node.dialects import Model, Reader
+from serving.node.dialects.readers import Readers
 from serving.node.request import Request
 from serving.node.servable import MeasuredPlace, Servable
 from serving.node.watch import Board, note, told
 from serving.phases import Histograms
+from serving.protocols import PLAIN, Call, Reply
+from serving.protocols.errors import refusal
 from serving.runtimes import Runtime
 from serving.runtimes.codec import Decoder, encode, encode_each
 from serving.runtimes.instances import Batch, split
-from serving.wire import error_headers
+from serving.schema import Schema
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +37,8 @@ logger = logging.getLogger(__name__)
 class Predictor:
     """Answers prediction requests with a runtime, and marks on the board what the model is doing.
 
-    `histograms` counts how long the phases of answered requests took.
+    `schema` is what is known of the model's inputs and outputs; ordinary JSON does without it. `histograms`
+    counts how long the phases of answered requests took.
     """
 
     def __init__(
@@ -42,6 +49,7 @@ class Predictor:
         settings: PredictSettings,
         *,
         board: Board,
+        schema: Schema | None = None,
         histograms: Histograms | None = None,
     ) -> None:
         self._servable = Servable(runtime, place, bounds, board, self._answer)
@@ -50,13 +58,23 @@ class Predictor:
         self._legacy = settings.legacy_model_errors
         self._histograms = histograms
         self._decoder = Decoder(settings.max_json_depth)
+        known = schema or Schema(runtime.framework.lower(), {}, strict=False)
+        self.reader = Readers(Model(runtime, known, self._decoder, settings.max_json_depth)).of
         self.start = self._servable.start
         self.merge_up_to = self._servable.merge_up_to
         self.start_soon = self._servable.start_soon
         self.requests = 0
         self.errors = 0
 
-    def predict(self, request: Request, body: bytes | bytearray, timeout: float, *, lone: bool) -> None:
+    def predict(
+        self,
+        request: Request,
+        body: bytes | bytearray,
+        timeout: float,
+        *,
+        lone: bool,
+        call: Call = PLAIN,
+    ) -> None:
         """Answer a request that has `timeout` seconds, in time or with an error.
 
         A `lone` one, with no other on its way, is computed now if that is possible. Else it is queued, and
@@ -67,7 +85,10 @@ class Predictor:
         request.deadline = began + min(timeout, self._timeout)
         request.size = len(body)
         try:
-            request.fill(*self._decoder.decode(body, self._form))
+            if call is PLAIN:
+                request.fill(*self._decoder.decode(body, self._form))
+            else:
+                request.read(self.reader(call), body)
             request.parsed = time.monotonic()
             if not (lone and self._servable.idle):
                 self._servable.submit(request)
@@ -97,6 +118,10 @@ class Predictor:
                 self._refuse(request, outcome)
             return
         predicted = time.monotonic()
+        for request in group:
+            if request.reader is not None:
+                self._write(group, outcome, predicted)
+                return
         try:
             bodies = _bodies(group, outcome)
         except Exception as error:
@@ -115,8 +140,25 @@ class Predictor:
         if len(group) == 1:
             self._refuse(group[0], error)
             return
-        for request, own in zip(group, split(predictions, [one.rows for one in group]), strict=True):
+        for request, own in _shared(group, predictions):
             self._answer((request,), own)
+
+    def _write(self, group: Sequence[Request], predictions: Batch, predicted: float) -> None:
+        """Answer requests of which some have readers, each on its own."""
+        written: list[tuple[Request, Reply]] = []
+        for request, own in _shared(group, predictions):
+            try:
+                written.append((request, _reply(request, own)))
+            except Exception as error:
+                self._refuse(request, error)
+        encoded = time.monotonic()
+        for request, (status, body, headers) in written:
+            if not request.over:
+                request.over = True
+                more = told(request, predicted, encoded) if request.told else ()
+                request.answer(status, body, (*headers, *more))
+        if self._histograms is not None and written:
+            note(self._histograms, [request for request, _ in written], predicted, encoded)
 
     def _refuse(self, request: Request, error: Exception) -> None:
         if request.over:
@@ -126,27 +168,31 @@ class Predictor:
         if not isinstance(error, ServingError):
             logger.error("prediction failed", exc_info=error)
             error = ModelFailed(f"{type(error).__name__}: {error}")
+        request.answer(*self._refusal(request.reader, error))
+
+    def _refusal(self, reader: Reader | None, error: ServingError) -> Reply:
+        if reader is not None:
+            return reader.refuse(error)
         if self._legacy and isinstance(error, ModelError):
-            request.answer(200, orjson.dumps({"error": error.message}), ())
-        else:
-            request.answer(http_status(error), orjson.dumps(to_wire(error)), error_headers(error))
+            return Reply(200, orjson.dumps({"error": error.message}))
+        return refusal(error)
 
 
 def _bodies(group: Sequence[Request], predictions: Batch) -> Sequence[bytes]:
-    """The bodies of the answers to requests that were computed together."""
+    """The bodies of the answers to ordinary requests that were computed together."""
     if len(group) == 1:
-        return (encode(_bare(predictions) if group[0].bare else predictions),)
-    if any(request.bare for request in group):
-        pieces = split(predictions, [request.rows for request in group])
-        return [
-            encode(_bare(piece) if request.bare else piece)
-            for request, piece in zip(group, pieces, strict=True)
-        ]
+        return (encode(predictions),)
     return encode_each(predictions, [request.rows for request in group])
 
 
-def _bare(predictions: Batch) -> Batch:
-    if isinstance(predictions, dict) and len(predictions) == 1:
-        name, column = next(iter(predictions.items()))
-        return predictions if column.dtype.kind in "OS" and name.endswith("_bytes") else column
-    return predictions
+def _reply(request: Request, predictions: Batch) -> Reply:
+    """The answer to one request, however it asked."""
+    reader = request.reader
+    return Reply(200, encode(predictions)) if reader is None else reader.write(request.asked, predictions)
+
+
+def _shared(group: Sequence[Request], predictions: Batch) -> Iterable[tuple[Request, Batch]]:
+    """Requests that were computed together, with the predictions of each."""
+    if len(group) == 1:
+        return ((group[0], predictions),)
+    return zip(group, split(predictions, [request.rows for request in group]), strict=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 
+from serving.node.dialects import Asked, Reader
 from serving.runtimes.instances import Batch, count, signature
 from serving.wire import Headers
 
@@ -17,18 +18,20 @@ class Request:
     """What is known of one request; how it is answered is up to where it came from.
 
     `deadline` is on `time.monotonic`, `size` that of its body in bytes, `slot` its place on the board,
-    `NOWHERE` if it has none. One that is `alone` shares its call with no other; `bare` drops the name of a
-    single output, as TensorFlow Serving does; `told` says whether the answer is to say how long things took.
-    It is `over` when nobody waits for the answer any more, or it was given.
+    `NOWHERE` if it has none. One that is `alone` shares its call with no other; `told` says whether the
+    answer is to say how long things took. It is `over` when nobody waits for the answer any more, or it was
+    given.
+    `reader` is what has read it as `asked` and writes its answer; ordinary JSON has none.
 
     `began`, `parsed` and `infer` are the times that `serving.node.watch` needs, in seconds.
     """
 
     __slots__ = (
-        "_kind", "alone", "bare", "began", "deadline", "infer", "instances", "over", "parameters", "parsed",
-        "rows", "size", "slot", "told",
+        "_kind", "alone", "asked", "began", "deadline", "infer", "instances", "over", "parameters", "parsed",
+        "reader", "rows", "size", "slot", "told",
     )  # fmt: skip
 
+    asked: Asked
     instances: Batch
     parameters: Mapping[str, Any]
     rows: int
@@ -37,20 +40,24 @@ class Request:
     began: float
     parsed: float
 
-    def __init__(
-        self, slot: int = NOWHERE, *, alone: bool = False, bare: bool = False, told: bool = False
-    ) -> None:
+    def __init__(self, slot: int = NOWHERE, *, alone: bool = False, told: bool = False) -> None:
         self.slot = slot
         self.alone = alone
-        self.bare = bare
         self.told = told
+        self.reader: Reader | None = None
         self.over = False
         self.infer = 0.0
         self._kind: tuple[object, ...] | None = None
 
     def answer(self, status: int, body: bytes, headers: Headers) -> None:
-        """Send the answer."""
+        """Send the answer; it is JSON unless the first of the headers is its content type."""
         raise NotImplementedError
+
+    def read(self, reader: Reader, body: bytes | bytearray) -> None:
+        """Have a dialect read its body. Raises what that raises."""
+        self.reader = reader
+        self.asked = asked = reader.read(body)
+        self.fill(asked.instances, asked.parameters)
 
     def fill(self, instances: Batch, parameters: Mapping[str, Any]) -> None:
         """Take what its body says."""

@@ -220,7 +220,7 @@ class World:
 
     async def _read(self, node: Node, reader: asyncio.StreamReader) -> tuple[int, Seen | None]:
         head = REQUEST.unpack(await reader.readexactly(REQUEST.size))
-        kind, flags, number, slot, timeout, length = head
+        kind, flags, number, slot, timeout, _, length = head
         if kind != ASK:
             self.withdrawn += 1
             return number, None

@@ -106,7 +106,7 @@ def test_one_connection_carries_all_requests(tmp_path: Path) -> None:
 
 
 def test_the_node_is_told_what_it_needs_to_know(tmp_path: Path) -> None:
-    """The place, the time, whether to be alone and whether to tell."""
+    """The place, the time, whether to be alone, whether to tell, and the call in front of the body."""
 
     async def main(upstream: Upstream, connections: list[list[tuple[Any, ...]]]) -> None:
         await upstream.connect()
@@ -114,15 +114,17 @@ def test_the_node_is_told_what_it_needs_to_know(tmp_path: Path) -> None:
             send(upstream, b"[1]", slot=3, timeout=7.5),
             send(upstream, alone=True),
             send(upstream, timing=True),
+            send(upstream, about=b"about"),
         ]
         await asyncio.gather(*(future for _, future in sent))
 
         numbers = [number for number, _ in sent]
         assert connections == [
             [
-                (ASK, 0, numbers[0], 3, 7.5, 3),
-                (ASK, ALONE, numbers[1], 0, 1.0, 2),
-                (ASK, TIMING, numbers[2], 0, 1.0, 2),
+                (ASK, 0, numbers[0], 3, 7.5, 0, 3),
+                (ASK, ALONE, numbers[1], 0, 1.0, 0, 2),
+                (ASK, TIMING, numbers[2], 0, 1.0, 0, 2),
+                (ASK, 0, numbers[3], 0, 1.0, 5, 7),
             ]
         ]
 

@@ -11,6 +11,7 @@ import orjson
 
 from serving.node.predict import Predictor
 from serving.node.request import NOWHERE, Request
+from serving.protocols import PLAIN, Call
 from serving.wire import Headers
 
 
@@ -41,10 +42,11 @@ async def ask(
     slot: int = NOWHERE,
     seconds: float = 60.0,
     lone: bool = True,
+    call: Call = PLAIN,
     **fields: bool,
 ) -> Reply:
     """The answer to one request."""
     asked = Asked(slot, **fields)
-    predictor.predict(asked, orjson.dumps({"instances": instances}), seconds, lone=lone)
+    predictor.predict(asked, orjson.dumps({"instances": instances}), seconds, lone=lone, call=call)
     predictor.start_soon()
     return await asked.reply

@@ -25,7 +25,7 @@ from typing import Any
 
 _SECONDS = 60
 # As serving.frames has them, which is not to be imported before the fork.
-_REQUEST, _ANSWER = struct.Struct("<BBIIdQ"), struct.Struct("<IHIQ")
+_REQUEST, _ANSWER = struct.Struct("<BBIIdIQ"), struct.Struct("<IHIQ")
 
 
 def main(folder: Path, rehearsal: str, *preload: str) -> None:
@@ -117,7 +117,7 @@ def _ask(address: str, body: Any) -> Any:
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(_SECONDS)
         connection.connect(address)
-        connection.sendall(_REQUEST.pack(1, 2, 7, 2, _SECONDS, len(content)) + content)
+        connection.sendall(_REQUEST.pack(1, 2, 7, 2, _SECONDS, 0, len(content)) + content)
         received = connection.makefile("rb")
         number, status, lines, length = _ANSWER.unpack(received.read(_ANSWER.size))
         answer = received.read(length)

@@ -19,7 +19,7 @@ from sklearn.linear_model import LogisticRegression
 from tests.end_to_end.models import ROUTINE, archive, data
 from tests.server import Server, running_node, until
 
-PREDICT = "/v1/models/m:predict"
+PREDICT = "/v1/projects/p/models/m:predict"
 
 
 @pytest.fixture(scope="module")

@@ -65,10 +65,16 @@ class Summing:
 
 
 def frame(
-    number: int, *rows: list[float], slot: int = 0, timeout: float = 5.0, flags: int = 0, kind: int = ASK
+    number: int,
+    *rows: list[float],
+    slot: int = 0,
+    timeout: float = 5.0,
+    flags: int = 0,
+    kind: int = ASK,
+    about: bytes = b"",
 ) -> bytes:
     body = orjson.dumps({"instances": rows}) if rows else b""
-    return REQUEST.pack(kind, flags, number, slot, timeout, len(body)) + body
+    return REQUEST.pack(kind, flags, number, slot, timeout, len(about), len(about) + len(body)) + about + body
 
 
 @dataclass
@@ -295,6 +301,7 @@ FRAMES = st.builds(
     st.integers(0, (1 << 32) - 1),
     st.integers(0, (1 << 32) - 1),
     st.floats(),
+    st.integers(0, 20),
     st.integers(0, 20) | st.integers(0, (1 << 64) - 1),
 )
 GOOD = st.builds(frame, st.integers(0, 9), st.lists(st.integers(-9, 9), min_size=1, max_size=3))

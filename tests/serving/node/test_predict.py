@@ -17,6 +17,7 @@ from serving.errors import ModelFailed
 from serving.node.batcher import Bounds
 from serving.node.predict import Predictor
 from serving.node.servable import MeasuredPlace
+from serving.protocols import Call, Dialect
 from serving.runtimes import Array, Form
 from serving.runtimes.instances import Batch
 from tests.serving.node.asking import Asked, Reply, ask
@@ -249,7 +250,7 @@ def test_each_gets_its_form_from_a_shared_call() -> None:
         def predict(self, instances: Any, /, **parameters: Any) -> Batch:
             return {"twice": instances[:, 0] * 2}
 
-    replies = together(Named(bytearray(1)), ([[1]], {}), ([[2]], {"bare": True}))
+    replies = together(Named(bytearray(1)), ([[1]], {}), ([[2]], {"call": Call(Dialect.TENSORFLOW)}))
 
     assert [reply.json["predictions"] for reply in replies] == [[{"twice": 2}], [4]]
 

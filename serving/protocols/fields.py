@@ -1,0 +1,94 @@
+"""Protobuf's wire format, one message at a time: where its fields are, of which nothing is copied.
+
+For who needs a few bytes of a long message, or its long bytes just where they are.
+Source: "Encoding" in the documentation of Protocol Buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+
+_FIXED = {FIXED64: 8, FIXED32: 4}
+# The longest varint: 64 bits, 7 in each byte.
+_LONGEST = 10
+_MASK = (1 << 64) - 1
+
+
+class Broken(ValueError):
+    """Bytes that are no message."""
+
+
+class Field(NamedTuple):
+    """A field: its number, its wire type, and where its value begins and ends."""
+
+    number: int
+    kind: int
+    start: int
+    end: int
+
+
+Data = bytes | bytearray | memoryview
+
+
+def fields(data: Data, start: int = 0, end: int | None = None) -> Iterator[Field]:
+    """The fields of the message that is there in `data`, in their order. Raises Broken."""
+    stop = len(data) if end is None else end
+    at = start
+    while at < stop:
+        tag = data[at]
+        if tag < 0x80:  # as nearly all are
+            at += 1
+        else:
+            tag, at = varint(data, at, stop)
+        kind = tag & 7
+        if kind == BYTES:
+            size, first = varint(data, at, stop)
+            at = first + size
+        elif kind == VARINT:
+            first = at
+            _, at = varint(data, at, stop)
+        elif kind in _FIXED:
+            first = at
+            at += _FIXED[kind]
+        else:
+            raise Broken(f"field {tag >> 3} is of a kind that is not used, {kind}")
+        if at > stop:
+            raise Broken(f"field {tag >> 3} is cut short")
+        yield Field(tag >> 3, kind, first, at)
+
+
+def varint(data: Data, at: int, end: int) -> tuple[int, int]:
+    """The number that begins at `at`, as one of 64 bits without a sign, and where it ends. Raises Broken."""
+    if at < end and data[at] < 0x80:
+        return data[at], at + 1
+    value = shift = 0
+    for place in range(at, min(end, at + _LONGEST)):
+        byte = data[place]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & _MASK, place + 1
+        shift += 7
+    raise Broken("a number is cut short")
+
+
+def signed(value: int) -> int:
+    """A number as one of 64 bits with a sign."""
+    return value - (1 << 64) if value >> 63 else value
+
+
+def encoded(value: int) -> bytes:
+    """A number that is not negative as a varint."""
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    found.append(value)
+    return bytes(found)
+
+
+def prefix(number: int, size: int) -> bytes:
+    """What stands in front of the `size` bytes of a field."""
+    return encoded(number << 3 | BYTES) + encoded(size)

@@ -1,0 +1,138 @@
+"""Which model a gRPC message is for, read from its bytes; all else of the message stays unread.
+
+The gateway knows no other field of it, and needs no protobuf for these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import NamedTuple
+
+from serving.errors import InvalidArgument
+from serving.protocols.fields import BYTES, VARINT, Broken, Data, Field, fields, signed, varint
+
+# Messages have a field for each input or task, and their model's comes first as a rule. Of more than these it
+# is not looked for: that must not take the gateway long.
+_MOST = 1024
+# Long specs are wrong ones, and are not remembered.
+_LONGEST = 4096
+_REMEMBERED = 1024
+
+
+class ModelSpec(NamedTuple):
+    """What a message says of its model; `version` and `label` are "" where it leaves them open."""
+
+    model: str
+    version: str = ""
+    label: str = ""
+
+
+NONE = ModelSpec("")
+
+
+def model_spec(message: str, body: Data) -> ModelSpec:
+    """The model of a message by its full name, one of `tensorflow.serving` or `inference`; "" if it has none.
+
+    Raises InvalidArgument for bytes that are no such message, and for tasks that are for several models.
+    """
+    try:
+        return _READ[message](body)
+    except (Broken, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"The message cannot be read as {message}: {error}.") from error
+
+
+def _first(body: Data) -> ModelSpec:
+    """The spec in field 1."""
+    found = _join(body, _some(body, 1))
+    return _parse(found) if found else NONE
+
+
+def _tasks(body: Data) -> ModelSpec:
+    """The spec that the tasks of a MultiInferenceRequest share, each of which has it in its field 1."""
+    specs = [
+        _parse(_join(body, [field for field in fields(body, task.start, task.end) if _is(field, 1)]))
+        for task in _some(body, 1)
+    ]
+    if len(set(specs)) > 1:
+        names = ", ".join(sorted({spec.model for spec in specs}))
+        raise InvalidArgument(
+            f"The tasks of one request must be for one version of one model; they name {names} "
+            "in different ways. Send one request for each."
+        )
+    return specs[0] if specs else NONE
+
+
+def _named(body: Data) -> ModelSpec:
+    """A name in field 1 and a version in field 2."""
+    name = version = b""
+    for count, field in enumerate(fields(body)):
+        if count == _MOST:
+            break
+        if _is(field, 1):
+            name = bytes(body[field.start : field.end])
+        elif _is(field, 2):
+            version = bytes(body[field.start : field.end])
+    _check(len(name) + len(version))
+    return ModelSpec(name.decode(), version.decode())
+
+
+_READ: Mapping[str, Callable[[Data], ModelSpec]] = {
+    "tensorflow.serving.PredictRequest": _first,
+    "tensorflow.serving.ClassificationRequest": _first,
+    "tensorflow.serving.RegressionRequest": _first,
+    "tensorflow.serving.MultiInferenceRequest": _tasks,
+    "tensorflow.serving.GetModelMetadataRequest": _first,
+    "tensorflow.serving.GetModelStatusRequest": _first,
+    "inference.ModelInferRequest": _named,
+    "inference.ModelReadyRequest": _named,
+    "inference.ModelMetadataRequest": _named,
+}
+
+
+def _some(body: Data, number: int) -> list[Field]:
+    """The fields with a number that are among the first of a message."""
+    found = []
+    for count, field in enumerate(fields(body)):
+        if count == _MOST:
+            break
+        if _is(field, number):
+            found.append(field)
+    return found
+
+
+def _is(field: Field, number: int) -> bool:
+    return field.number == number and field.kind == BYTES
+
+
+def _join(body: Data, parts: list[Field]) -> bytes:
+    """The bytes of a message that came in parts, which is as if they stood behind each other."""
+    _check(sum(part.end - part.start for part in parts))
+    return b"".join([body[part.start : part.end] for part in parts])
+
+
+def _check(size: int) -> None:
+    if size > _LONGEST:
+        raise InvalidArgument(f"The model's name and version have {size} bytes: no model is called that.")
+
+
+@lru_cache(_REMEMBERED)
+def _parse(spec: bytes) -> ModelSpec:
+    """A tensorflow.serving.ModelSpec."""
+    name = version = label = ""
+    for field in fields(spec):
+        if _is(field, 1):
+            name = spec[field.start : field.end].decode()
+        elif _is(field, 2):  # an Int64Value; of a version and a label, the last counts
+            version, label = str(_wrapped(spec, field)), ""
+        elif _is(field, 4):
+            version, label = "", spec[field.start : field.end].decode()
+    return ModelSpec(name, version, label)
+
+
+def _wrapped(spec: bytes, field: Field) -> int:
+    value = 0
+    for inner in fields(spec, field.start, field.end):
+        if inner.number == 1 and inner.kind == VARINT:
+            value = signed(varint(spec, inner.start, inner.end)[0])
+    return value

@@ -1,0 +1,146 @@
+"""Models of messages, found in their bytes as protobuf would find them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from serving.errors import InvalidArgument
+from serving.protocols import protos
+from serving.protocols.fields import BYTES, Broken, encoded, fields, prefix, signed, varint
+from serving.protocols.model_spec import _READ, ModelSpec, model_spec
+
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=300)
+NUMBERS = st.integers(-(1 << 63), (1 << 63) - 1)
+WITH_SPECS = [name for name in _READ if name.startswith("tensorflow") and "Multi" not in name]
+WITH_NAMES = [name for name in _READ if name.startswith("inference")]
+
+
+def new(message: str, /, **values: Any) -> Any:
+    return protos.message(message)(**values)
+
+
+def spec(model: str, version: int | None = None, label: str | None = None) -> Any:
+    made = new("tensorflow.serving.ModelSpec", name=model, signature_name="serve")
+    if version is not None:
+        made.version.value = version
+    if label is not None:
+        made.version_label = label
+    return made
+
+
+@pytest.mark.parametrize("message", WITH_SPECS)
+@settings(max_examples=30)
+@given(model=NAMES, version=NUMBERS | st.none(), label=NAMES | st.none())
+def test_specs_are_found(message: str, model: str, version: int | None, label: str | None) -> None:
+    """Name, version or label are what was written; of version and label, the last counts."""
+    request = new(message, model_spec=spec(model, version, label))
+    wanted = ModelSpec(model, "" if version is None or label is not None else str(version), label or "")
+
+    assert model_spec(message, request.SerializeToString()) == wanted
+
+
+@pytest.mark.parametrize("message", WITH_NAMES)
+@settings(max_examples=30)
+@given(model=NAMES, version=NAMES)
+def test_names_are_found(message: str, model: str, version: str) -> None:
+    """Those of the Open Inference Protocol stand in the message itself."""
+    field = "model_" if message == "inference.ModelInferRequest" else ""
+    request = new(message, **{f"{field}name": model, f"{field}version": version})
+
+    assert model_spec(message, bytearray(request.SerializeToString())) == ModelSpec(model, version)
+
+
+def test_all_else_is_passed_over() -> None:
+    """Tensors may come first, and a spec may come in parts."""
+    tensors = new("tensorflow.serving.PredictRequest", output_filter=["y"])
+    for name in "abc":
+        tensors.inputs[name].tensor_content = b"\x0a" * 1000
+    parts = [new("tensorflow.serving.PredictRequest", model_spec=one) for one in (spec("m"), spec("", 7))]
+    body = b"".join(one.SerializeToString() for one in (tensors, *parts))
+
+    assert model_spec("tensorflow.serving.PredictRequest", body) == ModelSpec("m", "7")
+    assert model_spec("tensorflow.serving.PredictRequest", tensors.SerializeToString()) == ModelSpec("")
+
+
+def test_tasks_are_for_one_model() -> None:
+    """The tasks of a MultiInferenceRequest must agree."""
+    message = "tensorflow.serving.MultiInferenceRequest"
+    request = new(message)
+    for signature in ("classify", "regress"):
+        request.tasks.add(model_spec=spec("m", 3)).model_spec.signature_name = signature
+    request.input.example_list.examples.add()
+    assert model_spec(message, request.SerializeToString()) == ModelSpec("m", "3")
+    assert model_spec(message, b"") == ModelSpec("")
+
+    request.tasks.add(model_spec=spec("other", 3))
+    with pytest.raises(InvalidArgument, match="for one version of one model; they name m, other"):
+        model_spec(message, request.SerializeToString())
+
+
+def test_only_the_first_fields_are_looked_at() -> None:
+    """A message of a million fields does not keep the gateway busy."""
+    name = new("inference.ModelInferRequest", model_name="m").SerializeToString()
+    many = new("inference.ModelInferRequest", raw_input_contents=[b""] * 1_000_000).SerializeToString()
+
+    assert model_spec("inference.ModelInferRequest", name + many) == ModelSpec("m")
+    assert model_spec("inference.ModelInferRequest", many + name) == ModelSpec("")
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"\x0a", "a number is cut short"),
+        (b"\x0a\x05ab", "field 1 is cut short"),
+        (b"\x0d\x00", "field 1 is cut short"),
+        (b"\x0b", "field 1 is of a kind that is not used, 3"),
+        (b"\xff" * 11, "a number is cut short"),
+        (b"\x0a\x03\x0a\x01\xff", "invalid start byte"),
+    ],
+)
+def test_damaged_messages_are_refused(body: bytes, why: str) -> None:
+    """The error says what it was taken for, and what is wrong."""
+    with pytest.raises(InvalidArgument, match=f"cannot be read as tensorflow.serving.PredictRequest.*{why}"):
+        model_spec("tensorflow.serving.PredictRequest", body)
+
+
+def test_long_names_are_refused() -> None:
+    """Nothing is called so, and nothing remembers it."""
+    body = new("tensorflow.serving.PredictRequest", model_spec=spec("m" * 5000)).SerializeToString()
+    with pytest.raises(InvalidArgument, match="no model is called that"):
+        model_spec("tensorflow.serving.PredictRequest", body)
+
+
+@pytest.mark.parametrize("message", sorted(_READ))
+@settings(max_examples=50)
+@given(body=st.binary(max_size=60))
+def test_any_bytes_are_read_or_refused(message: str, body: bytes) -> None:
+    """And where protobuf reads a message, so do we, except for groups, which nobody has sent for years."""
+    try:
+        found = model_spec(message, body)
+    except InvalidArgument as error:
+        if "not used" not in str(error) and "different ways" not in str(error):
+            with pytest.raises(protos.Malformed):
+                protos.message(message).FromString(body)
+    else:
+        assert isinstance(found, ModelSpec)
+
+
+@given(number=st.integers(1, (1 << 29) - 1), value=st.binary(max_size=300))
+def test_prefixes_are_read_again(number: int, value: bytes) -> None:
+    """What is put in front of bytes makes a field of them."""
+    data = prefix(number, len(value)) + value
+    (field,) = fields(data)
+    assert (field.number, field.kind, data[field.start : field.end]) == (number, BYTES, value)
+
+
+@given(st.integers(0, (1 << 64) - 1))
+def test_numbers_are_read_again(value: int) -> None:
+    data = encoded(value)
+    assert varint(data, 0, len(data)) == (value, len(data))
+    assert signed(value) % (1 << 64) == value
+    with pytest.raises(Broken):
+        varint(data, 0, len(data) - 1)

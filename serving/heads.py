@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from serving.protocols.paths import Path, parse
 from serving.wire import Headers
 
 # Headers that predictions heed: what a request is called, its trace, the seconds it may take, whether a node
@@ -42,6 +43,11 @@ class Head:
         self.told: Mapping[bytes, bytes] = {
             name: value for name, value in reversed(headers) if name in _HEEDED
         }
+
+    @property
+    def asked(self) -> Path | None:
+        """The prediction that it asks for; None if it asks for none."""
+        return parse(self.path)
 
 
 class Heads:

@@ -104,10 +104,10 @@ class Predictions:
 
 def _call(head: Head) -> Call:
     """The call of a request; whatever version it asks for, this one answers."""
-    path = parse(head.path)
-    if path is None:
+    asked = head.asked
+    if asked is None:
         raise _no_such_path(head.path)
-    return call_of(path, head.told, path.version)
+    return call_of(asked, head.told, asked.version)
 
 
 def _seconds(given: bytes) -> float:

@@ -6,6 +6,9 @@ version, so that it is known while the version sleeps. Types are named as in the
 
 from __future__ import annotations
 
+import base64
+import zlib
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -39,12 +42,13 @@ class Signature(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Schema(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The signatures of a model by name, never none; `default` is the one that answers when none is named.
+    """The signatures of a model by name, never none.
 
-    `platform` is what the Open Inference Protocol calls the framework. `strict` says whether inputs are to be
-    as they are declared: those of custom routines are only a form for what may be anything. `example` is an
-    instance of an AI Platform request that was answered, `answer` its prediction; both None where none could
-    be made.
+    `default` is the one that answers when none is named, "" where one must be. `platform` is what the Open
+    Inference Protocol calls the framework. `strict` says whether inputs are to be as they are declared: those
+    of custom routines are only a form for what may be anything. `example` is an instance of an AI Platform
+    request that was answered, `answer` its prediction; both None where none could be made. Where a signature
+    takes a fixed number of rows, the request had that many of it.
     """
 
     platform: str
@@ -53,3 +57,35 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True):
     strict: bool = True
     example: Any = None
     answer: Any = None
+
+
+# Bytes of the text below, and of what is in it. What a version tells is kept in memory with all others'.
+_MOST, _MOST_WITHIN = 1 << 15, 1 << 23
+
+
+def pack(schema: Schema) -> str:
+    """A schema as it is kept and sent: a short text.
+
+    One with a long example is kept without its answer, or without both; its signatures are always whole.
+    """
+    text = ""
+    for kept in (schema, _without(schema, "answer"), _without(schema, "answer", "example")):
+        document = msgspec.json.encode(kept)
+        text = base64.b64encode(zlib.compress(document, 9)).decode()
+        if len(text) <= _MOST and len(document) <= _MOST_WITHIN:
+            break
+    return text
+
+
+@lru_cache(maxsize=256)
+def unpack(text: str) -> Schema:
+    """The schema that was packed; the same object for the same text. Raises ValueError for another text."""
+    try:
+        document = zlib.decompressobj().decompress(base64.b64decode(text), _MOST_WITHIN)
+        return msgspec.json.decode(document, type=Schema)
+    except (zlib.error, ValueError) as error:
+        raise ValueError(f"Not a packed schema: {error}.") from error
+
+
+def _without(schema: Schema, *fields: str) -> Schema:
+    return msgspec.structs.replace(schema, **dict.fromkeys(fields))

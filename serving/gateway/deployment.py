@@ -107,6 +107,7 @@ class Deployment:
                 "waking": bool(deployed.framework),
                 "slots": self._config.node_concurrency,
                 "acceleration": None if place is None else place.to_argument(),
+                "schema": deployed.schema,
             },
             environment={
                 **self._node_environment,
@@ -178,6 +179,7 @@ class Deployment:
             exact=report["exact"],
             tensorflow=report["imports_tensorflow"],
             fingerprint=verdicts.libraries(),
+            schema=report["schema"],
         )
         return deployed, (*prepared.warnings, *report["warnings"])
 

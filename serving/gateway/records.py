@@ -36,7 +36,8 @@ class Deployed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `merge` holds for the libraries that `fingerprint` names; `exact` says whether regrouping rows must not
     change a bit of its answers, `tensorflow` whether its nodes import that. `memory` (bytes) is what a node
     takes and `start_seconds` how long one takes to start, 0 until measured; `files_bytes` is the size of the
-    model and `digest` that of its files.
+    model and `digest` that of its files. `schema` is what the model takes and answers, as `serving.schema`
+    packs it; "" for versions that were made before there were any, until a node tells.
     """
 
     model_dir: str
@@ -50,6 +51,7 @@ class Deployed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     files_bytes: int = 0
     memory: int = 0
     start_seconds: float = 0.0
+    schema: str = ""
 
 
 class Use(NamedTuple):

@@ -26,7 +26,9 @@ from serving.node.watch import Board
 from serving.phases import Histograms
 from serving.runtimes import Runtime, Source, load
 from serving.runtimes.acceleration import Predict
+from serving.runtimes.describing import describe
 from serving.runtimes.threads import ThreadLimit
+from serving.schema import Schema, pack
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +37,8 @@ logger = logging.getLogger(__name__)
 class Report:
     """What a node tells once its version is ready.
 
-    `once_seconds` is the part of its start that other nodes are spared: the study of a new version.
+    `once_seconds` is the part of its start that other nodes are spared: the study of a new version. `schema`
+    is what the model takes and answers, packed; "" from a node that was told.
     """
 
     framework: str
@@ -47,6 +50,7 @@ class Report:
     imports_tensorflow: bool
     exact: bool
     once_seconds: float = 0.0
+    schema: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON has it."""
@@ -57,6 +61,7 @@ class Node:
     """One version, from loading it to its predictions; who serves it calls `start`, and `end` in the end.
 
     `source` says what to load, `waking` that it has been loaded before, so that one row will do to warm it.
+    `schema` is what the version is known to take and answer; None: the node has to find out.
     `board` has a byte for each request that may be inside, `histograms` counts the phases of those that were
     answered. `patience` is how many seconds it may take, before the node is ready, to find out whether
     requests may share calls: the rest is found out while it serves, and they share none until then.
@@ -72,6 +77,7 @@ class Node:
         board: Board,
         histograms: Histograms | None = None,
         waking: bool,
+        schema: Schema | None = None,
         patience: float = math.inf,
         acceleration: Acceleration | None = None,
         on_ready: Callable[[Report], None],
@@ -82,6 +88,7 @@ class Node:
         self._board = board
         self._histograms = histograms
         self._waking = waking
+        self._known = schema
         self._patience = patience
         self._acceleration = acceleration
         self._improving: asyncio.Task[None] | None = None
@@ -92,6 +99,7 @@ class Node:
         self._loading: asyncio.Task[None] | None = None
         self._started = time.monotonic()
         self.predictor: Predictor | None = None  # once the version is loaded and warmed
+        self.schema: Schema | None = schema  # once it is loaded
 
     def start(self) -> None:
         """Begin to load."""
@@ -144,7 +152,13 @@ class Node:
             queue_bytes=self._settings.queue_bytes,
         )
         self.predictor = predictor = Predictor(
-            runtime, place, bounds, self._settings, board=self._board, histograms=self._histograms
+            runtime,
+            place,
+            bounds,
+            self._settings,
+            board=self._board,
+            schema=self.schema,
+            histograms=self._histograms,
         )
         if self._user_code:
             gc.collect()
@@ -178,6 +192,7 @@ class Node:
         judgement = Judgement(self._judging(runtime, faster))
         judgement.proceed(self._patience)
         verdict = _so_far(judgement)
+        self.schema = schema = self._known or describe(runtime, self._source.model_dir)
         typical = self._warm(runtime, verdict)
         warmed = time.perf_counter()
         for warning in runtime.warnings:
@@ -192,6 +207,7 @@ class Node:
             imports_tensorflow="tensorflow" in sys.modules,
             exact=runtime.exact,
             once_seconds=0.0 if self._acceleration is None else round(self._acceleration.studied_seconds, 4),
+            schema=pack(schema) if self._known is None else "",
         )
         return runtime, judgement, typical, report
 

@@ -20,6 +20,7 @@ from serving.node.watch import Board, parts
 from serving.phases import Histograms
 from serving.running import run
 from serving.runtimes import Source
+from serving.schema import Schema, unpack
 
 
 class NodeArguments(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +29,7 @@ class NodeArguments(msgspec.Struct, frozen=True, kw_only=True):
     `waking`: the version was deployed before, so what it does with the largest merge is known. `slots`: how
     many marks the board has, with room behind them to count how long requests take; 0: it is all marks.
     `acceleration` is where the verdict on the model's faster ways belongs; None: there are to be none.
+    `schema` is what the version is known to take and answer, packed; "": the node is to find out.
     """
 
     model_dir: str
@@ -38,6 +40,7 @@ class NodeArguments(msgspec.Struct, frozen=True, kw_only=True):
     waking: bool = False
     slots: int = 0
     acceleration: Place | None = None
+    schema: str = ""
 
     def source(self, threads: int) -> Source:
         """Where the runtime is loaded from."""
@@ -78,6 +81,7 @@ def start(
             board=marks,
             histograms=histograms,
             waking=given.waking,
+            schema=unpack(given.schema) if given.schema else None,
             acceleration=acceleration,
             on_ready=lambda ready: report({"ready": ready.to_dict()}),
             on_failed=lambda error: report({"failed": error.message}),
@@ -93,6 +97,7 @@ async def _serve(
     board: Board,
     histograms: Histograms | None,
     waking: bool,
+    schema: Schema | None,
     acceleration: Acceleration | None,
     on_ready: Callable[[Report], None],
     on_failed: Callable[[ServingError], None],
@@ -112,6 +117,7 @@ async def _serve(
         board=board,
         histograms=histograms,
         waking=waking,
+        schema=schema,
         acceleration=acceleration,
         on_ready=on_ready,
         on_failed=fail,

@@ -7,7 +7,7 @@ add its line to `FRAMEWORKS`. Its framework is imported in that file only.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,6 +16,7 @@ import numpy as np
 
 from serving.errors import LoadFailed
 from serving.runtimes.instances import Batch
+from serving.schema import Schema
 
 FRAMEWORKS: Mapping[str, str] = {
     "TENSORFLOW": "serving.runtimes.tensorflow:load",
@@ -104,6 +105,13 @@ class Runtime(Protocol):
 
     def warmup_requests(self) -> Iterable[tuple[Batch, dict[str, Any]]]:
         """The recorded requests that came with the model: instances and parameters; often none."""
+
+    def schema(self, examples: Sequence[Any] = ()) -> Schema:
+        """What it takes and answers, with an instance that it has been asked and what it answered.
+
+        The first of `examples`, instances as JSON has them, that it answers is the one; where it answers none
+        it tries some of its own making, if it knows what they must look like.
+        """
 
 
 @dataclass(frozen=True, slots=True)

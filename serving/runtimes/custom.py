@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import pydoc
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,10 @@ import numpy as np
 from serving.errors import InvalidOutputs, ModelFailed, UserCodeFailed
 from serving.runtimes import Rows, Source
 from serving.runtimes.arguments import accepted, checked
+from serving.runtimes.describing import INSTANCES, Shown, anything, outcome, show, tensor_of
 from serving.runtimes.instances import Batch
 from serving.runtimes.packages import use_packages
+from serving.schema import DEFAULT, Schema, Signature, Tensor
 
 _EXPECTED = "def predict(self, instances, **kwargs)"
 
@@ -56,6 +58,18 @@ class CustomRuntime:
         """None: the contract records no requests for custom routines."""
         return ()
 
+    def schema(self, examples: Sequence[Any] = ()) -> Schema:
+        """No more than the first of the examples that it answers tells: nothing is made up for it, since
+        nobody knows what its code does with it."""
+        shown = show(self, examples)
+        return Schema(
+            "custom",
+            {DEFAULT: Signature(_inputs(shown), (outcome(shown),))},
+            strict=False,
+            example=shown and shown.instance,
+            answer=shown and shown.answer,
+        )
+
     def _arguments(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         if self._known is None:
             return dict(parameters)  # signature_name too: all extra fields are the routine's
@@ -83,6 +97,14 @@ def load(source: Source) -> CustomRuntime:
         returned = type(predictor).__name__
         raise UserCodeFailed(f"{name}.from_path returned {returned}, which has no predict method.")
     return CustomRuntime(predictor, name)
+
+
+def _inputs(shown: Shown | None) -> tuple[Tensor, ...]:
+    if shown is None:
+        return (anything(INSTANCES),)
+    if isinstance(shown.instance, dict):
+        return tuple(tensor_of(str(name), [value]) for name, value in shown.instance.items())
+    return (tensor_of(INSTANCES, [shown.instance]),)
 
 
 def _located(name: str) -> Any:

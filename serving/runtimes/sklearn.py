@@ -18,12 +18,13 @@ from sklearn import config_context, set_config
 from sklearn.exceptions import NotFittedError
 
 from serving.errors import InvalidInputs, InvalidOutputs, ModelFailed
-from serving.runtimes import Array, Form, Rows, Runtime, Source, frames, pickles
+from serving.runtimes import Array, Form, Rows, Runtime, Source, frames, pickles, sklearn_schema
 from serving.runtimes.acceleration import Offer, Predict
 from serving.runtimes.acceleration import sklearn as acceleration
 from serving.runtimes.acceleration.sklearn.probing import probes
 from serving.runtimes.arguments import accepted, checked
 from serving.runtimes.conversion import kind
+from serving.runtimes.describing import first, labels, outcome, show
 from serving.runtimes.detect import find_model
 from serving.runtimes.finite import is_finite
 from serving.runtimes.instances import Batch
@@ -31,6 +32,7 @@ from serving.runtimes.pickles import root
 from serving.runtimes.sklearn_anatomy import KNOWN, Anatomy, last_step, takes_nan
 from serving.runtimes.sklearn_checks import check_class, check_usable, one_job
 from serving.runtimes.threads import ThreadLimit
+from serving.schema import DEFAULT, Schema, Signature
 
 
 class SklearnRuntime:
@@ -107,6 +109,19 @@ class SklearnRuntime:
     def warmup_requests(self) -> tuple[()]:
         """None: scikit-learn models carry no recorded requests."""
         return ()
+
+    def schema(self, examples: Sequence[Any] = ()) -> Schema:
+        """Columns by name where it was fitted with names, labels where it answers them."""
+        anatomy = self._anatomy
+        shown = show(self, first(examples, lambda: sklearn_schema.instances(anatomy)))
+        found = outcome(shown, labels(getattr(last_step(self._estimator), "classes_", None)))
+        return Schema(
+            "sklearn",
+            {DEFAULT: Signature(sklearn_schema.inputs(anatomy), (found,))},
+            strict=anatomy.builtin and (anatomy.text or anatomy.width is not None),
+            example=shown and shown.instance,
+            answer=shown and shown.answer,
+        )
 
     def _is_plain(self, inputs: Any) -> bool:
         """Whether the library's checks would find nothing wrong with the rows."""

@@ -22,7 +22,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +33,18 @@ from tensorflow.core.framework import tensor_pb2
 from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.saved_model.loader_impl import SavedModelLoader, get_init_op
 
+from serving import schema
 from serving.errors import InvalidInputs, LoadFailed
 from serving.runtimes import Columns, Source, tensorflow_graph, tensorflow_warmup
+from serving.runtimes.describing import first, readable, show, to_json
 from serving.runtimes.instances import Batch, Tensors
 from serving.runtimes.tensorflow_signature import Arrays, Shape, Signature, Tensor, brief
+from serving.schema import Schema
 
 _log = logging.getLogger(__name__)
 
 
 _TAG = "serve"
-_DEFAULT = "serving_default"
 _INTERNAL = "__saved_model_"  # the loader's own signatures: __saved_model_init_op, __saved_model_train_op
 _LOAD_ERRORS = (tf.errors.OpError, OSError, RuntimeError, ValueError, KeyError, TypeError)
 
@@ -61,7 +63,14 @@ def load(source: Source) -> TensorFlowRuntime:
     except _LOAD_ERRORS as error:
         raise _load_failure(error, source.model_dir) from error
     signatures = {
-        name: Signature(name, _tensors(definition.inputs), _tensors(definition.outputs), session, feeds)
+        name: Signature(
+            name,
+            _tensors(definition.inputs),
+            _tensors(definition.outputs),
+            session,
+            feeds,
+            method=definition.method_name or schema.PREDICT,
+        )
         for name, definition in _servable(meta_graph)
     }
     return TensorFlowRuntime(source.model_dir, signatures)
@@ -139,6 +148,30 @@ class TensorFlowRuntime:
                 "%s is damaged, the rest of it is not used: %s", tensorflow_warmup.FILE, brief(error)
             )
 
+    def schema(self, examples: Sequence[Any] = ()) -> Schema:
+        """The signatures as they are saved; the example is the first recorded request, or made up."""
+        shown = show(self, first(examples, self._instances), rows=self._rows)
+        return Schema(
+            "tensorflow_savedmodel",
+            {name: signature.schema for name, signature in self._signatures.items()},
+            default=self._default_name,
+            example=shown and shown.instance,
+            answer=shown and shown.answer,
+        )
+
+    @property
+    def _rows(self) -> int:
+        """The instances that a request has."""
+        signature = self._signatures.get(self._default_name)
+        return (signature.fixed_rows if signature else None) or 1
+
+    def _instances(self) -> Iterator[Any]:
+        recorded = (request for request, parameters in self.warmup_requests() if not parameters)
+        if (request := next(recorded, None)) is not None:
+            yield _instance(request)
+        if (made := self.samples(1)) is not None:
+            yield _instance({alias: readable(column) for alias, column in made.items()})
+
     def _warmup_request(self, request: tensorflow_warmup.Request) -> tuple[Arrays, dict[str, Any]]:
         tensors = {alias: _array(tensor) for alias, tensor in request.inputs.items()}
         name = request.signature_name
@@ -166,12 +199,17 @@ class TensorFlowRuntime:
 
     @property
     def _default(self) -> Signature:
-        if len(self._signatures) == 1:
-            return next(iter(self._signatures.values()))
         try:
-            return self._signatures[_DEFAULT]
+            return self._signatures[self._default_name]
         except KeyError:
             raise InvalidInputs(f'Say which signature to use in "signature_name". {self._known}') from None
+
+    @property
+    def _default_name(self) -> str:
+        """The signature that answers if none is named, "" if none does."""
+        if len(self._signatures) == 1:
+            return next(iter(self._signatures))
+        return schema.DEFAULT if schema.DEFAULT in self._signatures else ""
 
     @property
     def _known(self) -> str:
@@ -350,6 +388,12 @@ def _recorded(path: Path) -> Iterator[tensorflow_warmup.Request]:
 def _array(serialised: bytes) -> NDArray[Any]:
     array: NDArray[Any] = tf.make_ndarray(tensor_pb2.TensorProto.FromString(serialised))
     return array
+
+
+def _instance(instances: Arrays) -> Any:
+    """The first row as an AI Platform request has it: bare if there is one input."""
+    values = {alias: to_json(column) for alias, column in instances.items()}
+    return next(iter(values.values())) if len(values) == 1 else values
 
 
 def _as_instances(tensors: Arrays) -> Arrays:

@@ -14,8 +14,10 @@ import tensorflow as tf
 from numpy.typing import NDArray
 from tensorflow.core.protobuf import config_pb2
 
+from serving import schema
 from serving.errors import InvalidInputs, InvalidOutputs, ModelFailed
 from serving.runtimes import Column, Columns
+from serving.runtimes.datatypes import name_of
 
 Arrays = dict[str, NDArray[Any]]
 Shape = tuple[int | None, ...]
@@ -74,6 +76,7 @@ class Signature:
     like every other; they must all be equal, and that one value is fed.
 
     `input_problem` and `output_problem` say why instances cannot express the inputs, or JSON the outputs.
+    `fixed_rows` is how many instances a request must have, None where any number will do.
     """
 
     def __init__(
@@ -83,6 +86,8 @@ class Signature:
         outputs: tuple[Tensor, ...],
         session: Any,
         feeds: Mapping[str, str],
+        *,
+        method: str = schema.PREDICT,
     ) -> None:
         self.name = name
         self.inputs = inputs
@@ -91,10 +96,11 @@ class Signature:
         self.independent_rows = all(tensor.any_rows for tensor in (*inputs, *outputs))
         self.input_problem = _input_problem(name, inputs)
         self.output_problem = _output_problem(name, outputs)
+        self.schema = schema.Signature(_described(inputs), _described(outputs), method)
         self._session = session
         self._feeds = feeds
         self._aliases = {i.alias for i in inputs}
-        self._fixed_rows = next((i.rows for i in inputs if i.rows is not None), None)
+        self.fixed_rows = next((i.rows for i in inputs if i.rows is not None), None)
         # An output may be an input passed on, and two aliases may share a tensor: each tensor is fed or
         # fetched once. `_places` says where in [*fed, *fetched] an output's value is.
         fed = list(dict.fromkeys(i.name for i in inputs))
@@ -127,7 +133,7 @@ class Signature:
         """Made-up instances; None when no dense array can be guessed."""
         if not self.inputs or any(i.shape is None or not i.dense for i in self.inputs):
             return None
-        rows = self._fixed_rows or count
+        rows = self.fixed_rows or count
         return {i.alias: _made_up(i, rows, seed) for seed, i in enumerate(self.inputs)}
 
     @cached_property
@@ -180,12 +186,24 @@ class Signature:
             raise InvalidInputs(f"The inputs do not have the same number of rows: {lengths}.")
         if count == 0:
             raise InvalidInputs("There are no instances.")
-        if self._fixed_rows not in (None, count):
+        if self.fixed_rows not in (None, count):
             raise InvalidInputs(
-                f"Signature {self.name} takes exactly {self._fixed_rows} instance(s) in a request "
+                f"Signature {self.name} takes exactly {self.fixed_rows} instance(s) in a request "
                 f"(its batch dimension is fixed); got {count}."
             )
         return count
+
+
+def _described(tensors: Iterable[Tensor]) -> tuple[schema.Tensor, ...]:
+    return tuple(
+        schema.Tensor(
+            one.alias,
+            name_of(one.dtype),
+            None if one.shape is None else tuple(-1 if size is None else size for size in one.shape),
+            one.name,
+        )
+        for one in tensors
+    )
 
 
 # ---- errors

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,12 @@ from serving.runtimes import Array, Runtime, Source, frames, pickles, xgboost_of
 from serving.runtimes.acceleration import Offer, Predict
 from serving.runtimes.arguments import accepted, checked
 from serving.runtimes.conversion import natural
+from serving.runtimes.describing import INSTANCES, first, labels, outcome, readable, show
 from serving.runtimes.detect import PICKLES, find_model, first_class
 from serving.runtimes.finite import is_finite
 from serving.runtimes.instances import Batch
 from serving.runtimes.pickles import root
+from serving.schema import DEFAULT, Schema, Signature, Tensor
 
 # The width is checked here and names are put in order here, so that plain rows can ask a model with names.
 _OURS = ("validate_features",)
@@ -112,6 +114,32 @@ class BoosterRuntime:
         """None: XGBoost models carry no recorded requests."""
         return ()
 
+    def schema(self, examples: Sequence[Any] = ()) -> Schema:
+        """Columns by name where it was trained with names, labels where it answers them or scores each."""
+        shown = show(self, first(examples, self._instances))
+        return Schema(
+            "xgboost",
+            {DEFAULT: Signature(self._inputs(), (outcome(shown, self._classes()),))},
+            example=shown and shown.instance,
+            answer=shown and shown.answer,
+        )
+
+    def _inputs(self) -> tuple[Tensor, ...]:
+        if self._names:
+            return tuple(Tensor(name, "FP64", (-1,)) for name in self._names)
+        return (Tensor(INSTANCES, "FP64", (-1, self._width or -1)),)
+
+    def _instances(self) -> Iterator[Any]:
+        if self._width:
+            row = readable(frames.made_up(1, self._width))[0].tolist()
+            yield dict(zip(self._names, row, strict=True)) if self._names else row
+
+    def _classes(self) -> tuple[Any, ...]:
+        """Of a booster for several classes their numbers: it answers one of them, or a score for each."""
+        learner = json.loads(self._booster.save_config())["learner"]
+        several = str(learner["objective"]["name"]).startswith("multi:")
+        return labels(np.arange(int(learner["learner_model_param"]["num_class"]))) if several else ()
+
     def _asked(self) -> xgboost_offers.Asked | None:
         """What this runtime wants of the booster; None if only the object itself knows."""
         return xgboost_offers.Asked(self._booster, self._width) if self._width else None
@@ -167,6 +195,9 @@ class EstimatorRuntime(BoosterRuntime):
         self._estimator = estimator
         self._owner = type(estimator).__name__
         self._known = accepted(estimator.predict, besides=(*_OURS, "base_margin"))
+
+    def _classes(self) -> tuple[Any, ...]:
+        return labels(self._estimator.classes_) if is_classifier(self._estimator) else ()
 
     def _asked(self) -> xgboost_offers.Asked | None:
         if type(self._estimator) not in _ESTIMATORS or not self._width:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,7 +26,9 @@ from batch.messages import ModelSource
 from serving.errors import InvalidInputs, ModelFailed
 from serving.runtimes import Form, Rows, Runtime, Source, load
 from serving.runtimes.codec import Decoder, encode, encode_lines
+from serving.runtimes.describing import unknown
 from serving.runtimes.instances import Batch, count
+from serving.schema import Schema
 from tests.batch.models import BUILDERS, LABELS, X, build_xgboost
 
 NOWHERE = Model(ModelSource(), "", 0)
@@ -81,6 +83,9 @@ class Fake:
 
     def warmup_requests(self) -> Iterable[tuple[Batch, dict[str, Any]]]:
         return ()
+
+    def schema(self, examples: Sequence[Any] = ()) -> Schema:
+        return unknown("fake")
 
 
 def block(*rows: Any) -> Block:

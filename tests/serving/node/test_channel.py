@@ -9,7 +9,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +28,9 @@ from serving.node.channel import Server
 from serving.node.predict import Predictor
 from serving.node.servable import MeasuredPlace
 from serving.runtimes import Array, Form
+from serving.runtimes.describing import unknown
 from serving.runtimes.instances import Batch
+from serving.schema import Schema
 
 LONGEST = 1 << 20
 SLOTS = 4
@@ -62,6 +64,9 @@ class Summing:
 
     def warmup_requests(self) -> tuple[()]:
         return ()
+
+    def schema(self, examples: Sequence[Any] = ()) -> Schema:
+        return unknown("fake")
 
 
 def frame(

@@ -13,6 +13,7 @@ from serving.config import PredictSettings
 from serving.errors import ServingError
 from serving.node.app import Node, Report
 from serving.runtimes import Source
+from serving.runtimes.describing import unknown
 from tests.serving.node.asking import ask
 
 
@@ -43,6 +44,7 @@ def node(
         settings,
         board=bytearray(2),
         waking=waking,
+        schema=unknown("sklearn") if waking else None,
         patience=patience,
         on_ready=tell,
         on_failed=tell,
@@ -50,11 +52,13 @@ def node(
     return made, done
 
 
-@pytest.mark.parametrize(("waking", "sizes"), [(False, [8, 8, 1, 1]), (True, [1])], ids=["created", "woken"])
+@pytest.mark.parametrize(
+    ("waking", "sizes"), [(False, [1, 8, 8, 1, 1]), (True, [1])], ids=["created", "woken"]
+)
 def test_a_version_that_wakes_is_warmed_with_one_row(
     source: Source, waking: bool, sizes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When it is created, also with as many rows as one call may get."""
+    """When it is created, also with its example and with as many rows as one call may get."""
     from serving.runtimes.sklearn import SklearnRuntime
 
     predict, calls = SklearnRuntime.predict, []
@@ -81,6 +85,7 @@ def test_a_version_that_wakes_is_warmed_with_one_row(
     assert reply.status == 200
     [report] = told
     assert (report.framework, report.merge, report.merge_reason) == ("SCIKIT_LEARN", True, "asked for")
+    assert bool(report.schema) is not waking
     assert report.to_dict().keys() >= {"load_seconds", "warm_seconds", "warnings", "imports_tensorflow"}
 
 

@@ -4,7 +4,7 @@ import asyncio
 import math
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -19,7 +19,9 @@ from serving.node.predict import Predictor
 from serving.node.servable import MeasuredPlace
 from serving.protocols import Call, Dialect
 from serving.runtimes import Array, Form
+from serving.runtimes.describing import unknown
 from serving.runtimes.instances import Batch
+from serving.schema import Schema
 from tests.serving.node.asking import Asked, Reply, ask
 
 
@@ -52,6 +54,9 @@ class Peeking:
 
     def warmup_requests(self) -> tuple[()]:
         return ()
+
+    def schema(self, examples: Sequence[Any] = ()) -> Schema:
+        return unknown("fake")
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,9 @@ from serving.node import probe
 from serving.node.probe import Verdict, judging, warm, warm_briefly
 from serving.runtimes import Array, Form, Runtime, equality
 from serving.runtimes.acceleration import Predict
+from serving.runtimes.describing import unknown
 from serving.runtimes.instances import Batch
+from serving.schema import Schema
 
 
 @dataclass
@@ -40,6 +42,9 @@ class Fake:
 
     def warmup_requests(self) -> list[tuple[Batch, dict[str, Any]]]:
         return []
+
+    def schema(self, examples: Sequence[Any] = ()) -> Schema:
+        return unknown("fake")
 
 
 def judge_merging(runtime: Runtime, faster: Predict | None = None) -> Verdict:

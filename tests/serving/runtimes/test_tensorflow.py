@@ -5,6 +5,7 @@ TensorFlow is imported by the fixtures only, so that collecting the tests does n
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
@@ -20,7 +21,10 @@ from numpy.typing import NDArray
 
 from serving.errors import InvalidInputs, InvalidOutputs, LoadFailed, ModelFailed
 from serving.runtimes import Column, Source, tensorflow_warmup
+from serving.runtimes.codec import Decoder, encode
+from serving.runtimes.describing import describe
 from serving.runtimes.instances import Tensors
+from serving.schema import CLASSIFY, PREDICT, REGRESS, pack
 
 Arrays = dict[str, NDArray[Any]]
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
@@ -1007,3 +1011,59 @@ def test_threads_and_import_in_a_fresh_process(models: Any) -> None:
 
     assert run.returncode == 0, run.stderr
     assert "deprecated" not in run.stderr
+
+
+# ---- what it tells of itself
+
+
+def example_of(load: Any, model: str) -> Any:
+    """The example of a model, with its answer; a client gets the same."""
+    runtime = load(model)
+    schema = describe(runtime, Path())
+    request = {"instances": [schema.example] * runtime._rows}
+    batch, _ = Decoder().decode(json.dumps(request).encode(), runtime.form)
+    assert json.loads(encode(runtime.predict(batch)))["predictions"][0] == schema.answer
+    return schema.example
+
+
+def test_signatures_are_told_as_they_are_saved(load: Any) -> None:
+    schema = describe(load("mixed"), Path())
+
+    [signature] = schema.signatures.values()
+    inputs = [(one.name, one.datatype, one.shape) for one in signature.inputs]
+    assert (schema.platform, schema.default, schema.strict) == (
+        "tensorflow_savedmodel",
+        "serving_default",
+        True,
+    )
+    assert inputs == [
+        ("counts/last-7", "INT64", (-1, 3)),
+        ("flag", "BOOL", (-1,)),
+        ("half", "BF16", (-1,)),
+        ("image", "BYTES", (-1,)),
+    ]
+    assert {one.name: one.datatype for one in signature.outputs}["mean"] == "FP32"
+    assert all(":" in one.tensor for one in (*signature.inputs, *signature.outputs))
+    assert signature.method == "tensorflow/serving/predict"
+
+
+def test_methods_and_the_signature_that_answers_unnamed(load: Any) -> None:
+    default = describe(load("default_v1"), Path())
+    none = describe(load("two_signatures"), Path())
+
+    assert {signature.method for signature in default.signatures.values()} <= {PREDICT, CLASSIFY, REGRESS}
+    assert (none.default, none.example) == ("", None)
+    assert len(none.signatures) == 2
+
+
+@pytest.mark.parametrize("model", ["dense", "mixed", "stateful", "default_v1", "fixed_batch", "unknown_size"])
+def test_the_example_predicts(load: Any, model: str) -> None:
+    assert example_of(load, model) is not None
+
+
+def test_an_example_with_many_numbers_is_all_zeros(load: Any) -> None:
+    """Kept, it takes next to nothing."""
+    schema = describe(load("keras"), Path())
+
+    assert schema.example == np.zeros((16, 32)).tolist()
+    assert len(pack(schema)) < 2000

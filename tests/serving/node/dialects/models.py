@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from serving.node.dialects import Model
@@ -36,7 +36,7 @@ class Told:
     def warmup_requests(self) -> tuple[()]:
         return ()
 
-    def schema(self) -> Schema:
+    def schema(self, examples: Sequence[Any] = ()) -> Schema:
         raise NotImplementedError
 
 

@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 
 from serving.runtimes import Array
 from serving.runtimes.acceleration import Candidate, Offer, Predict, Unsuitable
+from serving.runtimes.describing import unknown
 from serving.runtimes.instances import Batch
+from serving.schema import Schema
 
 Numbers = NDArray[Any]
 WIDTH = 3
@@ -81,6 +83,9 @@ class Fake:
 
     def warmup_requests(self) -> Iterable[tuple[Batch, dict[str, Any]]]:
         return self.recorded
+
+    def schema(self, examples: Sequence[Any] = ()) -> Schema:
+        return unknown("fake")
 
 
 def offer(name: str, predict: Predict) -> Offer:

@@ -1,0 +1,148 @@
+"""What a model takes and answers: found out by asking it, once, when its version is made."""
+
+from __future__ import annotations
+
+import base64
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from serving.runtimes import Runtime
+from serving.runtimes.codec import encode
+from serving.runtimes.conversion import from_rows, natural
+from serving.runtimes.datatypes import BYTES, name_of
+from serving.runtimes.instances import Batch
+from serving.schema import DEFAULT, Schema, Signature, Tensor
+
+logger = logging.getLogger(__name__)
+
+# An instance that comes with a model, as a request would have it: the only way to tell of a routine that may
+# take anything.
+EXAMPLE = "example.json"
+
+INSTANCES, PREDICTIONS = "instances", "predictions"
+
+_LONGEST_EXAMPLE = 1 << 20
+# Made-up instances with more numbers than these are all zeros, and so a short text once they are compressed.
+_MOST_NUMBERS = 256
+
+
+class Shown(NamedTuple):
+    """An instance that was predicted, what a client is told, and what the runtime gave."""
+
+    instance: Any
+    answer: Any
+    predictions: Batch
+
+
+def describe(runtime: Runtime, model_dir: Path) -> Schema:
+    """The schema of a model that was loaded from a folder. What goes wrong costs details, not the model."""
+    try:
+        return runtime.schema(_own_examples(model_dir))
+    except Exception:
+        logger.warning("the inputs and outputs of the model cannot be told", exc_info=True)
+        return unknown(runtime.framework.lower())
+
+
+def unknown(platform: str) -> Schema:
+    """The schema of a model of which nothing is known."""
+    return Schema(platform, {DEFAULT: Signature((anything(INSTANCES),), (outcome(),))}, strict=False)
+
+
+def show(runtime: Runtime, instances: Iterable[Any], *, rows: int = 1) -> Shown | None:
+    """The first instance that the model answers, in a request with so many of it; None if it answers none."""
+    for instance in instances:
+        try:
+            batch = from_rows([instance] * rows, runtime.form({}))
+            predictions = runtime.predict(batch)
+            answer = orjson.loads(encode(predictions))[PREDICTIONS][0]
+        except Exception as error:
+            logger.info("the model does not answer an instance that was tried: %s", error)
+            continue
+        return Shown(instance, answer, predictions)
+    return None
+
+
+def first(candidates: Sequence[Any], others: Callable[[], Iterable[Any]]) -> Iterable[Any]:
+    """These, then others that are made when it comes to them."""
+    yield from candidates
+    yield from others()
+
+
+def tensor_of(name: str, values: Batch, classes: tuple[Any, ...] = ()) -> Tensor:
+    """What such values are, the number of rows apart."""
+    if isinstance(values, list):
+        array = natural(values)
+        if array is None:
+            return Tensor(name, BYTES, None, classes=classes)
+    else:
+        array = np.asarray(values)
+    return Tensor(name, name_of(array.dtype), (-1, *array.shape[1:]), classes=classes)
+
+
+def outcome(shown: Shown | None = None, classes: tuple[Any, ...] = ()) -> Tensor:
+    """The output of a model without named ones, as an answer or its labels tell."""
+    if shown is not None:
+        return tensor_of(PREDICTIONS, shown.predictions, classes)
+    if classes:
+        return tensor_of(PREDICTIONS, list(classes), classes)
+    return anything(PREDICTIONS)
+
+
+def anything(name: str) -> Tensor:
+    """What is text or JSON, of any shape."""
+    return Tensor(name, BYTES, None)
+
+
+def labels(given: object) -> tuple[Any, ...]:
+    """The labels of one target as JSON has them; none where they are too many, or something else."""
+    if not isinstance(given, np.ndarray) or given.ndim != 1 or len(given) > _MOST_NUMBERS:
+        return ()
+    values: list[Any] = given.tolist()
+    return tuple(values) if all(isinstance(value, str | int | float) for value in values) else ()
+
+
+def readable(made_up: NDArray[Any]) -> NDArray[Any]:
+    """Made-up rows with values that a person may read: few digits, and nothing but zeros if they are many."""
+    if made_up.dtype.kind == "O":
+        return made_up
+    if made_up[:1].size > _MOST_NUMBERS:
+        return np.zeros_like(made_up)
+    return made_up if made_up.dtype.kind in "biu" else np.round(made_up.astype(np.float64), 1)
+
+
+def to_json(column: NDArray[Any]) -> Any:
+    """The first row as requests have it: text where it is text, other bytes as base64."""
+    if column.dtype.kind == "O":
+        return _text(column[:1].tolist()[0])
+    return orjson.loads(encode(column[:1]))[PREDICTIONS][0]
+
+
+def _text(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_text(element) for element in value]
+    if not isinstance(value, bytes):
+        return value
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"b64": base64.b64encode(value).decode()}
+
+
+def _own_examples(model_dir: Path) -> tuple[Any, ...]:
+    """What the owner of a model says can be asked of it."""
+    file = model_dir / EXAMPLE
+    if not file.is_file():
+        return ()
+    try:
+        with file.open("rb") as stream:
+            # Of a longer one this is no JSON.
+            return (orjson.loads(stream.read(_LONGEST_EXAMPLE)),)
+    except (OSError, ValueError) as error:
+        logger.warning("%s is not used: %s", EXAMPLE, error)
+        return ()

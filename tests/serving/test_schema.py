@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from serving.schema import DEFAULT, Schema, Signature, Tensor, pack, unpack
+
+SCHEMA = Schema(
+    "sklearn",
+    {DEFAULT: Signature((Tensor("a", "FP64", (-1,)),), (Tensor("b", "BYTES", None, classes=("x", 1)),))},
+    example={"a": 1.5},
+    answer="x",
+)
+
+
+def test_a_schema_is_kept_as_a_short_text() -> None:
+    """The same object for the same text: tens of thousands of versions may be asked about."""
+    text = pack(SCHEMA)
+
+    assert len(text) < 300
+    assert unpack(text) == SCHEMA
+    assert unpack(text) is unpack(pack(SCHEMA))
+
+
+def test_what_is_too_long_to_be_kept_is_left_out() -> None:
+    """First the answer, then the example too."""
+    noise = np.random.default_rng(0).random(20_000).tolist()
+
+    answer = unpack(pack(Schema("sklearn", SCHEMA.signatures, example=[0.0] * 200_000, answer=noise)))
+    assert (len(answer.example), answer.answer) == (200_000, None)
+
+    both = unpack(pack(Schema("sklearn", SCHEMA.signatures, example=noise, answer=1)))
+    assert both == Schema("sklearn", SCHEMA.signatures)
+
+
+@pytest.mark.parametrize("text", ["", "!", "aGVsbG8="])
+def test_another_text_is_no_schema(text: str) -> None:
+    with pytest.raises(ValueError, match="Not a packed schema"):
+        unpack(text)

@@ -16,20 +16,23 @@ from autoscaler.activator import Activator, Lease
 from autoscaler.pools import Node, NodeState
 from serving.config import Limits
 from serving.errors import Internal, InvalidArgument, ServingError, http_status, wrong_method
-from serving.exchange import PREDICT, Exchange
+from serving.exchange import PREDICT
 from serving.gateway.access.gate import Access
+from serving.gateway.audit.endpoint import Asked
+from serving.gateway.conversation import Conversation
 from serving.gateway.deadlines import Allowance, Deadlines
 from serving.gateway.identity import identify, note_id
 from serving.gateway.insistence import Insistence
 from serving.gateway.limits import PredictionLimits
-from serving.gateway.methods import PREDICTION
 from serving.gateway.patience import Patience, left, too_late
 from serving.gateway.server_timing import without_server_timing
 from serving.gateway.tallies import Fare
 from serving.gateway.targets import Target, Targets
 from serving.gateway.upstream import Answer, Upstream
+from serving.gateway.ways import Way, way_over_http
 from serving.gateway.witnesses import Witnesses
 from serving.heads import REQUEST_ID, TIMEOUT, Head
+from serving.protocols.paths import parse
 from serving.wire import Scope, too_large
 
 if TYPE_CHECKING:  # OpenTelemetry is imported only where it is switched on
@@ -39,7 +42,10 @@ logger = logging.getLogger(__name__)
 
 
 class Forwarder:
-    """Answers prediction requests with the nodes of their version; the server's handler of exchanges."""
+    """Answers prediction requests with the nodes of their version; the server's handler of exchanges.
+
+    `project` is that of models of which a client does not say it.
+    """
 
     def __init__(
         self,
@@ -50,7 +56,9 @@ class Forwarder:
         *,
         shares: PredictionLimits | None = None,
         access: Access | None = None,
+        project: str = "local",
     ) -> None:
+        self.project = project
         self.targets = targets
         self.activator = activator
         self.witnesses = witnesses
@@ -65,20 +73,35 @@ class Forwarder:
 
     def takes(self, method: str, path: str) -> bool:
         """Whatever looks like a prediction; what its path says is seen when it begins."""
-        return path.endswith(PREDICT)
+        return path.endswith(PREDICT) or parse(path) is not None
 
-    def begin(self, exchange: Exchange) -> None:
+    def begin(self, exchange: Conversation) -> None:
         """The head of a request is there: refuse it now if need be, so that no body is read for nothing."""
-        exchange.state = passage = Passage(self, exchange)
+        head = exchange.head
+        way: Way | None = head.known
+        if way is None:
+            way = way_over_http(head, self.project)
+            if way.problem is None:
+                head.known = way
+        exchange.state = passage = Passage(self, exchange, way)
         try:
             passage.begin()
         except ServingError as error:
             passage.refuse(error)
 
-    def complete(self, exchange: Exchange) -> None:
+    def complete(self, exchange: Conversation) -> None:
         """The request is whole."""
         passage: Passage = exchange.state
         try:
+            passage.proceed()
+        except ServingError as error:
+            passage.refuse(error)
+
+    def take(self, conversation: Conversation, way: Way) -> None:
+        """A request has come whole, by another protocol than HTTP; `way` is what it asks."""
+        conversation.state = passage = Passage(self, conversation, way)
+        try:
+            passage.begin()
             passage.proceed()
         except ServingError as error:
             passage.refuse(error)
@@ -118,9 +141,9 @@ class Forwarder:
 class Passage:
     """One request on its way.
 
-    `path` is that of its target; `target` is there once its body is. While it is in a node that it got at
-    once, `_lease` is of that; `patience` is its client's if it has to wait. `losses` are nodes that were lost
-    with it inside, `deaths` those that maybe died of it.
+    `target` is there once its body is. While it is in a node that it got at once, `_lease` is of that;
+    `patience` is its client's if it has to wait. `losses` are nodes that were lost with it inside, `deaths`
+    those that maybe died of it.
     """
 
     # What most requests do not change, they need not set.
@@ -142,20 +165,16 @@ class Passage:
     _allowance: Allowance
     _sent: float
 
-    def __init__(self, forwarder: Forwarder, exchange: Exchange) -> None:
+    def __init__(self, forwarder: Forwarder, exchange: Conversation, way: Way) -> None:
         self._forwarder = forwarder
         self._exchange = exchange
+        self.way = way
         self._began = forwarder.activator.clock()
         self._id = identify(exchange.head)
         exchange.on_gone = self._gone
         tracing = forwarder.witnesses.tracing
         if tracing is not None:
-            self._trace = tracing.begin(self._scope(), PREDICTION.id)
-
-    @property
-    def path(self) -> str:
-        """Where its client sent it."""
-        return self._exchange.head.path
+            self._trace = tracing.begin(self._scope(), way.method.id)
 
     @property
     def body(self) -> bytes:
@@ -166,12 +185,14 @@ class Passage:
 
     def begin(self) -> None:
         """Find out where it goes. Raises whatever it is refused with."""
-        forwarder, head = self._forwarder, self._exchange.head
+        forwarder, head, way = self._forwarder, self._exchange.head, self.way
         if forwarder.access is not None:
-            forwarder.access.admit_prediction(self._scope())
+            forwarder.access.admit_prediction(self._scope(), way.permission, way.named)
+        if way.problem is not None:
+            raise way.problem
         if head.method != "POST":
             raise wrong_method(head.method, head.path, "POST")
-        self._found = target = forwarder.targets.find(head.path)
+        self._found = target = forwarder.targets.find(way.goal)
         if forwarder.shares is not None:
             forwarder.shares.admit(target)
         if head.length > forwarder.max_body_bytes:
@@ -185,7 +206,8 @@ class Passage:
         self.timeout = timeout = self._wanted(exchange.head)
         self.deadline = asyncio.get_running_loop().time() + timeout
         # Once more: the version may have been deleted while the body came.
-        self.target = target = forwarder.targets.find(exchange.head.path)
+        self.target = target = forwarder.targets.find(self.way.goal)
+        about = self.way.about(target.name.version)
         if forwarder.shares is not None:
             forwarder.shares.take(target)
             self._sharing = target
@@ -203,7 +225,13 @@ class Passage:
         allowance.add(self)
         self.enters(lease, lease.granted)
         self._number = upstream.send(
-            self, exchange.body, slot=lease.slot, timeout=timeout, alone=False, timing=self._trace is not None
+            self,
+            exchange.body,
+            slot=lease.slot,
+            timeout=timeout,
+            alone=False,
+            timing=self._trace is not None,
+            about=about,
         )
 
     def _wanted(self, head: Head) -> float:
@@ -290,7 +318,7 @@ class Passage:
             if self._trace is not None:
                 self._trace.end(answer.status, version=str(target.name))
             if witnesses.answered(fare, target, exchange.body, answer):
-                witnesses.tell(self._scope(), fare.total, target, exchange.body, answer)
+                witnesses.tell(self._asked(target), fare.total, target, exchange.body, answer)
         except Exception:  # it would close the channel, with all that is in it
             logger.exception("an answer could not be handed on")
 
@@ -301,11 +329,17 @@ class Passage:
         if self._trace is not None:
             self._trace.end(http_status(error), version="" if found is None else str(found.name))
         seconds = forwarder.activator.clock() - self._began
-        forwarder.witnesses.refused(self._scope(), seconds, found, error)
+        forwarder.witnesses.refused(self._asked(found), seconds, found, error)
         self._exchange.refuse(error, ((REQUEST_ID, self._id),))
 
-    def _scope(self) -> Scope:
+    def _asked(self, found: Target | None) -> Asked:
         """The request, for those who are told of it."""
+        way = self.way
+        resource = way.resource("" if found is None else str(found.name))
+        return Asked(self._scope(), way.method, resource, way.permission)
+
+    def _scope(self) -> Scope:
+        """Its head, with what was found out about it."""
         scope = self._exchange.scope
         note_id(scope, self._id)
         return scope

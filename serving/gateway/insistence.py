@@ -21,6 +21,7 @@ from serving.gateway.patience import Patience, left
 from serving.gateway.server_timing import with_server_timing, without_server_timing
 from serving.gateway.targets import Target, Targets
 from serving.gateway.upstream import Answer, ConnectError, Upstream
+from serving.gateway.ways import Way
 
 logger = logging.getLogger(__name__)
 
@@ -35,13 +36,10 @@ class Request(Protocol):
     """One that insists: `losses` are nodes lost with it inside, `deaths` those that maybe died of it."""
 
     target: Target
+    way: Way
     waits: tuple[Lease, ...]
     losses: int
     deaths: int
-
-    @property
-    def path(self) -> str:
-        """Where its client sent it."""
 
     @property
     def body(self) -> bytes:
@@ -78,7 +76,7 @@ class Insistence:
             _check(patience, lost)
         while True:
             # Anew for each attempt, with nothing in between: a lease would wake a deleted version.
-            request.target = target = self._targets.find(request.path)
+            request.target = target = self._targets.find(request.way.goal)
             with _in_words(target):
                 async with self._activator.lease(target.spec, len(request.body), patience) as lease:
                     try:
@@ -115,6 +113,7 @@ class Insistence:
             timeout=max(patience.remaining, 0.001),
             alone=request.deaths > 0,
             timing=held or request.traced,
+            about=request.way.about(request.target.name.version),
         )
         try:
             answer = await patience.wait(asking.answer)

@@ -1,6 +1,7 @@
 """Every route of the gateway in one table: where it is, the permission it takes, and the kind of access.
 
-Ids are those of the discovery document without `ml.`; those of our own routes begin with `pilotlight.`.
+Ids are those of the discovery document without `ml.`; those of our own routes begin with `pilotlight.`, and
+those of other people's protocols are the full names of their gRPC methods, over HTTP too.
 Source: sections 1.1 and 9.1 of the AI Platform contract. It leaves open which permission some methods on
 trials take: those that change one take `ml.trials.update`, and `suggest`, which makes some,
 `ml.trials.create`.
@@ -27,10 +28,11 @@ class Activity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One route: `verb` and `path`, as Starlette has paths.
+    """One route: `verb` and `path`, as Starlette has paths; `also` are more paths of the same method.
 
     `permission` is what a caller needs, "" where nothing is needed. `resource` is the template of the name
-    on which it is checked, with the parameters of `path`; "" where there is none.
+    on which it is checked, with the parameters of `path`; "" where there is none. Where a path has no project
+    it is that of `--default-project`.
     """
 
     id: str
@@ -39,6 +41,17 @@ class Method:
     permission: str
     resource: str
     activity: Activity
+    also: tuple[str, ...] = ()
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether it is of another protocol than AI Platform's, and not our own."""
+        return self.id.startswith(("tensorflow.", "inference."))
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """All paths it has over HTTP; none for what there is over gRPC alone."""
+        return (self.path, *self.also) if self.path else ()
 
 
 _PROJECT = "projects/{project}"
@@ -52,6 +65,8 @@ _STUDY = _LOCATION + "/studies/{study}"
 _TRIAL = _STUDY + "/trials/{trial}"
 # The rest of a name, slashes included.
 _ANY = "projects/{name:path}"
+
+_INFERENCE = "inference.GRPCInferenceService"
 
 # The verb of a row tells the activity, except where the row says it.
 _READS = "GET"
@@ -88,6 +103,44 @@ def _method(
         resource=resource.replace(":path}", "}"),
         activity=activity or by_verb,
     )
+
+
+def _foreign(
+    name: str, verb: str, permission: str, paths: Iterable[str], activity: Activity = Activity.ADMIN_READ
+) -> Method:
+    """A method of another protocol, on a model unless it takes no permission."""
+    path, *also = (path.replace("}", ":id}") for path in paths)
+    return Method(name, verb, path, permission, _MODEL if permission else "", activity, tuple(also))
+
+
+def _tensorflow(name: str, verb: str, permission: str, suffix: str, **more: Activity) -> Method:
+    """A method of TensorFlow Serving."""
+    versions = ("", "/versions/{version}", "/labels/{label}")
+    paths = [f"/v1/models/{{model}}{version}{suffix}" for version in versions]
+    return _foreign(f"tensorflow.serving.{name}", verb, permission, paths, **more)
+
+
+def _inference(name: str, verb: str, permission: str, suffix: str, **more: Activity) -> Method:
+    """A method of the Open Inference Protocol on a model, which may be named in full."""
+    paths = [
+        f"/v2/models/{model}{version}{suffix}"
+        for model in ("{model}", _MODEL)
+        for version in ("", "/versions/{version}")
+    ]
+    return _foreign(f"{_INFERENCE}.{name}", verb, permission, paths, **more)
+
+
+def _others() -> Iterable[Method]:
+    """TensorFlow Serving and the Open Inference Protocol, as docs/protocols.md has them."""
+    predicts = {"activity": Activity.DATA_READ}
+    for verb in ("Predict", "Classify", "Regress"):
+        yield _tensorflow(
+            f"PredictionService.{verb}", "POST", "ml.models.predict", f":{verb.lower()}", **predicts
+        )
+    yield _foreign(
+        "tensorflow.serving.PredictionService.MultiInference", "POST", "ml.models.predict", [""], **predicts
+    )
+    yield _inference("ModelInfer", "POST", "ml.models.predict", "/infer", **predicts)
 
 
 def _trials() -> Iterable[Method]:
@@ -183,7 +236,12 @@ _ALL = (
     _api("projects.operations.list", "GET", "ml.operations.list", _PROJECT, "/operations"),
     _api("projects.operations.get", "GET", "ml.operations.get", _OPERATION),
     _api("projects.operations.cancel", "POST", "ml.operations.cancel", _OPERATION, ":cancel"),
+    *_others(),
 )
 
 METHODS: Mapping[str, Method] = {method.id: method for method in _ALL}
 PREDICTION = METHODS["projects.predict"]
+# Those that go to a node; they have no route, but take the short way.
+PREDICTIONS = frozenset(
+    method for method in _ALL if method.permission == "ml.models.predict" and method.id != "projects.explain"
+)

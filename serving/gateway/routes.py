@@ -8,22 +8,23 @@ from starlette.routing import Route
 
 from serving.gateway.api.requests import Endpoint
 from serving.gateway.api.unimplemented import refuse
-from serving.gateway.methods import METHODS, PREDICTION, Method
+from serving.gateway.methods import METHODS, PREDICTIONS, Method
 
 
 def routes(endpoints: Mapping[str, Endpoint], around: Callable[[Method, Endpoint], Endpoint]) -> list[Route]:
-    """A route for each method, named by it; those without an endpoint are refused.
+    """A route for each path of each method, named by it; those without an endpoint are refused.
 
     `around` puts what all requests go through around an endpoint. Predictions have no route: they take the
     short way.
     """
     return [
         Route(
-            method.path,
+            path,
             around(method, endpoints.get(name) or refuse(name)),
             methods=[method.verb],
             name=name,
         )
         for name, method in METHODS.items()
-        if method is not PREDICTION
+        if method not in PREDICTIONS
+        for path in method.paths
     ]

@@ -1,6 +1,6 @@
-"""Where predictions go: from the path of a request to the version that answers it.
+"""Where predictions go: from the path of a request, or its address, to the version that answers it.
 
-What the first request for a path has found is kept until a commit changes its model or a version of that, so
+What the first request for one has found is kept until a commit changes its model or a version of that, so
 that the predict path is one dictionary look-up, and versions that sleep cost nothing.
 """
 
@@ -13,12 +13,15 @@ from typing import NamedTuple
 from autoscaler.pools import NodeSpec
 from serving.errors import NotFound
 from serving.exchange import PREDICT
-from serving.gateway.catalog.lookup import resolve
+from serving.gateway.catalog.lookup import resolve, resolve_address
 from serving.gateway.records import Commit, State, VersionRecord
 from serving.names import ModelName, VersionName, parse_target
+from serving.protocols.addresses import Address
 from serving.resources import Model, RequestLoggingConfig
 
 PREFIX = "/v1/"
+# What is kept at most: clients can write the number of a version in many ways.
+_MANY = 1 << 17
 
 # The label by which the owner of a custom routine says that its requests may be computed twice.
 REPEATABLE = "pilotlight-repeatable"
@@ -58,12 +61,12 @@ def _logs(model: Model) -> _Logs:
 
 @dataclass(slots=True)
 class Targets:
-    """The table: what was found by path. `spec_of` says how nodes of a version are started."""
+    """The table: what was found by path or address. `spec_of` says how nodes of a version are started."""
 
     spec_of: Callable[[VersionRecord], NodeSpec]
     state: State = field(default_factory=State)
-    _by_path: dict[str, Target] = field(default_factory=dict)
-    _paths: dict[ModelName, list[str]] = field(default_factory=dict)  # those in the table
+    _found: dict[str | Address, Target] = field(default_factory=dict)
+    _goals: dict[ModelName, list[str | Address]] = field(default_factory=dict)  # those in the table
 
     def publish(self, commit: Commit) -> None:
         """Take note of a new state: what has changed is looked up again."""
@@ -72,22 +75,33 @@ class Targets:
             if table in ("models", "versions"):
                 name = parse_target(text)
                 model = name.parent if isinstance(name, VersionName) else name
-                for path in self._paths.pop(model, ()):
-                    del self._by_path[path]
+                for goal in self._goals.pop(model, ()):
+                    del self._found[goal]
 
-    def find(self, path: str) -> Target:
-        """The target of a path that ends in `:predict`. Raises NotFound or FailedPrecondition."""
-        target = self._by_path.get(path)
+    def find(self, goal: str | Address) -> Target:
+        """The target of a path that ends in `:predict`, or of an address.
+
+        Raises NotFound or FailedPrecondition, and InvalidArgument for a name that cannot be.
+        """
+        target = self._found.get(goal)
         if target is not None:
             return target
-        if not path.startswith(PREFIX):
-            raise NotFound(
-                f"Nothing is at {path}. Predictions are at /v1/projects/PROJECT/models/MODEL:predict."
-            )
-        record = resolve(self.state, parse_target(path[len(PREFIX) : -len(PREDICT)]))
-        target = self._by_path[path] = self._make(record, _logs(self.state.models[record.name.parent].model))
-        self._paths.setdefault(record.name.parent, []).append(path)
+        record = self._resolve(goal)
+        if len(self._found) >= _MANY:
+            self._found.clear()
+            self._goals.clear()
+        target = self._found[goal] = self._make(record, _logs(self.state.models[record.name.parent].model))
+        self._goals.setdefault(record.name.parent, []).append(goal)
         return target
+
+    def _resolve(self, goal: str | Address) -> VersionRecord:
+        if isinstance(goal, Address):
+            return resolve_address(self.state, goal)
+        if not goal.startswith(PREFIX):
+            raise NotFound(
+                f"Nothing is at {goal}. Predictions are at /v1/projects/PROJECT/models/MODEL:predict."
+            )
+        return resolve(self.state, parse_target(goal[len(PREFIX) : -len(PREDICT)]))
 
     def of(self, record: VersionRecord) -> Target:
         """That of a READY version."""

@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from serving.errors import LimitReached, ServingError, http_status
-from serving.gateway.audit.endpoint import answered, predicted
+from serving.gateway.audit.endpoint import Asked, answered, predicted
 from serving.gateway.audit.entry import status_of
 from serving.gateway.audit.recorder import Audit
-from serving.gateway.methods import PREDICTION
 from serving.gateway.request_log import RequestLog
 from serving.gateway.tallies import Fare, Tallies
 from serving.gateway.targets import Target
 from serving.gateway.upstream import Answer
-from serving.wire import Scope
 
 if TYPE_CHECKING:  # OpenTelemetry is imported only where it is switched on
     from serving.gateway.tracing import Tracing
@@ -23,32 +21,32 @@ if TYPE_CHECKING:  # OpenTelemetry is imported only where it is switched on
 
 @dataclass(frozen=True, slots=True)
 class Witnesses:
-    """All of them together. Requests are told of by their scope and by how many seconds ago they began."""
+    """All of them together. It is told of requests how many seconds ago they began."""
 
     tallies: Tallies
     log: RequestLog
     audit: Audit
     tracing: Tracing | None = None
 
-    def refused(self, scope: Scope, seconds: float, target: Target | None, error: ServingError) -> None:
+    def refused(self, asked: Asked, seconds: float, target: Target | None, error: ServingError) -> None:
         """No node has answered a request; `target` is the version it was for, if that is known."""
-        status = http_status(error)
+        scope, status = asked.scope, http_status(error)
         if target is None:
-            self.tallies.calls[PREDICTION.id, status] += 1
+            self.tallies.calls[asked.method.id, status] += 1
         else:
             limit = error.setting if isinstance(error, LimitReached) else ""
             self.tallies.of(target.spec.key).refused(status, limit)
             self.log.refused(target, scope, time.time() - seconds, status)
-        predicted(self.audit, scope, status_of(error))
+        predicted(self.audit, asked, status_of(error))
 
     def answered(self, fare: Fare, target: Target, body: bytes, answer: Answer) -> bool:
         """A node of the version has answered a request; returns whether somebody wants to know more of it."""
         self.tallies.of(target.spec.key).answered(fare, answer.status, len(body), len(answer.body))
         return self.audit.predictions or target.logging is not None or target.access_log
 
-    def tell(self, scope: Scope, seconds: float, target: Target, body: bytes, answer: Answer) -> None:
+    def tell(self, asked: Asked, seconds: float, target: Target, body: bytes, answer: Answer) -> None:
         """What they want to know."""
         if self.audit.predictions:
-            predicted(self.audit, scope, answered(answer.status, answer.body))
+            predicted(self.audit, asked, answered(answer.status, answer.body, answer.headers))
         if target.logging is not None or target.access_log:
-            self.log.offer(target, scope, time.time() - seconds, body, answer)
+            self.log.offer(target, asked.scope, time.time() - seconds, body, answer)

@@ -1,7 +1,7 @@
 """What TensorFlow Serving's REST API tells of a model: the states of its versions, and its signatures.
 
-Source: `model_service.proto`, `get_model_metadata.proto` of TensorFlow Serving and TensorFlow's `meta_graph.proto`,
-as proto3 JSON has them, with the fields at their defaults.
+Source: TensorFlow Serving's `model_service.proto` and `get_model_metadata.proto`, TensorFlow's
+`meta_graph.proto`; as proto3 JSON has them, with the fields at their defaults.
 """
 
 from __future__ import annotations

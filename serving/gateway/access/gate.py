@@ -32,7 +32,6 @@ _LOOK_EVERY: Final = 0.5
 # Decisions on predictions that are remembered; callers choose the names they ask for.
 _MOST_DECISIONS = 10_000
 _BEARER = b"bearer "
-_PREDICT_PATH = slice(len("/v1/"), -len(":predict"))
 
 
 class Access:
@@ -87,17 +86,25 @@ class Access:
         if method.permission:
             self.require(caller, method.permission, method.resource.format_map(scope["path_params"]))
 
-    def admit_prediction(self, scope: Scope) -> None:
-        """Let a prediction in, at the price of a hash and two look-ups. Raises as `admit` does."""
+    def admit_prediction(self, scope: Scope, permission: str, resource: str) -> None:
+        """Let a prediction in, at the price of a hash and two look-ups. Raises as `admit` does.
+
+        The permission follows from the resource, which is "" for one that names none, and can have none.
+        """
         caller = self._authenticate(scope)
-        decision = (caller, scope["path"])
-        if decision in self._allowed:
+        decision = (caller, resource)
+        if decision in self._allowed or not resource:
             return
-        name = scope["path"][_PREDICT_PATH]
-        self.require(caller, predict_permission(name), name)
+        self.require(caller, permission, resource)
         if len(self._allowed) >= _MOST_DECISIONS:
             self._allowed.clear()
         self._allowed.add(decision)
+
+    def _authenticate(self, scope: Scope) -> Caller:
+        given = header(scope, b"authorization")
+        caller = ANONYMOUS if given is None else self._known(given)
+        note_caller(scope, caller)
+        return caller
 
     def require(self, caller: Caller, permission: str, resource: str) -> None:
         """Raise PermissionDenied, or Unauthenticated if a token might help, unless the caller may."""
@@ -116,12 +123,6 @@ class Access:
         """Those of the permissions that the caller has."""
         held = policy.held(self._policies, caller, resource)
         return [permission for permission in permissions if permission in held]
-
-    def _authenticate(self, scope: Scope) -> Caller:
-        given = header(scope, b"authorization")
-        caller = ANONYMOUS if given is None else self._known(given)
-        note_caller(scope, caller)
-        return caller
 
     def _known(self, given: bytes) -> Caller:
         token = given[len(_BEARER) :].strip()
@@ -149,7 +150,7 @@ class Access:
 
 def predict_permission(name: str) -> str:
     """The permission that a prediction takes, by the name it is asked of."""
-    return "ml.versions.predict" if "/versions/" in name else "ml.models.predict"
+    return "ml.versions.predict" if "/versions/" in name or "/labels/" in name else "ml.models.predict"
 
 
 def guarded(access: Access, method: Method, endpoint: Endpoint) -> Endpoint:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -16,17 +17,32 @@ from starlette.responses import Response
 
 from serving.errors import RPC_CODES, ServingError
 from serving.gateway.access.caller import caller_of
-from serving.gateway.access.gate import predict_permission
 from serving.gateway.api.requests import Endpoint, read_json
 from serving.gateway.audit.entry import OK, REFUSED, Call, Log, Status, status_of
 from serving.gateway.audit.recorder import Audit
 from serving.gateway.cause import CAUSE, Cause
 from serving.gateway.identity import request_id
-from serving.gateway.methods import PREDICTION, Activity, Method
-from serving.wire import Scope, header
+from serving.gateway.methods import Activity, Method
+from serving.protocols.errors import GRPC_STATUS
+from serving.wire import Headers, Scope, header
 
 _CALL = "pilotlight.audit_call"
 _UNKNOWN = 2
+# What a status of HTTP says where an answer says no more.
+_CODES: Mapping[int, int] = {
+    status: RPC_CODES[name]
+    for status, name in (
+        (400, "INVALID_ARGUMENT"),
+        (401, "UNAUTHENTICATED"),
+        (403, "PERMISSION_DENIED"),
+        (404, "NOT_FOUND"),
+        (429, "RESOURCE_EXHAUSTED"),
+        (500, "INTERNAL"),
+        (501, "UNIMPLEMENTED"),
+        (503, "UNAVAILABLE"),
+        (504, "DEADLINE_EXCEEDED"),
+    )
+}
 _MOST_NAME = 256
 
 
@@ -74,12 +90,27 @@ def announced(audit: Audit, method: Method, endpoint: Endpoint) -> Endpoint:
     return call if is_change(method) else endpoint
 
 
-def predicted(audit: Audit, scope: Scope, status: Status) -> None:
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a prediction has asked: a method, of a resource, and the permission that this takes."""
+
+    scope: Scope
+    method: Method
+    resource: str
+    permission: str
+
+
+def predicted(audit: Audit, asked: Asked, status: Status) -> None:
     """Record how a prediction ended, where it is to be: all that are refused, the others by setting."""
     if status.code in REFUSED:
-        audit.denied(describe(audit, PREDICTION, scope, {}), status)
+        audit.denied(_prediction(audit, asked), status)
     elif audit.predictions:
-        audit.accessed(describe(audit, PREDICTION, scope, {}), status)
+        audit.accessed(_prediction(audit, asked), status)
+
+
+def _prediction(audit: Audit, asked: Asked) -> Call:
+    call = describe(audit, asked.method, asked.scope, {})
+    return replace(call, resource=asked.resource, guarded=asked.resource, permission=asked.permission)
 
 
 def describe(audit: Audit, method: Method, scope: Scope, body: Mapping[str, Any]) -> Call:
@@ -91,7 +122,7 @@ def describe(audit: Audit, method: Method, scope: Scope, body: Mapping[str, Any]
         method=method.id,
         resource=resource,
         guarded=method.resource.format_map(params) if params else resource,
-        permission=predict_permission(resource) if method is PREDICTION else method.permission,
+        permission=method.permission,
         principal=caller_of(scope).principal,
         request_id=request_id(scope),
         caller_ip=scope["client"][0] if scope.get("client") else "",
@@ -119,12 +150,17 @@ def _resource(method: Method, scope: Scope, body: Mapping[str, Any]) -> str:
     return path
 
 
-def answered(http_status: int, body: bytes | memoryview) -> Status:
-    """The status of a call that was answered like this."""
+def answered(http_status: int, body: bytes | memoryview, headers: Headers = ()) -> Status:
+    """The status of a call that was answered like this, in the form of any protocol."""
     if http_status < 400:
         return OK
+    for name, value in headers:
+        if name == GRPC_STATUS:
+            return Status(int(value), bytes(body).decode(errors="replace"))
     try:
         error = orjson.loads(body)["error"]
+        if isinstance(error, str):
+            return Status(_CODES.get(http_status, _UNKNOWN), error)
         return Status(RPC_CODES[error["status"]], str(error["message"]))
     except (ValueError, KeyError, TypeError):  # not in our form
         return Status(_UNKNOWN, f"HTTP status {http_status}")

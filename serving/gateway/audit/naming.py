@@ -36,6 +36,8 @@ _NAMES: Mapping[str, str] = {
     "projects.locations.studies.trials.suggest": "VizierService.SuggestTrials",
 }
 _SINGULAR: Mapping[str, str] = {"studies": "study"}
+# Other people's protocols: the ids of their methods are their full names.
+_OTHERS = frozenset({"tensorflow", "inference"})
 _VERBS: Mapping[str, str] = {"patch": "update"}
 
 
@@ -43,6 +45,8 @@ _VERBS: Mapping[str, str] = {"patch": "update"}
 def method_name(method: str) -> str:
     """The full name of a method, by its id: `projects.models.create`, `pilotlight.tokens.revoke`."""
     *path, verb = method.split(".")
+    if path[0] in _OTHERS:
+        return method
     if verb in _IAM:
         return f"google.iam.v1.IAMPolicy.{_capital(verb)}"
     if method in _NAMES:

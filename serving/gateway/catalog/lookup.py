@@ -9,6 +9,7 @@ import msgspec
 from serving.errors import FailedPrecondition, NotFound
 from serving.gateway.records import Draft, ModelRecord, State, VersionRecord
 from serving.names import ModelName, VersionName
+from serving.protocols.addresses import Address, choose, no_model
 from serving.resources import Model, Version, VersionState
 
 
@@ -49,6 +50,25 @@ def resolve(state: State | Draft, target: ModelName | VersionName) -> VersionRec
             + (f" {record.version.error_message}" if record.version.error_message else "")
         )
     return record
+
+
+def resolve_address(state: State, asked: Address) -> VersionRecord:
+    """The version that answers what another protocol calls so; see `serving.protocols.addresses`."""
+    return resolve(state, name_of(state, asked))
+
+
+def name_of(state: State, asked: Address) -> ModelName | VersionName:
+    """What another protocol calls so: a model, or a version that is there. Raises NotFound for others."""
+    model = asked.model
+    if model not in state.models:
+        raise no_model(asked)
+    if not asked.version and not asked.label:
+        return model
+    exact = VersionName(model.project, model.model, asked.version)
+    if exact in state.versions and not asked.label:
+        return exact
+    below = {name.version: state.versions[name].version.labels for name in state.version_order.below(model)}
+    return VersionName(model.project, model.model, choose(asked, below))
 
 
 def render_model(

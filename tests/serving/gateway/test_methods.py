@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 
 from serving.config import ServeConfig
 from serving.gateway.app import Gateway
-from serving.gateway.methods import METHODS, PREDICTION, Activity
+from serving.gateway.methods import METHODS, PREDICTIONS, Activity
 from serving.gateway.store import SqlStore
 from tests.wire.test_discovery import DISCOVERED
 
@@ -15,10 +16,12 @@ WITH_POLICIES = ("projects.models", "projects.jobs", "pilotlight.projects", "pil
 
 
 def test_every_route_is_in_the_table_and_every_row_is_a_route(tmp_path: Path) -> None:
-    """By its id; predictions alone take the short way."""
+    """By its id and its paths; predictions alone take the short way."""
     gateway = Gateway(ServeConfig(state_dir=tmp_path), SqlStore(tmp_path / "state.db"), {})
 
-    assert {route.name for route in gateway._routes()} == METHODS.keys() - {PREDICTION.id}
+    assert Counter(route.name for route in gateway._routes()) == {
+        method.id: len(method.paths) for method in METHODS.values() if method not in PREDICTIONS
+    }
 
 
 def test_every_method_of_the_api_is_in_the_table() -> None:
@@ -27,10 +30,13 @@ def test_every_method_of_the_api_is_in_the_table() -> None:
 
 
 def test_a_resource_is_named_by_parameters_of_the_path() -> None:
-    """So that the name on which a permission is checked can be filled in."""
+    """So that the name on which a permission is checked can be filled in; the project there is by default."""
     for method in METHODS.values():
         wanted = set(re.findall(r"\{(\w+)\}", method.resource))
-        assert wanted <= set(re.findall(r"\{(\w+):", method.path)), method.id
+        for path in method.paths:
+            # Other protocols know no project, or name a model in full.
+            given = set(re.findall(r"\{(\w+):", path)) | ({"project"} if method.is_foreign else set())
+            assert wanted <= given, method.id
 
 
 def test_a_permission_has_a_resource() -> None:
@@ -54,7 +60,7 @@ def test_what_changes_something_is_a_write() -> None:
     }
 
     assert asked_by_post == {
-        "projects.predict",
+        *(method.id for method in PREDICTIONS),
         "projects.explain",
         *(f"{kind}.testIamPermissions" for kind in WITH_POLICIES),
         "pilotlight.projects.getIamPolicy",

@@ -208,11 +208,19 @@ def test_nothing_is_done_unrecorded(tmp_path: Path) -> None:
     assert [told(entry)[2] for entry in done] == [None, 0]
 
 
-@pytest.mark.parametrize("body", [b"<html>", b'{"error": "text"}', b'{"error": {"status": "ODD"}}', b"[]"])
+@pytest.mark.parametrize("body", [b"<html>", b'{"error": 5}', b'{"error": {"status": "ODD"}}', b"[]"])
 def test_answers_in_another_form(body: bytes) -> None:
     """A model may answer what it likes."""
     assert answered(500, body) == Status(2, "HTTP status 500")
     assert answered(200, body) == OK
+
+
+def test_answers_in_the_forms_of_other_protocols() -> None:
+    """A text beside the status of HTTP, and what goes to a client of gRPC."""
+    assert answered(400, b'{"error": "text"}') == Status(3, "text")
+    assert answered(503, b'{"error": "text"}') == Status(14, "text")
+    assert answered(418, b'{"error": "text"}') == Status(2, "text")
+    assert answered(404, b"text", [(b"grpc-status", b"9")]) == Status(9, "text")
 
 
 def test_who_it_was_and_who_was_refused(tmp_path: Path) -> None:

@@ -1,0 +1,117 @@
+"""What a prediction asks, and of which model: all that is known of it before its body is.
+
+It is found once for requests that say the same of themselves, and remembered with their head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import msgspec
+
+from serving.errors import ServingError
+from serving.exchange import PREDICT
+from serving.gateway.access.gate import predict_permission
+from serving.gateway.methods import METHODS, PREDICTION, Method
+from serving.heads import Head
+from serving.names import ModelName
+from serving.protocols import PLAIN, Call, Dialect, to_bytes
+from serving.protocols.addresses import Address, address, shown
+from serving.protocols.calls import call_of
+from serving.protocols.paths import parse
+
+_AI_PLATFORM = "/v1/"
+_METHODS: Mapping[tuple[Dialect, str], Method] = {
+    (Dialect.AI_PLATFORM, "predict"): PREDICTION,
+    **{
+        (dialect, verb): METHODS[f"tensorflow.serving.PredictionService.{name}"]
+        for dialect in (Dialect.TENSORFLOW, Dialect.TENSORFLOW_GRPC)
+        for verb, name in (
+            ("predict", "Predict"),
+            ("classify", "Classify"),
+            ("regress", "Regress"),
+            ("multi-inference", "MultiInference"),
+        )
+    },
+    **{
+        (dialect, "infer"): METHODS["inference.GRPCInferenceService.ModelInfer"]
+        for dialect in (Dialect.INFERENCE, Dialect.INFERENCE_GRPC)
+    },
+}
+# Ways over gRPC that are remembered.
+_MANY = 1024
+
+
+@dataclass(slots=True, eq=False)
+class Way:
+    """What a request asks, and of which model.
+
+    `goal` is what its target is found by: the path of AI Platform's requests, the address of others. `named`
+    is the resource that it names, on which its sender needs the `permission`; "" if it names none. `problem`
+    is why it leads nowhere, told only to those who may know.
+    """
+
+    method: Method
+    goal: str | Address
+    named: str
+    permission: str
+    call: Call = PLAIN
+    problem: ServingError | None = None
+    _abouts: dict[str, bytes] = field(default_factory=dict)
+
+    def about(self, version: str) -> bytes:
+        """What the node is told, by the id of the version that answers. Raises InvalidArgument."""
+        if self.call is PLAIN:
+            return b""
+        about = self._abouts.get(version)
+        if about is None:
+            call = self.call
+            if call.dialect is not Dialect.AI_PLATFORM:
+                call = msgspec.structs.replace(call, version=shown(version))
+            about = self._abouts[version] = to_bytes(call)
+        return about
+
+    def resource(self, found: str) -> str:
+        """What it is asked of, by the name of the version that was found; "" while none is."""
+        if isinstance(self.goal, str) or not found:
+            return self.named
+        return found if self.goal.version or self.goal.label else str(self.goal.model)
+
+
+def way_over_http(head: Head, project: str) -> Way:
+    """The way of a request; `project` is that of models whose path names none."""
+    path, call, problem = parse(head.path), PLAIN, None
+    if path is not None:
+        try:
+            call = call_of(path, head.told)
+        except ServingError as error:
+            problem = error
+    if path is None or path.dialect is Dialect.AI_PLATFORM:
+        named = head.path[len(_AI_PLATFORM) : -len(PREDICT)]
+        return Way(PREDICTION, head.path, named, predict_permission(named), call, problem)
+    goal = Address(ModelName(path.project or project, path.model), path.version, path.label)
+    return _by_address(_METHODS[path.dialect, path.verb], goal, call, problem)
+
+
+@lru_cache(_MANY)
+def way_over_grpc(call: Call, project: str, *, version: str = "", label: str = "") -> Way:
+    """The way of a request for a version of `call.model`; `project` is that of models not named in full.
+
+    Raises InvalidArgument for names that cannot be.
+    """
+    goal = address(call.model, project, version=version, label=label)
+    return _by_address(_METHODS[call.dialect, call.verb], goal, call)
+
+
+def nowhere(call: Call, problem: ServingError) -> Way:
+    """The way of a request that does not say whom it is for, or says it wrongly."""
+    method = _METHODS[call.dialect, call.verb]
+    return Way(method, "", "", method.permission, call, problem)
+
+
+def _by_address(method: Method, goal: Address, call: Call, problem: ServingError | None = None) -> Way:
+    one = goal.version or goal.label
+    named = f"{goal.model}/{'versions' if goal.version else 'labels'}/{one}" if one else str(goal.model)
+    return Way(method, goal, named, predict_permission(named), call, problem)

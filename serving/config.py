@@ -29,7 +29,7 @@ MIB = 1 << 20
 T = TypeVar("T")
 
 _NUMBER = re.compile(r"\d+(\.\d+)?")
-_ROUTE = re.compile(r"/[^\s?#]*")
+_ROUTE = re.compile(r"/[^\s?#{}]*")
 _MOST_PORT = 65535
 
 # What frameworks must be told before they are imported: one thread per library unless a node raises it

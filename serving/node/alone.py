@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable
 
 from serving import http
-from serving.config import FrontSettings
+from serving.config import NodeConfig
 from serving.errors import ServingError
 from serving.node.acceleration import Acceleration
 from serving.node.app import Node, Report
@@ -21,7 +21,7 @@ _PATIENCE = 0.05
 
 async def serve(
     source: Source,
-    settings: FrontSettings,
+    settings: NodeConfig,
     listener: socket.socket,
     *,
     acceleration: Acceleration | None = None,
@@ -54,9 +54,13 @@ async def serve(
         max_body_bytes=settings.max_body_bytes,
         timeout=settings.request_timeout,
         connections=lambda: server.connections,
+        route=settings.predict_route,
     )
     server = http.make_server(
-        application(node), front=settings, drain=settings.request_timeout, handler=handler
+        application(node, settings.health_route),
+        front=settings,
+        drain=settings.request_timeout,
+        handler=handler,
     )
     await server.serve(sockets=[listener])
     return 1 if failed.is_set() else 0

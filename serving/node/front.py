@@ -23,12 +23,13 @@ from serving.exchange import PREDICT, Exchange
 from serving.heads import TIMEOUT, TIMING, Head
 from serving.node.app import Node
 from serving.node.request import Request
-from serving.protocols import Call
+from serving.protocols import PLAIN, Call, Dialect
 from serving.protocols.calls import call_of
-from serving.protocols.paths import parse
+from serving.protocols.paths import Path, parse
 from serving.wire import Headers, error_headers, too_large
 
 _YES = b"1"
+_VERTEX = Call(Dialect.VERTEX)
 
 
 class _Exchanged(Request):
@@ -48,19 +49,28 @@ class Predictions:
     """Answers predictions of clients.
 
     `connections` tells how many are open: with one, no request can arrive while another is worked on.
+    `route` is one more path that takes them, as Vertex AI's containers have it; "" for none.
     """
 
     def __init__(
-        self, node: Node, *, max_body_bytes: int, timeout: float, connections: Callable[[], int]
+        self,
+        node: Node,
+        *,
+        max_body_bytes: int,
+        timeout: float,
+        connections: Callable[[], int],
+        route: str = "",
     ) -> None:
         self._node = node
+        self._route = route
         self._timeout = timeout
         self._connections = connections
         self.max_body_bytes = max_body_bytes
 
     def takes(self, method: str, path: str) -> bool:
         """Predictions of all protocols, and what is like AI Platform's."""
-        return path.endswith(PREDICT) or parse(path) is not None
+        known = path.endswith(PREDICT) or parse(path) is not None
+        return known or (path == self._route and method == "POST")
 
     def begin(self, exchange: Exchange) -> None:
         """Refuse what can be refused without its body."""
@@ -81,7 +91,7 @@ class Predictions:
     def _admit(self, exchange: Exchange) -> None:
         head = exchange.head
         if head.known is None:
-            head.known = _call(head)
+            head.known = _call(head, self._route)
         if head.method != "POST":
             raise wrong_method(head.method, head.path, "POST")
         if self._node.predictor is None:
@@ -102,12 +112,15 @@ class Predictions:
             predictor.start_soon()
 
 
-def _call(head: Head) -> Call:
+def _call(head: Head, route: str) -> Call:
     """The call of a request; whatever version it asks for, this one answers."""
     asked = head.asked
-    if asked is None:
+    if asked is not None:
+        return call_of(asked, head.told, asked.version)
+    if head.path != route:
         raise _no_such_path(head.path)
-    return call_of(asked, head.told, asked.version)
+    call = call_of(Path(Dialect.AI_PLATFORM, "predict", ""), head.told)
+    return _VERTEX if call is PLAIN else call
 
 
 def _seconds(given: bytes) -> float:
@@ -123,8 +136,11 @@ def _seconds(given: bytes) -> float:
 # ---- everything else
 
 
-def application(node: Node) -> Starlette:
-    """The routes that are not predictions; the node lives from its start-up to its shutdown."""
+def application(node: Node, health_route: str = "") -> Starlette:
+    """The routes that are not predictions; the node lives from its start-up to its shutdown.
+
+    `health_route` is one more path that answers 200 once the node is ready; "" for none.
+    """
 
     @contextlib.asynccontextmanager
     async def living(_: Starlette) -> AsyncGenerator[None]:
@@ -132,7 +148,12 @@ def application(node: Node) -> Starlette:
         yield
         node.end()
 
-    app = Starlette(routes=_ROUTES, exception_handlers={404: _not_found, 405: _wrong_method}, lifespan=living)
+    health = (Route(health_route, _ready),) if health_route else ()
+    app = Starlette(
+        routes=(*health, *_ROUTES),
+        exception_handlers={404: _not_found, 405: _wrong_method},
+        lifespan=living,
+    )
     app.state.node = node
     return app
 

@@ -25,6 +25,7 @@ class Dialect(enum.StrEnum):
     """How a body is to be read and answered; each is a file of `serving.node.dialects`."""
 
     AI_PLATFORM = "ai-platform"  # AI Platform's JSON, and binary bodies on its route
+    VERTEX = "vertex"  # that of Vertex AI's containers, whose arguments are in `parameters`
     TENSORFLOW = "tensorflow"  # TensorFlow Serving's REST API
     TENSORFLOW_GRPC = "tensorflow-grpc"
     INFERENCE = "inference"  # the Open Inference Protocol over REST, with binary tensors

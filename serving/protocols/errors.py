@@ -19,7 +19,7 @@ def refusal(error: ServingError, dialect: Dialect = Dialect.AI_PLATFORM) -> Repl
     """
     status, more = http_status(error), error_headers(error)
     match dialect:
-        case Dialect.AI_PLATFORM:
+        case Dialect.AI_PLATFORM | Dialect.VERTEX:
             return Reply(status, orjson.dumps(to_wire(error)), more)
         case Dialect.TENSORFLOW | Dialect.INFERENCE:
             return Reply(status, orjson.dumps({"error": _text(error)}), more)

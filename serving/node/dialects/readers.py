@@ -14,6 +14,7 @@ from serving.runtimes.instances import Batch
 # Where each dialect is; what is not asked for is not imported.
 DIALECTS: Mapping[Dialect, str] = {
     Dialect.TENSORFLOW: "serving.node.dialects.tensorflow",
+    Dialect.VERTEX: "serving.node.dialects.vertex",
 }
 # Readers that are kept: clients may say what they like of themselves.
 _MANY = 256

@@ -1,0 +1,68 @@
+"""Vertex AI's requests to containers: AI Platform's JSON, with further arguments in `parameters`.
+
+    {"instances": [...], "parameters": {"output_margin": true}}
+
+What AI Platform's clients would have put beside the instances stands in an object there; both are taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from serving.errors import InvalidInputs, ServingError
+from serving.node.dialects import Asked, Call, Model, Reply
+from serving.protocols import Dialect
+from serving.protocols.errors import refusal
+from serving.runtimes import Form
+from serving.runtimes.codec import encode
+from serving.runtimes.conversion import kind
+from serving.runtimes.instances import Batch
+
+_PARAMETERS = "parameters"
+
+
+def reader(_: Call, model: Model) -> Reader:
+    """The one reader that there is."""
+    return Reader(model)
+
+
+class Reader:
+    """Reads and writes for one model."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+
+    def read(self, body: bytes | bytearray) -> Asked:
+        """What is to be computed. Raises InvalidInputs."""
+        instances, fields = self._model.decoder.decode(body, self._form)
+        return Asked(instances, spread(fields))
+
+    def write(self, asked: Asked, predictions: Batch) -> Reply:
+        """AI Platform's answer. Raises InvalidOutputs for what JSON cannot carry."""
+        return Reply(200, encode(predictions))
+
+    def refuse(self, error: ServingError) -> Reply:
+        """AI Platform's answer with an error."""
+        return refusal(error, Dialect.VERTEX)
+
+    def _form(self, fields: Mapping[str, Any]) -> Form:
+        return self._model.runtime.form(spread(fields))
+
+
+def spread(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arguments in the fields of a body, its instances left out: those in `parameters`, and all others.
+
+    Raises InvalidInputs for parameters that are no object, and for an argument that is there twice.
+    """
+    if _PARAMETERS not in fields:
+        return fields
+    inner = fields[_PARAMETERS]
+    outer = {name: value for name, value in fields.items() if name != _PARAMETERS}
+    if inner is None:
+        return outer
+    if not isinstance(inner, dict):
+        raise InvalidInputs(f'"parameters" must be an object of arguments by name; it is {kind(inner)}.')
+    if twice := sorted(inner.keys() & outer):
+        raise InvalidInputs(f'{twice} are in "parameters" and beside it. Give each argument once.')
+    return {**outer, **inner}

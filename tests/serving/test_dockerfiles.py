@@ -1,0 +1,76 @@
+"""The Dockerfiles: what they are made of. `tests/soak/test_dockerfiles.py` carries them out."""
+
+from __future__ import annotations
+
+import tomllib
+
+import pytest
+
+from tests.dockerfile import ROOT, Step, read
+
+FILES = sorted((ROOT / "serving" / "containers").glob("Dockerfile.*"))
+IGNORED = (ROOT / ".dockerignore").read_text().splitlines()
+
+
+@pytest.fixture(params=FILES, ids=lambda path: path.suffix[1:])
+def steps(request: pytest.FixtureRequest) -> list[Step]:
+    """The steps of each file."""
+    return read(request.param.read_text())
+
+
+def last(steps: list[Step], word: str) -> str:
+    return [step.text for step in steps if step.word == word][-1]
+
+
+def test_there_is_one_for_each_framework_set() -> None:
+    """Those with TensorFlow and those without."""
+    assert [path.suffix for path in FILES] == [".sklearn", ".tensorflow"]
+
+
+def test_a_container_runs_a_node_as_nobody_in_particular(steps: list[Step]) -> None:
+    """By number, which Kubernetes can tell from root's; reached from outside, on the port that is exposed."""
+    assert last(steps, "CMD") == '["pilotlight", "node"]'
+    assert all(int(number) > 0 for number in last(steps, "USER").split(":"))
+    assert last(steps, "EXPOSE") == "8080"
+    assert "PILOTLIGHT_HOST=0.0.0.0" in last(steps, "ENV").split()
+
+
+def test_an_image_has_what_it_runs_and_no_more(steps: list[Step]) -> None:
+    """A slim base; no index files, no cache, no compilers, no sources: only what the last stage takes."""
+    stages = [number for number, step in enumerate(steps) if step.word == "FROM"]
+    final = steps[stages[-1] :]
+
+    assert all("-slim" in steps[number].text for number in stages)
+    assert not [step for step in final if step.word == "RUN"]
+    assert [step.words[1:] for step in final if step.word == "COPY"] == [["/opt/pilotlight/venv"] * 2]
+    assert not any("apt-get" in step.text for step in steps)
+    assert all("--no-cache-dir" in step.text for step in steps if "pip install" in step.text)
+
+
+def test_what_is_copied_is_there_and_is_not_ignored(steps: list[Step]) -> None:
+    """All that makes the distribution, from the context."""
+    copied = [
+        name
+        for step in steps
+        if step.word == "COPY" and "--from" not in step.text
+        for name in step.words[:-1]
+    ]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    packages = [name.rstrip("*") for name in project["tool"]["setuptools"]["packages"]["find"]["include"]]
+
+    assert set(packages) < set(copied)
+    assert all((ROOT / name).exists() for name in copied)
+    assert sorted(line[1:] for line in IGNORED if line.startswith("!")) == sorted(copied)
+
+
+def test_the_python_is_one_that_the_project_takes(steps: list[Step]) -> None:
+    """And the same in both stages: an environment does not move from one to another."""
+    images = {step.words[0] for step in steps if step.word == "FROM"}
+
+    assert images == {"python:3.11-slim"}
+
+
+def test_a_step_that_cannot_be_carried_out_is_refused() -> None:
+    """Rather than left out."""
+    with pytest.raises(ValueError, match="ADD is none of"):
+        read("FROM python\nADD . /")

@@ -1,0 +1,50 @@
+"""The steps of each Dockerfile, carried out, and what a container of it answers on Vertex AI."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.conftest import Report
+from tests.dockerfile import ROOT, build, read
+from tests.soak.models import Model
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800)]
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize("kind", ["sklearn", "tensorflow"])
+def test_a_container_predicts(
+    kind: str, tmp_path: Path, trained: Mapping[str, Model], report: Report
+) -> None:
+    """As its user, at the port and the routes that it is told, with the model that it is told."""
+    # Its user is none of this machine, and must find the way.
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    model = trained[kind]
+    image = build(read((ROOT / f"serving/containers/Dockerfile.{kind}").read_text()), tmp_path / "image")
+    size = sum(file.stat().st_size for file in (tmp_path / "image/venv").rglob("*") if file.is_file())
+    report(f"container {kind}: {size / MIB:.0f} MiB beside its base")
+    platform = {
+        "AIP_HTTP_PORT": "0",
+        "AIP_HEALTH_ROUTE": "/ping",
+        "AIP_PREDICT_ROUTE": "/ask",
+        "AIP_STORAGE_URI": str(model.folder),
+    }
+    with image.start(platform, stderr=sys.stderr) as process, httpx.Client(timeout=60) as client:
+        try:
+            line = next(line for line in process.stdout or () if line.startswith("Ready on "))
+            address = line.removeprefix("Ready on ").partition(": ")[0]
+
+            assert address.startswith("http://0.0.0.0:")
+            assert client.get(f"{address}/ping").status_code == 200
+            answer = client.post(f"{address}/ask", json={"instances": model.instances})
+            assert (answer.status_code, list(answer.json())) == (200, ["predictions"])
+        finally:
+            process.terminate()
+        assert process.wait(20) == 0

@@ -167,6 +167,10 @@ class ServeConfig(FrontSettings):
     state_dir: Path = setting(
         Path("~/.local/share/pilotlight"), "The folder that holds everything the server must remember."
     )
+    default_project: str = setting(
+        "local",
+        "Project of models that are named without one, in TensorFlow Serving's and Triton's protocols.",
+    )
     access: str = setting(
         "auto",
         "Whether callers need a token and a role: auto (on unless host is a loopback address), on, off.",

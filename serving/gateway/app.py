@@ -33,6 +33,7 @@ from serving.gateway.api.logs import Logs as LogsApi
 from serving.gateway.api.models import Models
 from serving.gateway.api.operations import Operations as OperationsApi
 from serving.gateway.api.policies import Policies
+from serving.gateway.api.protocols import Protocols, housed
 from serving.gateway.api.requests import Endpoint, answer_error, answer_json
 from serving.gateway.api.versions import Versions
 from serving.gateway.audit.endings import endings
@@ -57,6 +58,8 @@ from serving.gateway.store import Store
 from serving.gateway.tallies import Tallies
 from serving.gateway.targets import Targets
 from serving.gateway.witnesses import Witnesses
+from serving.names import check_project
+from serving.protocols.paths import dialect_of
 from serving.wire import Receive, Scope, Send
 
 logger = logging.getLogger(__name__)
@@ -112,6 +115,7 @@ class Gateway:
             config,
             shares=PredictionLimits.of(config),
             access=self._access,
+            project=check_project(config.default_project),
         )
         self._overview = Overview(lambda: self._catalog.state, self._activator, self._autoscaler, self._pool)
         self._metrics = Metrics(
@@ -190,6 +194,7 @@ class Gateway:
             "projects.operations.get": operations.get,
             "projects.operations.cancel": operations.cancel,
             **Policies(self._catalog, self._access).endpoints(),
+            **Protocols(lambda: self._catalog.state, lambda: self._ready).endpoints(),
         }
         return routes(
             {name: announced(self._audit, METHODS[name], endpoint) for name, endpoint in offered.items()},
@@ -201,7 +206,7 @@ class Gateway:
         endpoint = limited(self._call_limits, method, endpoint)
         if self._access is not None:
             endpoint = guarded(self._access, method, endpoint)
-        return watched(self._audit, method, endpoint)
+        return housed(method, self._config.default_project, watched(self._audit, method, endpoint))
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncGenerator[None]:
@@ -301,20 +306,29 @@ class Gateway:
         )
 
 
-async def _serving_error(_: Request, error: Exception) -> Response:
-    return answer_error(error if isinstance(error, ServingError) else Internal(str(error)))
+async def _serving_error(request: Request, error: Exception) -> Response:
+    return _refused(request, error if isinstance(error, ServingError) else Internal(str(error)))
 
 
 async def _not_found(request: Request, _: Exception) -> Response:
-    return answer_error(
-        NotFound(f"Nothing is at {request.url.path}. The API is below /v1/projects/PROJECT; see docs/api.md.")
+    path = request.url.path
+    return _refused(
+        request,
+        NotFound(
+            f"Nothing is at {path}. The API is below /v1/projects/PROJECT; see docs/api.md and "
+            "docs/protocols.md."
+        ),
     )
 
 
 async def _wrong_method(request: Request, error: Exception) -> Response:
     allow = error.headers["Allow"] if isinstance(error, HTTPException) and error.headers else ""
-    return answer_error(wrong_method(request.method, request.url.path, allow))
+    return _refused(request, wrong_method(request.method, request.url.path, allow))
 
 
-async def _internal_error(_: Request, __: Exception) -> Response:
-    return answer_error(Internal("Internal error encountered."))
+async def _internal_error(request: Request, _: Exception) -> Response:
+    return _refused(request, Internal("Internal error encountered."))
+
+
+def _refused(request: Request, error: ServingError) -> Response:
+    return answer_error(error, dialect_of(request.scope["path"]))

@@ -12,7 +12,7 @@ from serving.wire import Receive, Scope, Send
 if TYPE_CHECKING:  # OpenTelemetry is imported only where it is switched on
     from serving.gateway.tracing import Tracing
 
-_API = "/v1/"
+_APIS = ("/v1/", "/v2")
 _OTHER = "other"
 
 
@@ -26,7 +26,7 @@ class Calls:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on, and take note of calls of the API."""
-        if scope["type"] != "http" or not scope["path"].startswith(_API):
+        if scope["type"] != "http" or not scope["path"].startswith(_APIS):
             await self._app(scope, receive, send)
             return
         trace = None if self._tracing is None else self._tracing.begin(scope, scope["method"])

@@ -29,7 +29,7 @@ from serving.gateway.server_timing import without_server_timing
 from serving.gateway.tallies import Fare
 from serving.gateway.targets import Target, Targets
 from serving.gateway.upstream import Answer, Upstream
-from serving.gateway.ways import Way, way_over_http
+from serving.gateway.ways import Way, way_of
 from serving.gateway.witnesses import Witnesses
 from serving.heads import REQUEST_ID, TIMEOUT, Head
 from serving.protocols.paths import parse
@@ -80,7 +80,7 @@ class Forwarder:
         head = exchange.head
         way: Way | None = head.known
         if way is None:
-            way = way_over_http(head, self.project)
+            way = way_of(head, self.project)
             if way.problem is None:
                 head.known = way
         exchange.state = passage = Passage(self, exchange, way)
@@ -93,15 +93,6 @@ class Forwarder:
         """The request is whole."""
         passage: Passage = exchange.state
         try:
-            passage.proceed()
-        except ServingError as error:
-            passage.refuse(error)
-
-    def take(self, conversation: Conversation, way: Way) -> None:
-        """A request has come whole, by another protocol than HTTP; `way` is what it asks."""
-        conversation.state = passage = Passage(self, conversation, way)
-        try:
-            passage.begin()
             passage.proceed()
         except ServingError as error:
             passage.refuse(error)

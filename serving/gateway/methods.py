@@ -140,6 +140,13 @@ def _others() -> Iterable[Method]:
     yield _foreign(
         "tensorflow.serving.PredictionService.MultiInference", "POST", "ml.models.predict", [""], **predicts
     )
+    yield _tensorflow("PredictionService.GetModelMetadata", _READS, "ml.models.get", "/metadata")
+    yield _tensorflow("ModelService.GetModelStatus", _READS, "ml.models.get", "")
+    yield _foreign(f"{_INFERENCE}.ServerLive", _READS, "", ["/v2/health/live"])
+    yield _foreign(f"{_INFERENCE}.ServerReady", _READS, "", ["/v2/health/ready"])
+    yield _foreign(f"{_INFERENCE}.ServerMetadata", _READS, "", ["/v2"])
+    yield _inference("ModelReady", _READS, "ml.models.get", "/ready")
+    yield _inference("ModelMetadata", _READS, "ml.models.get", "")
     yield _inference("ModelInfer", "POST", "ml.models.predict", "/infer", **predicts)
 
 

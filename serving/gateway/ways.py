@@ -16,11 +16,10 @@ from serving.exchange import PREDICT
 from serving.gateway.access.gate import predict_permission
 from serving.gateway.methods import METHODS, PREDICTION, Method
 from serving.heads import Head
-from serving.names import ModelName
 from serving.protocols import PLAIN, Call, Dialect, to_bytes
 from serving.protocols.addresses import Address, address, shown
 from serving.protocols.calls import call_of
-from serving.protocols.paths import parse
+from serving.protocols.paths import Path, parse
 
 _AI_PLATFORM = "/v1/"
 _METHODS: Mapping[tuple[Dialect, str], Method] = {
@@ -40,7 +39,7 @@ _METHODS: Mapping[tuple[Dialect, str], Method] = {
         for dialect in (Dialect.INFERENCE, Dialect.INFERENCE_GRPC)
     },
 }
-# Ways over gRPC that are remembered.
+# Ways to addresses that are remembered beside those of heads that come again.
 _MANY = 1024
 
 
@@ -80,38 +79,31 @@ class Way:
         return found if self.goal.version or self.goal.label else str(self.goal.model)
 
 
-def way_over_http(head: Head, project: str) -> Way:
-    """The way of a request; `project` is that of models whose path names none."""
-    path, call, problem = parse(head.path), PLAIN, None
+def way_of(head: Head, project: str) -> Way:
+    """The way of a request; `project` is that of models that are not named in full."""
+    try:
+        asked = head.asked
+        call = PLAIN if asked is None else call_of(asked, head.told)
+        if asked is not None and asked.dialect is not Dialect.AI_PLATFORM:
+            return _way(asked, call, project)
+    except ServingError as error:
+        return Way(_method(head), "", "", "", problem=error)
+    named = head.path[len(_AI_PLATFORM) : -len(PREDICT)]
+    return Way(PREDICTION, head.path, named, predict_permission(named), call)
+
+
+def _method(head: Head) -> Method:
+    """The method of a request that says wrongly what it asks; over gRPC its path is the method's name."""
+    path = parse(head.path)
     if path is not None:
-        try:
-            call = call_of(path, head.told)
-        except ServingError as error:
-            problem = error
-    if path is None or path.dialect is Dialect.AI_PLATFORM:
-        named = head.path[len(_AI_PLATFORM) : -len(PREDICT)]
-        return Way(PREDICTION, head.path, named, predict_permission(named), call, problem)
-    goal = Address(ModelName(path.project or project, path.model), path.version, path.label)
-    return _by_address(_METHODS[path.dialect, path.verb], goal, call, problem)
+        return _METHODS[path.dialect, path.verb]
+    return METHODS.get(head.path[1:].replace("/", "."), PREDICTION)
 
 
 @lru_cache(_MANY)
-def way_over_grpc(call: Call, project: str, *, version: str = "", label: str = "") -> Way:
-    """The way of a request for a version of `call.model`; `project` is that of models not named in full.
-
-    Raises InvalidArgument for names that cannot be.
-    """
-    goal = address(call.model, project, version=version, label=label)
-    return _by_address(_METHODS[call.dialect, call.verb], goal, call)
-
-
-def nowhere(call: Call, problem: ServingError) -> Way:
-    """The way of a request that does not say whom it is for, or says it wrongly."""
-    method = _METHODS[call.dialect, call.verb]
-    return Way(method, "", "", method.permission, call, problem)
-
-
-def _by_address(method: Method, goal: Address, call: Call, problem: ServingError | None = None) -> Way:
+def _way(asked: Path, call: Call, project: str) -> Way:
+    """That to an address. Raises InvalidArgument for names that cannot be."""
+    goal = address(asked.model, asked.project or project, version=asked.version, label=asked.label)
     one = goal.version or goal.label
     named = f"{goal.model}/{'versions' if goal.version else 'labels'}/{one}" if one else str(goal.model)
-    return Way(method, goal, named, predict_permission(named), call, problem)
+    return Way(_METHODS[asked.dialect, asked.verb], goal, named, predict_permission(named), call)

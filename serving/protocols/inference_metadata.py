@@ -8,10 +8,11 @@ from typing import Any
 
 from serving.protocols.addresses import shown
 from serving.protocols.tensorflow_status import Standing, State, newest_first
-from serving.schema import Schema, Tensor
+from serving.schema import Schema, Signature, Tensor
 
 # Tensors as bytes beside the JSON, both ways.
 EXTENSIONS = ("binary_tensor_data",)
+_NO_SIGNATURE = Signature((), ())
 
 
 def server() -> dict[str, Any]:
@@ -38,9 +39,9 @@ def metadata(model: str, standings: Iterable[Standing], schema: Schema) -> dict[
     """The answer of `GET /v2/models/M[/versions/V]`.
 
     `standings` are those of the versions it is about. The protocol knows one set of inputs and outputs: it is
-    that of the default signature.
+    that of the default signature, and empty where there is none.
     """
-    signature = schema.signatures[schema.default]
+    signature = schema.signatures.get(schema.default, _NO_SIGNATURE)
     available = [one for one in newest_first(standings) if one.state is State.AVAILABLE]
     return {
         "name": model,

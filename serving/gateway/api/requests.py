@@ -12,12 +12,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from serving.depth import LEVELS, TooDeepError, loads
-from serving.errors import InvalidArgument, ServingError, http_status, to_wire
+from serving.errors import InvalidArgument, ServingError
 from serving.gateway.api.paging import Listing
 from serving.names import ModelName, VersionName
+from serving.protocols import Dialect
+from serving.protocols.errors import refusal
 from serving.resources import Resource, from_wire
 from serving.resources import to_wire as resource_to_wire
-from serving.wire import check_length, error_headers, too_large
+from serving.wire import check_length, too_large
 
 T = TypeVar("T", bound=msgspec.Struct)
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -90,10 +92,11 @@ def answer_json(body: Any, status: int = 200) -> Response:
     return Response(orjson.dumps(body), status, media_type="application/json")
 
 
-def answer_error(error: ServingError) -> Response:
-    """An error in Google's form."""
-    response = answer_json(to_wire(error), http_status(error))
-    for name, value in error_headers(error):
+def answer_error(error: ServingError, dialect: Dialect = Dialect.AI_PLATFORM) -> Response:
+    """An error in the form of a protocol."""
+    status, body, headers = refusal(error, dialect)
+    response = Response(body, status, media_type="application/json")
+    for name, value in headers:
         response.headers[name.decode()] = value.decode()
     return response
 

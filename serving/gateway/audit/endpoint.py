@@ -143,6 +143,8 @@ async def _ended(audit: Audit, method: Method, request: Request, status: Status,
 
 def _resource(method: Method, scope: Scope, body: Mapping[str, Any]) -> str:
     """What is called: what the path names, and below it what is to be created."""
+    if method.is_foreign and scope.get("path_params"):
+        return method.resource.format_map(scope["path_params"])
     path, _, _ = str(scope["path"]).removeprefix("/v1/").partition(":")
     made = body.get("name") or body.get("jobId") or body.get("job_id")
     if method.id.endswith(".create") and isinstance(made, str):

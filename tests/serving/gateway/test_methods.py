@@ -46,6 +46,9 @@ def test_a_permission_has_a_resource() -> None:
     assert open_to_all == {
         "pilotlight.healthz",
         "pilotlight.readyz",
+        "inference.GRPCInferenceService.ServerLive",
+        "inference.GRPCInferenceService.ServerReady",
+        "inference.GRPCInferenceService.ServerMetadata",
         *(f"{kind}.testIamPermissions" for kind in WITH_POLICIES),
     }
     assert all(method.resource for method in METHODS.values() if method.permission)

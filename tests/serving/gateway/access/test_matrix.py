@@ -11,6 +11,7 @@ from pathlib import Path
 
 from serving.config import ServeConfig
 from serving.gateway.app import Gateway
+from serving.gateway.methods import PREDICTIONS
 from serving.gateway.store import SqlStore
 from tests.serving.gateway.access.world import Api, run
 from tests.wire.test_discovery import DISCOVERED
@@ -83,7 +84,33 @@ OF_THE_SERVER = {
     ("POST", "/v1/server:getIamPolicy"): "the owner's and the editor's",
     ("POST", "/v1/server:setIamPolicy"): "the owner's",
 }
+# Methods of other protocols, which are sent to the project p by setting, or name it.
+OTHERS = {
+    **{
+        ("POST", f"/v1/models/m{version}:{verb}"): "models.predict"
+        for verb in ("predict", "classify", "regress")
+        for version in ("", "/versions/3", "/labels/canary")
+    },
+    **{
+        ("GET", f"/v1/models/m{version}{suffix}"): "models.get"
+        for suffix in ("", "/metadata")
+        for version in ("", "/versions/3", "/labels/canary")
+    },
+    **{
+        (verb, f"/v2/models/{model}{version}{suffix}"): permission
+        for verb, suffix, permission in (
+            ("POST", "/infer", "models.predict"),
+            ("GET", "/ready", "models.get"),
+            ("GET", "", "models.get"),
+        )
+        for model in ("m", "projects/p/models/m", "projects%2Fp%2Fmodels%2Fm")
+        for version in ("", "/versions/3")
+    },
+}
 OPEN = {
+    ("GET", "/v2"),
+    ("GET", "/v2/health/live"),
+    ("GET", "/v2/health/ready"),
     ("GET", "/healthz"),
     ("GET", "/readyz"),
     ("POST", "/v1/projects/p:testIamPermissions"),
@@ -143,6 +170,7 @@ def test_every_method_and_every_role(tmp_path: Path) -> None:
             for (verb, path), permission in {
                 **API,
                 **BESIDE,
+                **OTHERS,
                 **OF_THE_SERVER,
                 **dict.fromkeys(OPEN, ""),
             }.items():
@@ -168,11 +196,17 @@ def test_every_method_and_every_role(tmp_path: Path) -> None:
 def test_no_route_is_outside_the_matrix(tmp_path: Path) -> None:
     """Each route of the gateway is called by it."""
     gateway = Gateway(ServeConfig(state_dir=tmp_path), SqlStore(tmp_path / "state.db"), {})
-    called = {*API, *BESIDE, *OF_THE_SERVER, *OPEN}
+    called = {
+        *API,
+        *BESIDE,
+        *OF_THE_SERVER,
+        *OPEN,
+        *((verb, path.replace("%2F", "/")) for verb, path in OTHERS),
+    }
 
     for route in gateway._routes():
         matching = [
             path for verb, path in called if verb in (route.methods or ()) and route.path_regex.match(path)
         ]
         assert matching, route.path
-    assert len(called) == len(gateway._routes()) + 1  # predictions take the short way
+    assert len(called) == len(gateway._routes()) + sum(len(one.paths) for one in PREDICTIONS)

@@ -67,7 +67,9 @@ def run(folder: Path, main: Callable[[Api], Awaitable[None]]) -> None:
     """A test on a gateway from its start to its stop."""
 
     async def bounded() -> None:
-        config = ServeConfig(state_dir=folder, pilots="off", access="on", api_requests_per_minute=0)
+        config = ServeConfig(
+            state_dir=folder, pilots="off", access="on", api_requests_per_minute=0, default_project="p"
+        )
         tokens = TokenStore(folder / "state.db")
         gateway = Gateway(config, SqlStore(folder / "state.db"), {}, tokens=tokens)
         router = gateway._router

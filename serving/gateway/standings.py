@@ -1,0 +1,76 @@
+"""What other people's protocols are told of models and their versions, from what the server remembers.
+
+No node is woken for it: a version that sleeps answers, so it is as good as one that does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from serving.errors import FailedPrecondition, NotFound
+from serving.gateway.catalog.lookup import name_of, resolve
+from serving.gateway.records import State as Records
+from serving.gateway.records import VersionRecord
+from serving.names import VersionName
+from serving.protocols.addresses import Address
+from serving.protocols.tensorflow_status import Standing, State
+from serving.resources import VersionState
+from serving.schema import Schema, unpack
+
+_STATES: Mapping[VersionState | None, State] = {
+    VersionState.CREATING: State.LOADING,
+    VersionState.READY: State.AVAILABLE,
+    VersionState.UPDATING: State.AVAILABLE,
+    VersionState.DELETING: State.UNLOADING,
+    VersionState.FAILED: State.END,
+}
+
+
+class Described(NamedTuple):
+    """The version that answers for an address, and its schema."""
+
+    record: VersionRecord
+    schema: Schema
+
+
+def standings(records: Records, asked: Address) -> list[Standing]:
+    """How it stands with the version that is named, or with all of the model. Raises NotFound."""
+    name = name_of(records, asked)
+    if isinstance(name, VersionName):
+        return [_standing(records.versions[name])]
+    found = [_standing(records.versions[one]) for one in records.version_order.below(name)]
+    if not found:
+        raise NotFound(f"Could not find any versions of model {name}.")
+    return found
+
+
+def is_ready(records: Records, asked: Address) -> bool:
+    """Whether predictions for an address are answered. Raises NotFound for what is not there."""
+    name = name_of(records, asked)
+    try:
+        resolve(records, name)
+    except FailedPrecondition:
+        return False
+    return True
+
+
+def described(records: Records, asked: Address) -> Described:
+    """The schema that predictions for an address have to keep to.
+
+    Raises NotFound for what is not there, FailedPrecondition for what is not ready or not yet known.
+    """
+    record = resolve(records, name_of(records, asked))
+    packed = "" if record.deployed is None else record.deployed.schema
+    if not packed:
+        raise FailedPrecondition(
+            f"The version {record.name} was created by an earlier release, and what it takes is known once a "
+            "node of it has started: send it a prediction first."
+        )
+    return Described(record, unpack(packed))
+
+
+def _standing(record: VersionRecord) -> Standing:
+    version = record.version
+    error = version.error_message if version.state is VersionState.FAILED else ""
+    return Standing(record.name.version, _STATES.get(version.state, State.UNKNOWN), error)

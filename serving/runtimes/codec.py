@@ -34,6 +34,7 @@ _NUMBER = b"0123456789.-+eE \t\r\n"
 # What is around instances that are alone.
 _SPACE, _BEFORE, _AFTER = b" \t\r\n", b'{"instances":', b"}"
 _INTEGER, _FLOAT = np.dtype(np.int64), np.dtype(np.float64)
+_BUFFERS = {_FLOAT: "d", _INTEGER: "i", np.dtype(np.uint64): "u"}  # what simdjson calls them
 # Below this many bytes, other fields beside the instances cost more than the Python floats saved (measured).
 _DENSE_FROM = 512
 _UNWRITABLE = (TypeError, orjson.JSONEncodeError)
@@ -79,6 +80,27 @@ class Decoder:
             return _numbers_of(self._parser.parse(body), body, shape, form)
         except (ValueError, RuntimeError):
             return None
+
+    def numbers(self, values: Body, dtype: np.dtype[Any]) -> NDArray[Any] | None:
+        """The numbers of a JSON list, in its shape, if this is the text of one that is regular and numeric.
+
+        `dtype` is float64, int64 or uint64. None for a list that is neither, and for numbers of another type.
+        """
+        flat = values.count(b"[") == 1
+        shape = None if flat else self._shape_of(values)
+        if shape is None and not flat:
+            return None
+        try:
+            document: Any = self._parser.parse(values)
+            buffer = document.as_buffer(of_type=_BUFFERS[dtype])
+        except (TypeError, ValueError, RuntimeError):  # a value that is no such number; not JSON; an object
+            return None
+        finally:
+            document = None  # the parser is used again when this is gone
+        array = np.frombuffer(buffer, dtype)
+        if shape is None:
+            return array
+        return array.reshape(shape) if array.size == math.prod(shape) else None
 
     def _alone(self, body: Body, form_of: FormOf) -> Batch | None:
         """The instances of a body that has nothing else, if they are a regular list of numbers."""

@@ -15,6 +15,7 @@ from serving.runtimes.instances import Batch
 DIALECTS: Mapping[Dialect, str] = {
     Dialect.TENSORFLOW: "serving.node.dialects.tensorflow",
     Dialect.VERTEX: "serving.node.dialects.vertex",
+    Dialect.INFERENCE: "serving.node.dialects.inference",
 }
 # Readers that are kept: clients may say what they like of themselves.
 _MANY = 256

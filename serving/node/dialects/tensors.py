@@ -33,7 +33,7 @@ _MOST_INT64 = np.iinfo(np.int64).max
 
 
 def batch_of(model: Model, tensors: Arrays, signature: str = "") -> tuple[Batch, Parameters]:
-    """The tensors of a request as the model's runtime takes them, with the parameter that names the signature.
+    """The tensors of a request as the runtime takes them, with the parameter that names the signature.
 
     - TensorFlow: as they are; named columns, which can share a call with others, where rows are independent.
     - Numbers in rows: one tensor [rows, features] of any name, or one for each feature by its name.
@@ -143,8 +143,10 @@ def _fits(wanted: Sequence[int] | None, given: Sequence[int]) -> bool:
 
 def _columns(schema: Schema) -> dict[str, Tensor]:
     """The inputs by name, if a row is made of several that have names."""
+    if not schema.strict:
+        return {}
     inputs = schema.signatures[schema.default].inputs
-    return {tensor.name: tensor for tensor in inputs} if schema.strict and len(inputs) > 1 else {}
+    return {tensor.name: tensor for tensor in inputs} if len(inputs) > 1 else {}
 
 
 def _numbers(name: str, tensor: NDArray[Any], width: int | None) -> NDArray[Any]:
@@ -166,8 +168,8 @@ def _numbers(name: str, tensor: NDArray[Any], width: int | None) -> NDArray[Any]
 def _rows(name: str, tensor: NDArray[Any], schema: Schema) -> list[Any]:
     """Rows as plain values, just as JSON has them."""
     _counted(name, tensor)
-    (wanted, *more) = schema.signatures[schema.default].inputs
-    if schema.strict and not more:
+    if schema.strict:
+        (wanted,) = schema.signatures[schema.default].inputs
         one_each = wanted.shape is not None and len(wanted.shape) == 1
         if one_each and tensor.ndim == 2 and tensor.shape[1] == 1:
             tensor = tensor[:, 0]

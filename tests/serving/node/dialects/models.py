@@ -1,34 +1,36 @@
-"""Models for the tests of dialects: a schema, and a runtime that answers what it is told to."""
+"""Models for the tests of dialects: a schema, and a runtime that says what it takes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from serving.node.dialects import Model
 from serving.runtimes import Array, Form, Rows
+from serving.runtimes.arguments import checked
 from serving.runtimes.codec import Decoder
 from serving.runtimes.instances import Batch
 from serving.schema import Schema, Signature, Tensor
 
 
 class Told:
-    """A runtime of a framework that takes a form and gives an answer."""
+    """A runtime of a framework that takes a form, and knows some parameters, or all."""
 
     mergeable = False
     exact = True
     warnings: tuple[str, ...] = ()
 
-    def __init__(self, framework: str, form: Form, answer: Batch = ()) -> None:  # type: ignore[assignment]
+    def __init__(self, framework: str, form: Form, knows: Collection[str] | None = None) -> None:
         self.framework = framework
         self._form = form
-        self._answer = answer
+        self._knows = None if knows is None else frozenset(knows)
 
     def form(self, parameters: Mapping[str, Any]) -> Form:
+        checked(parameters, self._knows, self.framework)
         return self._form
 
     def predict(self, instances: Any, /, **parameters: Any) -> Batch:
-        return self._answer
+        raise NotImplementedError
 
     def samples(self, count: int) -> None:
         return None
@@ -43,16 +45,16 @@ class Told:
 PREDICTIONS = (Tensor("predictions", "FP64", (-1,)),)
 
 
-def of(framework: str, form: Form, schema: Schema) -> Model:
+def of(framework: str, form: Form, schema: Schema, knows: Collection[str] | None = None) -> Model:
     """A model with this form and this schema."""
-    return Model(Told(framework, form), schema, Decoder())
+    return Model(Told(framework, form, knows), schema, Decoder())
 
 
-def booster(width: int = 3) -> Model:
+def booster(width: int = 3, knows: Collection[str] | None = None) -> Model:
     """Rows of so many numbers."""
     signature = Signature((Tensor("instances", "FP64", (-1, width)),), PREDICTIONS)
     schema = Schema("xgboost_xgboost", {"serving_default": signature})
-    return of("XGBOOST", Array(width, nullable=True, objects=True), schema)
+    return of("XGBOOST", Array(width, nullable=True, objects=True), schema, knows)
 
 
 def mixed() -> Model:

@@ -1,0 +1,129 @@
+"""What the Open Inference Protocol asks for, over REST as over gRPC."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from serving.errors import InvalidInputs
+from serving.node.dialects import Asked, Model
+from serving.node.dialects.tensors import PREDICTIONS, batch_of, signature_of, tensors_of
+from serving.runtimes import Runtime
+from serving.runtimes.arguments import SIGNATURE_NAME
+from serving.runtimes.instances import Batch
+
+Parameters = Mapping[str, Any]
+
+BINARY = "binary_data"
+_SIZE = "binary_data_size"
+_BINARY_OUTPUT = "binary_data_output"
+# Of other servers' extensions those that change what an answer means.
+_CLASSES, _SHARED = "classification", "shared_memory_region"
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """An output that is asked for; whether as bytes, None if that is not said."""
+
+    name: str
+    binary: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a request says of its answer: the id to repeat, and the outputs, none of them for all.
+
+    `binary` is whether outputs are to be bytes that do not say.
+    """
+
+    id: str | None
+    outputs: tuple[Output, ...]
+    binary: bool
+
+
+def asked(
+    model: Model,
+    tensors: Mapping[str, NDArray[Any]],
+    parameters: Parameters,
+    outputs: Sequence[Output],
+    id: str | None,  # noqa: A002  that is what the protocol calls it
+) -> Asked:
+    """What is to be computed. Of the parameters those count that the model knows. Raises InvalidInputs."""
+    signature = parameters.get(SIGNATURE_NAME, "")
+    if not isinstance(signature, str):
+        raise InvalidInputs(f'The parameter "signature_name" must be a string; it is {signature!r}.')
+    batch, chosen = batch_of(model, tensors, signature)
+    _check_outputs(model, signature, outputs)
+    wish = Wish(id, tuple(outputs), binary=flag(parameters, _BINARY_OUTPUT) or False)
+    return Asked(batch, {**_known(model.runtime, parameters), **chosen}, wish)
+
+
+def answered(wish: Wish, predictions: Batch) -> Iterator[tuple[str, NDArray[Any], bool]]:
+    """The outputs that are asked for, in that order: name, tensor, and whether it is to be bytes."""
+    tensors = tensors_of(predictions)
+    for output in wish.outputs or tuple(Output(name) for name in tensors):
+        binary = wish.binary if output.binary is None else output.binary
+        yield output.name, tensors[output.name], binary
+
+
+def flag(parameters: Parameters, name: str) -> bool | None:
+    """A parameter that is true or false, None if it is not there. Raises InvalidInputs for other values."""
+    value = parameters.get(name)
+    if value is None or isinstance(value, bool):
+        return value
+    raise InvalidInputs(f'The parameter "{name}" must be true or false; it is {value!r}.')
+
+
+def raw_size(name: str, parameters: Parameters) -> int | None:
+    """How many bytes of an input are behind the JSON, None if none are. Raises InvalidInputs."""
+    if _SHARED in parameters:
+        raise InvalidInputs(
+            f"Input {name} is in shared memory, which this server does not read: send its data."
+        )
+    size = parameters.get(_SIZE)
+    if size is None or (type(size) is int and size >= 0):
+        return size
+    raise InvalidInputs(f'Input {name}: "{_SIZE}" must be a number of bytes; it is {size!r}.')
+
+
+def output_of(name: str, parameters: Parameters) -> Output:
+    """An output that is asked for. Raises InvalidInputs."""
+    if _SHARED in parameters:
+        raise InvalidInputs(f"Output {name} is wanted in shared memory, to which this server does not write.")
+    if parameters.get(_CLASSES):
+        raise InvalidInputs(f'Output {name}: "{_CLASSES}" is not offered; ask for the scores themselves.')
+    return Output(name, flag(parameters, BINARY))
+
+
+def _check_outputs(model: Model, signature: str, outputs: Sequence[Output]) -> None:
+    if not outputs:
+        return
+    graph = model.runtime.framework == "TENSORFLOW"
+    known = [out.name for out in signature_of(model.schema, signature).outputs] if graph else [PREDICTIONS]
+    for output in outputs:
+        if output.name not in known:
+            raise InvalidInputs(f"There is no output {output.name}: the model has {', '.join(known)}.")
+    if len({output.name for output in outputs}) < len(outputs):
+        raise InvalidInputs("An output is asked for twice.")
+
+
+def _known(runtime: Runtime, parameters: Parameters) -> dict[str, Any]:
+    """Those of a request's parameters that the model's own predict takes: all else is to be ignored."""
+    if runtime.framework == "TENSORFLOW":  # which has none but the signature's name
+        return {}
+    own = {name: value for name, value in parameters.items() if name not in _OURS}
+    return {name: value for name, value in own.items() if _takes(runtime, name, value)}
+
+
+_OURS = (_BINARY_OUTPUT, SIGNATURE_NAME)
+
+
+def _takes(runtime: Runtime, name: str, value: Any) -> bool:
+    try:
+        runtime.form({name: value})
+    except InvalidInputs:
+        return False
+    return True

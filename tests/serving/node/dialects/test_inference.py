@@ -1,0 +1,408 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from numpy.typing import NDArray
+
+from serving.errors import InvalidInputs, InvalidOutputs
+from serving.node.dialects import Asked, Call, Model
+from serving.node.dialects.inference import reader
+from serving.node.dialects.raw import from_raw, to_raw
+from serving.protocols import Dialect
+from serving.runtimes.datatypes import DATATYPES, dtype_of
+from serving.runtimes.instances import Batch, Tensors
+from serving.schema import Tensor
+from tests.serving.node.dialects import models
+
+WIDE = Tensor("x", "FP32", None)
+JSON_BYTES = b"inference-header-content-length"
+
+
+def call(**told: Any) -> Call:
+    return Call(Dialect.INFERENCE, "infer", "m", "3", **told)
+
+
+def read(model: Model, request: Any, binary: bytes | None = None) -> Asked:
+    text = request if isinstance(request, bytes) else json.dumps(request).encode()
+    told = None if binary is None else len(text)
+    return reader(call(json_bytes=told), model).read(text + (binary or b""))
+
+
+def one(data: Any, shape: Any = (), datatype: str = "FP32", **fields: Any) -> dict[str, Any]:
+    tensor = {"name": "x", "shape": list(shape), "datatype": datatype, "data": data}
+    return {"inputs": [tensor], **fields}
+
+
+def tensor_of(request: Any, datatype: str = "FP32", binary: bytes | None = None) -> NDArray[Any]:
+    batch = read(models.graph(Tensor("x", datatype, None)), request, binary).instances
+    assert isinstance(batch, Tensors)
+    return batch.values["x"]
+
+
+def refused(request: Any, model: Model | None = None, binary: bytes | None = None) -> str:
+    with pytest.raises(InvalidInputs) as caught:
+        read(model or models.graph(WIDE), request, binary)
+    return caught.value.detail
+
+
+def answer(model: Model, predictions: Batch, **fields: Any) -> Any:
+    """The answer to a request with these fields; with the bytes behind it, if there are any."""
+    asked = read(
+        model, {"inputs": [{"name": "x", "shape": [1, 3], "datatype": "FP64", "data": [1, 2, 3]}], **fields}
+    )
+    reply = reader(call(), model).write(asked, predictions)
+    assert reply.status == 200
+    if not reply.headers:
+        return json.loads(reply.body)
+    assert reply.headers[0] == (b"content-type", b"application/octet-stream")
+    size = int(dict(reply.headers)[JSON_BYTES])
+    return json.loads(reply.body[:size]), reply.body[size:]
+
+
+# ---- data in JSON
+
+
+@pytest.mark.parametrize("data", [[1, 2, 3, 4, 5, 6], [[1, 2, 3], [4, 5, 6]]], ids=["flat", "nested"])
+@pytest.mark.parametrize("padding", ["", " " * 600], ids=["short", "long"])
+def test_data_may_be_flat_or_nested(data: Any, padding: str) -> None:
+    tensor = tensor_of(one(data, (2, 3), "INT32", note=padding), "INT32")
+
+    assert tensor.dtype == np.int32
+    assert tensor.tolist() == [[1, 2, 3], [4, 5, 6]]
+
+
+NUMBERS = [name for name in DATATYPES if name not in ("BOOL", "BYTES")]
+
+
+@pytest.mark.parametrize("datatype", NUMBERS)
+@pytest.mark.parametrize("count", [3, 300], ids=["short", "long"])
+def test_every_type_of_numbers_is_read(datatype: str, count: int) -> None:
+    tensor = tensor_of(one([1, 0, 2] * count, (count, 3), datatype), datatype)
+
+    assert tensor.dtype == dtype_of(datatype)
+    assert tensor.shape == (count, 3)
+    assert tensor[-1].tolist() == [1, 0, 2]
+
+
+@pytest.mark.parametrize("count", [1, 300], ids=["short", "long"])
+def test_booleans_and_texts_are_read(count: int) -> None:
+    assert tensor_of(one([True, False] * count, (count, 2), "BOOL"), "BOOL")[-1].tolist() == [True, False]
+    assert tensor_of(one([["a", "ö"]] * count, (count, 2), "BYTES"), "BYTES")[-1].tolist() == [
+        b"a",
+        "ö".encode(),
+    ]
+
+
+@pytest.mark.parametrize("padding", ["", " " * 600], ids=["short", "long"])
+def test_null_is_nan(padding: str) -> None:
+    assert np.isnan(tensor_of(one([1.5, None], (2,), "FP64", note=padding), "FP64")).tolist() == [False, True]
+
+
+def test_a_tensor_may_have_no_dimensions_or_no_elements() -> None:
+    assert tensor_of(one([2.5])).tolist() == 2.5
+    assert tensor_of(one([], (0, 3))).shape == (0, 3)
+    assert tensor_of(one([[], []], (2, 0))).shape == (2, 0)
+
+
+def test_integers_are_read_to_the_last_digit() -> None:
+    most = 2**64 - 1
+    assert tensor_of(one([most], (1,), "UINT64"), "UINT64").tolist() == [most]
+    assert tensor_of(one([most] * 100, (100,), "UINT64"), "UINT64")[0] == most
+
+
+def test_several_long_inputs_are_read_each_by_itself() -> None:
+    numbers = list(range(300))
+    request = {
+        "inputs": [
+            {"data": [float(n) for n in numbers], "name": "a", "shape": [300, 1], "datatype": "FP32"},
+            {"name": "s", "shape": [300], "datatype": "BYTES", "data": ["data"] * 300},
+            {"name": "b", "data": [numbers, numbers], "shape": [2, 300], "datatype": "INT64"},
+        ]
+    }
+    inputs = [Tensor("a", "FP32", (-1, 1)), Tensor("s", "BYTES", (-1,)), Tensor("b", "INT64", (-1, 300))]
+
+    batch = read(models.graph(*inputs), request).instances
+
+    assert isinstance(batch, Tensors)
+    assert batch.values["a"].reshape(-1).tolist() == numbers
+    assert batch.values["b"].tolist() == [numbers, numbers]
+    assert set(batch.values["s"].tolist()) == {b"data"}
+
+
+@pytest.mark.parametrize(
+    ("data", "shape", "datatype", "words"),
+    [
+        ([1, 2], (3,), "FP32", "takes 3 values"),
+        ([[1, 2], [3]], (2, 2), "FP32", "ragged"),
+        ([[1, 2], [3, 4]], (4,), "FP32", "has the shape [2, 2]"),
+        ([1, "a"], (2,), "FP32", "a string"),
+        ([True], (1,), "FP32", "a boolean"),
+        ([1.5], (1,), "INT32", "takes integers; among its data is 1.5"),
+        ([None], (1,), "INT32", "null"),
+        ([300], (1,), "UINT8", "out of the range of UINT8"),
+        ([-1], (1,), "UINT64", "out of the range of UINT64"),
+        ([2**70], (1,), "INT64", "takes integers; among its data is 1.18"),
+        ([1e300], (1,), "FP32", "out of the range of FP32"),
+        ([1], (1,), "BOOL", "true or false"),
+        ([1], (1,), "BYTES", "takes strings"),
+        ([["a"], ["b", "c"]], (3,), "BYTES", "a list"),
+        ("text", (1,), "FP32", "must be a list"),
+        ("\0000", (1,), "FP32", "must be a list"),
+        (None, (1,), "FP32", "must be a list; it is null"),
+        ([1], (1,), "FP8", "none of BOOL"),
+        ([1], (-1,), "FP32", "none of them negative"),
+        ([1], (1,) * 40, "FP32", "at most 32 sizes"),
+        ([], (10**12, 10**12), "FP32", "takes 1000000000000000000000000 values"),
+    ],
+)
+@pytest.mark.parametrize("more", [0, 300], ids=["short", "long"])
+def test_data_that_does_not_fit_is_refused_in_words(
+    data: Any, shape: Any, datatype: str, words: str, more: int
+) -> None:
+    """In the same words whether the body is short or long."""
+    note = {"name": "y", "shape": [more], "datatype": "FP32", "data": [0.5] * more}
+    request = one(data, shape, datatype)
+    request["inputs"].append(note)
+
+    assert words in refused(request, models.graph(WIDE, Tensor("y", "FP32", None)))
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"", "has no JSON"),
+        (b"[]", "Expected `object`"),
+        (b"{}", "missing required field `inputs`"),
+        (b'{"inputs": [{"name": "x"}]}', "missing required field `shape` - at `$.inputs[0]`"),
+        (b'{"inputs": [{"name": "x", "shape": ["a"], "datatype": "FP32"}]}', "at `$.inputs[0].shape[0]`"),
+        (b'{"inputs": [], "id": 5}', "Expected `str | null`, got `int` - at `$.id`"),
+        (b'{"inputs": []}', "Input x is missing"),
+        (b'{"inputs": [NaN]}', "not valid JSON"),
+        (b'{"inputs": []}\0\0', "Inference-Header-Content-Length"),
+        (b'{"inputs":' + b"[" * 200 + b"]" * 200 + b"}", "nested too deeply"),
+        (
+            b'{"inputs": [{"name": "x", "shape": [2], "datatype": "FP32", "data": [1,,2]}]'
+            + b" " * 600
+            + b"}",
+            "JSON",
+        ),
+    ],
+)
+def test_what_is_no_request_is_refused_in_words(body: bytes, words: str) -> None:
+    assert words in refused(body)
+
+
+def test_a_name_comes_once() -> None:
+    request = one([1], (1,))
+    request["inputs"] *= 2
+
+    assert refused(request) == "There are two inputs x."
+
+
+def test_inputs_are_checked_against_the_signature() -> None:
+    assert refused(one([1, 2], (1, 2)), models.booster()) == (
+        "Input x takes numbers of shape [-1, 3]; got FP32 of shape [1, 2]."
+    )
+
+
+# ---- bytes behind the JSON
+
+
+def behind(size: int, shape: Any, datatype: str = "FP32") -> dict[str, Any]:
+    tensor = {"name": "x", "shape": shape, "datatype": datatype, "parameters": {"binary_data_size": size}}
+    return {"inputs": [tensor]}
+
+
+def test_tensors_may_be_bytes_behind_the_json() -> None:
+    x, s = np.array([[1.5, 2.5]], np.float32), b"\1\0\0\0a\2\0\0\0bc"
+    request = {
+        "inputs": [behind(8, [1, 2])["inputs"][0], {**behind(11, [2], "BYTES")["inputs"][0], "name": "s"}]
+    }
+    model = models.graph(Tensor("x", "FP32", None), Tensor("s", "BYTES", None))
+
+    batch = read(model, request, x.tobytes() + s).instances
+
+    assert isinstance(batch, Tensors)
+    assert batch.values["x"].tolist() == x.tolist()
+    assert batch.values["s"].tolist() == [b"a", b"bc"]
+
+
+def test_bytes_and_json_may_stand_in_one_request() -> None:
+    request = one([1], (1,))
+    request["inputs"].append({**behind(4, [1])["inputs"][0], "name": "y"})
+    model = models.graph(WIDE, Tensor("y", "FP32", None))
+
+    batch = read(model, request, np.float32(2).tobytes()).instances
+
+    assert isinstance(batch, Tensors)
+    assert {name: tensor.tolist() for name, tensor in batch.values.items()} == {"x": [1], "y": [2]}
+
+
+def test_bytes_in_order_are_not_copied() -> None:
+    rows = np.ones((2, 3))
+    request = json.dumps(behind(48, [2, 3], "FP64")).encode()
+    request += b" " * (-len(request) % 8)
+    body = bytearray(request + rows.tobytes())
+
+    batch = reader(call(json_bytes=len(request)), models.booster()).read(body).instances
+
+    assert isinstance(batch, np.ndarray)
+    assert np.shares_memory(batch, np.frombuffer(body, np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("request_", "binary", "words"),
+    [
+        (behind(8, [1, 2]), b"1234", "Input x has 8 bytes, but only 4 are left"),
+        (behind(8, [1, 2]), b"1234567890", "2 bytes more than its inputs say"),
+        (behind(8, [1, 3]), b"12345678", "Input x has 8 bytes; FP32 of shape [1, 3] takes 12"),
+        (behind(8, [10**12, 10**12]), b"12345678", "takes 4000000000000000000000000"),
+        (behind(3, [1], "BYTES"), b"123", "too few for 1 texts"),
+        (behind(6, [1], "BYTES"), b"\5\0\0\0ab", "ends within text 0 of 1"),
+        (behind(8, [1], "BYTES"), b"\1\0\0\0abcd", "3 bytes more than its 1 texts take"),
+        (behind(-1, [1]), b"", "must be a number of bytes; it is -1"),
+        (behind("8", [1]), b"", "must be a number of bytes; it is '8'"),  # type: ignore[arg-type]
+        ({"inputs": [one([1], (1,))["inputs"][0] | behind(4, [1])["inputs"][0]]}, b"1234", "both"),
+        ({"inputs": [one([1])["inputs"][0] | {"parameters": {"shared_memory_region": "a"}}]}, b"", "shared"),
+    ],
+)  # fmt: skip
+def test_bytes_that_do_not_fit_are_refused_in_words(request_: Any, binary: bytes, words: str) -> None:
+    assert words in refused(
+        request_, models.graph(Tensor("x", request_["inputs"][0]["datatype"], None)), binary
+    )
+
+
+def test_a_body_is_as_long_as_its_head_says_at_least() -> None:
+    with pytest.raises(InvalidInputs, match="is 100, but the whole body has 2 bytes"):
+        reader(call(json_bytes=100), models.booster()).read(b"{}")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_bytes_are_read_as_they_are_written(data: st.DataObject) -> None:
+    datatype = data.draw(st.sampled_from(DATATYPES))
+    dtype = dtype_of(datatype)
+    assert dtype is not None
+    shape = data.draw(arrays.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4))
+    if datatype == "BYTES":
+        array = data.draw(arrays.arrays(object, shape, elements=st.binary(max_size=9), fill=st.nothing()))
+    else:
+        size = int(np.prod(shape)) * dtype.itemsize
+        array = np.frombuffer(data.draw(st.binary(min_size=size, max_size=size)), dtype).reshape(shape)
+        array = array.astype(bool) if datatype == "BOOL" else array
+
+    again = from_raw("x", datatype, shape, bytes(to_raw("x", array)))
+
+    assert again.shape == array.shape
+    assert again.tolist() == array.tolist() or again.tobytes() == array.tobytes()
+
+
+# ---- parameters and answers
+
+
+def test_the_answer_tells_model_version_and_the_id_of_the_request() -> None:
+    predictions = np.array([0.1], np.float32)
+
+    assert answer(models.booster(), predictions, id="a-1") == {
+        "model_name": "m",
+        "model_version": "3",
+        "id": "a-1",
+        "outputs": [{"name": "predictions", "datatype": "FP32", "shape": [1], "data": [0.1]}],
+    }
+    assert "id" not in answer(models.booster(), predictions)
+
+
+@pytest.mark.parametrize(
+    ("predictions", "datatype", "shape", "data"),
+    [
+        ([[1, 2]], "INT64", [1, 2], [1, 2]),
+        ([True], "BOOL", [1], [True]),
+        (["ö"], "BYTES", [1], ["ö"]),
+        ([{"a": 1}], "BYTES", [1], ['{"a":1}']),
+        (np.array([[0.5], [np.nan]]), "FP64", [2, 1], [0.5, None]),
+        (np.array([0.5], np.float16), "FP16", [1], [0.5]),
+        (np.ones((4, 2))[:, 1], "FP64", [4], [1, 1, 1, 1]),
+    ],
+)
+def test_answers_are_flat_json(predictions: Any, datatype: str, shape: Any, data: Any) -> None:
+    (output,) = answer(models.routine(), predictions)["outputs"]
+
+    assert output == {"name": "predictions", "datatype": datatype, "shape": shape, "data": data}
+
+
+TWO = (Tensor("a", "FP32", (-1,)), Tensor("b", "BYTES", (-1,)))
+OUTPUTS = {"a": np.array([1.5], np.float32), "b": np.array([b"xy"], object)}
+GRAPH = models.graph(Tensor("x", "FP64", (-1, 3)), outputs=TWO)
+
+
+def test_all_outputs_are_bytes_if_that_is_asked_for() -> None:
+    said, raw = answer(GRAPH, OUTPUTS, parameters={"binary_data_output": True})
+
+    assert said["outputs"] == [
+        {"name": "a", "datatype": "FP32", "shape": [1], "parameters": {"binary_data_size": 4}},
+        {"name": "b", "datatype": "BYTES", "shape": [1], "parameters": {"binary_data_size": 6}},
+    ]
+    assert raw == np.float32(1.5).tobytes() + b"\2\0\0\0xy"
+
+
+def test_outputs_are_those_asked_for_each_in_its_form() -> None:
+    outputs = [{"name": "b"}, {"name": "a", "parameters": {"binary_data": True}}]
+
+    said, raw = answer(GRAPH, OUTPUTS, outputs=outputs)
+
+    assert [(out["name"], out.get("data")) for out in said["outputs"]] == [("b", ["xy"]), ("a", None)]
+    assert raw == np.float32(1.5).tobytes()
+    said = answer(GRAPH, OUTPUTS, outputs=[{"name": "b", "parameters": {"binary_data": False}}],
+                  parameters={"binary_data_output": True})  # fmt: skip
+    assert said["outputs"] == [{"name": "b", "datatype": "BYTES", "shape": [1], "data": ["xy"]}]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"outputs": [{"name": "c"}]}, "There is no output c: the model has a, b."),
+        ({"outputs": [{"name": "a"}, {"name": "a"}]}, "asked for twice"),
+        (
+            {"outputs": [{"name": "a", "parameters": {"classification": 3}}]},
+            '"classification" is not offered',
+        ),
+        ({"outputs": [{"name": "a", "parameters": {"shared_memory_region": "r"}}]}, "shared memory"),
+        ({"outputs": [{"name": "a", "parameters": {"binary_data": 1}}]}, "must be true or false; it is 1"),
+        ({"parameters": {"binary_data_output": "yes"}}, "must be true or false; it is 'yes'"),
+        ({"parameters": {"signature_name": 5}}, "must be a string"),
+        ({"parameters": {"signature_name": "sing"}}, "No signature found for signature key sing"),
+    ],
+)
+def test_wishes_that_cannot_be_are_refused_in_words(fields: Any, words: str) -> None:
+    request = {"inputs": [{"name": "x", "shape": [1, 3], "datatype": "FP64", "data": [1, 2, 3]}], **fields}
+
+    assert words in refused(request, GRAPH)
+
+
+def test_outputs_without_a_word_in_the_protocol_are_an_error() -> None:
+    with pytest.raises(InvalidOutputs, match="COMPLEX64"):
+        answer(GRAPH, {"a": np.ones(1, np.complex64)})
+    with pytest.raises(InvalidOutputs, match="binary_data"):
+        answer(GRAPH, {"b": np.array([b"\xff"], object)})
+
+
+def test_parameters_reach_the_models_that_know_them() -> None:
+    """All others are to be ignored."""
+    request = one([1], (1, 1), parameters={"priority": 1, "binary_data_output": True, "signature_name": "s"})
+
+    assert read(models.routine(), request).parameters == {"priority": 1, "signature_name": "s"}
+    assert read(models.booster(1, knows=()), request).parameters == {}
+    assert read(models.booster(1, knows=("priority",)), request).parameters == {"priority": 1}
+
+
+def test_an_error_is_told_as_the_protocol_does() -> None:
+    reply = reader(call(), models.booster()).refuse(InvalidInputs("There is no x."))
+
+    assert (reply.status, orjson.loads(reply.body)) == (400, {"error": "There is no x."})

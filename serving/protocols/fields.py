@@ -22,10 +22,11 @@ class Broken(ValueError):
 
 
 class Field(NamedTuple):
-    """A field: its number, its wire type, and where its value begins and ends."""
+    """A field: its number, its wire type, where it begins, and where its value begins and ends."""
 
     number: int
     kind: int
+    at: int
     start: int
     end: int
 
@@ -38,7 +39,7 @@ def fields(data: Data, start: int = 0, end: int | None = None) -> Iterator[Field
     stop = len(data) if end is None else end
     at = start
     while at < stop:
-        tag = data[at]
+        begin, tag = at, data[at]
         if tag < 0x80:  # as nearly all are
             at += 1
         else:
@@ -57,7 +58,7 @@ def fields(data: Data, start: int = 0, end: int | None = None) -> Iterator[Field
             raise Broken(f"field {tag >> 3} is of a kind that is not used, {kind}")
         if at > stop:
             raise Broken(f"field {tag >> 3} is cut short")
-        yield Field(tag >> 3, kind, first, at)
+        yield Field(tag >> 3, kind, begin, first, at)
 
 
 def varint(data: Data, at: int, end: int) -> tuple[int, int]:

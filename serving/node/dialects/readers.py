@@ -16,6 +16,7 @@ DIALECTS: Mapping[Dialect, str] = {
     Dialect.TENSORFLOW: "serving.node.dialects.tensorflow",
     Dialect.VERTEX: "serving.node.dialects.vertex",
     Dialect.INFERENCE: "serving.node.dialects.inference",
+    Dialect.TENSORFLOW_GRPC: "serving.node.dialects.tensorflow_grpc",
 }
 # Readers that are kept: clients may say what they like of themselves.
 _MANY = 256

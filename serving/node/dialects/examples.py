@@ -1,0 +1,103 @@
+"""Classify and regress: examples in, labels with scores or numbers out, as TensorFlow Serving has them.
+
+A signature for it takes serialised tf.Example messages as its one input.
+Source: classifier.cc and regressor.cc of TensorFlow Serving.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from serving.errors import FailedPrecondition, InvalidInputs, InvalidOutputs
+from serving.node.dialects import Model
+from serving.node.dialects.tensors import batch_of, signature_of
+from serving.runtimes.datatypes import BYTES
+from serving.runtimes.instances import Batch
+from serving.schema import Signature
+
+CLASSIFY, REGRESS = "classify", "regress"
+CLASSES, SCORES, OUTPUTS = "classes", "scores", "outputs"
+
+Arrays = Mapping[str, NDArray[Any]]
+Scored = list[tuple[bytes, float]]
+
+
+def batch_of_examples(
+    model: Model, verb: str, signature: str, examples: Sequence[bytes]
+) -> tuple[Batch, dict[str, Any]]:
+    """Serialised examples as a signature ("": the default one) takes them, and the parameters that choose it.
+
+    Raises InvalidInputs, or FailedPrecondition for a model that takes no examples.
+    """
+    name = check(model, verb, signature)
+    if not examples:
+        raise InvalidInputs("Input is empty: there are no examples.")
+    column = np.empty(len(examples), object)
+    column[:] = examples
+    return batch_of(model, {name: column}, signature)
+
+
+def check(model: Model, verb: str, signature: str) -> str:
+    """The name of the input of a signature that can classify, or regress. Raises as `batch_of_examples`."""
+    if model.runtime.framework != "TENSORFLOW":
+        raise FailedPrecondition(
+            f"Only TensorFlow models can {verb}: it takes tf.Example messages, which this model cannot read. "
+            "Use predict."
+        )
+    found = signature_of(model.schema, signature)
+    problem = _problem(verb, found)
+    if problem:
+        raise InvalidInputs(f"Signature {signature or model.schema.default} cannot {verb}: {problem}")
+    return found.inputs[0].name
+
+
+def _problem(verb: str, signature: Signature) -> str:
+    """Why a signature cannot do it, "" if it can."""
+    if len(signature.inputs) != 1 or signature.inputs[0].datatype != BYTES:
+        taken = ", ".join(f"{one.name} ({one.datatype})" for one in signature.inputs) or "none"
+        return f"it would have to take serialised examples as its one input; its inputs are {taken}."
+    names = {one.name for one in signature.outputs}
+    answered = ", ".join(sorted(names))
+    if verb == CLASSIFY and not (names <= {CLASSES, SCORES} and names):
+        return f"its outputs would have to be {CLASSES}, {SCORES}, or both; they are {answered}."
+    if verb == REGRESS and names != {OUTPUTS}:
+        return f"its one output would have to be {OUTPUTS}; its outputs are {answered}."
+    return ""
+
+
+def classifications(answer: Arrays, count: int) -> list[Scored]:
+    """The classes of each of `count` examples: label and score, b"" or 0 where a model has none.
+
+    Raises InvalidOutputs for outputs of another shape.
+    """
+    labels, scores = answer.get(CLASSES), answer.get(SCORES)
+    shapes = {array.shape for array in (labels, scores) if array is not None}
+    if len(shapes) != 1 or (shape := shapes.pop())[:1] != (count,) or len(shape) != 2:
+        raise InvalidOutputs(_shapes(answer, f"[{count}, number of classes]"))
+    if labels is not None and labels.dtype.kind != "O":
+        raise InvalidOutputs(f"Output {CLASSES} must be of texts; it is of {labels.dtype}.")
+    if scores is not None and scores.dtype.kind != "f":
+        raise InvalidOutputs(f"Output {SCORES} must be of floats; it is of {scores.dtype}.")
+    names = [[b""] * shape[1]] * count if labels is None else labels.tolist()
+    values = [[0.0] * shape[1]] * count if scores is None else scores.tolist()
+    return [list(zip(*row, strict=True)) for row in zip(names, values, strict=True)]
+
+
+def regressions(answer: Arrays, count: int) -> list[float]:
+    """The number for each of `count` examples. Raises InvalidOutputs for outputs of another shape."""
+    values = answer[OUTPUTS]
+    if values.shape not in ((count,), (count, 1)):
+        raise InvalidOutputs(_shapes(answer, f"[{count}] or [{count}, 1]"))
+    if values.dtype.kind != "f":
+        raise InvalidOutputs(f"Output {OUTPUTS} must be of floats; it is of {values.dtype}.")
+    numbers: list[float] = values.reshape(-1).tolist()
+    return numbers
+
+
+def _shapes(answer: Arrays, wanted: str) -> str:
+    found = ", ".join(f"{name} {list(array.shape)}" for name, array in answer.items())
+    return f"The shape of outputs must be {wanted}; they are: {found}."

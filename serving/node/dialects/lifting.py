@@ -1,0 +1,90 @@
+"""Long tensors of TensorFlow's messages, left where they are: protobuf would copy them twice.
+
+A message is parsed without them, and they are read from the body. Whatever is not as everybody writes it
+stays in the message, for protobuf to judge.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from serving.protocols.fields import BYTES, Broken, Field, fields, prefix
+
+# Bytes from which on contents are left where they are.
+LONG = 4096
+# `tensor_content` and the packed lists whose elements are as they are in memory: TensorProto's fields.
+LIFTED = {4: "tensor_content", 5: "float_val", 6: "double_val", 9: "scomplex_val", 12: "dcomplex_val"}
+
+_KEY, _VALUE = 1, 2
+# Type, shape, version and contents: a tensor with more fields has a list that is not packed, or several.
+_FEW = 4
+
+
+class Content(NamedTuple):
+    """The contents of a tensor, and the field they were in."""
+
+    field: str
+    data: memoryview
+
+
+def lift(body: bytes | bytearray, number: int) -> tuple[bytes | bytearray, dict[str, Content]]:
+    """A message without the long contents of the tensors in its map of this number, and these by key.
+
+    The contents lie in `body` itself.
+    """
+    if len(body) < LONG:
+        return body, {}
+    view = memoryview(body)
+    rest: list[bytes | memoryview] = []
+    lifted: dict[str, Content] = {}
+    keys: list[str] = []
+    try:
+        for field in fields(body):
+            kept: bytes | memoryview = view[field.at : field.end]
+            if field.number == number:
+                key, tensor = _entry(body, field)
+                keys.append(key)
+                content = _content(body, tensor)
+                if content is not None:
+                    lifted[key] = Content(LIFTED[content.number], view[content.start : content.end])
+                    kept = _without(body, number, key, tensor, content)
+            rest.append(kept)
+    except (Broken, UnicodeDecodeError):
+        return body, {}
+    if not lifted or len(set(keys)) < len(keys):  # of entries with one key the last counts, maybe a short one
+        return body, {}
+    return b"".join(rest), lifted
+
+
+def _entry(body: bytes | bytearray, entry: Field) -> tuple[str, Field]:
+    """The key of an entry, and where its value is. Raises Broken if it is not a key and a value."""
+    found = fields(body, entry.start, entry.end)
+    key, value = next(found, None), next(found, None)
+    if key is None or value is None or next(found, None) is not None:
+        raise Broken("an entry is not a key and a value")
+    if (key.number, value.number) != (_KEY, _VALUE) or {entry.kind, key.kind, value.kind} != {BYTES}:
+        raise Broken("an entry has other fields than a key and a value")
+    return body[key.start : key.end].decode(), value
+
+
+def _content(body: bytes | bytearray, tensor: Field) -> Field | None:
+    """Where the contents of a tensor are, if they are long and in one field."""
+    if tensor.end - tensor.start < LONG:
+        return None
+    found = None
+    for count, field in enumerate(fields(body, tensor.start, tensor.end), 1):
+        if count > _FEW:
+            return None
+        if field.number in LIFTED:
+            if found is not None or field.kind != BYTES or field.end - field.start < LONG:
+                return None
+            found = field
+    return found
+
+
+def _without(body: bytes | bytearray, number: int, key: str, tensor: Field, content: Field) -> bytes:
+    """The entry of a tensor without its contents."""
+    slim = bytes(body[tensor.start : content.at] + body[content.end : tensor.end])
+    name = key.encode()
+    entry = prefix(_KEY, len(name)) + name + prefix(_VALUE, len(slim)) + slim
+    return prefix(number, len(entry)) + entry

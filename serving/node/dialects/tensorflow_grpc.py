@@ -1,0 +1,221 @@
+"""TensorFlow Serving's gRPC API: the messages of its PredictionService that ask a model for something.
+
+Predict is for every kind of model; the others take tf.Example messages, as only TensorFlow models do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from serving.errors import InvalidArgument, InvalidInputs, ServingError
+from serving.node.dialects import Asked, Call, Model, Reader, Reply
+from serving.node.dialects.examples import (
+    CLASSIFY,
+    Arrays,
+    batch_of_examples,
+    check,
+    classifications,
+    regressions,
+)
+from serving.node.dialects.lifting import lift
+from serving.node.dialects.tensorproto import arrays_of, message_of
+from serving.node.dialects.tensors import batch_of, signature_of, tensors_of
+from serving.protocols.errors import refusal
+from serving.protocols.examples import serialised
+from serving.protocols.protos import Malformed, message
+from serving.runtimes.instances import Batch
+
+_T = TypeVar("_T")
+
+_SERVING = "tensorflow.serving."
+_PREDICT = message(_SERVING + "PredictRequest")
+_PREDICTED = message(_SERVING + "PredictResponse")
+_CLASSIFICATION = message(_SERVING + "ClassificationRequest")
+_CLASSIFIED = message(_SERVING + "ClassificationResponse")
+_REGRESSION = message(_SERVING + "RegressionRequest")
+_REGRESSED = message(_SERVING + "RegressionResponse")
+_MULTI = message(_SERVING + "MultiInferenceRequest")
+_INFERRED = message(_SERVING + "MultiInferenceResponse")
+_MODEL_SPEC = message(_SERVING + "ModelSpec")
+
+_PROTOBUF = ((b"content-type", b"application/x-protobuf"),)
+# The fields of messages that are read and written by hand.
+_INPUTS = _PREDICT.DESCRIPTOR.fields_by_name["inputs"].number
+_OUTPUTS = _PREDICTED.DESCRIPTOR.fields_by_name["outputs"].number
+_METHODS = {"tensorflow/serving/classify": "classify", "tensorflow/serving/regress": "regress"}
+
+
+def reader(call: Call, model: Model) -> Reader:
+    """The reader of a call, by its verb."""
+    return _READERS[call.verb](call, model)
+
+
+class _Messages:
+    """What the readers share."""
+
+    def __init__(self, call: Call, model: Model) -> None:
+        self._call = call
+        self._model = model
+
+    def refuse(self, error: ServingError) -> Reply:
+        """The error as a gRPC status."""
+        return refusal(error, self._call.dialect)
+
+    def _spec(self, signature: str) -> Any:
+        """The model, version and signature that answer."""
+        spec = _MODEL_SPEC(name=self._call.model, signature_name=signature or self._model.schema.default)
+        if self._call.version.isdecimal():
+            spec.version.value = int(self._call.version)
+        return spec
+
+
+class _Predict(_Messages):
+    """Tensors in, tensors out. The state is the signature, and the outputs asked for, none for all."""
+
+    def read(self, body: bytes | bytearray) -> Asked:
+        """The tensors as the model takes them."""
+        slim, lifted = lift(body, _INPUTS)
+        request = _parsed(_PREDICT, slim)
+        signature = request.model_spec.signature_name
+        wanted = tuple(request.output_filter)
+        if wanted and self._model.schema.strict:
+            self._check_outputs(signature, wanted)
+        instances, parameters = batch_of(self._model, arrays_of(request.inputs, lifted), signature)
+        return Asked(instances, parameters, (signature, wanted))
+
+    def write(self, asked: Asked, predictions: Batch) -> Reply:
+        """The outputs as tensors."""
+        signature, wanted = asked.state
+        outputs = tensors_of(predictions)
+        if wanted:
+            outputs = _filtered(outputs, wanted)
+        spec = _PREDICTED(model_spec=self._spec(signature)).SerializeToString()
+        return Reply(200, b"".join([*message_of(outputs, _OUTPUTS), spec]), _PROTOBUF)
+
+    def _check_outputs(self, signature: str, wanted: Sequence[str]) -> None:
+        outputs = signature_of(self._model.schema, signature).outputs
+        _filtered({output.name: output for output in outputs}, wanted)
+        if len(set(wanted)) < len(wanted):
+            raise InvalidInputs("output_filter names an output twice.")
+
+
+class _Examples(_Messages):
+    """Examples in; classes with scores, or numbers out. The state is the signature, and their number."""
+
+    def __init__(self, call: Call, model: Model) -> None:
+        super().__init__(call, model)
+        self._message, self._answer = {
+            "classify": (_CLASSIFICATION, _CLASSIFIED),
+            "regress": (_REGRESSION, _REGRESSED),
+        }[call.verb]
+
+    def read(self, body: bytes | bytearray) -> Asked:
+        """The examples as the signature takes them."""
+        request = _parsed(self._message, body)
+        signature = request.model_spec.signature_name
+        examples = serialised(request.input)
+        instances, parameters = batch_of_examples(self._model, self._call.verb, signature, examples)
+        return Asked(instances, parameters, (signature, len(examples)))
+
+    def write(self, asked: Asked, predictions: Batch) -> Reply:
+        """A result for each example."""
+        signature, count = asked.state
+        answer = self._answer(model_spec=self._spec(signature))
+        _FILL[self._call.verb](answer.result, tensors_of(predictions), count)
+        return Reply(200, answer.SerializeToString(), _PROTOBUF)
+
+
+class _MultiInference(_Messages):
+    """Examples in; for each task what its signature answers. The state is the tasks, and their number."""
+
+    def read(self, body: bytes | bytearray) -> Asked:
+        """The examples, and the signatures that are to be asked about them."""
+        request = _parsed(_MULTI, body)
+        tasks = [(_verb(task.method_name), task.model_spec.signature_name) for task in request.tasks]
+        if not tasks:
+            raise InvalidInputs("The request has no tasks.")
+        names = tuple(signature or self._model.schema.default for _, signature in tasks)
+        if len(set(names)) < len(names):
+            raise InvalidInputs(f"Two tasks have the same signature; they name {', '.join(names)}.")
+        for verb, signature in tasks:
+            check(self._model, verb, signature)
+        examples = serialised(request.input)
+        instances, _ = batch_of_examples(self._model, *tasks[0], examples)
+        return Asked(instances, {"signature_names": names}, (tasks, len(examples)))
+
+    def write(self, asked: Asked, predictions: Batch) -> Reply:
+        """The result of each task, in their order."""
+        tasks, count = asked.state
+        outputs = tensors_of(predictions)
+        answer = _INFERRED()
+        for verb, signature in tasks:
+            spec = self._spec(signature)
+            result = answer.results.add(model_spec=spec)
+            prefix = f"{spec.signature_name}/"
+            own = {
+                name.removeprefix(prefix): array for name, array in outputs.items() if name.startswith(prefix)
+            }
+            part = result.classification_result if verb == CLASSIFY else result.regression_result
+            part.SetInParent()
+            _FILL[verb](part, own, count)
+        return Reply(200, answer.SerializeToString(), _PROTOBUF)
+
+
+_READERS: Mapping[str, Callable[[Call, Model], Reader]] = {
+    "predict": _Predict,
+    "classify": _Examples,
+    "regress": _Examples,
+    "multi-inference": _MultiInference,
+}
+
+
+def _parsed(kind: Any, body: bytes | bytearray) -> Any:
+    """The message in a body. Raises InvalidArgument."""
+    try:
+        return kind.FromString(bytes(body))
+    except Malformed as error:
+        raise InvalidArgument(
+            f"The message cannot be read as {kind.DESCRIPTOR.full_name}: it is damaged or cut short."
+        ) from error
+
+
+def _filtered(outputs: Mapping[str, _T], wanted: Sequence[str]) -> dict[str, _T]:
+    """The outputs that are wanted. Raises InvalidInputs if one is not there."""
+    for name in wanted:
+        if name not in outputs:
+            raise InvalidInputs(
+                f"output_filter names {name}, which is no output; there are: {', '.join(outputs)}."
+            )
+    return {name: outputs[name] for name in wanted}
+
+
+def _verb(method: str) -> str:
+    try:
+        return _METHODS[method]
+    except KeyError:
+        raise InvalidInputs(
+            f"A task has the method_name {method!r}; it can be one of {', '.join(_METHODS)}."
+        ) from None
+
+
+def _fill_classes(result: Any, answer: Arrays, count: int) -> None:
+    for scored in classifications(answer, count):
+        classes = result.classifications.add().classes
+        for label, score in scored:
+            classes.add(label=_text(label), score=score)
+
+
+def _fill_values(result: Any, answer: Arrays, count: int) -> None:
+    for value in regressions(answer, count):
+        result.regressions.add(value=value)
+
+
+_FILL: Mapping[str, Callable[[Any, Arrays, int], None]] = {
+    "classify": _fill_classes,
+    "regress": _fill_values,
+}
+
+
+def _text(label: bytes) -> str:
+    return label.decode(errors="replace")

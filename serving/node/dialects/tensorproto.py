@@ -1,0 +1,280 @@
+"""Tensors as TensorFlow's messages have them, and numpy's arrays, without TensorFlow.
+
+The elements of a tensor are in `tensor_content`, or in the list of its type; a list that is too short goes on
+with its last element, an empty one with zeros. Answers have them in lists, as those of TensorFlow Serving do:
+its clients read `response.outputs["y"].float_val`. They are written by hand, since the bytes of a packed list
+of floats are those of the array.
+Source: tensor.proto and types.proto of TensorFlow, `Tensor::FromProto` in its tensor.cc.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from serving.errors import InvalidInputs, InvalidOutputs
+from serving.node.dialects.lifting import Content
+from serving.protocols.fields import Broken, prefix, varint
+from serving.protocols.protos import message, pool
+from serving.runtimes.datatypes import BF16, BYTES, dtype_of, name_of
+
+# What lists may grow to in one request, in bytes: a few bytes of it can tell of any size.
+MADE_UP = 16 << 20
+# numpy has no more of them.
+_DIMENSIONS = 32
+_CONTENT = "tensor_content"
+
+Shape = tuple[int, ...]
+
+_TENSOR = message("tensorflow.TensorProto")
+_FIELDS = _TENSOR.DESCRIPTOR.fields_by_name
+_DATA_TYPES = pool().FindEnumTypeByName("tensorflow.DataType")
+
+
+class _Kind(NamedTuple):
+    """A type of elements: its name elsewhere, the list of its elements, and what the list has."""
+
+    datatype: str
+    field: str
+    listed: np.dtype[Any]
+
+
+_KINDS: Mapping[int, _Kind] = {
+    _DATA_TYPES.values_by_name[name].number: _Kind(datatype, field, np.dtype(listed))
+    for name, datatype, field, listed in (
+        ("DT_BOOL", "BOOL", "bool_val", "?"),
+        ("DT_INT8", "INT8", "int_val", "<i4"),
+        ("DT_INT16", "INT16", "int_val", "<i4"),
+        ("DT_INT32", "INT32", "int_val", "<i4"),
+        ("DT_INT64", "INT64", "int64_val", "<i8"),
+        ("DT_UINT8", "UINT8", "int_val", "<i4"),
+        ("DT_UINT16", "UINT16", "int_val", "<i4"),
+        ("DT_UINT32", "UINT32", "uint32_val", "<u4"),
+        ("DT_UINT64", "UINT64", "uint64_val", "<u8"),
+        ("DT_HALF", "FP16", "half_val", "<i4"),
+        ("DT_BFLOAT16", BF16, "half_val", "<i4"),
+        ("DT_FLOAT", "FP32", "float_val", "<f4"),
+        ("DT_DOUBLE", "FP64", "double_val", "<f8"),
+        ("DT_COMPLEX64", "COMPLEX64", "scomplex_val", "<f4"),
+        ("DT_COMPLEX128", "COMPLEX128", "dcomplex_val", "<f8"),
+        ("DT_STRING", BYTES, "string_val", "O"),
+    )
+}
+NUMBERS: Mapping[str, int] = {kind.datatype: number for number, kind in _KINDS.items()}
+# Lists that are the same bytes as an array, on machines whose numbers begin with the lowest byte.
+_AS_IN_MEMORY = frozenset({"bool_val", "float_val", "double_val", "scomplex_val", "dcomplex_val"})
+
+
+# ---- reading
+
+
+def arrays_of(tensors: Mapping[str, Any], lifted: Mapping[str, Content]) -> dict[str, NDArray[Any]]:
+    """Tensors by name as arrays; texts are objects, each of them bytes. `lifted` has contents left in a body.
+
+    Raises InvalidInputs that names the tensor. What is allocated is in the message, but for `MADE_UP` bytes.
+    """
+    arrays: dict[str, NDArray[Any]] = {}
+    room = MADE_UP
+    for name, tensor in tensors.items():
+        try:
+            shape = _shape(tensor.tensor_shape)
+            elements = _elements(tensor, lifted.get(name), shape)
+            missing = math.prod(shape) - len(elements)
+            if missing:
+                room -= missing * elements.itemsize
+                elements = _grown(elements, shape, room)
+            arrays[name] = elements.reshape(shape)
+        except ValueError as error:
+            raise InvalidInputs(f"Input {name}: {error}") from error
+    return arrays
+
+
+def _elements(tensor: Any, lifted: Content | None, shape: Shape) -> NDArray[Any]:
+    """The elements that a tensor has: all that its shape takes, or those of a list. Raises ValueError."""
+    kind = _KINDS.get(tensor.dtype)
+    if kind is None:
+        known = ", ".join(map(_type_name, _KINDS))
+        raise ValueError(f"its dtype is {_type_name(tensor.dtype)}; it can be one of {known}.")
+    if lifted is None:
+        content = tensor.tensor_content
+        return _unpacked(kind, content, shape) if content else _listed(kind, getattr(tensor, kind.field))
+    if lifted.field == _CONTENT:
+        return _unpacked(kind, lifted.data, shape)
+    if lifted.field != kind.field:
+        raise ValueError(
+            f"its elements are in {lifted.field}; those of {_name_of(kind)} go into {kind.field}."
+        )
+    if len(lifted.data) % kind.listed.itemsize:
+        raise ValueError(
+            f"{kind.field} has {len(lifted.data)} bytes; every number in it takes {kind.listed.itemsize}."
+        )
+    return _converted(kind, np.frombuffer(lifted.data, kind.listed))
+
+
+def _unpacked(kind: _Kind, content: bytes | memoryview, shape: Shape) -> NDArray[Any]:
+    """The elements in `tensor_content`: numbers lie there as in memory, the lowest byte first."""
+    count = math.prod(shape)
+    if kind.datatype == BYTES:
+        return _texts(_cut(content, count))
+    dtype = dtype_of(kind.datatype)
+    size = 2 if dtype is None else dtype.itemsize
+    if len(content) != count * size:
+        raise ValueError(
+            f"tensor_content has {len(content)} bytes; {count} elements of {_name_of(kind)}, which its shape "
+            f"{list(shape)} takes, have {count * size}."
+        )
+    if dtype is None:
+        return _widened(np.frombuffer(content, "<u2"))
+    if dtype.kind == "b":  # of which numpy takes 0 and 1 only
+        flags: NDArray[Any] = np.frombuffer(content, np.uint8) != 0
+        return flags
+    return np.frombuffer(content, dtype)
+
+
+def _listed(kind: _Kind, values: Any) -> NDArray[Any]:
+    """The elements in the list of a type."""
+    if kind.datatype == BYTES:
+        return _texts(values)
+    return _converted(kind, np.fromiter(values, kind.listed, len(values)))
+
+
+def _converted(kind: _Kind, listed: NDArray[Any]) -> NDArray[Any]:
+    """Elements of a list in the type that they stand for."""
+    if kind.field == "half_val":  # their bits
+        bits = _narrowed(listed, np.dtype(np.uint16))
+        dtype = dtype_of(kind.datatype)
+        return _widened(bits) if dtype is None else bits.view(dtype)
+    if kind.datatype.startswith("COMPLEX") and len(listed) % 2:
+        raise ValueError(f"{kind.field} has {len(listed)} numbers; a complex one takes two.")
+    dtype = np.dtype(dtype_of(kind.datatype))
+    return listed.view(dtype) if dtype.kind == "c" else _narrowed(listed, dtype)
+
+
+def _narrowed(listed: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Numbers in a type that must have them all."""
+    narrow = listed.astype(dtype, copy=False)
+    if dtype.itemsize < listed.itemsize and not np.array_equal(narrow, listed):
+        wrong = listed[np.flatnonzero(narrow != listed)[0]]
+        raise ValueError(f"{wrong} is no number of {dtype.itemsize * 8} bits ({dtype.name}).")
+    return narrow
+
+
+def _widened(bits: NDArray[Any]) -> NDArray[Any]:
+    """bfloat16 numbers, whose bits are the upper halves of float32 ones, where numpy has none of them."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def _texts(values: Iterable[bytes]) -> NDArray[Any]:
+    texts = list(values)
+    array = np.empty(len(texts), object)
+    array[:] = texts
+    return array
+
+
+def _cut(content: bytes | memoryview, count: int) -> list[bytes]:
+    """Texts that stand behind each other, after the lengths of all. Raises ValueError."""
+    lengths: list[int] = []
+    at = 0
+    try:
+        for _ in range(count):
+            length, at = varint(content, at, len(content))
+            lengths.append(length)
+    except Broken as error:
+        raise ValueError(f"tensor_content has not the lengths of {count} texts.") from error
+    if at + sum(lengths) != len(content):
+        raise ValueError(
+            f"tensor_content has {len(content) - at} bytes for texts that have {sum(lengths)} together."
+        )
+    texts = []
+    for length in lengths:
+        texts.append(bytes(content[at : at + length]))
+        at += length
+    return texts
+
+
+def _shape(shape: Any) -> Shape:
+    """The sizes of a tensor. Raises ValueError."""
+    sizes = tuple(dimension.size for dimension in shape.dim)
+    if shape.unknown_rank or min(sizes, default=0) < 0:
+        raise ValueError("its shape is not known; a tensor that is sent has a size in every dimension.")
+    if len(sizes) > _DIMENSIONS:
+        raise ValueError(f"it has {len(sizes)} dimensions; at most {_DIMENSIONS} are possible.")
+    return sizes
+
+
+def _grown(elements: NDArray[Any], shape: Shape, room: int) -> NDArray[Any]:
+    """Elements with the last one repeated until a shape is full. Raises ValueError."""
+    have, count = len(elements), math.prod(shape)
+    if have > count:
+        raise ValueError(f"it has {have} elements; its shape {list(shape)} takes {count}.")
+    if room < 0:
+        raise ValueError(
+            f"it has {have} of the {count} elements of its shape {list(shape)}. What a request leaves out "
+            f"may have {MADE_UP >> 20} MiB: send all elements."
+        )
+    grown = np.zeros(count, elements.dtype) if have or elements.dtype.kind != "O" else _texts([b""] * count)
+    if have:
+        grown[:have] = elements
+        grown[have:] = elements[-1:]
+    return grown
+
+
+def _name_of(kind: _Kind) -> str:
+    return _type_name(NUMBERS[kind.datatype])
+
+
+def _type_name(number: int) -> str:
+    found = _DATA_TYPES.values_by_number.get(number)
+    return f"{number}, which nobody knows" if found is None else str(found.name)
+
+
+# ---- writing
+
+
+def message_of(arrays: Mapping[str, NDArray[Any]], number: int) -> list[bytes | memoryview]:
+    """The bytes of a map of tensors, in pieces: the field of this number in a message.
+
+    Raises InvalidOutputs for a type that no tensor has.
+    """
+    pieces: list[bytes | memoryview] = []
+    for name, array in arrays.items():
+        tensor = _tensor(name, array)
+        key = name.encode()
+        size = sum(map(len, tensor))
+        entry = prefix(1, len(key)) + key + prefix(2, size)
+        pieces += (prefix(number, len(entry) + size) + entry, *tensor)
+    return pieces
+
+
+def _tensor(name: str, array: NDArray[Any]) -> tuple[bytes | memoryview, ...]:
+    """The bytes of a tensor: its type and shape, and its elements."""
+    number = NUMBERS.get(name_of(array.dtype))
+    if number is None:
+        raise InvalidOutputs(f"Output {name} is of the type {array.dtype}, which no TensorProto has.")
+    kind, head = _KINDS[number], _head(number, array.shape)
+    flat = array.reshape(-1)
+    if not len(flat):
+        return (head,)
+    if kind.datatype != BYTES:
+        flat = np.ascontiguousarray(flat, dtype_of(kind.datatype))
+    if kind.field in _AS_IN_MEMORY:
+        content = flat.view(np.uint8).data
+        return head + prefix(_FIELDS[kind.field].number, len(content)), content
+    if kind.field == "half_val":
+        flat = flat.view(np.uint16)
+    return head, _TENSOR(**{kind.field: flat.tolist()}).SerializeToString()
+
+
+@lru_cache(maxsize=256)
+def _head(number: int, shape: Shape) -> bytes:
+    tensor = _TENSOR(dtype=number)
+    tensor.tensor_shape.SetInParent()
+    for size in shape:
+        tensor.tensor_shape.dim.add(size=size)
+    head: bytes = tensor.SerializeToString()
+    return head

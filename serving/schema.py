@@ -59,6 +59,25 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True):
     answer: Any = None
 
 
+def to_wire(schema: Schema) -> dict[str, Any]:
+    """A schema as answers carry it; what is not known is left out."""
+    told: dict[str, Any] = {
+        "platform": schema.platform,
+        "strict": schema.strict,
+        "defaultSignature": schema.default,
+        "signatures": {
+            name: {
+                "method": signature.method,
+                "inputs": msgspec.to_builtins(signature.inputs),
+                "outputs": msgspec.to_builtins(signature.outputs),
+            }
+            for name, signature in schema.signatures.items()
+        },
+    }
+    told |= {} if schema.example is None else {"example": schema.example}
+    return told | ({} if schema.answer is None else {"answer": schema.answer})
+
+
 # Bytes of the text below, and of what is in it. What a version tells is kept in memory with all others'.
 _MOST, _MOST_WITHIN = 1 << 15, 1 << 23
 

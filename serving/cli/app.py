@@ -58,6 +58,7 @@ _GROUPS: Mapping[str, _Group] = {
         {
             "create": versions.create,
             "describe": versions.describe,
+            "schema": versions.schema,
             "list": versions.list_,
             "update": versions.update,
             "set-default": versions.set_default,

@@ -182,6 +182,16 @@ def describe(
     output.show({**resource, "acceleration": ways})
 
 
+def schema(
+    client: Client, output: Output, version: options.VersionArgument, model: options.ModelOption
+) -> None:
+    """Show what a version takes and answers, with an instance that predicts.
+
+    Example: pilotlight versions schema v1 --model flowers
+    """
+    output.show(client.call("GET", f"{client.version(model, version)}:schema"))
+
+
 def list_(client: Client, output: Output, model: options.ModelOption, listing: Listing) -> None:
     """List the versions of a model.
 

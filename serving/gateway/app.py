@@ -35,6 +35,7 @@ from serving.gateway.api.operations import Operations as OperationsApi
 from serving.gateway.api.policies import Policies
 from serving.gateway.api.protocols import Protocols, housed
 from serving.gateway.api.requests import Endpoint, answer_error, answer_json
+from serving.gateway.api.schemas import SchemasApi
 from serving.gateway.api.versions import Versions
 from serving.gateway.audit.endings import endings
 from serving.gateway.audit.endpoint import announced, watched
@@ -54,6 +55,7 @@ from serving.gateway.overview import Overview
 from serving.gateway.records import Commit
 from serving.gateway.request_log import RequestLog
 from serving.gateway.routes import routes
+from serving.gateway.schemas import Schemas
 from serving.gateway.store import Store
 from serving.gateway.tallies import Tallies
 from serving.gateway.targets import Targets
@@ -102,6 +104,7 @@ class Gateway:
         self._targets = Targets(self._deployment.spec)
         self._audit = Audit(config)
         self._catalog = Catalog(store, self._published, self._committed)
+        self._schemas = Schemas(self._catalog, self._targets, self._activator, config.request_timeout)
         self._operations = Operations(self._catalog, self._deployment, self._tasks, config)
         self._jobs = Jobs(self._catalog, self._tasks, config, environment, command=job_command)
         self._request_log = RequestLog.of(config, environment)
@@ -157,6 +160,7 @@ class Gateway:
         operations = OperationsApi(self._catalog, self._operations)
         jobs = JobsApi(self._catalog, self._jobs, config.queue_jobs, self._access)
         fleet = FleetApi(self._overview, self._metrics)
+        schemas = SchemasApi(self._schemas, lambda: self._catalog.state)
         logs = LogsApi(self._config.state_dir / "logs", lambda: self._catalog.state)
         offered = {
             "pilotlight.healthz": self._healthz,
@@ -170,6 +174,8 @@ class Gateway:
             "pilotlight.versions.acceleration": AccelerationApi(
                 self._deployment, lambda: self._catalog.state
             ).get,
+            "pilotlight.models.schema": schemas.model,
+            "pilotlight.versions.schema": schemas.version,
             "pilotlight.jobs.progress": jobs.progress,
             "projects.getConfig": projects.get_config,
             "projects.locations.list": projects.list_locations,
@@ -277,6 +283,8 @@ class Gateway:
         self._activator.node_changed(node)
         self._autoscaler.node_changed(node)
         self._metrics.node_changed(node)
+        if node.state is NodeState.READY:
+            self._schemas.heard(self._fleet.record(node.key), node)
         if node.state is NodeState.GONE:
             self._forwarder.node_gone(node)
 

@@ -37,6 +37,7 @@ from serving.errors import (
 )
 from serving.gateway.pilots import pilot_for
 from serving.gateway.records import Deployed, VersionRecord
+from serving.gateway.schemas import reported
 from serving.phases import NODE_BYTES
 from serving.resources import AutoScaling, Version
 from serving.sources import TrustedSources
@@ -179,7 +180,7 @@ class Deployment:
             exact=report["exact"],
             tensorflow=report["imports_tensorflow"],
             fingerprint=verdicts.libraries(),
-            schema=report["schema"],
+            schema=reported(report),
         )
         return deployed, (*prepared.warnings, *report["warnings"])
 

@@ -77,7 +77,7 @@ class Insistence:
         while True:
             # Anew for each attempt, with nothing in between: a lease would wake a deleted version.
             request.target = target = self._targets.find(request.way.goal)
-            with _in_words(target):
+            with in_words(target):
                 async with self._activator.lease(target.spec, len(request.body), patience) as lease:
                     try:
                         answer = await self._send(request, lease, patience)
@@ -180,7 +180,7 @@ def _check(patience: Patience, lease: Lease) -> None:
 
 
 @contextlib.contextmanager
-def _in_words(target: Target) -> Iterator[None]:
+def in_words(target: Target) -> Iterator[None]:
     """The autoscaler's errors as the client is told of them."""
     try:
         yield

@@ -207,6 +207,8 @@ _ALL = (
     _own("versions.why", "ml.versions.get", _VERSION, f"/why/{_VERSION}"),
     _own("versions.logs", "ml.versions.get", _VERSION, f"/logs/{_VERSION}"),
     _own("versions.acceleration", "ml.versions.get", _VERSION, f"/acceleration/{_VERSION}"),
+    _own("models.schema", "ml.models.get", _MODEL, f"/v1/{_MODEL}:schema"),
+    _own("versions.schema", "ml.versions.get", _VERSION, f"/v1/{_VERSION}:schema"),
     _own("jobs.progress", "ml.jobs.get", _JOB, f"/jobs/{_JOB}"),
     # Google's API for projects is another one, and asks for policies by POST.
     *_policies("pilotlight.projects", "resourcemanager.projects", _PROJECT, "POST"),

@@ -131,6 +131,14 @@ def note_trouble(draft: Draft, _: Stamp, name: VersionName, uid: str, reason: st
         draft.put(msgspec.structs.replace(record, version=version))
 
 
+def note_schema(draft: Draft, _: Stamp, name: VersionName, uid: str, schema: str) -> None:
+    """Write down what a READY version takes and answers, as a node of it tells."""
+    record = draft.versions.get(name)
+    if record is not None and record.uid == uid and record.deployed is not None:
+        deployed = msgspec.structs.replace(record.deployed, schema=schema)
+        draft.put(msgspec.structs.replace(record, deployed=deployed))
+
+
 def fail_create(draft: Draft, stamp: Stamp, operation: str, error: ServingError) -> Operation:
     """The version is FAILED and says why."""
     known = get_operation(draft, operation).operation

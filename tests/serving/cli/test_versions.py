@@ -45,6 +45,7 @@ def test_a_version_from_its_creation_to_its_end(pilotlight: Run, model: str, mod
     listed = pilotlight(f"versions list --model {model}")
     models = pilotlight(f"models list --filter name={model}")
     described = yaml.safe_load(pilotlight(f"versions describe v2 --model {model}").out)
+    told = yaml.safe_load(pilotlight(f"versions schema v2 --model {model}").out)
     deleted = pilotlight(f"versions delete v1 --model {model} -q")
 
     assert (created.code, created.out) == (0, "")
@@ -53,6 +54,7 @@ def test_a_version_from_its_creation_to_its_end(pilotlight: Run, model: str, mod
     # It asks now and then: a phase that is over sooner is not seen.
     assert [phase.split()[0] for phase in phases] in (["FETCHING", "LOADING"], ["FETCHING"], ["LOADING"], [])
     assert last.startswith(f"Created version v1 of model {model} in ")
+    assert told["platform"] == "sklearn" and len(told["example"]) == 4
     assert described["acceleration"]["way"] != "plain"
     assert described["acceleration"]["ranges"][0]["rows"] == 1
     assert second.json["state"] == "READY"

@@ -1,0 +1,41 @@
+"""`GET …:schema`: what a version takes and answers. Not part of the AI Platform API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from serving.errors import FailedPrecondition
+from serving.gateway.api.requests import answer_json, model_name, version_name
+from serving.gateway.catalog.lookup import get_model, get_version
+from serving.gateway.records import State, VersionRecord
+from serving.gateway.schemas import Schemas
+from serving.names import VersionName
+from serving.schema import to_wire
+
+
+class SchemasApi:
+    """The endpoints; `read` is the state to show."""
+
+    def __init__(self, schemas: Schemas, read: Callable[[], State]) -> None:
+        self._schemas = schemas
+        self._read = read
+
+    async def version(self, request: Request) -> Response:
+        """`GET …/versions/V:schema`."""
+        return await self._told(get_version(self._read(), version_name(request)))
+
+    async def model(self, request: Request) -> Response:
+        """`GET …/models/M:schema`: that of the default version."""
+        state, name = self._read(), model_name(request)
+        default = get_model(state, name).default
+        if not default:
+            raise FailedPrecondition(f"The model {name} has no default version yet.")
+        return await self._told(get_version(state, VersionName(name.project, name.model, default)))
+
+    async def _told(self, record: VersionRecord) -> Response:
+        told: dict[str, Any] = {"version": str(record.name), **to_wire(await self._schemas.of(record))}
+        return answer_json(told)

@@ -1,0 +1,91 @@
+"""What versions take and answer: kept with each of them, and told by a node where it is not yet."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from autoscaler.activator import Activator
+from autoscaler.pools import Node
+from serving.errors import FailedPrecondition, Internal
+from serving.gateway.catalog import Catalog
+from serving.gateway.catalog import versions as version_rules
+from serving.gateway.insistence import in_words
+from serving.gateway.patience import Patience
+from serving.gateway.records import VersionRecord
+from serving.gateway.targets import Targets
+from serving.resources import VersionState
+from serving.schema import Schema, unpack
+
+logger = logging.getLogger(__name__)
+
+
+def kept(record: VersionRecord) -> Schema | None:
+    """What is known of a version."""
+    return unpack(record.deployed.schema) if record.deployed and record.deployed.schema else None
+
+
+def reported(report: Mapping[str, Any]) -> str:
+    """The packed schema in a node's report; "" where there is none. User code may have written it."""
+    text = report.get("schema")
+    if not isinstance(text, str) or not text:
+        return ""
+    try:
+        unpack(text)
+    except ValueError:
+        logger.warning("a node told of inputs and outputs in a way that cannot be read")
+        return ""
+    return text
+
+
+class Schemas:
+    """Knows the schemas of versions. `timeout` is how many seconds a request may wait for a node to tell.
+
+    Versions that were made before there were schemas have none until one of their nodes starts.
+    """
+
+    def __init__(self, catalog: Catalog, targets: Targets, activator: Activator, timeout: float) -> None:
+        self._catalog = catalog
+        self._targets = targets
+        self._activator = activator
+        self._timeout = timeout
+        self._changes: set[asyncio.Task[None]] = set()
+
+    def heard(self, record: VersionRecord | None, node: Node) -> None:
+        """A node of a READY version has started: keep what it tells, if it is new."""
+        if record is not None and record.deployed is not None and not record.deployed.schema:
+            text = reported(node.report)
+            if text:
+                task = asyncio.get_running_loop().create_task(self._keep(record, text))
+                self._changes.add(task)
+                task.add_done_callback(self._changes.discard)
+
+    async def of(self, record: VersionRecord) -> Schema:
+        """The schema of a version, of which a node is woken if there is no other way.
+
+        Raises FailedPrecondition unless the version is READY, and what a prediction would be refused with.
+        """
+        if record.version.state is not VersionState.READY:
+            raise FailedPrecondition(
+                f"The version {record.name} is {record.version.state}: what it takes and answers is known "
+                "once it is READY."
+            )
+        known = kept(record)
+        if known is not None:
+            return known
+        target = self._targets.of(record)
+        patience = Patience(asyncio.get_running_loop().time() + self._timeout, self._timeout)
+        with in_words(target):
+            async with self._activator.lease(target.spec, 0, patience) as lease:
+                text = reported(lease.node.report)
+        if not text:
+            raise Internal(f"The node of {record.name} does not tell what it takes and answers.")
+        return unpack(text)
+
+    async def _keep(self, record: VersionRecord, text: str) -> None:
+        try:
+            await self._catalog.change(version_rules.note_schema, record.name, record.uid, text)
+        except Exception:
+            logger.exception("what %s takes and answers cannot be written down", record.name)

@@ -25,7 +25,8 @@ logger = logging.getLogger(__name__)
 # take anything.
 EXAMPLE = "example.json"
 
-INSTANCES, PREDICTIONS = "instances", "predictions"
+# What inputs and outputs are called that have no names, and what columns: this and their places.
+INSTANCES, PREDICTIONS, COLUMN = "instances", "predictions", "column-"
 
 _LONGEST_EXAMPLE = 1 << 20
 # Made-up instances with more numbers than these are all zeros, and so a short text once they are compressed.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from serving.runtimes.datatypes import BYTES
-from serving.runtimes.describing import INSTANCES, labels
+from serving.runtimes.describing import COLUMN, INSTANCES, labels
 from serving.runtimes.frames import made_up
 from serving.runtimes.sklearn_anatomy import Anatomy, first_step, tags_of
 from serving.schema import Tensor
@@ -40,7 +40,7 @@ def inputs(anatomy: Anatomy) -> tuple[Tensor, ...]:
     known = features(anatomy.estimator)
     if not known and not anatomy.names:
         return (Tensor(INSTANCES, "FP64", (-1, width)),)
-    names = anatomy.names or tuple(f"column-{place}" for place in range(width))
+    names = anatomy.names or tuple(f"{COLUMN}{place}" for place in range(width))
     return tuple(known.get(place, Feature()).tensor(name) for place, name in enumerate(names))
 
 

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from serving.errors import InvalidInputs
 from serving.node.dialects import Asked, Model
-from serving.node.dialects.tensors import PREDICTIONS, batch_of, signature_of, tensors_of
+from serving.node.dialects.tensors import batch_of, signature_of, tensors_of
 from serving.runtimes import Runtime
 from serving.runtimes.arguments import SIGNATURE_NAME
+from serving.runtimes.describing import PREDICTIONS
 from serving.runtimes.instances import Batch
 
 Parameters = Mapping[str, Any]

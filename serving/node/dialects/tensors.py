@@ -19,16 +19,14 @@ from serving.runtimes.arguments import SIGNATURE_NAME
 from serving.runtimes.codec import encode_lines
 from serving.runtimes.conversion import natural
 from serving.runtimes.datatypes import BYTES, dtype_of, name_of
+from serving.runtimes.describing import COLUMN, INSTANCES, PREDICTIONS
 from serving.runtimes.instances import Batch, Tensors
 from serving.schema import Schema, Signature, Tensor
 
 Arrays = Mapping[str, NDArray[Any]]
 Parameters = dict[str, Any]
 
-# What a model's answer is called that has no name of its own.
-PREDICTIONS = "predictions"
-
-_INT64, _FLOAT64 = np.dtype(np.int64), np.dtype(np.float64)
+_INT64, _UINT64, _FLOAT64 = np.dtype(np.int64), np.dtype(np.uint64), np.dtype(np.float64)
 _MOST_INT64 = np.iinfo(np.int64).max
 
 
@@ -47,18 +45,18 @@ def batch_of(model: Model, tensors: Arrays, signature: str = "") -> tuple[Batch,
         parameters: Parameters = {SIGNATURE_NAME: signature} if signature else {}
     else:
         parameters = {}
-    form = model.runtime.form(parameters)
+    numeric = isinstance(form := model.runtime.form(parameters), Array)
     if not tensors:
         raise InvalidInputs("The request has no inputs.")
     columns = _columns(model.schema)
-    if len(tensors) > 1 or (columns and tensors.keys() == columns.keys()):
-        return _objects(tensors, columns), parameters
+    together = len(tensors) == 1 and not tensors.keys() & columns.keys()
+    if not together:
+        rows = _stacked(tensors, columns) if numeric and columns else _rows_of(tensors, columns)
+        return rows, parameters
     ((name, tensor),) = tensors.items()
-    if columns:
-        raise InvalidInputs(_wrong_names(columns, tensors))
     if isinstance(form, Array):
         return _numbers(name, tensor, form.width), parameters
-    return _rows(name, tensor, model.schema), parameters
+    return _rows(name, tensor, model.schema, columns), parameters
 
 
 def tensors_of(predictions: Batch) -> dict[str, NDArray[Any]]:
@@ -113,10 +111,7 @@ def _fitted(tensor: Tensor, array: NDArray[Any]) -> NDArray[Any]:
     """An input as it is declared. Raises InvalidInputs."""
     dtype = dtype_of(tensor.datatype)
     if dtype is None or not _widens(array.dtype, dtype) or not _fits(tensor.shape, array.shape):
-        raise InvalidInputs(
-            f"Input {tensor.name} takes {tensor.datatype} of shape {_sizes(tensor.shape)}; "
-            f"got {name_of(array.dtype)} of shape {_sizes(array.shape)}."
-        )
+        raise InvalidInputs(_misfit(tensor.name, tensor.datatype, _sizes(tensor.shape), array))
     return _aligned(array.astype(dtype, copy=False))
 
 
@@ -142,66 +137,90 @@ def _fits(wanted: Sequence[int] | None, given: Sequence[int]) -> bool:
 
 
 def _columns(schema: Schema) -> dict[str, Tensor]:
-    """The inputs by name, if a row is made of several that have names."""
+    """The inputs by name, if they are columns of which a row has one value each."""
     if not schema.strict:
         return {}
     inputs = schema.signatures[schema.default].inputs
-    return {tensor.name: tensor for tensor in inputs} if len(inputs) > 1 else {}
+    return {} if inputs[0].name == INSTANCES else {tensor.name: tensor for tensor in inputs}
 
 
 def _numbers(name: str, tensor: NDArray[Any], width: int | None) -> NDArray[Any]:
     """Rows of numbers in the types that JSON's would have, without a copy where they have them."""
-    expected = f"Input {name} takes numbers of shape {_sizes((-1, width or -1))}"
-    if tensor.dtype.kind not in "biufV" or not _fits((-1, width or -1), tensor.shape):
-        hint = (
-            f" A single row has the shape [1, {tensor.shape[0]}]."
-            if tensor.ndim == 1 and width in (None, tensor.shape[0])
-            else ""
-        )
-        raise InvalidInputs(f"{expected}; got {name_of(tensor.dtype)} of shape {_sizes(tensor.shape)}.{hint}")
+    shape = (-1, width or -1)
+    if not _fits(shape, tensor.shape):
+        problem = _misfit(name, "numbers", _sizes(shape), tensor)
+        if tensor.ndim == 1 and width in (None, len(tensor)):
+            problem += f" A single row has the shape [1, {len(tensor)}]."
+        raise InvalidInputs(problem)
     _counted(name, tensor)
-    if tensor.dtype.kind == "u" and tensor.dtype.itemsize == 8 and int(tensor.max()) > _MOST_INT64:
-        raise InvalidInputs(f"{expected}; got UINT64 with a number above {_MOST_INT64}.")
+    return _in_json_types(name, tensor)
+
+
+def _in_json_types(name: str, tensor: NDArray[Any]) -> NDArray[Any]:
+    """Integers as int64, all other numbers as float64."""
+    if tensor.dtype.kind not in "biufV":
+        raise InvalidInputs(_misfit(name, "numbers", _sizes((-1, *tensor.shape[1:])), tensor))
+    if tensor.dtype == _UINT64 and int(tensor.max()) > _MOST_INT64:
+        raise InvalidInputs(f"Input {name} has a number above {_MOST_INT64}; the model takes none such.")
     return _aligned(tensor.astype(_INT64 if tensor.dtype.kind in "biu" else _FLOAT64, copy=False))
 
 
-def _rows(name: str, tensor: NDArray[Any], schema: Schema) -> list[Any]:
+def _rows(name: str, tensor: NDArray[Any], schema: Schema, columns: Mapping[str, Tensor]) -> list[Any]:
     """Rows as plain values, just as JSON has them."""
     _counted(name, tensor)
-    if schema.strict:
+    if columns:
+        kinds = {wanted.datatype == BYTES for wanted in columns.values()}
+        if kinds != {tensor.dtype.kind == "O"} or not _fits((-1, len(columns)), tensor.shape):
+            raise InvalidInputs(_wrong_names(columns, (name,)))
+    elif schema.strict:
         (wanted,) = schema.signatures[schema.default].inputs
-        one_each = wanted.shape is not None and len(wanted.shape) == 1
-        if one_each and tensor.ndim == 2 and tensor.shape[1] == 1:
+        if wanted.shape == (-1,) and tensor.shape[1:] == (1,):
             tensor = tensor[:, 0]
-        if (tensor.dtype.kind == "O") != (wanted.datatype == BYTES) or not _fits(wanted.shape, tensor.shape):
-            raise InvalidInputs(
-                f"Input {name} takes {wanted.datatype} of shape {_sizes(wanted.shape)}; "
-                f"got {name_of(tensor.dtype)} of shape {_sizes(tensor.shape)}."
-            )
+        anything = wanted.datatype == BYTES and wanted.shape is None
+        fits = (tensor.dtype.kind == "O") == (wanted.datatype == BYTES) and _fits(wanted.shape, tensor.shape)
+        if not anything and not fits:
+            raise InvalidInputs(_misfit(name, wanted.datatype, _sizes(wanted.shape), tensor))
     return _plain(tensor)
 
 
-def _objects(tensors: Arrays, columns: Mapping[str, Tensor]) -> list[dict[str, Any]]:
-    """Rows that name their values, made of one tensor for each name."""
+def _rows_of(tensors: Arrays, columns: Mapping[str, Tensor]) -> list[Any]:
+    """Rows made of one tensor for each of their values: objects, or lists where columns have no names."""
+    values = [_plain(tensor) for tensor in _side_by_side(tensors, columns)]
+    rows = zip(*values, strict=True)
+    if columns and all(name == f"{COLUMN}{place}" for place, name in enumerate(columns)):
+        return [list(row) for row in rows]
+    return [dict(zip(columns or tensors, row, strict=True)) for row in rows]
+
+
+def _stacked(tensors: Arrays, columns: Mapping[str, Tensor]) -> NDArray[Any]:
+    """Rows of numbers made of one tensor for each of them."""
+    return np.column_stack(
+        [
+            _in_json_types(name, tensor)
+            for name, tensor in zip(columns, _side_by_side(tensors, columns), strict=True)
+        ]
+    )
+
+
+def _side_by_side(tensors: Arrays, columns: Mapping[str, Tensor]) -> list[NDArray[Any]]:
+    """The tensors in the order of the columns, if there are any, all with as many rows."""
     if columns and tensors.keys() != columns.keys():
         raise InvalidInputs(_wrong_names(columns, tensors))
     counts = {name: _counted(name, tensor) for name, tensor in tensors.items()}
     if len(set(counts.values())) > 1:
         told = ", ".join(f"{name} has {count}" for name, count in counts.items())
         raise InvalidInputs(f"The inputs do not have the same number of rows: {told}.")
-    values = [_plain(_column(name, tensor, columns.get(name))) for name, tensor in tensors.items()]
-    return [dict(zip(tensors, row, strict=True)) for row in zip(*values, strict=True)]
+    if not columns:
+        return list(tensors.values())
+    return [_column(wanted, tensors[name]) for name, wanted in columns.items()]
 
 
-def _column(name: str, tensor: NDArray[Any], wanted: Tensor | None) -> NDArray[Any]:
-    """One value per row, where the input is declared so."""
-    if wanted is None:
-        return tensor
+def _column(wanted: Tensor, tensor: NDArray[Any]) -> NDArray[Any]:
+    """One value for each row."""
     text = wanted.datatype == BYTES
     if (tensor.dtype.kind == "O") != text or not (tensor.ndim == 1 or tensor.shape[1:] == (1,)):
         raise InvalidInputs(
-            f"Input {name} takes {wanted.datatype if text else 'numbers'} of shape [-1] or [-1, 1]; "
-            f"got {name_of(tensor.dtype)} of shape {_sizes(tensor.shape)}."
+            _misfit(wanted.name, wanted.datatype if text else "numbers", "[-1] or [-1, 1]", tensor)
         )
     return tensor.reshape(-1)
 
@@ -266,6 +285,13 @@ def _bytes(values: Iterable[str | bytes], shape: tuple[int, ...]) -> NDArray[Any
 
 
 # ---- words for errors
+
+
+def _misfit(name: str, kind: str, shape: str, given: NDArray[Any]) -> str:
+    return (
+        f"Input {name} takes {kind} of shape {shape}; "
+        f"got {name_of(given.dtype)} of shape {_sizes(given.shape)}."
+    )
 
 
 def _wrong_names(wanted: Iterable[str], given: Iterable[str]) -> str:

@@ -57,9 +57,16 @@ def booster(width: int = 3, knows: Collection[str] | None = None) -> Model:
     return of("XGBOOST", Array(width, nullable=True, objects=True), schema, knows)
 
 
-def mixed() -> Model:
+def named(*names: str) -> Model:
+    """Rows of numbers with names."""
+    inputs = tuple(Tensor(name, "FP64", (-1,)) for name in names)
+    schema = Schema("xgboost", {"serving_default": Signature(inputs, PREDICTIONS)})
+    return of("XGBOOST", Array(len(names), nullable=True, objects=True), schema)
+
+
+def mixed(text: str = "city", number: str = "rooms") -> Model:
     """Rows of a text and a number, by name."""
-    inputs = (Tensor("city", "BYTES", (-1,)), Tensor("rooms", "FP64", (-1,)))
+    inputs = (Tensor(text, "BYTES", (-1,)), Tensor(number, "FP64", (-1,)))
     schema = Schema("sklearn_sklearn", {"serving_default": Signature(inputs, PREDICTIONS)})
     return of("SCIKIT_LEARN", Rows(), schema)
 

@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 from serving.errors import InvalidInputs, InvalidOutputs
 from serving.node.dialects import Model
 from serving.node.dialects.tensors import batch_of, signature_of, tensors_of
+from serving.runtimes import Rows
 from serving.runtimes.datatypes import DATATYPES, dtype_of, name_of
 from serving.runtimes.instances import Tensors
-from serving.schema import Tensor
+from serving.schema import DEFAULT, Schema, Signature, Tensor
 from tests.serving.node.dialects import models
 
 X = Tensor("x", "FP32", (-1, 2))
@@ -159,9 +160,23 @@ def test_rows_that_begin_anywhere_in_a_body_are_put_in_place() -> None:
 
 
 def test_features_may_come_each_by_its_name() -> None:
-    batch, _ = batch_of(models.booster(2), {"b": np.array([1, 2]), "a": np.array([0.5, 1.5])})
+    tensors = {"b": np.array([1, 2]), "a": np.array([[0.5], [1.5]], np.float32)}
 
-    assert batch == [{"b": 1, "a": 0.5}, {"b": 2, "a": 1.5}]
+    batch, _ = batch_of(models.named("a", "b"), tensors)
+
+    assert isinstance(batch, np.ndarray)
+    assert batch.tolist() == [[0.5, 1], [1.5, 2]]
+    assert refused(models.named("a", "b"), a=np.ones(1)).startswith("Input b is missing")
+    assert refused(models.named("a", "b"), a=np.ones(1), b=objects(b"x")) == (
+        "Input b takes numbers of shape [-1] or [-1, 1]; got BYTES of shape [1]."
+    )
+
+
+def test_features_with_names_may_come_together_too() -> None:
+    rows = np.ones((2, 2))
+
+    assert batch_of(models.named("a", "b"), {"input-0": rows})[0] is rows
+    assert batch_of(models.named("a"), {"a": np.ones(2)})[0].shape == (2, 1)  # type: ignore[union-attr]
 
 
 def test_columns_of_several_types_become_objects() -> None:
@@ -185,6 +200,29 @@ def test_columns_are_to_be_those_of_the_model() -> None:
     )
     assert "Input city takes BYTES" in refused(models.mixed(), city=rooms, rooms=rooms)
     assert "Input rooms takes numbers" in refused(models.mixed(), city=city, rooms=np.ones((2, 2)))
+
+
+def test_columns_without_names_are_rows_in_order() -> None:
+    model = models.mixed("column-0", "column-1")
+
+    batch, _ = batch_of(model, {"column-1": np.ones(1), "column-0": objects(b"Rom")})
+
+    assert batch == [["Rom", 1.0]]
+
+
+def test_columns_of_one_type_may_come_together() -> None:
+    columns = [Tensor("a", "BYTES", (-1,)), Tensor("b", "BYTES", (-1,))]
+    model = models.of("SCIKIT_LEARN", Rows(), Schema("sklearn", {DEFAULT: Signature((*columns,), ())}))
+
+    assert batch_of(model, {"x": objects([b"x", b"y"])})[0] == [["x", "y"]]
+
+
+def test_what_may_be_anything_is_taken_as_it_is() -> None:
+    unknown = Signature((Tensor("instances", "BYTES", None),), ())
+    model = models.of("SCIKIT_LEARN", Rows(), Schema("sklearn", {DEFAULT: unknown}))
+
+    assert batch_of(model, {"x": np.ones((1, 2))})[0] == [[1, 1]]
+    assert batch_of(model, {"x": objects(b"a")})[0] == ["a"]
 
 
 @pytest.mark.parametrize("shape", [(2,), (2, 1)])

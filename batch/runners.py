@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import grpc  # type: ignore[import-untyped]
+import grpc
 import joblib
 from apache_beam.options.pipeline_options import (
     DirectOptions,

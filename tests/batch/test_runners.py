@@ -425,7 +425,7 @@ def test_a_job_that_is_ended_ends_its_pipeline(tmp_path: Path, job_server: str) 
 
 
 def jobs_of(address: str) -> Sequence[Any]:
-    import grpc  # type: ignore[import-untyped]
+    import grpc
 
     with grpc.insecure_channel(address) as channel:
         stub = beam_job_api_pb2_grpc.JobServiceStub(channel)

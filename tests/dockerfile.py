@@ -2,9 +2,10 @@
 
     python -m tests.dockerfile serving/containers/Dockerfile.sklearn build/container
 
-carries them out and starts what the container would run, with this process's environment. The base image is
-the machine, which must have the Python that the file asks for. Below the working directory of the file, paths
-are moved into the folder; nothing else is, so that steps must keep to it.
+carries them out and starts what the container would run, with this process's environment. In place of the
+base image is a copy of this Python without its packages, which must be the one that the file asks for, and
+the rest of the machine. Below the working directory of the file, paths are moved into the folder; nothing
+else is, so that steps must keep to it.
 """
 
 from __future__ import annotations
@@ -83,15 +84,17 @@ def build(steps: Sequence[Step], folder: Path, context: Path = ROOT) -> Image:
     home = next(step.text for step in steps if step.word == "WORKDIR")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    shelf = folder / "bin"
-    shelf.mkdir()
-    (shelf / "python").symlink_to(Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info.minor}")
+    base = _base(folder / "base")
     image = Image(folder)
     for step in (Step(step.word, step.text.replace(home, str(folder))) for step in steps):
         print(f"{step.word} {step.text}", file=sys.stderr, flush=True)
         match step.word:
             case "FROM":
-                image.environment = {"PATH": f"{shelf}:/usr/local/bin:/usr/bin:/bin"}
+                _check(step.words[0])
+                image.environment = {
+                    "PATH": f"{base}/bin:/usr/local/bin:/usr/bin:/bin",
+                    "LD_LIBRARY_PATH": f"{base}/lib",
+                }
             case "COPY" if "--from=build" not in step.words:
                 _copy(step.words, context, folder)
             case "RUN":
@@ -109,6 +112,28 @@ def build(steps: Sequence[Step], folder: Path, context: Path = ROOT) -> Image:
             case "CMD":
                 image.command = json.loads(step.text)
     return image
+
+
+def _check(image: str) -> None:
+    """ValueError if this Python is not that of an image."""
+    ours = f"python:{sys.version_info.major}.{sys.version_info.minor}-"
+    if not image.startswith(ours):
+        raise ValueError(f"the steps are for {image}; this Python would do for {ours}*")
+
+
+def _base(folder: Path) -> Path:
+    """A folder made into a place of a `python` that anybody may run and that has no packages."""
+    name = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    ours = Path(sys.base_prefix)
+    unwanted = shutil.ignore_patterns("site-packages", "dist-packages", "test", "__pycache__")
+    shutil.copytree(ours / "lib" / name, folder / "lib" / name, ignore=unwanted)
+    (folder / "lib" / name / "site-packages").mkdir()
+    for library in (ours / "lib").glob("libpython*.so.*"):
+        shutil.copy(library, folder / "lib")
+    (folder / "bin").mkdir()
+    shutil.copy(ours / "bin" / name, folder / "bin")
+    (folder / "bin" / "python").symlink_to(name)
+    return folder
 
 
 def _copy(words: Sequence[str], context: Path, folder: Path) -> None:

@@ -65,9 +65,14 @@ def wrong(status: int, body: bytes, numbers: Sequence[float]) -> str:
     if status != 200:
         return f"status {status}: {body[:150]!r}"
     try:
-        found = _flat(json.loads(body)["predictions"])
+        found = flat(json.loads(body)["predictions"])
     except (ValueError, LookupError, TypeError) as error:
         return f"not a prediction: {error!r}"
+    return different(found, numbers)
+
+
+def different(found: Sequence[float], numbers: Sequence[float]) -> str:
+    """What differs from the numbers that the library predicts; empty when nothing does."""
     if len(found) != len(numbers):
         return f"{len(found)} numbers instead of {len(numbers)}"
     for ours, right in zip(found, numbers, strict=True):
@@ -126,10 +131,10 @@ def watching(url: str, expect: Expected) -> Iterator[Watch]:
         thread.join(_TIMEOUT_SECONDS)
 
 
-def _flat(value: Any) -> list[float]:
+def flat(value: Any) -> list[float]:
     """The numbers of nested lists in order; of an object with one member, those of the member."""
     if isinstance(value, dict):
         (value,) = value.values()
     if isinstance(value, list):
-        return [number for one in value for number in _flat(one)]
+        return [number for one in value for number in flat(one)]
     return [float(value)]

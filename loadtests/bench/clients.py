@@ -34,12 +34,19 @@ class Client:
     """From its standard output; ValueError or LookupError when there is nothing to read."""
     core: int | None = None
 
-    def load(self, url: str, bodies: Path, connections: int, seconds: float) -> Figures:
+    def load(
+        self,
+        url: str,
+        bodies: Path,
+        connections: int,
+        seconds: float,
+        environment: Mapping[str, str] | None = None,
+    ) -> Figures:
         """Load a server for so many seconds. Raises LoadFailed."""
         with on_core(self.core):
             process = subprocess.Popen(
                 self.command(url, bodies, connections, seconds),
-                env={**os.environ, "BENCH_BODIES": str(bodies)},
+                env={**os.environ, "BENCH_BODIES": str(bodies), **(environment or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

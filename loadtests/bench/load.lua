@@ -1,10 +1,23 @@
--- For wrk: POST the lines of the file BENCH_BODIES in rotation; one line of JSON at the end.
+-- For wrk: POST the bodies of the file BENCH_BODIES in rotation; one line of JSON at the end. A body is a line, or
+-- in a file named *.framed what follows a line with its length. BENCH_HEADERS has lines "name: value".
 local bodies, at = {}, 0
+
+local function each(path)
+  if not path:match("%.framed$") then return io.lines(path) end
+  local file = assert(io.open(path, "rb"))
+  return function()
+    local length = file:read("*n", 1)
+    return length and file:read(length)
+  end
+end
 
 function init()
   local headers = { ["content-type"] = "application/json" }
-  for line in io.lines(os.getenv("BENCH_BODIES")) do
-    bodies[#bodies + 1] = wrk.format("POST", nil, headers, line)
+  for name, value in (os.getenv("BENCH_HEADERS") or ""):gmatch("([^:\n]+): ([^\n]*)") do
+    headers[name] = value
+  end
+  for body in each(os.getenv("BENCH_BODIES")) do
+    bodies[#bodies + 1] = wrk.format("POST", nil, headers, body)
   end
 end
 

@@ -126,7 +126,7 @@ def started(
     if server.command.startswith(("http://", "https://")):
         yield Running(server.command.format(model=model), None, None, ())
         return
-    port = _free_port()
+    port = free_port()
     filled = {"port": port, "model": model, "model_dir": shlex.quote(str(model_dir))}
     command = shlex.split(server.command.format(**filled))
     url = f"http://{_HOST}:{port}{server.path.format(model=model)}"
@@ -169,7 +169,8 @@ def _listening(processes: Group, port: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that nobody listens on."""
     with socket.create_server((_HOST, 0)) as free:
         port: int = free.getsockname()[1]
         return port

@@ -59,7 +59,7 @@ def ratios(found: Results) -> str:
     workloads = found.workloads()
     made = [(one, [_relation(one, found, workload) for workload in workloads]) for one in relations(found)]
     rows = [[one.title, *cells] for one, cells in made if any(cells)]
-    return _table(["", *workloads], rows) if rows else ""
+    return table(["", *workloads], rows) if rows else ""
 
 
 def processes(found: Results) -> str:
@@ -76,7 +76,7 @@ def processes(found: Results) -> str:
                 "" if memory is None else f"{'?' if starts is None else f'{starts:.1f}'} / {memory:.0f}"
             )
         rows.append([_named(peer), *cells])
-    return _table(["s to the first answer / MiB", *models], rows) if rows else ""
+    return table(["s to the first answer / MiB", *models], rows) if rows else ""
 
 
 def growth(found: Results) -> str:
@@ -89,7 +89,7 @@ def growth(found: Results) -> str:
         if any(cells):
             rows.append([_named(peer), *cells])
     head = [f"{workload}, requests/s by connections", *map(str, tried)]
-    return _table(head, rows) if rows else ""
+    return table(head, rows) if rows else ""
 
 
 def costs(found: Results) -> str:
@@ -105,7 +105,7 @@ def costs(found: Results) -> str:
             whole, front = (found.median(peer, workload, most, what) for what in ("cpu_us", "front_cpu_us"))
             cells.append("" if whole is None else f"{whole:,.0f} / {front or 0:,.0f}")
         rows.append([_named(peer), *cells])
-    return _table(["µs of CPU per request, all / in front", *found.workloads()], rows) if rows else ""
+    return table(["µs of CPU per request, all / in front", *found.workloads()], rows) if rows else ""
 
 
 def in_front(found: Results) -> str:
@@ -120,7 +120,7 @@ def in_front(found: Results) -> str:
         if (row := _beside_node(found, workload, peer))
     ]
     head = ["", "", "requests/s", "of node", "p50 ms", "added µs", "CPU µs in front", "so at most /s"]
-    return _table(head, rows) if any(one in found.peers() for one in FRONTS) else ""
+    return table(head, rows) if any(one in found.peers() for one in FRONTS) else ""
 
 
 def _beside_node(found: Results, workload: str, peer: str) -> list[str]:
@@ -157,10 +157,11 @@ def _by_workload(found: Results, peers: Sequence[str], cell: Callable[[str, str]
         cells = [cell(peer, workload) for workload in workloads]
         if any(cells):
             rows.append([_named(peer), *(f"**{one}**" if one and is_ours(peer) else one for one in cells)])
-    return _table([what, *workloads], rows) if rows else ""
+    return table([what, *workloads], rows) if rows else ""
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in markdown, numbers to the right."""
     lines = [head, ["---", *["--:"] * (len(head) - 1)], *rows]
     return "\n".join(f"| {' | '.join(one)} |" for one in lines)
 

@@ -1,0 +1,242 @@
+"""Measures one tensor in every protocol that a server speaks, on one core, the load on another.
+
+    python -m loadtests.bench.protocols                              W6 and W1, node and gateway, some minutes
+    python -m loadtests.bench.protocols --workloads W6 --servers node --turns 3
+    python -m loadtests.bench.protocols --into docs/performance.md   puts the tables into their places there
+
+The server is the same process all the time, and is loaded in turns of some seconds, one protocol after the
+other, so that a noisy machine disturbs all alike; what is printed are medians over the turns, those of the
+ratios to AI Platform's JSON turn by turn among them. Each protocol has to answer as the library predicts.
+HTTP is loaded with wrk, which must be there; gRPC with a client in Python, which cannot saturate one with
+small requests, and of those the CPU time of the server says more than their rate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from urllib.parse import urlsplit
+
+import grpc
+import numpy as np
+
+from loadtests.bench import grpc_client
+from loadtests.bench.answers import Expected, different, expected
+from loadtests.bench.clients import Client, choose, read_line
+from loadtests.bench.processes import end_on_sigterm
+from loadtests.bench.report import insert
+from loadtests.bench.results import Figures
+from loadtests.bench.servers import SERVERS, Running, free_port, started
+from loadtests.bench.tables import table
+from loadtests.bench.ways import WAYS, Way, read, write
+from loadtests.bench.workloads import WORKLOADS, Material, Workload, prepare
+
+_FOLDER = Path("build/bench")
+_START_SECONDS, _REST_SECONDS = 120.0, 20.0
+_TIMEOUT_SECONDS = 60
+_CHECKED = 8
+# What is measured: the name of the model's input, the type of its numbers, connections.
+_INPUTS = {"W1": ("predict", "float64"), "W6": ("image", "float32")}
+_CONNECTIONS = {"W1": 16, "W6": 4}
+_FIRST = "AI Platform JSON"
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One load: what it came to, and the CPU time of the server per request in microseconds."""
+
+    figures: Figures
+    cpu_us: float
+
+
+def main() -> int:
+    """Measure and print; 1 when an answer was wrong or a request failed."""
+    options = _parser().parse_args()
+    end_on_sigterm()
+    if shutil.which("wrk") is None:
+        print("this needs wrk", file=sys.stderr)
+        return 2
+    cores = sorted(os.sched_getaffinity(0))
+    material = Material(options.folder)
+    workloads = [WORKLOADS[name] for name in options.workloads.split(",")]
+    ways = [WAYS[name] for name in options.ways.split(",")]
+    prepare(material, workloads)
+    (material.folder / "logs").mkdir(exist_ok=True)
+    tables, failed = {}, False
+    for workload in workloads:
+        made: dict[str, Mapping[str, Sequence[Turn]]] = {}
+        for name in options.servers.split(","):
+            with _running(name, workload, material, cores[0]) as server:
+                made[name] = server.measure(ways, options.turns, options.seconds, core=cores[-1])
+        failed |= any(one.figures.errors for way in made.values() for turns in way.values() for one in turns)
+        tables[f"protocols-{workload.name}"] = text = _table(workload, made)
+        print(f"### {workload.name}, {workload.title}\n\n{text}\n", flush=True)
+    if options.into:
+        options.into.write_text(insert(options.into.read_text(), tables))
+    return 1 if failed else 0
+
+
+@dataclass(frozen=True)
+class _Server:
+    """One that runs, with the bodies of a workload in every protocol."""
+
+    name: str
+    running: Running
+    grpc_port: int
+    workload: Workload
+    material: Material
+
+    def measure(
+        self, ways: Sequence[Way], turns: int, seconds: float, *, core: int
+    ) -> Mapping[str, Sequence[Turn]]:
+        """The loads of each way, turn by turn. Raises SystemExit for a wrong answer."""
+        self.running.rest(_REST_SECONDS)
+        expect = expected(self.material.bodies(self.workload), self.material.answers(self.workload))
+        files = {way.name: self._prepare(way, expect) for way in ways}
+        for way in ways:  # the first load of each warms it up
+            self._load(way, files[way.name], seconds, core)
+        made: dict[str, list[Turn]] = {way.name: [] for way in ways}
+        for _ in range(turns):
+            for way in ways:
+                made[way.name].append(self._load(way, files[way.name], seconds, core))
+                told = made[way.name][-1]
+                print(
+                    f"  {self.workload.name}, {self.name}, {way.name}: {told.figures.rps:,.0f}/s, "
+                    f"{told.cpu_us:,.0f} µs of CPU",
+                    file=sys.stderr,
+                    flush=True,
+                )
+        return made
+
+    def _prepare(self, way: Way, expect: Expected) -> Path:
+        """The file with the bodies of a way, once its answers are right."""
+        name, kind = _INPUTS[self.workload.name]
+        rows = [np.array(json.loads(body)["instances"], kind) for body in expect.bodies]
+        for given, answer in list(zip(rows, expect.answers, strict=True))[:_CHECKED]:
+            if said := different(way.read(*self._ask(way, way.body(name, given))), answer):
+                raise SystemExit(f"{self.workload.name}, {self.name}, {way.name}: {said}")
+        file = self.material.folder / "bodies" / f"{self.workload.name}.{way.name}.framed"
+        write((way.body(name, given) for given in rows), file)
+        return file
+
+    def _ask(self, way: Way, body: bytes) -> tuple[bytes, Mapping[str, str]]:
+        if way.grpc:
+            with grpc.insecure_channel(self._target, options=grpc_client.OPTIONS) as channel:
+                return channel.unary_unary(f"/{way.target}")(body, timeout=_TIMEOUT_SECONDS), {}
+        connection = http.client.HTTPConnection(self._address, timeout=_TIMEOUT_SECONDS)
+        try:
+            connection.request(
+                "POST", way.target, body, {"content-type": "application/json", **way.headers(body)}
+            )
+            answer = connection.getresponse()
+            content = answer.read()
+        finally:
+            connection.close()
+        if answer.status != 200:
+            raise SystemExit(f"{self.name}, {way.name}: {answer.status} {content[:300]!r}")
+        return content, {name.lower(): value for name, value in answer.getheaders()}
+
+    def _load(self, way: Way, bodies: Path, seconds: float, core: int) -> Turn:
+        connections = _CONNECTIONS[self.workload.name]
+        before = self._cpu()
+        if way.grpc:
+            client = Client("grpc", grpc_client.command, read_line, core)
+            figures = client.load(f"{self._target}/{way.target}", bodies, connections, seconds)
+        else:
+            url = f"http://{self._address}{way.target}"
+            first = next(read(bodies))
+            headers = "\n".join(f"{name}: {value}" for name, value in way.headers(first).items())
+            figures = choose("wrk", core).load(url, bodies, connections, seconds, {"BENCH_HEADERS": headers})
+        return Turn(figures, round((self._cpu() - before) / figures.requests * 1e6, 1))
+
+    def _cpu(self) -> float:
+        """Seconds that all its processes have used."""
+        usage = self.running.usage()
+        return 0.0 if usage is None else sum(usage.cpu.values())
+
+    @property
+    def _address(self) -> str:
+        return urlsplit(self.running.url).netloc
+
+    @property
+    def _target(self) -> str:
+        return f"127.0.0.1:{self.grpc_port}"
+
+
+@contextmanager
+def _running(name: str, workload: Workload, material: Material, core: int) -> Iterator[_Server]:
+    """A server that speaks gRPC too, on a core."""
+    port = free_port()
+    options = f" --grpc-port {port}" + (" --default-project p" if name == "gateway" else "")
+    server = replace(SERVERS[name], command=SERVERS[name].command + options)
+    first = material.bodies(workload).read_bytes().partition(b"\n")[0]
+    with started(
+        server,
+        "m",
+        material.model_dir(workload.model),
+        first,
+        core=core,
+        limit=_START_SECONDS,
+        logs=material.folder / "logs",
+    ) as running:
+        yield _Server(name, running, port, workload, material)
+
+
+def _table(workload: Workload, made: Mapping[str, Mapping[str, Sequence[Turn]]]) -> str:
+    """Rates, ratios and costs of each way, server by server."""
+    head = [f"{workload.name}, {_CONNECTIONS[workload.name]} connections"]
+    for server in made:
+        head += [f"{server}: requests/s", "of JSON's", "p50 in ms", "µs of CPU"]
+    rows = []
+    for way in WAYS:
+        cells = [way]
+        for ways in made.values():
+            cells += _cells(ways.get(way, ()), ways.get(_FIRST, ()))
+        if any(cells[1:]):
+            rows.append(cells)
+    return table(head, rows)
+
+
+def _cells(turns: Sequence[Turn], base: Sequence[Turn]) -> list[str]:
+    if not turns:
+        return [""] * 4
+    rates = [one.figures.rps for one in turns]
+    ratios = [rate / first.figures.rps for rate, first in zip(rates, base, strict=False)]
+    return [
+        f"{median(rates):,.0f}",
+        f"{median(ratios):.2f}" if ratios else "",
+        f"{median(one.figures.p50_us for one in turns) / 1e3:.3g}",
+        f"{median(one.cpu_us for one in turns):,.0f}",
+    ]
+
+
+def _parser() -> argparse.ArgumentParser:
+    title, _, more = __doc__.partition("\n\n")
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtests.bench.protocols",
+        description=title,
+        epilog=more,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--workloads", default="W6,W1", metavar="LIST", help="(default: W6,W1; there are no others)")
+    add("--servers", default="node,gateway", metavar="LIST", help="(default: node,gateway)")
+    add("--ways", default=",".join(WAYS), metavar="LIST", help=f"(default: {', '.join(WAYS)})")
+    add("--turns", type=int, default=5, metavar="N", help="loads of each protocol (default: 5)")
+    add("--seconds", type=float, default=2, metavar="X", help="length of each (default: 2)")
+    add("--folder", type=Path, default=_FOLDER, help=f"models, bodies and logs (default: {_FOLDER})")
+    add("--into", type=Path, metavar="DOCUMENT", help="markdown with places for the tables")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -327,7 +327,7 @@ class Passage:
         """The request, for those who are told of it."""
         way = self.way
         resource = way.resource("" if found is None else str(found.name))
-        return Asked(self._scope(), way.method, resource, way.permission)
+        return Asked(self._scope(), way.method, resource, way.permission, way.call)
 
     def _scope(self) -> Scope:
         """Its head, with what was found out about it."""

@@ -22,11 +22,14 @@ import msgspec
 
 from serving.config import ServeConfig
 from serving.gateway.identity import request_id, trace_id
+from serving.gateway.log_bodies import answer_text, request_text
 from serving.gateway.log_writer import LogWriter
 from serving.gateway.targets import Target
 from serving.gateway.upstream import Answer
 from serving.journal import Appender, Batch, Counts, Kind, folder_of
-from serving.sinks.entries import Call, Said
+from serving.protocols import PLAIN, Call
+from serving.sinks.entries import Call as Access
+from serving.sinks.entries import Said
 from serving.sinks.places import Options
 from serving.wire import Scope, header
 
@@ -120,17 +123,19 @@ class RequestLog:
 
     # ---- on the predict path
 
-    def offer(self, target: Target, scope: Scope, start: float, body: bytes, answer: Answer) -> None:
+    def offer(
+        self, target: Target, scope: Scope, start: float, body: bytes, answer: Answer, *, call: Call = PLAIN
+    ) -> None:
         """Log a request if it is to be logged. `start` is in seconds since the epoch."""
         if target.access_log:
             self._access(target, scope, start, answer.status, (len(body), len(answer.body)))
         config = target.logging
         if config is not None and self._chance() < config.sampling_percentage:
             queue = self._queue(Kind.REQUESTS, config.bigquery_table_name)
-            size = Batch.size_of(body, answer.body)
-            if self._admits(queue, size):
+            asked, answered = request_text(call, body), answer_text(call, answer)
+            if self._admits(queue, Batch.size_of(asked, answered)):
                 given = request_id(scope).encode()
-                queue.last().add(start, target.title, given, body, answer.body)
+                queue.last().add(start, target.title, given, asked, answered)
 
     def refused(self, target: Target, scope: Scope, start: float, status: int) -> None:
         """Log a request that no node has answered, if requests are logged."""
@@ -145,7 +150,7 @@ class RequestLog:
         self, target: Target, scope: Scope, start: float, status: int, sizes: tuple[int, int]
     ) -> None:
         client = scope.get("client")
-        call = Call(
+        call = Access(
             method=scope["method"],
             path=scope["path"],
             status=status,
@@ -161,7 +166,7 @@ class RequestLog:
         )
         self._enter(Kind.ACCESS, target, start, call)
 
-    def _enter(self, kind: Kind, target: Target, when: float, facts: Call | Said) -> None:
+    def _enter(self, kind: Kind, target: Target, when: float, facts: Access | Said) -> None:
         queue, entry = self._queue(kind, ""), msgspec.json.encode(facts)
         if self._admits(queue, Batch.size_of(entry, b"")):
             queue.last().add(when, target.title, b"", entry, b"")

@@ -49,4 +49,4 @@ class Witnesses:
         if self.audit.predictions:
             predicted(self.audit, asked, answered(answer.status, answer.body, answer.headers))
         if target.logging is not None or target.access_log:
-            self.log.offer(target, asked.scope, time.time() - seconds, body, answer)
+            self.log.offer(target, asked.scope, time.time() - seconds, body, answer, call=asked.call)

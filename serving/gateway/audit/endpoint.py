@@ -18,11 +18,13 @@ from starlette.responses import Response
 from serving.errors import RPC_CODES, ServingError
 from serving.gateway.access.caller import caller_of
 from serving.gateway.api.requests import Endpoint, read_json
-from serving.gateway.audit.entry import OK, REFUSED, Call, Log, Status, status_of
+from serving.gateway.audit.entry import OK, REFUSED, Log, Status, status_of
+from serving.gateway.audit.entry import Call as Recorded
 from serving.gateway.audit.recorder import Audit
 from serving.gateway.cause import CAUSE, Cause
 from serving.gateway.identity import request_id
 from serving.gateway.methods import Activity, Method
+from serving.protocols import Call
 from serving.protocols.errors import GRPC_STATUS
 from serving.wire import Headers, Scope, header
 
@@ -92,12 +94,16 @@ def announced(audit: Audit, method: Method, endpoint: Endpoint) -> Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a prediction has asked: a method, of a resource, and the permission that this takes."""
+    """What a prediction has asked: a method, of a resource, and the permission that this takes.
+
+    `call` is what its node is told of its body.
+    """
 
     scope: Scope
     method: Method
     resource: str
     permission: str
+    call: Call
 
 
 def predicted(audit: Audit, asked: Asked, status: Status) -> None:
@@ -108,15 +114,15 @@ def predicted(audit: Audit, asked: Asked, status: Status) -> None:
         audit.accessed(_prediction(audit, asked), status)
 
 
-def _prediction(audit: Audit, asked: Asked) -> Call:
+def _prediction(audit: Audit, asked: Asked) -> Recorded:
     call = describe(audit, asked.method, asked.scope, {})
     return replace(call, resource=asked.resource, guarded=asked.resource, permission=asked.permission)
 
 
-def describe(audit: Audit, method: Method, scope: Scope, body: Mapping[str, Any]) -> Call:
+def describe(audit: Audit, method: Method, scope: Scope, body: Mapping[str, Any]) -> Recorded:
     """The call that a request is."""
     resource, params = _resource(method, scope, body), scope.get("path_params")
-    return Call(
+    return Recorded(
         id=audit.new_id(),
         log=Log.ACTIVITY if is_change(method) else Log.DATA_ACCESS,
         method=method.id,
@@ -132,7 +138,7 @@ def describe(audit: Audit, method: Method, scope: Scope, body: Mapping[str, Any]
 
 
 async def _ended(audit: Audit, method: Method, request: Request, status: Status, operation: str = "") -> None:
-    begun: Call | None = request.scope.get(_CALL)
+    begun: Recorded | None = request.scope.get(_CALL)
     if begun is not None:
         await audit.after(begun, status, operation)
     elif is_change(method) or status.code in REFUSED:

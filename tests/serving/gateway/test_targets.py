@@ -7,9 +7,11 @@ import pytest
 
 from autoscaler.pools import NodeSpec
 from serving.errors import FailedPrecondition, NotFound
+from serving.gateway import targets
 from serving.gateway.records import Commit, ModelRecord, State, VersionRecord
 from serving.gateway.targets import Targets
 from serving.names import ModelName, VersionName
+from serving.protocols.addresses import Address
 from serving.resources import Model, Version, VersionState
 
 
@@ -78,6 +80,47 @@ def test_a_commit_makes_nothing_anew_but_what_it_changed() -> None:
     assert world.made == []
     world.find(changed)
     assert world.made == [changed]
+
+
+def test_addresses_are_found_as_paths_are() -> None:
+    """By number, label or default; kept until their model changes."""
+    world = World(2, 20)
+    model = ModelName("p", "m1")
+
+    def found(version: str = "", label: str = "") -> str:
+        return world.targets.find(Address(model, version, label)).name.version
+
+    assert [found(), found("7"), found("007"), found("v7"), found(label="v7")] == [
+        "v0",
+        "v7",
+        "v7",
+        "v7",
+        "v7",
+    ]
+    for missing in (Address(model, "20"), Address(ModelName("p", "m9")), Address(model, label="x")):
+        with pytest.raises(NotFound, match="Servable not found for request"):
+            world.targets.find(missing)
+
+    kept = world.targets.find(Address(model, "7"))
+    world.change(VersionName("p", "m0", "v7"), VersionState.FAILED)
+    assert world.targets.find(Address(model, "7")) is kept
+    world.change(VersionName("p", "m1", "v7"), VersionState.FAILED)
+    with pytest.raises(FailedPrecondition, match="is not ready: it is FAILED"):
+        found("7")
+    world.change(VersionName("p", "m1", "v7"), None)
+    with pytest.raises(NotFound):
+        found("7")
+
+
+def test_what_clients_write_does_not_fill_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begun anew when it is full."""
+    monkeypatch.setattr(targets, "_MANY", 10)
+    world = World(1, 2)
+    for zeros in range(100):
+        assert world.targets.find(Address(ModelName("p", "m0"), "0" * zeros + "1")).name.version == "v1"
+        assert len(world.targets._found) <= 10
+    world.change(VersionName("p", "m0", "v1"), VersionState.FAILED)
+    assert not world.targets._found
 
 
 def test_what_a_model_leads_to_follows_its_versions() -> None:

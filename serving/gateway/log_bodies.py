@@ -1,0 +1,49 @@
+"""Bodies as the log of requests has them: JSON as it is, all others as JSON that holds their bytes.
+
+`{"b64": "...", "contentType": "application/x-npy"}`; `jsonBytes` is the length of JSON in front of tensors.
+"""
+
+from __future__ import annotations
+
+import base64
+
+import orjson
+
+from serving.gateway.upstream import Answer
+from serving.heads import CONTENT_TYPE, JSON_BYTES
+from serving.protocols import PLAIN, Call, Dialect
+from serving.protocols.errors import GRPC_STATUS
+from serving.protocols.media import BINARY, JSON, bare
+
+PROTOBUF = "application/x-protobuf"
+_GRPC = frozenset({Dialect.TENSORFLOW_GRPC, Dialect.INFERENCE_GRPC})
+
+
+def request_text(call: Call, body: bytes) -> bytes:
+    """The body of a request."""
+    if call is PLAIN:
+        return body
+    if call.dialect in _GRPC:
+        return _held(body, PROTOBUF)
+    if call.json_bytes is not None:
+        return _held(body, BINARY, call.json_bytes)
+    return _held(body, call.content_type) if call.content_type else body
+
+
+def answer_text(call: Call, answer: Answer) -> bytes:
+    """The body of an answer; a refusal over gRPC is its text."""
+    if call is PLAIN:
+        return answer.body
+    told = dict(answer.headers)
+    if call.dialect in _GRPC:
+        return answer.body if GRPC_STATUS in told else _held(answer.body, PROTOBUF)
+    content_type = told.get(CONTENT_TYPE, b"").decode("latin-1")
+    if not content_type or bare(content_type) == JSON:
+        return answer.body
+    json_bytes = told.get(JSON_BYTES)
+    return _held(answer.body, content_type, None if json_bytes is None else int(json_bytes))
+
+
+def _held(body: bytes, content_type: str, json_bytes: int | None = None) -> bytes:
+    held = {"b64": base64.b64encode(body).decode(), "contentType": content_type}
+    return orjson.dumps(held if json_bytes is None else {**held, "jsonBytes": json_bytes})

@@ -1,0 +1,74 @@
+"""What the log of requests has of bodies that are not JSON."""
+
+from __future__ import annotations
+
+import base64
+
+import orjson
+import pytest
+
+from serving.gateway.log_bodies import answer_text, request_text
+from serving.gateway.upstream import Answer
+from serving.protocols import PLAIN, Call, Dialect
+from serving.wire import Headers
+
+BYTES = bytes(range(256))
+B64 = base64.b64encode(BYTES).decode()
+INFERENCE = Call(Dialect.INFERENCE, "infer", "m")
+NPY = "application/x-npy"
+
+
+@pytest.mark.parametrize("call", [PLAIN, Call(accept=NPY), Call(Dialect.TENSORFLOW), INFERENCE])
+def test_json_is_kept_as_it_is(call: Call) -> None:
+    """Whatever its protocol; nothing of it is read."""
+    body, answer = b'{"instances": [', Answer(200, (), b'{"predictions": [1]}')
+
+    assert request_text(call, body) is body
+    assert answer_text(call, answer) is answer.body
+    typed = Answer(200, ((b"content-type", b"application/json; charset=utf-8"),), answer.body)
+    assert answer_text(call, typed) is answer.body
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (Call(content_type=NPY), {"contentType": NPY}),
+        (
+            Call(content_type="application/octet-stream", json_bytes=7),
+            {"contentType": "application/octet-stream", "jsonBytes": 7},
+        ),
+        (
+            Call(Dialect.INFERENCE, "infer", "m", json_bytes=9),
+            {"contentType": "application/octet-stream", "jsonBytes": 9},
+        ),
+        (Call(Dialect.TENSORFLOW_GRPC, model="m"), {"contentType": "application/x-protobuf"}),
+        (Call(Dialect.INFERENCE_GRPC, "infer", "m"), {"contentType": "application/x-protobuf"}),
+    ],
+)
+def test_bytes_are_held_by_json(call: Call, told: dict[str, object]) -> None:
+    """With what they are."""
+    assert orjson.loads(request_text(call, BYTES)) == {"b64": B64, **told}
+
+
+@pytest.mark.parametrize(
+    ("call", "headers", "told"),
+    [
+        (Call(accept=NPY), [(b"content-type", NPY.encode())], {"contentType": NPY}),
+        (
+            INFERENCE,
+            [(b"content-type", b"application/octet-stream"), (b"inference-header-content-length", b"12")],
+            {"contentType": "application/octet-stream", "jsonBytes": 12},
+        ),
+        (Call(Dialect.TENSORFLOW_GRPC), [], {"contentType": "application/x-protobuf"}),
+    ],
+)
+def test_so_are_answers(call: Call, headers: Headers, told: dict[str, object]) -> None:
+    """By what their headers say."""
+    assert orjson.loads(answer_text(call, Answer(200, headers, BYTES))) == {"b64": B64, **told}
+
+
+def test_a_refusal_over_grpc_is_its_text() -> None:
+    """It is no message."""
+    refused = Answer(400, ((b"grpc-status", b"3"),), b"Invalid inputs")
+
+    assert answer_text(Call(Dialect.TENSORFLOW_GRPC), refused) == b"Invalid inputs"

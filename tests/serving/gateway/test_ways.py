@@ -1,0 +1,146 @@
+"""What a request asks of whom, in all protocols."""
+
+from __future__ import annotations
+
+import pytest
+
+from serving.errors import InvalidArgument, NotAcceptable
+from serving.gateway.methods import METHODS, PREDICTIONS
+from serving.gateway.ways import Way, way_of
+from serving.heads import Head
+from serving.names import ModelName
+from serving.protocols import PLAIN, Call, Dialect, from_bytes
+from serving.protocols.addresses import Address
+from serving.protocols.paths import Path
+
+M = ModelName("home", "m")
+PREDICT = "tensorflow.serving.PredictionService.Predict"
+INFER = "inference.GRPCInferenceService.ModelInfer"
+
+
+class GrpcHead(Head):
+    """A head whose message says what its path does not."""
+
+    __slots__ = ("said",)
+
+    def __init__(self, path: str, said: Path | InvalidArgument) -> None:
+        super().__init__("POST", path, [])
+        self.said = said
+
+    @property
+    def asked(self) -> Path | None:
+        if isinstance(self.said, Path):
+            return self.said
+        raise self.said
+
+
+def way(path: str, **headers: str) -> Way:
+    raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    return way_of(Head("POST", path, raw), "home")
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "goal", "named"),
+    [
+        ("/v1/models/m:predict", PREDICT, Address(M), "projects/home/models/m"),
+        ("/v1/models/m/versions/3:predict", PREDICT, Address(M, "3"), "projects/home/models/m/versions/3"),
+        (
+            "/v1/models/m/labels/x:classify",
+            "tensorflow.serving.PredictionService.Classify",
+            Address(M, label="x"),
+            "projects/home/models/m/labels/x",
+        ),
+        (
+            "/v1/models/m:regress",
+            "tensorflow.serving.PredictionService.Regress",
+            Address(M),
+            "projects/home/models/m",
+        ),
+        ("/v2/models/m/infer", INFER, Address(M), "projects/home/models/m"),
+        (
+            "/v2/models/projects/p/models/m/versions/v3/infer",
+            INFER,
+            Address(ModelName("p", "m"), "v3"),
+            "projects/p/models/m/versions/v3",
+        ),
+        (
+            "/v1/projects/p/models/m:predict",
+            "projects.predict",
+            "/v1/projects/p/models/m:predict",
+            "projects/p/models/m",
+        ),
+    ],
+)
+def test_paths(path: str, method: str, goal: object, named: str) -> None:
+    """The method, the model, and what its caller must be allowed."""
+    found = way(path)
+
+    assert (found.method.id, found.goal, found.named) == (method, goal, named)
+    one = "versions" in named or "labels" in named
+    assert found.permission == ("ml.versions.predict" if one else "ml.models.predict")
+    assert found.problem is None
+
+
+def test_what_a_node_is_told() -> None:
+    """Nothing of an ordinary request; else what kind it is, and what its client calls model and version."""
+    assert way("/v1/projects/p/models/m:predict", accept="*/*").about("v3") == b""
+    told = from_bytes(way("/v1/models/m/versions/0003:predict").about("v3"))
+    assert told == Call(Dialect.TENSORFLOW, "predict", "m", "3")
+    assert from_bytes(way("/v2/models/m/infer").about("canary")).version == "canary"
+    binary = way("/v1/projects/p/models/m:predict", content_type="application/x-npy")
+    assert from_bytes(binary.about("v3")) == Call(content_type="application/x-npy")
+    assert binary.about("v3") is binary.about("v3")
+
+
+def test_ways_of_the_same_words_are_one() -> None:
+    """Also where the rest of their heads differs."""
+    assert way("/v1/models/m:predict", x_request_id="1") is way("/v1/models/m:predict", x_request_id="2")
+    assert way("/v1/models/m:predict") is not way("/v1/models/n:predict")
+
+
+def test_what_it_was_asked_of() -> None:
+    """The version that was found, if one was named; else its model."""
+    assert (
+        way("/v1/models/m/versions/3:predict").resource("projects/home/models/m/versions/v3").endswith("/v3")
+    )
+    assert way("/v1/models/m:predict").resource("projects/home/models/m/versions/v3").endswith("models/m")
+    assert way("/v1/models/m/versions/3:predict").resource("").endswith("/versions/3")
+
+
+def test_problems_are_kept_for_those_who_may_know() -> None:
+    """With the method, so that it is known whom to tell how."""
+    refused = way("/v1/projects/p/models/m:predict", accept="text/html")
+    assert isinstance(refused.problem, NotAcceptable)
+    assert refused.method.id == "projects.predict"
+    wrong = way("/v2/models/m/infer", inference_header_content_length="many")
+    assert isinstance(wrong.problem, InvalidArgument)
+    assert (wrong.method.id, wrong.call) == (INFER, PLAIN)
+
+
+def test_over_grpc() -> None:
+    """The message says which model; a name in full counts; what it says wrongly is a problem."""
+    path = "/inference.GRPCInferenceService/ModelInfer"
+    full = GrpcHead(path, Path(Dialect.INFERENCE_GRPC, "infer", "projects/p/models/m", version="3"))
+    assert way_of(full, "home").goal == Address(ModelName("p", "m"), "3")
+    assert way_of(full, "home").call == Call(Dialect.INFERENCE_GRPC, "infer", "projects/p/models/m")
+
+    for said in (InvalidArgument("no model"), Path(Dialect.INFERENCE_GRPC, "infer", "a/b")):
+        wrong = way_of(GrpcHead(path, said), "home")
+        assert wrong.method is METHODS[INFER]
+        assert isinstance(wrong.problem, InvalidArgument)
+        assert wrong.named == ""
+
+
+def test_every_method_of_predictions_is_asked_for() -> None:
+    """In one dialect or another."""
+    verbs = {
+        Dialect.AI_PLATFORM: ["predict"],
+        Dialect.TENSORFLOW_GRPC: ["predict", "classify", "regress", "multi-inference"],
+        Dialect.INFERENCE_GRPC: ["infer"],
+    }
+    found = {
+        way_of(GrpcHead("/v1/projects/p/models/m:predict", Path(dialect, verb, "m")), "home").method
+        for dialect, some in verbs.items()
+        for verb in some
+    }
+    assert found == PREDICTIONS

@@ -17,6 +17,7 @@ DIALECTS: Mapping[Dialect, str] = {
     Dialect.VERTEX: "serving.node.dialects.vertex",
     Dialect.INFERENCE: "serving.node.dialects.inference",
     Dialect.TENSORFLOW_GRPC: "serving.node.dialects.tensorflow_grpc",
+    Dialect.INFERENCE_GRPC: "serving.node.dialects.inference_grpc",
 }
 # Readers that are kept: clients may say what they like of themselves.
 _MANY = 256

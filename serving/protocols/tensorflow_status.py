@@ -29,6 +29,8 @@ DTYPES = {
     "FP32": "DT_FLOAT",
     "FP64": "DT_DOUBLE",
     "BYTES": "DT_STRING",
+    "COMPLEX64": "DT_COMPLEX64",
+    "COMPLEX128": "DT_COMPLEX128",
 }
 
 
@@ -88,10 +90,15 @@ def _signature(signature: Signature) -> dict[str, Any]:
     }
 
 
+def dtype(tensor: Tensor) -> str:
+    """TensorFlow's name for the type of a tensor."""
+    return DTYPES.get(tensor.datatype, "DT_INVALID")
+
+
 def _tensor(tensor: Tensor) -> dict[str, Any]:
     dimensions = [{"size": str(size), "name": ""} for size in tensor.shape or ()]
     return {
-        "dtype": DTYPES[tensor.datatype],
+        "dtype": dtype(tensor),
         "tensor_shape": {"dim": dimensions, "unknown_rank": tensor.shape is None},
         "name": tensor.tensor,
     }

@@ -104,6 +104,7 @@ def test_metadata() -> None:
 
 
 def test_every_type_of_a_schema_has_a_name() -> None:
-    """Those of the Open Inference Protocol, and BF16."""
+    """Those of the Open Inference Protocol, BF16, and complex numbers."""
     whole = [f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)]
-    assert DTYPES.keys() == {"BOOL", "FP16", "BF16", "FP32", "FP64", "BYTES", *whole}
+    floats = ["FP16", "BF16", "FP32", "FP64", "COMPLEX64", "COMPLEX128"]
+    assert DTYPES.keys() == {"BOOL", "BYTES", *whole, *floats}

@@ -1,0 +1,78 @@
+"""What TensorFlow Serving's gRPC API tells of models: the same as its REST API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from google.protobuf import json_format
+
+from serving.errors import InvalidArgument
+from serving.protocols import tensorflow_grpc, tensorflow_status
+from serving.protocols.protos import message
+from serving.protocols.tensorflow_status import Standing, State
+from serving.schema import Schema, Signature, Tensor
+from tests.serving.protocols.test_tensorflow_status import FLOWERS
+
+ODD = Schema(
+    "tensorflow_savedmodel",
+    {"s": Signature((Tensor("q", "QINT8", (2,)), Tensor("c", "COMPLEX64", ())), ())},
+    default="s",
+)
+
+
+def as_json(found: Any) -> Any:
+    return json_format.MessageToDict(
+        found, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+
+
+def test_states_are_those_of_rest() -> None:
+    """But for versions without a number, which gRPC cannot name."""
+    standings = [Standing("v2", State.AVAILABLE), Standing("v10", State.END, "No such file.")]
+    told = message("tensorflow.serving.GetModelStatusResponse").FromString(tensorflow_grpc.status(standings))
+
+    found = as_json(told)
+    assert [one["status"].pop("error_code") for one in found["model_version_status"]] == [2, 0]
+    wanted = tensorflow_status.status(standings)
+    for one in wanted["model_version_status"]:
+        del one["status"]["error_code"]  # a name there
+    assert found == wanted
+
+    canary = tensorflow_grpc.status([Standing("canary", State.LOADING)])
+    (one,) = message("tensorflow.serving.GetModelStatusResponse").FromString(canary).model_version_status
+    assert (one.version, one.state) == (0, one.LOADING)
+
+
+@pytest.mark.parametrize("schema", [FLOWERS, ODD])
+def test_signatures_are_those_of_rest(schema: Schema) -> None:
+    """With names, types and shapes."""
+    raw = tensorflow_grpc.metadata("flowers", "v7", schema)
+    told = message("tensorflow.serving.GetModelMetadataResponse").FromString(raw)
+    assert (told.model_spec.name, told.model_spec.version.value) == ("flowers", 7)
+
+    signatures = message("tensorflow.serving.SignatureDefMap")()
+    assert told.metadata["signature_def"].Unpack(signatures)
+    found = as_json(signatures)
+    for signature in found["signature_def"].values():
+        assert signature.pop("defaults") == {}
+    wanted = tensorflow_status.metadata("flowers", "v7", schema)
+    assert found == wanted["metadata"]["signature_def"]
+
+
+def test_versions_without_a_number_are_not_told() -> None:
+    raw = tensorflow_grpc.metadata("flowers", "canary", FLOWERS)
+    told = message("tensorflow.serving.GetModelMetadataResponse").FromString(raw)
+    assert not told.model_spec.HasField("version")
+
+
+def test_only_signatures_can_be_asked_for() -> None:
+    """The error says so."""
+    request = message("tensorflow.serving.GetModelMetadataRequest")
+    tensorflow_grpc.check_metadata_request(request(metadata_field=["signature_def"]).SerializeToString())
+
+    for wanted, named in (([], "nothing"), (["signature_def", "weather"], "signature_def, weather")):
+        with pytest.raises(InvalidArgument, match=f"metadata_field names {named}; signature_def is all"):
+            tensorflow_grpc.check_metadata_request(request(metadata_field=wanted).SerializeToString())
+    with pytest.raises(InvalidArgument, match="cannot be read as tensorflow"):
+        tensorflow_grpc.check_metadata_request(b"\xff")

@@ -1,8 +1,8 @@
 """The channel between gateway and node: many requests at a time over one unix-socket connection.
 
-A frame is a head of fixed size and what follows it. The gateway sends requests, and withdraws those that
-nobody waits for any more; the node sends answers, in the order in which they are ready. What is sent in one
-turn of the event loop goes out in one write.
+A frame is a head of fixed size and what follows it: a few bytes in front, where there is need, and the body.
+The gateway sends requests, and withdraws those that nobody waits for any more; the node sends answers, in the
+order in which they are ready. What is sent in one turn of the event loop goes out in one write.
 """
 
 from __future__ import annotations
@@ -15,19 +15,21 @@ from typing import Any, cast
 Headers = Sequence[tuple[bytes, bytes]]
 
 # From the gateway: kind, flags, number of the request, its slot on the board, the seconds it has, the length
-# of what tells of its call (see `serving.protocols`), and that of all that follows: this, and the body.
+# of what stands in front of its body and tells of its call (see `serving.protocols`), and that of both.
 REQUEST = struct.Struct("<BBIIdIQ")
 ASK, CANCEL = 1, 2
 # The request's call is to be its own; its answer is to say how long things took.
 ALONE, TIMING = 1, 2
 
-# From the node: number of the request, status, the length of its header lines, and that of all that follows:
-# these lines, as they stand in the head of an HTTP answer, and the body.
+# From the node: number of the request, status, the length of its header lines, which stand in front of the
+# body as they do in an HTTP answer, and that of both.
 ANSWER = struct.Struct("<IHIQ")
 
 # Arriving frames share a buffer of so many bytes; one that does not fit gets memory of its own, at first at
-# most so much: the rest is added as it comes, since who announces much may send little.
+# most so much: the rest is added as it comes, since who announces much may send little. What stands in front
+# of a body has no more than this.
 _SHARED = 64 << 10
+MOST_IN_FRONT = _SHARED // 2
 _AT_FIRST = 16 << 20
 # What is longer is written by itself, not copied to stand beside others.
 _LONG = 64 << 10
@@ -42,7 +44,8 @@ class FrameError(Exception):
 class End(asyncio.BufferedProtocol):
     """One end of a channel: cuts what arrives into frames, and sends what it is given once per turn.
 
-    `longest` is how many bytes may follow the head of a frame.
+    `head` ends with the bytes in front of the body and those of all that follows; `longest` is how many the
+    body may have.
     """
 
     def __init__(self, head: struct.Struct, longest: int) -> None:
@@ -52,9 +55,10 @@ class End(asyncio.BufferedProtocol):
         self._shared = bytearray(_SHARED)
         self._view = memoryview(self._shared)
         self._filled = 0  # bytes of the shared buffer that are not cut yet
-        self._own: bytearray | None = None  # what follows the head of a long frame
+        self._own: bytearray | None = None  # the body of a long frame
         self._own_head: tuple[Any, ...] = ()
-        self._own_filled = 0
+        self._own_front = b""
+        self._own_length = self._own_filled = 0
         self._unsent: list[Body] = []
         self._long = False  # whether any of that is
         self._reading = False
@@ -62,7 +66,7 @@ class End(asyncio.BufferedProtocol):
 
     # ---- for the two ends
 
-    def frame(self, head: tuple[Any, ...], content: Body) -> None:
+    def frame(self, head: tuple[Any, ...], front: bytes, body: Body) -> None:
         """A frame has come. Raises FrameError if it cannot be one."""
         raise NotImplementedError
 
@@ -117,7 +121,7 @@ class End(asyncio.BufferedProtocol):
         if own is None:
             return self._view[self._filled :]
         if self._own_filled == len(own):
-            own.extend(bytes(min(self._own_head[-1] - len(own), len(own))))
+            own.extend(bytes(min(self._own_length - len(own), len(own))))
         return memoryview(own)[self._own_filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -140,34 +144,42 @@ class End(asyncio.BufferedProtocol):
         view, size, start = self._view, self._size, 0
         while end - start >= size:
             head = self._unpack(view, start)
-            length = head[-1]
-            body = start + size
-            if body + length > end:
-                if length > self._longest:
+            length, in_front = head[-1], head[-2]
+            content = start + size
+            if in_front and (in_front > length or in_front > MOST_IN_FRONT):
+                raise FrameError
+            if content + length > end:
+                if length - in_front > self._longest:
                     raise FrameError
-                if size + length > _SHARED:
-                    self._begin_own(head, view[body:end])
+                body = content + in_front
+                if size + length > _SHARED and body <= end:
+                    self._begin_own(head, bytes(view[content:body]), view[body:end])
                     return
                 break
-            start = body + length
-            self.frame(head, bytes(view[body:start]))
-        # What is left is the beginning of a frame that fits.
+            start = content + length
+            if in_front:
+                body = content + in_front
+                self.frame(head, bytes(view[content:body]), bytes(view[body:start]))
+            else:
+                self.frame(head, b"", bytes(view[content:start]))
+        # What is left is the beginning of a frame that fits, or has not begun with its body.
         if start:
             self._shared[: end - start] = self._shared[start:end]
         self._filled = end - start
 
-    def _begin_own(self, head: tuple[Any, ...], begin: memoryview) -> None:
-        self._own_head = head
-        self._own = bytearray(min(head[-1], _AT_FIRST))
+    def _begin_own(self, head: tuple[Any, ...], front: bytes, begin: memoryview) -> None:
+        self._own_head, self._own_front = head, front
+        self._own_length = head[-1] - head[-2]
+        self._own = bytearray(min(self._own_length, _AT_FIRST))
         self._own[: len(begin)] = begin
         self._own_filled = len(begin)
         self._filled = 0
 
     def _go_on(self, own: bytearray, count: int) -> None:
         self._own_filled += count
-        if self._own_filled == self._own_head[-1]:
+        if self._own_filled == self._own_length:
             self._own = None
-            self.frame(self._own_head, own)
+            self.frame(self._own_head, self._own_front, own)
 
 
 def lines(headers: Headers) -> bytes:
@@ -175,10 +187,10 @@ def lines(headers: Headers) -> bytes:
     return b"".join([b"%b: %b\r\n" % header for header in headers]) if headers else b""
 
 
-def headers(lines: Body) -> Headers:
+def headers(lines: bytes) -> Headers:
     """Header lines as names and values. Raises FrameError if they are none."""
     found = []
-    for line in bytes(lines).split(b"\r\n")[:-1]:
+    for line in lines.split(b"\r\n")[:-1]:
         name, separator, value = line.partition(b": ")
         if not separator:
             raise FrameError

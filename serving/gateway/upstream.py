@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from serving.frames import ALONE, ANSWER, ASK, CANCEL, REQUEST, TIMING, Body, End, FrameError, headers
+from serving.frames import ALONE, ANSWER, ASK, CANCEL, REQUEST, TIMING, Body, End, headers
 
 # An answer may be as long as a node cares to make it.
 _LONGEST = 1 << 40
@@ -49,18 +49,12 @@ class _Channel(End):
         self.asking: dict[int, Asker] = {}
         self.ending = False
 
-    def frame(self, head: tuple[Any, ...], content: Body) -> None:
-        number, status, size, _ = head
+    def frame(self, head: tuple[Any, ...], front: bytes, body: Body) -> None:
+        number, status, _, _ = head
         asker = self.asking.pop(number, None)
         if asker is None:
             return  # it was cancelled when its answer was on its way
-        if not size:
-            answer = Answer(status, (), bytes(content))
-        elif size <= len(content):
-            answer = Answer(status, headers(content[:size]), bytes(content[size:]))
-        else:
-            raise FrameError
-        asker.answered(answer)
+        asker.answered(Answer(status, headers(front) if front else (), bytes(body)))
 
     def read(self) -> None:
         if self.ending and not self.asking:

@@ -13,7 +13,7 @@ from serving.errors import Unavailable
 from serving.frames import ALONE, ANSWER, ASK, CANCEL, REQUEST, TIMING, Body, End, FrameError, lines
 from serving.node.predict import Predictor
 from serving.node.request import NOWHERE, Request
-from serving.protocols import MOST_ABOUT, PLAIN, Call, from_bytes
+from serving.protocols import PLAIN, from_bytes
 from serving.protocols.errors import refusal
 from serving.wire import Headers
 
@@ -36,9 +36,9 @@ class Channel(End):
     """A connection of the gateway. What is damaged ends it, and nothing else."""
 
     def __init__(self, server: Server) -> None:
-        super().__init__(REQUEST, server.longest + MOST_ABOUT)
+        super().__init__(REQUEST, server.longest)
         self._server = server
-        self._asked: list[tuple[tuple[Any, ...], Body]] = []
+        self._asked: list[tuple[tuple[Any, ...], bytes, Body]] = []
         self._under_way: dict[int, Request] = {}
 
     @property
@@ -61,19 +61,19 @@ class Channel(End):
         self._server.channels.discard(self)
         self._server.look()
 
-    def frame(self, head: tuple[Any, ...], content: Body) -> None:
+    def frame(self, head: tuple[Any, ...], front: bytes, body: Body) -> None:
         """A frame has come."""
-        self._asked.append((head, content))
+        self._asked.append((head, front, body))
 
     def read(self) -> None:
         """Compute what came together in as few calls as possible; one that came alone is not queued."""
         asked, self._asked = self._asked, []
         predictor = self._server.predictor()
         lone = len(asked) == 1
-        for head, body in asked:
+        for head, about, body in asked:
             kind, number = head[0], head[2]
             if kind == ASK:
-                self._predict(predictor, head, body, lone=lone)
+                self._predict(predictor, head, about, body, lone=lone)
             elif kind == CANCEL:
                 request = self._under_way.pop(number, None)
                 if request is not None and predictor is not None:
@@ -97,11 +97,16 @@ class Channel(End):
             self.flush()
             self.transport.close()
 
-    def _predict(self, predictor: Predictor | None, head: tuple[Any, ...], body: Body, *, lone: bool) -> None:
-        _, flags, number, slot, timeout, told, _ = head
+    def _predict(
+        self, predictor: Predictor | None, head: tuple[Any, ...], about: bytes, body: Body, *, lone: bool
+    ) -> None:
+        _, flags, number, slot, timeout, _, _ = head
         call = PLAIN
-        if told:
-            call, body = _call(told, body)
+        if about:
+            try:
+                call = from_bytes(about)
+            except ValueError as problem:
+                raise FrameError from problem
         if predictor is None:
             error = Unavailable("The model is being loaded.", retry_after=1)
             self.answer(number, *refusal(error, call.dialect))
@@ -112,20 +117,6 @@ class Channel(End):
         predictor.predict(request, body, timeout, lone=lone, call=call)
         if not request.over:
             self._under_way[number] = request
-
-
-def _call(told: int, content: Body) -> tuple[Call, Body]:
-    """What the first `told` bytes say of the call, and the body behind them. Raises FrameError."""
-    if told > len(content):
-        raise FrameError
-    try:
-        call = from_bytes(bytes(content[:told]))
-    except ValueError as error:
-        raise FrameError from error
-    if isinstance(content, bytes):
-        return call, content[told:]
-    del content[:told]  # its memory stays where it is
-    return call, content
 
 
 class Server:

@@ -16,9 +16,8 @@ import msgspec
 from serving.errors import InvalidArgument
 from serving.wire import Headers
 
-# Most bytes of what a call says of itself. They come in such portions, so that what stands behind them in
-# memory is aligned as numbers should be.
-MOST_ABOUT, _PORTION = 1 << 16, 64
+# Most bytes of what a call says of itself.
+MOST_ABOUT = 1 << 14
 
 
 class Dialect(enum.StrEnum):
@@ -74,7 +73,7 @@ def to_bytes(call: Call) -> bytes:
             "The names and types in the head of the request are too long: they must take less than "
             f"{MOST_ABOUT} bytes."
         )
-    return about.ljust(-(-len(about) // _PORTION) * _PORTION)
+    return about
 
 
 @lru_cache(maxsize=256)

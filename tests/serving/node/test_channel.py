@@ -27,6 +27,7 @@ from serving.node.batcher import Bounds
 from serving.node.channel import Server
 from serving.node.predict import Predictor
 from serving.node.servable import MeasuredPlace
+from serving.protocols import Call, Dialect, to_bytes
 from serving.runtimes import Array, Form
 from serving.runtimes.describing import unknown
 from serving.runtimes.instances import Batch
@@ -222,6 +223,40 @@ def test_a_node_that_is_still_loading_says_so(tmp_path: Path) -> None:
 
         number, status, lines, _ = await gateway.answer()
         assert (number, status, lines) == (1, 503, b"retry-after: 1\r\n")
+
+    run(tmp_path, Summing(), main, loaded=False)
+
+
+def test_a_call_stands_in_front_of_its_body(tmp_path: Path) -> None:
+    """It is read and answered as it says, however long it is; what is no call ends the channel."""
+    about = to_bytes(Call(Dialect.TENSORFLOW, model="m"))
+    large = [1.0] * 200_000
+
+    async def main(world: World) -> None:
+        gateway = await world.connect()
+        bad = frame(2, [[1]], about=about)  # type: ignore[list-item]
+        gateway.writer.write(frame(0, [1], about=about) + frame(1, large, about=about) + bad)
+        answers = {number: rest for number, *rest in [await gateway.answer() for _ in range(3)]}
+
+        assert answers[0][2] == {"predictions": [1]}
+        assert answers[1][2] == {"predictions": [200_000]}
+        assert isinstance(answers[2][2]["error"], str)
+        for nonsense in (b"{}x", b'{"dialect":"none"}', b" " * 40_000):
+            other = await world.connect()
+            other.writer.write(frame(0, [1], about=nonsense))
+            assert await other.ended()
+
+    run(tmp_path, Summing(), main)
+
+
+def test_a_node_that_is_still_loading_says_so_in_every_protocol(tmp_path: Path) -> None:
+    """As that words it."""
+
+    async def main(world: World) -> None:
+        gateway = await world.connect()
+        gateway.writer.write(frame(1, [1], about=to_bytes(Call(Dialect.INFERENCE))))
+
+        assert (await gateway.answer())[3] == {"error": "The model is being loaded."}
 
     run(tmp_path, Summing(), main, loaded=False)
 

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.errors import InvalidArgument, NotAcceptable, ServingError
+from serving.heads import ACCEPT, CONTENT_TYPE, JSON_BYTES
+from serving.protocols import MOST_ABOUT, PLAIN, Call, Dialect, from_bytes, to_bytes
+from serving.protocols.calls import call_of
+from serving.protocols.media import BINARY, JSON, NPY, choose
+from serving.protocols.paths import Path, parse
+
+OURS = "/v1/projects/p/models/m:predict"
+# What else clients send that predict with JSON: httpx, curl -d, browsers, urllib.
+ORDINARY: tuple[dict[bytes, bytes], ...] = (
+    {},
+    {CONTENT_TYPE: b"application/json", ACCEPT: b"*/*"},
+    {CONTENT_TYPE: b"application/x-www-form-urlencoded", ACCEPT: b"*/*"},
+    {CONTENT_TYPE: b"application/json; charset=UTF-8", ACCEPT: b"application/json"},
+    {ACCEPT: b"text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8"},
+    {ACCEPT: b"application/*"},
+    {ACCEPT: b""},
+    {JSON_BYTES: b"nonsense"},
+)
+
+
+def path_of(text: str) -> Path:
+    found = parse(text)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("told", ORDINARY)
+def test_an_ordinary_request_crosses_as_nothing(told: dict[bytes, bytes]) -> None:
+    """Not a byte is added to what it was always sent as, and it is told by identity."""
+    call = call_of(path_of(OURS), told, "v1")
+
+    assert call is PLAIN
+    assert to_bytes(call) == b""
+    assert from_bytes(b"") is PLAIN
+
+
+@pytest.mark.parametrize(
+    ("told", "call"),
+    [
+        ({CONTENT_TYPE: b"application/x-npy"}, Call(content_type=NPY)),
+        ({CONTENT_TYPE: b"Application/X-NPY; v=1", ACCEPT: b"*/*"}, Call(content_type=NPY)),
+        (
+            {CONTENT_TYPE: b"application/x-npy", ACCEPT: b"application/x-npy"},
+            Call(content_type=NPY, accept=NPY),
+        ),
+        ({ACCEPT: b"application/octet-stream"}, Call(accept=BINARY)),
+        (
+            {CONTENT_TYPE: b"application/octet-stream", JSON_BYTES: b"17"},
+            Call(content_type=BINARY, json_bytes=17),
+        ),
+    ],
+)
+def test_binary_bodies_are_told_of(told: dict[bytes, bytes], call: Call) -> None:
+    """Their types, and that of the answer where it is not JSON."""
+    assert call_of(path_of(OURS), told) == call
+
+
+def test_other_protocols_are_told_what_their_clients_call_the_model() -> None:
+    """And what they call the version."""
+    told = {CONTENT_TYPE: b"application/json", ACCEPT: b"text/plain", JSON_BYTES: b"5"}
+
+    assert call_of(path_of("/v1/models/m/labels/l:classify"), told, "3") == Call(
+        Dialect.TENSORFLOW, "classify", "m", "3"
+    )
+    assert call_of(path_of("/v2/models/m/infer"), told, "3") == Call(
+        Dialect.INFERENCE, "infer", "m", "3", json_bytes=5
+    )
+
+
+@pytest.mark.parametrize("length", [b"-1", b"", b"1.5", b"0x5", b"9" * 40, b"\xb2"])
+def test_a_length_is_a_number(length: bytes) -> None:
+    """Of bytes."""
+    with pytest.raises(InvalidArgument, match="Inference-Header-Content-Length"):
+        call_of(path_of("/v2/models/m/infer"), {JSON_BYTES: length})
+
+
+OFFERED = (JSON, NPY, BINARY)
+
+
+@pytest.mark.parametrize(
+    ("accept", "chosen"),
+    [
+        ("", JSON),
+        ("*/*", JSON),
+        (NPY, NPY),
+        (f"{NPY}, {JSON}", JSON),  # as much: what is offered first
+        (f"{JSON};q=0.5, {NPY}", NPY),
+        (f"{JSON};q=0.5, {NPY};Q=0.6;level=1", NPY),
+        (f"*/*, {JSON};q=0", NPY),
+        (f"application/*;q=0.1, {BINARY};q=0.2", BINARY),
+        (f"APPLICATION/X-NPY,{JSON};q=0.9", NPY),
+        (f"text/html, , {BINARY}", BINARY),
+    ],
+)
+def test_the_client_says_what_it_wants(accept: str, chosen: str) -> None:
+    """The weights count; what is said of a type itself counts before what is said of all."""
+    assert choose(accept, OFFERED) == chosen
+
+
+def test_who_wants_nothing_there_is_gets_nothing() -> None:
+    """But is told what there is."""
+    with pytest.raises(NotAcceptable, match="application/json, application/x-npy"):
+        choose("text/html, application/json;q=0", OFFERED)
+    with pytest.raises(InvalidArgument, match="q=2; q is a number from 0 to 1"):
+        choose("application/json;q=2", OFFERED)
+    with pytest.raises(InvalidArgument, match="q=much"):
+        choose("application/json;q=much", OFFERED)
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_a_wish(accept: str) -> None:
+    """One that can be met, or one that is refused in words."""
+    try:
+        assert choose(accept, OFFERED) in OFFERED
+    except ServingError as error:
+        assert "Accept" in error.message
+
+
+CALLS = st.builds(
+    Call,
+    st.sampled_from(Dialect),
+    st.sampled_from(["predict", "classify", "infer"]),
+    st.text(max_size=20),
+    st.text(max_size=20),
+    json_bytes=st.none() | st.integers(0, 1 << 60),
+)
+
+
+@given(CALLS)
+def test_calls_cross_the_channel(call: Call) -> None:
+    """The same bytes are the same object."""
+    about = to_bytes(call)
+
+    assert from_bytes(about) == call
+    assert from_bytes(bytes(bytearray(about))) is from_bytes(about)
+
+
+def test_a_call_has_its_bounds() -> None:
+    """A name may be too long to be one."""
+    with pytest.raises(InvalidArgument, match=f"less than {MOST_ABOUT} bytes"):
+        to_bytes(Call(Dialect.TENSORFLOW, model="m" * MOST_ABOUT))

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import orjson
+import pytest
+
+from serving.errors import InvalidInputs, NotFound, ResourceExhausted, Unauthenticated
+from serving.protocols import Dialect
+from serving.protocols.errors import refusal
+
+REST = (Dialect.TENSORFLOW, Dialect.INFERENCE)
+GRPC = (Dialect.TENSORFLOW_GRPC, Dialect.INFERENCE_GRPC)
+
+
+def test_ai_platform_has_googles_form() -> None:
+    """With the model's categories."""
+    status, body, headers = refusal(InvalidInputs("A row is short."))
+
+    assert (status, headers) == (400, ())
+    assert orjson.loads(body)["error"] == {
+        "code": 400,
+        "message": "Invalid inputs: A row is short. (Error code: 1)",
+        "status": "INVALID_ARGUMENT",
+    }
+
+
+@pytest.mark.parametrize("dialect", REST)
+def test_the_others_have_a_text(dialect: Dialect) -> None:
+    """Without those categories; statuses and headers are those of AI Platform."""
+    assert refusal(InvalidInputs("A row is short."), dialect) == (400, b'{"error":"A row is short."}', ())
+    assert refusal(NotFound("Where?"), dialect) == (404, b'{"error":"Where?"}', ())
+    assert refusal(ResourceExhausted("Later.", retry_after=1.2), dialect).headers == ((b"retry-after", b"2"),)
+    assert refusal(Unauthenticated("Who?"), dialect).headers[0][0] == b"www-authenticate"
+
+
+@pytest.mark.parametrize("dialect", GRPC)
+def test_over_grpc_there_is_a_code(dialect: Dialect) -> None:
+    """And the bare text."""
+    status, body, headers = refusal(ResourceExhausted("Später.", retry_after=1), dialect)
+
+    assert (status, body.decode()) == (429, "Später.")
+    assert headers == ((b"grpc-status", b"8"), (b"retry-after", b"1"))
+    assert refusal(InvalidInputs("\ud800"), dialect).body == b"?"
+
+
+def test_every_dialect_has_its_errors() -> None:
+    """None is forgotten."""
+    for dialect in Dialect:
+        assert refusal(NotFound("x"), dialect).status == 404

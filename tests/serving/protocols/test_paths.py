@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.protocols import Dialect
+from serving.protocols.paths import Path, dialect_of, parse
+
+AI, TF, V2 = Dialect.AI_PLATFORM, Dialect.TENSORFLOW, Dialect.INFERENCE
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/v1/projects/p/models/m:predict", Path(AI, "predict", "m", "p")),
+        ("/v1/projects/p/models/m/versions/v:predict", Path(AI, "predict", "m", "p", "v")),
+        ("/v1/projects/example.com:p/models/m:predict", Path(AI, "predict", "m", "example.com:p")),
+        ("/v1/models/m:predict", Path(TF, "predict", "m")),
+        ("/v1/models/m/versions/3:classify", Path(TF, "classify", "m", version="3")),
+        ("/v1/models/m/labels/canary:regress", Path(TF, "regress", "m", label="canary")),
+        ("/v2/models/m/infer", Path(V2, "infer", "m")),
+        ("/v2/models/m/versions/v3/infer", Path(V2, "infer", "m", version="v3")),
+        ("/v2/models/projects/p/models/m/infer", Path(V2, "infer", "m", "p")),
+        ("/v2/models/projects/p/models/m/versions/3/infer", Path(V2, "infer", "m", "p", "3")),
+        ("/v2/models/projects/infer", Path(V2, "infer", "projects")),
+    ],
+)
+def test_paths_say_what_is_asked_for(path: str, said: Path) -> None:
+    """Of which model, and of which version."""
+    assert parse(path) == said
+    assert dialect_of(path) is said.dialect
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/projects/p/models/m:classify",
+        "/v1/projects/p/models/m/labels/l:predict",
+        "/v1/projects/p/models/m:explain",
+        "/v1/models/m",
+        "/v1/models/m/metadata",
+        "/v1/models/:predict",
+        "/v1/models/m/versions/3/labels/l:predict",
+        "/v2/models/m",
+        "/v2/models/m/ready",
+        "/v2/models/m/versions/infer",
+        "/v2/models//infer",
+        "/v1/projects//models/m:predict",
+        "",
+    ],
+)
+def test_other_paths_are_of_no_prediction(path: str) -> None:
+    """Whatever they look like."""
+    assert parse(path) is None
+
+
+@pytest.mark.parametrize(
+    ("path", "dialect"),
+    [("/v2", V2), ("/v2/nothing", V2), ("/v2x", AI), ("/v1/models/m", TF), ("/v1/models", AI), ("/", AI)],
+)
+def test_errors_are_told_to_those_who_ask(path: str, dialect: Dialect) -> None:
+    """In the form of the protocol, also where nothing is."""
+    assert dialect_of(path) is dialect
+
+
+@given(st.text(alphabet="/v12models:predictnf%.x", max_size=60))
+def test_any_text_is_a_path(path: str) -> None:
+    """Or none; nothing fails."""
+    said = parse(path)
+
+    assert said is None or (said.model and "/" not in said.model)

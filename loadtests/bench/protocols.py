@@ -75,7 +75,8 @@ def main() -> int:
     for workload in workloads:
         made: dict[str, Mapping[str, Sequence[Turn]]] = {}
         for name in options.servers.split(","):
-            with _running(name, workload, material, cores[0]) as server:
+            over_grpc = any(way.grpc for way in ways)
+            with _running(name, workload, material, cores[0], over_grpc=over_grpc) as server:
                 made[name] = server.measure(ways, options.turns, options.seconds, core=cores[-1])
         failed |= any(one.figures.errors for way in made.values() for turns in way.values() for one in turns)
         tables[f"protocols-{workload.name}"] = text = _table(workload, made)
@@ -173,10 +174,13 @@ class _Server:
 
 
 @contextmanager
-def _running(name: str, workload: Workload, material: Material, core: int) -> Iterator[_Server]:
-    """A server that speaks gRPC too, on a core."""
+def _running(
+    name: str, workload: Workload, material: Material, core: int, *, over_grpc: bool
+) -> Iterator[_Server]:
+    """A server on a core, that speaks gRPC too if it is to."""
     port = free_port()
-    options = f" --grpc-port {port}" + (" --default-project p" if name == "gateway" else "")
+    options = f" --grpc-port {port}" if over_grpc else ""
+    options += " --default-project p" if name == "gateway" else ""
     server = replace(SERVERS[name], command=SERVERS[name].command + options)
     first = material.bodies(workload).read_bytes().partition(b"\n")[0]
     with started(

@@ -12,6 +12,7 @@ import base64
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -31,8 +32,7 @@ Body = bytes | bytearray
 FormOf = Callable[[Mapping[str, Any]], Form]
 
 _NUMBER = b"0123456789.-+eE \t\r\n"
-# What is around instances that are alone.
-_SPACE, _BEFORE, _AFTER = b" \t\r\n", b'{"instances":', b"}"
+_SPACE = b" \t\r\n"
 _INTEGER, _FLOAT = np.dtype(np.int64), np.dtype(np.float64)
 _BUFFERS = {_FLOAT: "d", _INTEGER: "i", np.dtype(np.uint64): "u"}  # what simdjson calls them
 # Below this many bytes, other fields beside the instances cost more than the Python floats saved (measured).
@@ -40,6 +40,30 @@ _DENSE_FROM = 512
 _UNWRITABLE = (TypeError, orjson.JSONEncodeError)
 _ROWLESS = "The answer is of whole tensors, of which there is not one for each instance."
 _ENCODE = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in a body its numbers are: at a key, or at a key of an object there.
+
+    `before` and `after` are what is around them if the body has nothing else.
+    """
+
+    key: str
+    inner: str
+    before: bytes
+    after: bytes
+
+
+def place(key: str, inner: str = "") -> Place:
+    """The place of these keys; without `inner` the numbers are at the first one."""
+    before = b"{%b:" % orjson.dumps(key)
+    return Place(
+        key, inner, before + b"{%b:" % orjson.dumps(inner) if inner else before, b"}}" if inner else b"}"
+    )
+
+
+_INSTANCES = place("instances")
 
 
 class Decoder:
@@ -64,6 +88,16 @@ class Decoder:
             if dense is not None:
                 return dense
         return _plain(body, form_of, self._levels)
+
+    def regular(self, body: Body, form_of: FormOf, at: Place = _INSTANCES) -> tuple[Batch, Parameters] | None:
+        """What is at a place and the other fields of the body, if it is a regular list of numbers.
+
+        None where the body must be looked at value by value. Raises what `form_of` raises.
+        """
+        alone = self._alone(body, form_of, at)
+        if alone is not None:
+            return alone, {}
+        return self._dense(body, form_of, at) if len(body) >= _DENSE_FROM else None
 
     def dense_lines(self, lines: bytes, form: Form) -> Batch | None:
         """JSON values, one per line, in the form of `form`, if each line is a regular list of numbers.
@@ -102,10 +136,10 @@ class Decoder:
             return array
         return array.reshape(shape) if array.size == math.prod(shape) else None
 
-    def _alone(self, body: Body, form_of: FormOf) -> Batch | None:
+    def _alone(self, body: Body, form_of: FormOf, at: Place = _INSTANCES) -> Batch | None:
         """The instances of a body that has nothing else, if they are a regular list of numbers."""
         begin, end = body.find(b"["), body.rfind(b"]") + 1
-        if not _are_alone(body, begin, end):
+        if not _are_alone(body, begin, end, at):
             return None
         try:
             form = form_of({})
@@ -117,29 +151,34 @@ class Decoder:
             return None
         try:
             document: Any = self._parser.parse(body)
-            return _numbers_of(document["instances"], values, shape, form)
+            found = document[at.key]
+            return _numbers_of(found[at.inner] if at.inner else found, values, shape, form)
         except (ValueError, RuntimeError, KeyError):  # not JSON, not UTF-8; white space within the name
             return None
         finally:
-            document = None  # the parser is used again when this is gone
+            document = found = None  # the parser is used again when these are gone
 
-    def _dense(self, body: Body, form_of: FormOf) -> tuple[Batch, Parameters] | None:
+    def _dense(self, body: Body, form_of: FormOf, at: Place = _INSTANCES) -> tuple[Batch, Parameters] | None:
         try:
             document = self._parser.parse(body)
         except (ValueError, RuntimeError):  # not JSON, too deep, not UTF-8: the plain way says which
             return None
         # Every proxy must be gone before the parser is used again.
         try:
-            if not isinstance(document, simdjson.Object) or "instances" not in document:
+            if not isinstance(document, simdjson.Object) or at.key not in document:
                 return None
             keys = list(document)
             # Of two with the same name the plain way takes the last one, this the first; and it takes a name
             # with a NUL in it for its beginning.
             if len(set(keys)) < len(keys) or "\0" in "".join(keys):
                 return None
-            parameters = {key: _materialise(document[key]) for key in keys if key != "instances"}
+            parameters = {key: _materialise(document[key]) for key in keys if key != at.key}
             form = form_of(parameters)
-            instances = document["instances"]
+            instances = document[at.key]
+            if at.inner:
+                if not isinstance(instances, simdjson.Object) or list(instances) != [at.inner]:
+                    return None
+                instances = instances[at.inner]
             nested = any(isinstance(value, list | dict) for value in parameters.values())  # and how deep?
             if isinstance(form, Rows) or nested or not isinstance(instances, simdjson.Array):
                 return None
@@ -170,7 +209,7 @@ def encode(predictions: Batch) -> bytes:
     try:
         if isinstance(predictions, dict | Tensors):
             return _body(_texts(predictions))
-        values = _numbers(predictions) if isinstance(predictions, np.ndarray) else predictions
+        values = numbers(predictions) if isinstance(predictions, np.ndarray) else predictions
         return b'{"predictions":%b}' % orjson.dumps(values, option=_ENCODE)
     except _UNWRITABLE as error:
         raise _unwritable(error) from error
@@ -205,16 +244,16 @@ def encode_lines(predictions: Batch) -> bytes:
 # ---- the dense way
 
 
-def _are_alone(body: Body, begin: int, end: int) -> bool:
-    """Whether the body is an object with instances only, a list without text between these places.
+def _are_alone(body: Body, begin: int, end: int, at: Place) -> bool:
+    """Whether the body has nothing but what is at a place, a list without text between these indices.
 
-    White space within their name is still to be found out.
+    White space within the names is still to be found out.
     """
     return (
         0 < begin < end
         and body.find(b'"', begin) < 0
-        and body[:begin].translate(None, _SPACE) == _BEFORE
-        and body[end:].translate(None, _SPACE) == _AFTER
+        and body[:begin].translate(None, _SPACE) == at.before
+        and body[end:].translate(None, _SPACE) == at.after
     )
 
 
@@ -368,26 +407,31 @@ def _texts(predictions: Batch) -> list[bytes]:
 def _column_texts(name: str, column: NDArray[Any]) -> list[bytes]:
     """The JSON of each row of a named output."""
     if column.dtype.kind in "OS":
-        return [orjson.dumps(_text(name, value), option=_ENCODE) for value in column.tolist()]
+        return [orjson.dumps(as_text(name, value), option=_ENCODE) for value in column.tolist()]
     return _rows(column)
 
 
 def _rows(array: NDArray[Any]) -> list[bytes]:
     """The JSON of each row of an array; of numbers, cut out of that of the whole."""
-    values = _numbers(array)
+    values = numbers(array)
     depth = array.ndim - 1
     if isinstance(values, list) or not values.size:
         return [orjson.dumps(value, option=_ENCODE) for value in values]
     text = orjson.dumps(values, option=_ENCODE)
+    return cut(text, depth)
+
+
+def cut(text: bytes, depth: int) -> list[bytes]:
+    """The texts of the elements of a list, of the text of all; these are regular, `depth` lists deep."""
     if not depth:
         return text[1:-1].split(b",")
-    # Between two rows, and nowhere else, all brackets close and open again.
+    # Between two elements, and nowhere else, all brackets close and open again.
     opening, closing = b"[" * depth, b"]" * depth
-    rows = text[1 + depth : -1 - depth].split(closing + b"," + opening)
-    return [b"%b%b%b" % (opening, row, closing) for row in rows]
+    elements = text[1 + depth : -1 - depth].split(closing + b"," + opening)
+    return [b"%b%b%b" % (opening, element, closing) for element in elements]
 
 
-def _numbers(array: NDArray[Any]) -> NDArray[Any] | list[Any]:
+def numbers(array: NDArray[Any]) -> NDArray[Any] | list[Any]:
     """The array as orjson takes it, without copying what it takes as it is."""
     match array.dtype.kind:
         case "f" if array.dtype.itemsize == 2:
@@ -401,10 +445,10 @@ def _numbers(array: NDArray[Any]) -> NDArray[Any] | list[Any]:
             return values
 
 
-def _text(name: str, value: Any) -> Any:
+def as_text(name: str, value: Any) -> Any:
     """Bytes as text, or as `{"b64": ...}` where the output's alias ends in `_bytes`."""
     if isinstance(value, list):
-        return [_text(name, element) for element in value]
+        return [as_text(name, element) for element in value]
     if not isinstance(value, bytes):
         return value
     if name.endswith("_bytes"):

@@ -36,6 +36,18 @@ def from_rows(instances: list[Any], form: Form) -> Batch:
         raise InvalidInputs("The instances are nested too deeply.") from error
 
 
+def to_tensor(value: Any, column: Column) -> NDArray[Any]:
+    """A value as a tensor of any shape: a scalar, or a regular list. Raises InvalidInputs.
+
+    Of the column only name and type are heeded.
+    """
+    try:
+        array = _of_type([value], column, whole=True)
+    except RecursionError as error:
+        raise InvalidInputs(f"Input {column.name} is nested too deeply.") from error
+    return array.reshape(array.shape[1:])
+
+
 def _to_array(instances: list[Any], form: Array) -> Batch:
     if form.objects and isinstance(instances[0], dict):
         for index, row in enumerate(instances):
@@ -95,7 +107,7 @@ def _one_column(instances: list[Any], form: Columns) -> list[list[Any]]:
     takes_bytes = form.inputs[0].dtype.kind == "O"
     values = []
     for index, instance in enumerate(instances):
-        if not isinstance(instance, dict) or (takes_bytes and _is_base64(instance) and name != "b64"):
+        if not isinstance(instance, dict) or (takes_bytes and is_base64(instance) and name != "b64"):
             values.append(instance)
         elif list(instance) == [name]:
             values.append(instance[name])
@@ -128,7 +140,7 @@ def _many_columns(instances: list[Any], form: Columns) -> list[list[Any]]:
 
 
 def _to_column(values: list[Any], column: Column) -> NDArray[Any]:
-    array = _bytes_array(values, column) if column.dtype.kind == "O" else _numeric(values, column)
+    array = _of_type(values, column)
     if not shape_fits(array, column):
         raise InvalidInputs(
             f"Input {column.name} expects {_shape_text(column.shape)} per instance, "
@@ -137,10 +149,17 @@ def _to_column(values: list[Any], column: Column) -> NDArray[Any]:
     return array
 
 
-def _numeric(values: list[Any], column: Column) -> NDArray[Any]:
+def _of_type(values: list[Any], column: Column, *, whole: bool = False) -> NDArray[Any]:
+    """The values as an array of the column's type; `whole`: there is one, and it is no instance."""
+    return (
+        _bytes_array(values, column, whole) if column.dtype.kind == "O" else _numeric(values, column, whole)
+    )
+
+
+def _numeric(values: list[Any], column: Column, whole: bool) -> NDArray[Any]:
     array = natural(values)
     if array is None:
-        raise InvalidInputs(_ragged(values, column.name))
+        raise InvalidInputs(_ragged(values, column.name, whole))
     wanted = _KINDS.get(column.dtype.kind, "iuf")
     if array.dtype.kind not in wanted and array.size:
         index, value = next(
@@ -153,7 +172,7 @@ def _numeric(values: list[Any], column: Column) -> NDArray[Any]:
             (0, values[0]),
         )
         raise InvalidInputs(
-            f"Instance {index}: input {column.name} takes {_WORDS.get(column.dtype.kind, 'numbers')} "
+            f"{_where(index, column.name, whole)} takes {_WORDS.get(column.dtype.kind, 'numbers')} "
             f"({column.dtype}), got {kind(value)}{_shown(value)}."
         )
     if column.dtype.kind in "iu" and not in_range(array, column.dtype):
@@ -185,8 +204,8 @@ def _has_text(values: list[Any]) -> bool:
     )
 
 
-def _bytes_array(values: list[Any], column: Column) -> NDArray[Any]:
-    converted = [_to_bytes(value, column.name, index) for index, value in enumerate(values)]
+def _bytes_array(values: list[Any], column: Column, whole: bool) -> NDArray[Any]:
+    converted = [_to_bytes(value, column.name, index, whole) for index, value in enumerate(values)]
     shape: list[int] = []
     first: Any = converted
     while isinstance(first, list):
@@ -195,34 +214,36 @@ def _bytes_array(values: list[Any], column: Column) -> NDArray[Any]:
             break
         first = first[0]
     if len(shape) > MOST_DIMENSIONS:
-        raise InvalidInputs(f"Input {column.name}: the instances are nested too deeply.")
+        raise InvalidInputs(f"Input {column.name} is nested too deeply.")
     array = np.empty(shape, object)
     flat = list(_leaves(converted))
     if len(flat) != array.size or not _regular(converted, shape):
-        raise InvalidInputs(_ragged(values, column.name))
+        raise InvalidInputs(_ragged(values, column.name, whole))
     array.reshape(-1)[:] = flat
     return array
 
 
-def _to_bytes(value: Any, name: str, index: int) -> Any:
+def _to_bytes(value: Any, name: str, index: int, whole: bool) -> Any:
     """Strings as UTF-8, `{"b64": ...}` decoded, lists element by element; bytes, which no JSON has, stay."""
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, bytes):
         return value
     if isinstance(value, list):
-        return [_to_bytes(element, name, index) for element in value]
-    if _is_base64(value):
+        return [_to_bytes(element, name, index, whole) for element in value]
+    if is_base64(value):
         try:
             return base64.b64decode(value["b64"], validate=True)
         except (binascii.Error, ValueError) as error:
-            raise InvalidInputs(f"Instance {index}: input {name} holds invalid base64: {error}.") from error
+            where = _where(index, name, whole)
+            raise InvalidInputs(f"{where} holds invalid base64: {error}.") from error
     raise InvalidInputs(
-        f'Instance {index}: input {name} takes strings or {{"b64": "..."}}, got {kind(value)}{_shown(value)}.'
+        f'{_where(index, name, whole)} takes strings or {{"b64": "..."}}, got {kind(value)}{_shown(value)}.'
     )
 
 
-def _is_base64(value: Any) -> bool:
+def is_base64(value: Any) -> bool:
+    """Whether a value is bytes as JSON has them: `{"b64": "..."}`."""
     return isinstance(value, dict) and len(value) == 1 and isinstance(value.get("b64"), str)
 
 
@@ -267,7 +288,13 @@ def in_range(array: NDArray[Any], dtype: np.dtype[Any]) -> bool:
 # ---- words for errors
 
 
-def _ragged(values: list[Any], name: str) -> str:
+def _where(index: int, name: str, whole: bool) -> str:
+    return f"Input {name}" if whole else f"Instance {index}: input {name}"
+
+
+def _ragged(values: list[Any], name: str, whole: bool) -> str:
+    if whole:
+        return f"Input {name} is ragged: lists of the same level must have the same length."
     lengths = {len(value) if isinstance(value, list) else -1 for value in values}
     where = "the instances differ in shape" if len(lengths) > 1 else "an instance is ragged"
     return f"Input {name}: {where}; all instances, and all rows within one, must have the same shape."

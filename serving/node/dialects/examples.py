@@ -43,16 +43,21 @@ def batch_of_examples(
 
 def check(model: Model, verb: str, signature: str) -> str:
     """The name of the input of a signature that can classify, or regress. Raises as `batch_of_examples`."""
-    if model.runtime.framework != "TENSORFLOW":
-        raise FailedPrecondition(
-            f"Only TensorFlow models can {verb}: it takes tf.Example messages, which this model cannot read. "
-            "Use predict."
-        )
+    require_graph(model, verb)
     found = signature_of(model.schema, signature)
     problem = _problem(verb, found)
     if problem:
         raise InvalidInputs(f"Signature {signature or model.schema.default} cannot {verb}: {problem}")
     return found.inputs[0].name
+
+
+def require_graph(model: Model, verb: str) -> None:
+    """Raises FailedPrecondition for a model that takes no examples."""
+    if model.runtime.framework != "TENSORFLOW":
+        raise FailedPrecondition(
+            f"Only TensorFlow models can {verb}: it takes tf.Example messages, which this model cannot read. "
+            "Use predict."
+        )
 
 
 def _problem(verb: str, signature: Signature) -> str:
@@ -69,10 +74,10 @@ def _problem(verb: str, signature: Signature) -> str:
     return ""
 
 
-def classifications(answer: Arrays, count: int) -> list[Scored]:
-    """The classes of each of `count` examples: label and score, b"" or 0 where a model has none.
+def classes(answer: Arrays, count: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Labels and scores of the classes of each of `count` examples, b"" or 0 where a model has none.
 
-    Raises InvalidOutputs for outputs of another shape.
+    Both have the shape [examples, classes]. Raises InvalidOutputs for outputs of another shape.
     """
     labels, scores = answer.get(CLASSES), answer.get(SCORES)
     shapes = {array.shape for array in (labels, scores) if array is not None}
@@ -82,20 +87,26 @@ def classifications(answer: Arrays, count: int) -> list[Scored]:
         raise InvalidOutputs(f"Output {CLASSES} must be of texts; it is of {labels.dtype}.")
     if scores is not None and scores.dtype.kind != "f":
         raise InvalidOutputs(f"Output {SCORES} must be of floats; it is of {scores.dtype}.")
-    names = [[b""] * shape[1]] * count if labels is None else labels.tolist()
-    values = [[0.0] * shape[1]] * count if scores is None else scores.tolist()
-    return [list(zip(*row, strict=True)) for row in zip(names, values, strict=True)]
+    return (
+        np.full(shape, b"", object) if labels is None else labels,
+        np.zeros(shape, np.float32) if scores is None else scores,
+    )
 
 
-def regressions(answer: Arrays, count: int) -> list[float]:
+def classifications(answer: Arrays, count: int) -> list[Scored]:
+    """The classes of each of `count` examples: label and score. Raises as `classes` does."""
+    labels, scores = classes(answer, count)
+    return [list(zip(*row, strict=True)) for row in zip(labels.tolist(), scores.tolist(), strict=True)]
+
+
+def regressions(answer: Arrays, count: int) -> NDArray[Any]:
     """The number for each of `count` examples. Raises InvalidOutputs for outputs of another shape."""
     values = answer[OUTPUTS]
     if values.shape not in ((count,), (count, 1)):
         raise InvalidOutputs(_shapes(answer, f"[{count}] or [{count}, 1]"))
     if values.dtype.kind != "f":
         raise InvalidOutputs(f"Output {OUTPUTS} must be of floats; it is of {values.dtype}.")
-    numbers: list[float] = values.reshape(-1).tolist()
-    return numbers
+    return values.reshape(-1)
 
 
 def _shapes(answer: Arrays, wanted: str) -> str:

@@ -1,39 +1,339 @@
-"""TensorFlow Serving's REST API: the row form of predictions."""
+"""TensorFlow Serving's REST API: predictions in rows and in columns, classification and regression.
+
+Source: its page "RESTful API", and what its `json_tensor.cc` says where a request is wrong.
+"""
 
 from __future__ import annotations
 
-from serving.errors import ServingError
-from serving.node.dialects import Asked, Call, Model, Reply
+import enum
+import re
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from serving.errors import InvalidInputs, ServingError
+from serving.node.dialects import Asked, Model, Reader, Reply
+from serving.node.dialects.example_json import serialised, shown
+from serving.node.dialects.examples import batch_of_examples, classes, regressions, require_graph
+from serving.node.dialects.tensor_json import loads, text_of, text_of_values, texts_of
+from serving.node.dialects.tensors import batch_of, signature_of, tensors_of
+from serving.protocols import Call
 from serving.protocols.errors import refusal
-from serving.runtimes.codec import encode
-from serving.runtimes.instances import Batch
+from serving.runtimes import Column, Columns, Form, Rows
+from serving.runtimes.arguments import SIGNATURE_NAME
+from serving.runtimes.codec import place
+from serving.runtimes.conversion import from_rows, is_base64, to_tensor
+from serving.runtimes.datatypes import dtype_of
+from serving.runtimes.instances import Batch, Tensors
+from serving.schema import Tensor
+
+Fields = Mapping[str, Any]
+Body = bytes | bytearray
+
+_INSTANCES, _INPUTS = "instances", "inputs"
+_OWN = frozenset({_INSTANCES, _INPUTS, SIGNATURE_NAME})
+# Where inputs begin, and the name of the first one if they have names.
+_BEGIN = re.compile(rb'"inputs"\s*:\s*(?:\{\s*("[^"\\]*(?:\\.[^"\\]*)*")\s*:)?')
 
 
-class Rows:
-    """Reads as AI Platform does; a single output loses its name."""
+def reader(call: Call, model: Model) -> Reader:
+    """The reader of a call. Raises InvalidArgument where the model cannot do what it asks for."""
+    match call.verb:
+        case "classify":
+            return Classify(call, model)
+        case "regress":
+            return Regress(call, model)
+        case _:
+            return Graph(call, model) if model.runtime.framework == "TENSORFLOW" else Plain(call, model)
+
+
+class Shape(enum.Enum):
+    """How a request for predictions has its tensors, and how it is answered."""
+
+    ROWS = enum.auto()
+    COLUMNS = enum.auto()
+
+
+class _Reader:
+    """What readers of all verbs have in common."""
 
     def __init__(self, call: Call, model: Model) -> None:
         self._call = call
         self._model = model
 
-    def read(self, body: bytes | bytearray) -> Asked:
-        """The instances and parameters."""
-        return Asked(*self._model.decoder.decode(body, self._model.runtime.form))
-
-    def write(self, asked: Asked, predictions: Batch) -> Reply:
-        """The predictions as JSON."""
-        return Reply(200, encode(_bare(predictions)))
-
     def refuse(self, error: ServingError) -> Reply:
         """The error as TensorFlow Serving tells it."""
         return refusal(error, self._call.dialect)
 
+    def _fields(self, body: Body) -> dict[str, Any]:
+        fields = loads(body, self._model.levels)
+        if not isinstance(fields, dict):
+            raise InvalidInputs(f"JSON Value: {shown(fields)} Is not object")
+        return fields
 
-reader = Rows
+
+# ---- predictions
 
 
-def _bare(predictions: Batch) -> Batch:
-    if isinstance(predictions, dict) and len(predictions) == 1:
-        name, column = next(iter(predictions.items()))
-        return predictions if column.dtype.kind in "OS" and name.endswith("_bytes") else column
-    return predictions
+class _Predict(_Reader):
+    """Predictions in rows, which are read as AI Platform's are, and in columns."""
+
+    def read(self, body: Body) -> Asked:
+        """What is to be computed. Numbers that are regular become no Python objects."""
+        found = self._regular_rows(body) if b'"instances"' in body else self._regular_columns(body)
+        return self._plain(body) if found is None else found
+
+    def write(self, asked: Asked, predictions: Batch) -> Reply:
+        """The predictions in the shape of the request. An output that is the only one loses its name."""
+        if asked.state is Shape.ROWS:
+            return Reply(200, b'{"predictions":%b}' % _rows(predictions))
+        return Reply(200, b'{"outputs":%b}' % _columns(predictions))
+
+    # ---- what the kinds of models differ in
+
+    def _parameters(self, fields: Fields) -> dict[str, Any]:
+        """The parameters of `predict`, of the fields of a body. Raises InvalidInputs."""
+        raise NotImplementedError
+
+    def _column_form(self, fields: Fields, name: str) -> Form:
+        """The form of a regular list of numbers that is all the inputs; `name` is "" if it has none."""
+        raise NotImplementedError
+
+    def _of_regular(self, batch: Batch, fields: Fields) -> Asked:
+        """A regular list of numbers that is all the inputs, in the form that was asked for."""
+        raise NotImplementedError
+
+    def _of_inputs(self, value: Any, fields: Fields) -> Asked:
+        """Any inputs."""
+        raise NotImplementedError
+
+    # ---- the dense way
+
+    def _regular_rows(self, body: Body) -> Asked | None:
+        found = self._model.decoder.regular(body, self._row_form)
+        if found is None:
+            return None
+        batch, fields = found
+        return Asked(batch, self._parameters(fields), Shape.ROWS)
+
+    def _row_form(self, fields: Fields) -> Form:
+        _require_one(fields, _INPUTS)
+        return self._model.runtime.form(self._parameters(fields))
+
+    def _regular_columns(self, body: Body) -> Asked | None:
+        begin = _BEGIN.search(body)
+        if begin is None:
+            return None
+        name = _name(begin[1])
+        if name is None:
+            return None
+        form_of = partial(self._column_form, name=name)
+        found = self._model.decoder.regular(body, form_of, place(_INPUTS, name))
+        return None if found is None else self._of_regular(*found)
+
+    # ---- the plain way
+
+    def _plain(self, body: Body) -> Asked:
+        fields = self._fields(body)
+        parameters = self._parameters(fields)
+        if _INSTANCES not in fields:
+            if _INPUTS not in fields:
+                raise InvalidInputs("Missing 'inputs' or 'instances' key")
+            return self._of_inputs(fields[_INPUTS], fields)
+        _require_one(fields, _INPUTS)
+        form = self._model.runtime.form(parameters)
+        return Asked(from_rows(_list(fields[_INSTANCES], _INSTANCES), form), parameters, Shape.ROWS)
+
+
+class Graph(_Predict):
+    """Of a SavedModel, whose inputs have names, types and shapes."""
+
+    def _parameters(self, fields: Fields) -> dict[str, Any]:
+        name = _signature_name(fields)
+        # The default one has no name, so that whoever names it can share a call with those who do not.
+        return {SIGNATURE_NAME: name} if name and name != self._model.schema.default else {}
+
+    def _column_form(self, fields: Fields, name: str) -> Form:
+        inputs = signature_of(self._model.schema, _signature_name(fields)).inputs
+        if len(inputs) != 1 or name not in ("", inputs[0].name):
+            return Rows()
+        return Columns((_column(inputs[0]),))
+
+    def _of_regular(self, batch: Batch, fields: Fields) -> Asked:
+        return self._asked(tensors_of(batch), fields)
+
+    def _of_inputs(self, value: Any, fields: Fields) -> Asked:
+        inputs = signature_of(self._model.schema, _signature_name(fields)).inputs
+        if not isinstance(value, dict) or (is_base64(value) and not any(one.name == "b64" for one in inputs)):
+            if len(inputs) != 1:
+                names = ", ".join(one.name for one in inputs)
+                raise InvalidInputs(
+                    "inputs is a plain value/list, but expecting an object as multiple input tensors "
+                    f"required as per tensorinfo_map: {names}"
+                )
+            value = {inputs[0].name: value}
+        for one in inputs:
+            if one.name not in value:
+                raise InvalidInputs(f"Missing named input: {one.name} in 'inputs' object.")
+        return self._asked({one.name: to_tensor(value[one.name], _column(one)) for one in inputs}, fields)
+
+    def _asked(self, tensors: Mapping[str, NDArray[Any]], fields: Fields) -> Asked:
+        return Asked(*batch_of(self._model, tensors, _signature_name(fields)), Shape.COLUMNS)
+
+
+class Plain(_Predict):
+    """Of other models: columns are put together to rows, of which predictions are made as ever.
+
+    Custom routines get all other fields of the body as their parameters, as from AI Platform.
+    """
+
+    def __init__(self, call: Call, model: Model) -> None:
+        super().__init__(call, model)
+        schema = model.schema
+        self._open = model.runtime.framework == "CUSTOM"
+        default = schema.signatures.get(schema.default)
+        self._has_columns = schema.strict and default is not None and len(default.inputs) > 1
+
+    def _parameters(self, fields: Fields) -> dict[str, Any]:
+        _signature_name(fields)  # which is a string, and means nothing here
+        return {key: value for key, value in fields.items() if key not in _OWN} if self._open else {}
+
+    def _column_form(self, fields: Fields, name: str) -> Form:
+        return Rows() if name and self._has_columns else self._model.runtime.form(self._parameters(fields))
+
+    def _of_regular(self, batch: Batch, fields: Fields) -> Asked:
+        return Asked(batch, self._parameters(fields), Shape.COLUMNS)
+
+    def _of_inputs(self, value: Any, fields: Fields) -> Asked:
+        parameters = self._parameters(fields)
+        form = self._model.runtime.form(parameters)
+        return Asked(from_rows(self._rows(value), form), parameters, Shape.COLUMNS)
+
+    def _rows(self, value: Any) -> list[Any]:
+        if isinstance(value, dict) and (len(value) != 1 or self._has_columns):
+            return _joined({name: _list(column, name) for name, column in value.items()})
+        return _list(next(iter(value.values())) if isinstance(value, dict) else value, _INPUTS)
+
+
+# ---- examples
+
+
+class _Examples(_Reader):
+    """What is asked of serialised examples. The state is their number."""
+
+    def __init__(self, call: Call, model: Model) -> None:
+        super().__init__(call, model)
+        require_graph(model, call.verb)
+
+    def read(self, body: Body) -> Asked:
+        """The examples of a body, with the features of its context."""
+        fields = self._fields(body)
+        name = _signature_name(fields)
+        examples = serialised(fields, self._call.verb)
+        return Asked(*batch_of_examples(self._model, self._call.verb, name, examples), len(examples))
+
+
+class Classify(_Examples):
+    """Classes with their scores."""
+
+    def write(self, asked: Asked, predictions: Batch) -> Reply:
+        """For each example a list of [label, score]."""
+        labels, scores = classes(tensors_of(predictions), asked.state)
+        texts = zip(texts_of("classes", labels.ravel()), texts_of("scores", scores.ravel()), strict=True)
+        pairs = [b"[%b,%b]" % pair for pair in texts]
+        count, width = labels.shape
+        rows = (b"[%b]" % b",".join(pairs[row * width : (row + 1) * width]) for row in range(count))
+        return Reply(200, b'{"results":[%b]}' % b",".join(rows))
+
+
+class Regress(_Examples):
+    """A number each."""
+
+    def write(self, asked: Asked, predictions: Batch) -> Reply:
+        """For each example its value."""
+        return Reply(
+            200, b'{"results":%b}' % text_of("outputs", regressions(tensors_of(predictions), asked.state))
+        )
+
+
+# ---- requests
+
+
+def _signature_name(fields: Fields) -> str:
+    name = fields.get(SIGNATURE_NAME, "")
+    if not isinstance(name, str):
+        raise InvalidInputs(
+            f"JSON Value: {shown(name)} not formatted correctly. 'signature_name' key must be a string value."
+        )
+    return name
+
+
+def _require_one(fields: Fields, other: str) -> None:
+    if other in fields:
+        raise InvalidInputs(
+            "Not formatted correctly expecting only one of 'inputs' or 'instances' keys to exist"
+        )
+
+
+def _list(value: Any, name: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise InvalidInputs(f"JSON Value: {shown(value)} Excepting '{name}' to be an list/array")
+    if not value:
+        raise InvalidInputs(f"No values in '{name}' array: there is nothing to predict.")
+    return value
+
+
+def _joined(columns: Mapping[str, list[Any]]) -> list[Any]:
+    """Rows that name their values."""
+    if not columns:
+        raise InvalidInputs("No values in 'inputs' object: there is nothing to predict.")
+    if len({len(column) for column in columns.values()}) > 1:
+        told = ", ".join(f"{name} has {len(column)}" for name, column in columns.items())
+        raise InvalidInputs(f"The inputs do not have the same number of rows: {told}.")
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _name(text: bytes | None) -> str | None:
+    """The name of which this is the JSON; "" for none, None for no name."""
+    try:
+        return str(orjson.loads(text)) if text else ""
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _column(tensor: Tensor) -> Column:
+    dtype = dtype_of(tensor.datatype)
+    if dtype is None or dtype.kind == "c":
+        raise InvalidInputs(f"Input {tensor.name} takes {tensor.datatype}, for which there is no JSON.")
+    return Column(tensor.name, dtype, None)
+
+
+# ---- answers
+
+
+def _rows(predictions: Batch) -> bytes:
+    if not isinstance(predictions, dict) or len(predictions) == 1:
+        return _columns(predictions)
+    columns = [
+        [b"%b:%b" % (key, text) for text in texts_of(name, column)]
+        for name, column in predictions.items()
+        for key in (orjson.dumps(name),)
+    ]
+    return b"[%b]" % b",".join(b"{%b}" % b",".join(row) for row in zip(*columns, strict=True))
+
+
+def _columns(predictions: Batch) -> bytes:
+    if isinstance(predictions, list):
+        return text_of_values(predictions)
+    if isinstance(predictions, np.ndarray):
+        return text_of("predictions", predictions)
+    outputs = predictions.values if isinstance(predictions, Tensors) else predictions
+    if len(outputs) == 1:
+        ((name, output),) = outputs.items()
+        return text_of(name, output)
+    texts = (b"%b:%b" % (orjson.dumps(name), text_of(name, output)) for name, output in outputs.items())
+    return b"{%b}" % b",".join(texts)

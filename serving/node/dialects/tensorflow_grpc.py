@@ -207,7 +207,7 @@ def _fill_classes(result: Any, answer: Arrays, count: int) -> None:
 
 
 def _fill_values(result: Any, answer: Arrays, count: int) -> None:
-    for value in regressions(answer, count):
+    for value in regressions(answer, count).tolist():
         result.regressions.add(value=value)
 
 

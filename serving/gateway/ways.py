@@ -39,7 +39,7 @@ _METHODS: Mapping[tuple[Dialect, str], Method] = {
         for dialect in (Dialect.INFERENCE, Dialect.INFERENCE_GRPC)
     },
 }
-# Ways to addresses that are remembered beside those of heads that come again.
+# Ways that are remembered, of each kind, beside those of heads that come again.
 _MANY = 1024
 
 
@@ -61,9 +61,10 @@ class Way:
     _abouts: dict[str, bytes] = field(default_factory=dict)
 
     def about(self, version: str) -> bytes:
-        """What the node is told, by the id of the version that answers. Raises InvalidArgument."""
-        if self.call is PLAIN:
-            return b""
+        """What the node is told, by the id of the version that answers; b"" of the plain call.
+
+        Raises InvalidArgument if that is too much.
+        """
         about = self._abouts.get(version)
         if about is None:
             call = self.call
@@ -88,8 +89,17 @@ def way_of(head: Head, project: str) -> Way:
             return _way(asked, call, project)
     except ServingError as error:
         return Way(_method(head), "", "", "", problem=error)
-    named = head.path[len(_AI_PLATFORM) : -len(PREDICT)]
-    return Way(PREDICTION, head.path, named, predict_permission(named), call)
+    return _plain(head.path) if call is PLAIN else _by_path(head.path, call)
+
+
+def _by_path(path: str, call: Call) -> Way:
+    named = path[len(_AI_PLATFORM) : -len(PREDICT)]
+    return Way(PREDICTION, path, named, predict_permission(named), call)
+
+
+@lru_cache(_MANY)
+def _plain(path: str) -> Way:
+    return _by_path(path, PLAIN)
 
 
 def _method(head: Head) -> Method:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from serving.errors import InvalidArgument
 from serving.heads import ACCEPT, CONTENT_TYPE, JSON_BYTES
@@ -16,6 +17,8 @@ _BINARY = frozenset({NPY, BINARY})
 _ANSWERS = (JSON, NPY, BINARY)
 # Of the longest length that can be meant.
 _DIGITS = 18
+# What is remembered of AI Platform's: clients send the same few headers again and again.
+_MANY = 256
 
 
 def call_of(path: Path, told: Mapping[bytes, bytes], version: str = "") -> Call:
@@ -27,25 +30,25 @@ def call_of(path: Path, told: Mapping[bytes, bytes], version: str = "") -> Call:
     """
     match path.dialect:
         case Dialect.AI_PLATFORM:
-            return _ai_platform(told)
+            return _ai_platform(told.get(CONTENT_TYPE, b""), told.get(ACCEPT), told.get(JSON_BYTES))
         case Dialect.INFERENCE:
-            return Call(path.dialect, path.verb, path.model, version, json_bytes=_json_bytes(told))
+            json_bytes = _json_bytes(told.get(JSON_BYTES))
+            return Call(path.dialect, path.verb, path.model, version, json_bytes=json_bytes)
         case _:
             return Call(path.dialect, path.verb, path.model, version)
 
 
-def _ai_platform(told: Mapping[bytes, bytes]) -> Call:
-    content_type = bare(told.get(CONTENT_TYPE, b"").decode("latin-1"))
-    accept = told.get(ACCEPT)
+@lru_cache(_MANY)
+def _ai_platform(given: bytes, accept: bytes | None, length: bytes | None) -> Call:
+    content_type = bare(given.decode("latin-1"))
     wanted = JSON if accept is None else choose(accept.decode("latin-1"), _ANSWERS)
     if content_type not in _BINARY:
         return PLAIN if wanted == JSON else Call(accept=wanted)
-    json_bytes = _json_bytes(told) if content_type == BINARY else None
+    json_bytes = _json_bytes(length) if content_type == BINARY else None
     return Call(content_type=content_type, accept="" if wanted == JSON else wanted, json_bytes=json_bytes)
 
 
-def _json_bytes(told: Mapping[bytes, bytes]) -> int | None:
-    given = told.get(JSON_BYTES)
+def _json_bytes(given: bytes | None) -> int | None:
     if given is None:
         return None
     if not given.isdigit() or len(given) > _DIGITS:

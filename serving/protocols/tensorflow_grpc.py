@@ -16,8 +16,8 @@ from serving.schema import Schema, Signature, Tensor
 
 _SERVING = "tensorflow.serving."
 _SIGNATURES = "signature_def"
-# The code of google.rpc for what has no better one.
-_UNKNOWN = 2
+# Of tensorflow.error.Code.
+_OK, _UNKNOWN = 0, 2
 
 
 def check_metadata_request(body: bytes) -> None:
@@ -51,7 +51,7 @@ def status(standings: Iterable[Standing]) -> bytes:
     for one in newest_first(standings):
         told = answer.model_version_status.add(version=int(number(one.version) or 0))
         told.state = told.State.Value(one.state)
-        told.status.error_code = _UNKNOWN if one.error else 0
+        told.status.error_code = _UNKNOWN if one.error else _OK
         told.status.error_message = one.error
     return _bytes(answer)
 

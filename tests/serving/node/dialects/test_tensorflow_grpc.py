@@ -1,0 +1,440 @@
+"""TensorFlow Serving's gRPC dialect: messages of its own package in and out, on a real model.
+
+TensorFlow is imported by the fixtures only, so that collecting the tests does not import it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from serving.errors import FailedPrecondition, InvalidArgument, InvalidInputs, InvalidOutputs, ServingError
+from serving.node.dialects import Model
+from serving.node.dialects.examples import classifications, regressions
+from serving.node.dialects.tensorflow_grpc import reader
+from serving.protocols import Call, Dialect, protos
+from serving.runtimes import Source
+from serving.runtimes.codec import Decoder
+from tests.serving.node.dialects import models
+
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+
+
+@pytest.fixture(scope="module")
+def real() -> Any:
+    """TensorFlow, and the messages of `tensorflow-serving-api`."""
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    import tensorflow as tf
+
+    tf.get_logger().setLevel("ERROR")
+    names = ("predict", "classification", "regression", "inference", "prediction_log", "model_service")
+    apis = [import_module(f"tensorflow_serving.apis.{name}_pb2") for name in (*names, "prediction_service")]
+    predict, classify, regress, infer, *_ = apis
+    return SimpleNamespace(tf=tf, predict=predict, classify=classify, regress=regress, infer=infer)
+
+
+@pytest.fixture(scope="module")
+def model(real: Any, tmp_path_factory: pytest.TempPathFactory) -> Model:
+    """One signature of each sort: rows, whole tensors, classes, numbers."""
+    from serving.runtimes import tensorflow
+
+    folder = tmp_path_factory.mktemp("model")
+    save(real.tf, folder)
+    runtime = tensorflow.load(Source(folder))
+    return Model(runtime, runtime.schema(), Decoder())
+
+
+def save(tf: Any, folder: Path) -> None:
+    features = {
+        "age": tf.io.FixedLenFeature([], tf.float32, default_value=0.0),
+        "name": tf.io.FixedLenFeature([], tf.string, default_value=b"nobody"),
+    }
+    strings = tf.TensorSpec([None], tf.string, "inputs")
+
+    def rows(x: Any) -> Any:
+        return {"sum": tf.reduce_sum(x, 1), "twice": x * 2, "text": tf.strings.as_string(x[:, 0])}
+
+    def whole(n: Any, s: Any) -> Any:
+        return {"times": n * tf.size(s, out_type=tf.int64), "joined": tf.strings.reduce_join(s)}
+
+    def classify(inputs: Any) -> Any:
+        parsed = tf.io.parse_example(inputs, features)
+        scores = tf.stack([parsed["age"], -parsed["age"]], 1)
+        return {"classes": tf.stack([parsed["name"], parsed["name"] + b"!"], 1), "scores": scores}
+
+    def regress(inputs: Any) -> Any:
+        return {"outputs": tf.io.parse_example(inputs, features)["age"][:, None] * 10}
+
+    module = tf.Module()
+    bodies: dict[str, tuple[Callable[..., Any], list[Any]]] = {
+        "serving_default": (rows, [tf.TensorSpec([None, 2], tf.float32, "x")]),
+        "whole": (whole, [tf.TensorSpec([], tf.int64, "n"), tf.TensorSpec([None], tf.string, "s")]),
+        "classify": (classify, [strings]),
+        "regress": (regress, [strings]),
+    }
+    signatures = {name: tf.function(body, input_signature=specs) for name, (body, specs) in bodies.items()}
+    tf.saved_model.save(module, str(folder), signatures=signatures)
+
+
+def ask(model: Model, verb: str, request: Any, version: str = "3") -> bytes:
+    """The body of the answer."""
+    made = reader(Call(Dialect.TENSORFLOW_GRPC, verb, "m", version), model)
+    asked = made.read(request.SerializeToString())
+    reply = made.write(asked, model.runtime.predict(asked.instances, **asked.parameters))
+    assert (reply.status, reply.headers) == (200, ((b"content-type", b"application/x-protobuf"),))
+    return reply.body
+
+
+def refused(model: Model, verb: str, request: Any) -> str:
+    """The error, as it is told."""
+    made = reader(Call(Dialect.TENSORFLOW_GRPC, verb, "m", "3"), model)
+    with pytest.raises(ServingError) as caught:
+        made.read(request.SerializeToString())
+    reply = made.refuse(caught.value)
+    code = {InvalidInputs: b"3", InvalidArgument: b"3", FailedPrecondition: b"9"}[type(caught.value)]
+    assert reply.headers == ((b"grpc-status", code),)
+    return reply.body.decode()
+
+
+# ---- the messages are TensorFlow Serving's
+
+
+def test_messages_are_those_of_the_package(real: Any) -> None:
+    """Every field of ours has the name, the number and the type that it has there."""
+    package = protos.pool().FindFileByName("tensorflow_serving.proto")
+    pool = real.predict.DESCRIPTOR.pool
+    seen: set[str] = set()
+    for name in package.message_types_by_name:
+        same(protos.message(f"tensorflow.serving.{name}").DESCRIPTOR, pool, seen)
+    assert {"tensorflow.TensorProto", "tensorflow.Feature", "tensorflow.TensorInfo"} <= seen
+    for name in ("PredictionService", "ModelService"):
+        ours = protos.pool().FindServiceByName(f"tensorflow.serving.{name}")
+        assert methods(ours) == methods(pool.FindServiceByName(f"tensorflow.serving.{name}"))
+
+
+def same(ours: Any, pool: Any, seen: set[str]) -> None:
+    seen.add(ours.full_name)
+    theirs = pool.FindMessageTypeByName(ours.full_name)
+    for field in ours.fields:
+        assert traits(field) == traits(theirs.fields_by_name[field.name]), field.full_name
+        if field.message_type is not None and field.message_type.full_name not in seen:
+            same(field.message_type, pool, seen)
+        if field.enum_type is not None:
+            codes = pool.FindEnumTypeByName(field.enum_type.full_name).values_by_name
+            for value in field.enum_type.values:
+                assert codes[value.name].number == value.number
+
+
+def traits(field: Any) -> tuple[Any, ...]:
+    oneof = field.containing_oneof and field.containing_oneof.name
+    return field.number, field.type, field.is_repeated, field.is_packed, oneof
+
+
+def methods(service: Any) -> dict[str, tuple[str, str]]:
+    return {one.name: (one.input_type.full_name, one.output_type.full_name) for one in service.methods}
+
+
+# ---- Predict
+
+
+def predict_request(real: Any, signature: str = "", *filtered: str, **inputs: Any) -> Any:
+    request = real.predict.PredictRequest()
+    request.model_spec.name = "m"
+    request.model_spec.signature_name = signature
+    request.output_filter.extend(filtered)
+    for name, value in inputs.items():
+        request.inputs[name].CopyFrom(real.tf.make_tensor_proto(value))
+    return request
+
+
+def predicted(real: Any, model: Model, request: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
+    answer = real.predict.PredictResponse.FromString(ask(model, "predict", request))
+    return answer, {name: real.tf.make_ndarray(tensor) for name, tensor in answer.outputs.items()}
+
+
+def floats(*shape: int) -> NDArray[np.float32]:
+    return np.random.default_rng(5).standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 2000])
+def test_tensors_are_predicted(real: Any, model: Model, rows: int) -> None:
+    """All outputs, as the graph has them; the answer says who gave it."""
+    x = floats(rows, 2)
+    answer, outputs = predicted(real, model, predict_request(real, x=x))
+
+    assert sorted(outputs) == ["sum", "text", "twice"]
+    np.testing.assert_array_equal(outputs["twice"], x * 2, strict=True)
+    assert outputs["text"].shape == (rows,)
+    spec = answer.model_spec
+    assert (spec.name, spec.version.value, spec.signature_name) == ("m", 3, "serving_default")
+    assert np.array(answer.outputs["sum"].float_val).shape == (rows,)
+
+
+def test_lists_are_predicted(real: Any, model: Model) -> None:
+    """As clients in Go and Java send tensors, short ones and long ones."""
+    for rows in (2, 1000):
+        x = floats(rows, 2)
+        request = predict_request(real)
+        request.inputs["x"].dtype = real.tf.float32.as_datatype_enum
+        request.inputs["x"].float_val.extend(x.reshape(-1).tolist())
+        for size in x.shape:
+            request.inputs["x"].tensor_shape.dim.add(size=size)
+        _, outputs = predicted(real, model, request)
+        np.testing.assert_array_equal(outputs["twice"], x * 2, strict=True)
+
+
+def test_rows_share_calls_with_those_of_others(real: Any, model: Model) -> None:
+    """With JSON too: the instances are the same."""
+    request = predict_request(real, "serving_default", x=floats(3, 2))
+    asked = reader(Call(Dialect.TENSORFLOW_GRPC), model).read(request.SerializeToString())
+
+    assert isinstance(asked.instances, dict)
+    assert asked.parameters == {}
+
+
+def test_whole_tensors_are_predicted(real: Any, model: Model) -> None:
+    """A scalar, and outputs that are no rows."""
+    answer, outputs = predicted(real, model, predict_request(real, "whole", n=np.int64(4), s=[b"a", b"\xff"]))
+
+    assert {name: value.tolist() for name, value in outputs.items()} == {"times": 8, "joined": b"a\xff"}
+    assert answer.model_spec.signature_name == "whole"
+
+
+def test_outputs_are_filtered(real: Any, model: Model) -> None:
+    _, outputs = predicted(real, model, predict_request(real, "", "twice", x=floats(1, 2)))
+    assert list(outputs) == ["twice"]
+
+
+def test_versions_without_a_number_are_not_told(real: Any, model: Model) -> None:
+    body = ask(model, "predict", predict_request(real, x=floats(1, 2)), version="canary")
+    assert not real.predict.PredictResponse.FromString(body).model_spec.HasField("version")
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"signature": "other", "x": floats(1, 2)}, "No signature found for signature key other"),
+        ({"y": floats(1, 2)}, "Input x is missing"),
+        ({"x": floats(1, 3)}, r"Input x takes FP32 of shape \[-1, 2\]; got FP32 of shape \[1, 3\]"),
+        ({"x": np.zeros((1, 2), np.float64)}, "got FP64"),
+        (
+            {"filtered": ["sun"], "x": floats(1, 2)},
+            "output_filter names sun, which is no output; there are: ",
+        ),
+        ({"filtered": ["sum", "sum"], "x": floats(1, 2)}, "output_filter names an output twice"),
+    ],
+)
+def test_what_is_wrong_with_tensors_is_told(real: Any, model: Model, asked: Any, why: str) -> None:
+    signature, filtered = asked.get("signature", ""), asked.get("filtered", ())
+    inputs = {name: value for name, value in asked.items() if name in ("x", "y")}
+    assert re.search(why, refused(model, "predict", predict_request(real, signature, *filtered, **inputs)))
+
+
+@pytest.mark.parametrize("verb", ["predict", "classify", "regress", "multi-inference"])
+def test_damaged_messages_are_refused(model: Model, verb: str) -> None:
+    class Damaged:
+        def SerializeToString(self) -> bytes:  # noqa: N802
+            return b"\x0a\xff" * 3000
+
+    said = refused(model, verb, Damaged())
+    assert re.fullmatch(r"The message cannot be read as tensorflow\.serving\.\w+Request: .*", said)
+
+
+def test_other_models_are_asked_too(real: Any) -> None:
+    """Rows of numbers, of any name and any type that loses nothing."""
+    booster = models.booster(3)
+    request = predict_request(real, "", **{"input-0": np.ones((2, 3), np.int32)})
+    made = reader(Call(Dialect.TENSORFLOW_GRPC, "predict", "m", "v"), booster)
+    asked = made.read(request.SerializeToString())
+    answer = real.predict.PredictResponse.FromString(made.write(asked, np.array([0.5, 1.5])).body)
+
+    assert isinstance(asked.instances, np.ndarray)
+    assert real.tf.make_ndarray(answer.outputs["predictions"]).tolist() == [0.5, 1.5]
+    for verb in ("classify", "regress"):
+        assert f"Only TensorFlow models can {verb}" in refused(booster, verb, examples(real, verb, "", [{}]))
+
+
+def test_outputs_of_customs_are_checked_when_they_are_there(real: Any) -> None:
+    """What a routine answers is not known before."""
+    request = predict_request(real, "", "weather", x=[1.0])
+    custom = models.routine()
+    made = reader(Call(Dialect.TENSORFLOW_GRPC, "predict", "m", "v"), custom)
+    asked = made.read(request.SerializeToString())
+    with pytest.raises(InvalidInputs, match="names weather, which is no output; there are: predictions"):
+        made.write(asked, [1])
+
+
+# ---- Classify, Regress, MultiInference
+
+
+def example(real: Any, features: dict[str, Any]) -> Any:
+    train = real.tf.train
+    made = train.Example()
+    for name, value in features.items():
+        feature = made.features.feature[name]
+        values = feature.bytes_list if isinstance(value, bytes) else feature.float_list
+        values.value.append(value)
+    return made
+
+
+def fill(real: Any, given: Any, rows: list[dict[str, Any]], context: dict[str, Any] | None) -> None:
+    if context is None:
+        given.example_list.SetInParent()
+        found = given.example_list
+    else:
+        found = given.example_list_with_context
+        found.context.CopyFrom(example(real, context))
+    found.examples.extend(example(real, row) for row in rows)
+
+
+def examples(
+    real: Any, verb: str, signature: str, rows: list[dict[str, Any]], context: dict[str, Any] | None = None
+) -> Any:
+    kinds = {"classify": real.classify.ClassificationRequest, "regress": real.regress.RegressionRequest}
+    request = kinds[verb]()
+    request.model_spec.name = "m"
+    request.model_spec.signature_name = signature
+    fill(real, request.input, rows, context)
+    return request
+
+
+ROWS: list[dict[str, Any]] = [{"age": 1.5, "name": b"ann"}, {"age": 2.5}]
+
+
+def test_examples_are_classified(real: Any, model: Model) -> None:
+    """Labels with scores, for each example."""
+    body = ask(model, "classify", examples(real, "classify", "classify", ROWS))
+    answer = real.classify.ClassificationResponse.FromString(body)
+
+    found = [[(one.label, one.score) for one in each.classes] for each in answer.result.classifications]
+    assert found == [[("ann", 1.5), ("ann!", -1.5)], [("nobody", 2.5), ("nobody!", -2.5)]]
+    assert (answer.model_spec.name, answer.model_spec.signature_name) == ("m", "classify")
+
+
+def test_a_context_holds_for_all_examples(real: Any, model: Model) -> None:
+    """But for the features that they have themselves."""
+    request = examples(real, "classify", "classify", ROWS, {"age": 9.0, "name": b"bob"})
+    answer = real.classify.ClassificationResponse.FromString(ask(model, "classify", request))
+
+    assert [each.classes[0].label for each in answer.result.classifications] == ["ann", "bob"]
+    assert [each.classes[0].score for each in answer.result.classifications] == [1.5, 2.5]
+
+
+def test_examples_are_regressed(real: Any, model: Model) -> None:
+    """A number for each."""
+    body = ask(model, "regress", examples(real, "regress", "regress", ROWS))
+    answer = real.regress.RegressionResponse.FromString(body)
+    assert [one.value for one in answer.result.regressions] == [15, 25]
+
+
+def multi(real: Any, *tasks: tuple[str, str], rows: Any = ROWS) -> Any:
+    request = real.infer.MultiInferenceRequest()
+    for method, signature in tasks:
+        task = request.tasks.add(method_name=method)
+        task.model_spec.name = "m"
+        task.model_spec.signature_name = signature
+    fill(real, request.input, rows, None)
+    return request
+
+
+CLASSIFY, REGRESS = "tensorflow/serving/classify", "tensorflow/serving/regress"
+
+
+def test_several_signatures_are_asked_at_once(real: Any, model: Model) -> None:
+    """The results are in the order of the tasks."""
+    body = ask(model, "multi-inference", multi(real, (REGRESS, "regress"), (CLASSIFY, "classify")))
+    first, second = real.infer.MultiInferenceResponse.FromString(body).results
+
+    assert [one.value for one in first.regression_result.regressions] == [15, 25]
+    assert [each.classes[0].label for each in second.classification_result.classifications] == [
+        "ann",
+        "nobody",
+    ]
+    assert [one.model_spec.signature_name for one in (first, second)] == ["regress", "classify"]
+    assert {one.model_spec.version.value for one in (first, second)} == {3}
+
+
+@pytest.mark.parametrize(
+    ("signature", "rows", "why"),
+    [
+        ("classify", [], "Input is empty: there are no examples"),
+        ("", ROWS, r"Signature serving_default cannot classify: .* its inputs are x \(FP32\)"),
+        ("regress", ROWS, "its outputs would have to be classes, scores, or both; they are outputs"),
+        ("other", ROWS, "No signature found for signature key other"),
+    ],
+)
+def test_what_is_wrong_with_examples_is_told(
+    real: Any, model: Model, signature: str, rows: Any, why: str
+) -> None:
+    assert re.search(why, refused(model, "classify", examples(real, "classify", signature, rows)))
+
+
+def test_only_one_number_can_be_regressed(real: Any, model: Model) -> None:
+    said = refused(model, "regress", examples(real, "regress", "classify", ROWS))
+    assert "its one output would have to be outputs; its outputs are classes, scores" in said
+
+
+@pytest.mark.parametrize(
+    ("tasks", "why"),
+    [
+        ((), "The request has no tasks"),
+        (((CLASSIFY, "classify"), (CLASSIFY, "classify")), "Two tasks have the same signature"),
+        (
+            (("tensorflow/serving/predict", ""),),
+            "has the method_name 'tensorflow/serving/predict'; it can be",
+        ),
+        (((CLASSIFY, "classify"), (REGRESS, "whole")), "Signature whole cannot regress"),
+    ],
+)
+def test_what_is_wrong_with_tasks_is_told(real: Any, model: Model, tasks: Any, why: str) -> None:
+    assert why in refused(model, "multi-inference", multi(real, *tasks))
+
+
+def test_an_input_without_examples_is_refused(real: Any, model: Model) -> None:
+    request = real.classify.ClassificationRequest()
+    request.model_spec.signature_name = "classify"
+    assert "Input is empty" in refused(model, "classify", request)
+
+
+def test_classes_or_scores_may_be_missing() -> None:
+    """As in TensorFlow Serving."""
+    labels = np.array([[b"a", b"b"]], object)
+    assert classifications({"classes": labels}, 1) == [[(b"a", 0.0), (b"b", 0.0)]]
+    assert classifications({"scores": np.array([[0.5, 1]])}, 1) == [[(b"", 0.5), (b"", 1.0)]]
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ({"scores": np.zeros(2)}, r"must be \[2, number of classes\]; they are: scores \[2\]"),
+        ({"scores": np.zeros((1, 2))}, "must be"),
+        ({"scores": np.zeros((2, 1)), "classes": np.zeros((2, 2), object)}, "must be"),
+        ({"scores": np.zeros((2, 2), int)}, "must be of floats; it is of int64"),
+        ({"classes": np.zeros((2, 2))}, "must be of texts; it is of float64"),
+    ],
+)
+def test_classes_of_another_shape_are_refused(answer: Any, why: str) -> None:
+    with pytest.raises(InvalidOutputs, match=why):
+        classifications(answer, 2)
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        (np.zeros((2, 2)), r"must be \[2\] or \[2, 1\]; they are: outputs \[2, 2\]"),
+        (np.zeros(2, int), "must be of floats; it is of int64"),
+    ],
+)
+def test_numbers_of_another_shape_are_refused(values: Any, why: str) -> None:
+    with pytest.raises(InvalidOutputs, match=why):
+        regressions({"outputs": values}, 2)

@@ -200,7 +200,7 @@ class Gateway:
             "projects.operations.get": operations.get,
             "projects.operations.cancel": operations.cancel,
             **Policies(self._catalog, self._access).endpoints(),
-            **Protocols(lambda: self._catalog.state, lambda: self._ready).endpoints(),
+            **Protocols(lambda: self._catalog.state, lambda: self._ready, self._schemas).endpoints(),
         }
         return routes(
             {name: announced(self._audit, METHODS[name], endpoint) for name, endpoint in offered.items()},

@@ -6,7 +6,6 @@ No node is woken for it: a version that sleeps answers, so it is as good as one 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from serving.errors import FailedPrecondition, NotFound
 from serving.gateway.catalog.lookup import name_of, resolve
@@ -16,7 +15,6 @@ from serving.names import VersionName
 from serving.protocols.addresses import Address
 from serving.protocols.tensorflow_status import Standing, State
 from serving.resources import VersionState
-from serving.schema import Schema, unpack
 
 _STATES: Mapping[VersionState | None, State] = {
     VersionState.CREATING: State.LOADING,
@@ -25,13 +23,6 @@ _STATES: Mapping[VersionState | None, State] = {
     VersionState.DELETING: State.UNLOADING,
     VersionState.FAILED: State.END,
 }
-
-
-class Described(NamedTuple):
-    """The version that answers for an address, and its schema."""
-
-    record: VersionRecord
-    schema: Schema
 
 
 def standings(records: Records, asked: Address) -> list[Standing]:
@@ -53,21 +44,6 @@ def is_ready(records: Records, asked: Address) -> bool:
     except FailedPrecondition:
         return False
     return True
-
-
-def described(records: Records, asked: Address) -> Described:
-    """The schema that predictions for an address have to keep to.
-
-    Raises NotFound for what is not there, FailedPrecondition for what is not ready or not yet known.
-    """
-    record = resolve(records, name_of(records, asked))
-    packed = "" if record.deployed is None else record.deployed.schema
-    if not packed:
-        raise FailedPrecondition(
-            f"The version {record.name} was created by an earlier release, and what it takes is known once a "
-            "node of it has started: send it a prediction first."
-        )
-    return Described(record, unpack(packed))
 
 
 def _standing(record: VersionRecord) -> Standing:

@@ -9,9 +9,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from serving.gateway.api.requests import Endpoint, answer_json
+from serving.gateway.catalog.lookup import resolve_address
 from serving.gateway.methods import Method
 from serving.gateway.records import State
-from serving.gateway.standings import described, is_ready, standings
+from serving.gateway.schemas import Schemas
+from serving.gateway.standings import is_ready, standings
 from serving.names import ModelName
 from serving.protocols import inference_metadata as inference
 from serving.protocols import tensorflow_status as tensorflow
@@ -21,11 +23,15 @@ _NOT_READY = 503
 
 
 class Protocols:
-    """The methods besides predictions. `state` is what the server remembers, `ready` whether it is up."""
+    """The methods besides predictions.
 
-    def __init__(self, state: Callable[[], State], ready: Callable[[], bool]) -> None:
+    `state` is what the server remembers, `ready` whether it is up, and `schemas` knows what versions take.
+    """
+
+    def __init__(self, state: Callable[[], State], ready: Callable[[], bool], schemas: Schemas) -> None:
         self._state = state
         self._ready = ready
+        self._schemas = schemas
 
     def endpoints(self) -> Mapping[str, Endpoint]:
         """Each method with its endpoint."""
@@ -46,7 +52,8 @@ class Protocols:
 
     async def signatures(self, request: Request) -> Response:
         """GET /v1/models/M/metadata."""
-        record, schema = described(self._state(), _asked(request))
+        record = resolve_address(self._state(), _asked(request))
+        schema = await self._schemas.of(record)
         return answer_json(tensorflow.metadata(_model(request), record.name.version, schema))
 
     async def server_live(self, _: Request) -> Response:
@@ -70,7 +77,7 @@ class Protocols:
     async def model_metadata(self, request: Request) -> Response:
         """GET /v2/models/M."""
         state, asked = self._state(), _asked(request)
-        _, schema = described(state, asked)
+        schema = await self._schemas.of(resolve_address(state, asked))
         return answer_json(inference.metadata(_model(request), standings(state, asked), schema))
 
 

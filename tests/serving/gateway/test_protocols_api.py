@@ -151,7 +151,6 @@ def test_whether_a_model_is_ready(tmp_path: Path) -> None:
         ("GET", "/v1/models/m/labels/x/metadata", 404, "Servable not found for request: Label(m, x)"),
         ("GET", "/v1/models/empty", 404, "Could not find any versions of model projects/home/models/empty"),
         ("GET", "/v1/models/m/versions/3/metadata", 400, "is FAILED. Failed to load model: broken."),
-        ("GET", "/v2/models/m/versions/old", 400, "send it a prediction first"),
         ("GET", "/v2/models/none/ready", 404, "There is no model projects/home/models/none."),
         ("GET", "/v2/models/projects/other/models/m", 404, "There is no model projects/other/models/m."),
         ("GET", "/v2/nothing", 404, "Nothing is at /v2/nothing."),

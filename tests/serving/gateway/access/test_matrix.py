@@ -74,6 +74,8 @@ BESIDE = {
     ("GET", "/logs/projects/p/models/m/versions/v"): "versions.get",
     ("GET", "/acceleration/projects/p/models/m/versions/v"): "versions.get",
     ("GET", "/jobs/projects/p/jobs/j"): "jobs.get",
+    ("GET", "/v1/projects/p/models/m:schema"): "models.get",
+    ("GET", "/v1/projects/p/models/m/versions/v:schema"): "versions.get",
     ("POST", "/v1/projects/p:getIamPolicy"): "the owner's and the editor's",
     ("POST", "/v1/projects/p:setIamPolicy"): "the owner's",
 }

@@ -25,11 +25,20 @@ def test_ai_platform_has_googles_form() -> None:
 
 @pytest.mark.parametrize("dialect", REST)
 def test_the_others_have_a_text(dialect: Dialect) -> None:
-    """Without those categories; statuses and headers are those of AI Platform."""
-    assert refusal(InvalidInputs("A row is short."), dialect) == (400, b'{"error":"A row is short."}', ())
-    assert refusal(NotFound("Where?"), dialect) == (404, b'{"error":"Where?"}', ())
-    assert refusal(ResourceExhausted("Later.", retry_after=1.2), dialect).headers == ((b"retry-after", b"2"),)
-    assert refusal(Unauthenticated("Who?"), dialect).headers[0][0] == b"www-authenticate"
+    """Without those categories; statuses and headers are those of AI Platform, the type without a charset."""
+    json = (b"content-type", b"application/json")
+
+    assert refusal(InvalidInputs("A row is short."), dialect) == (
+        400,
+        b'{"error":"A row is short."}',
+        (json,),
+    )
+    assert refusal(NotFound("Where?"), dialect) == (404, b'{"error":"Where?"}', (json,))
+    assert refusal(ResourceExhausted("Later.", retry_after=1.2), dialect).headers == (
+        json,
+        (b"retry-after", b"2"),
+    )
+    assert refusal(Unauthenticated("Who?"), dialect).headers[1][0] == b"www-authenticate"
 
 
 @pytest.mark.parametrize("dialect", GRPC)

@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+# Clients of other servers, which do not go together with what we need: an environment of their own, for tests.
+CLIENTS ?= .venv-clients
+export TESTS_CLIENTS := $(abspath $(CLIENTS))
 
 # Tests start hundreds of processes: let none of them compile our code anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -27,10 +30,16 @@ $(READY): pyproject.toml constraints.txt
 	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[tensorflow,batch,dev]'
 	@touch $@
 
+$(CLIENTS)/.ready: tests/clients/requirements.txt
+	@echo "== setting up $(CLIENTS) (a minute the first time)"
+	@$(PYTHON) -m venv $(CLIENTS)
+	@$(CLIENTS)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
+	@touch $@
+
 demo: $(READY)   ## deploy one model of each kind, predict with them, run a batch job
 	@$(BIN)/pilotlight demo
 
-test: $(READY)   ## run the tests (minutes)
+test: $(READY) $(CLIENTS)/.ready ## run the tests (minutes)
 	@echo "== tests"
 	@$(call run,not soak and not alone,--numprocesses auto)
 	@echo "== tests that need the machine for themselves"
@@ -68,5 +77,5 @@ constraints: $(READY) ## compile constraints.txt anew from pyproject.toml, witho
 	  --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --output-file $(VENV)/constraints.txt pyproject.toml
 	@grep -E '^[A-Za-z0-9._-]+==' $(VENV)/constraints.txt > constraints.txt
 
-clean:        ## remove the virtual environment and caches
-	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build *.egg-info
+clean:        ## remove the virtual environments and caches
+	@rm -rf $(VENV) .venv-clients .mypy_cache .ruff_cache .pytest_cache build *.egg-info

@@ -1,0 +1,48 @@
+"""Asks with Triton's client over gRPC."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tritonclient.grpc import InferenceServerClient, InferInput, InferRequestedOutput
+from tritonclient.utils import InferenceServerException
+
+from tests.clients.asking import Ask, Call, Told, array, run, shown
+
+
+def connect(url: str) -> tuple[Told, Call]:
+    client = InferenceServerClient(url)
+
+    def call(ask: Ask) -> Told:
+        result = client.infer(
+            ask["model"],
+            [_input(given) for given in ask["inputs"]],
+            model_version=ask.get("version", ""),
+            request_id=ask.get("id", ""),
+            outputs=[InferRequestedOutput(name) for name in ask.get("outputs", ())] or None,
+            parameters=ask.get("parameters"),
+        )
+        said = result.get_response()
+        outputs = {out.name: shown(out.datatype, result.as_numpy(out.name)) for out in said.outputs}
+        return {"outputs": outputs, "id": said.id, "version": said.model_version}
+
+    about = {
+        "live": client.is_server_live(),
+        "ready": client.is_server_ready(),
+        "extensions": list(client.get_server_metadata().extensions),
+        "models": {
+            name: [client.is_model_ready(name), client.get_model_metadata(name, as_json=True)]
+            for name in ("forest", "booster", "saved", "routine")
+        },
+    }
+    return about, call
+
+
+def _input(given: dict[str, Any]) -> InferInput:
+    values = array(given)
+    tensor = InferInput(given["name"], values.shape, given["datatype"])
+    tensor.set_data_from_numpy(values)
+    return tensor
+
+
+run(connect, InferenceServerException)

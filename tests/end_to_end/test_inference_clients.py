@@ -1,0 +1,186 @@
+"""The clients of the Open Inference Protocol that people have, against a real server.
+
+Each is a program of `tests.clients`, run by an environment that `make test` sets up. Every version sleeps
+when a client comes, and sleeps again when it has gone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.end_to_end import models
+from tests.end_to_end.conftest import Files
+from tests.server import Server, running_server, until
+
+ROOT = Path(__file__).parents[2]
+# `make test` sets it up and says where it is.
+CLIENTS = Path(os.environ.get("TESTS_CLIENTS", ROOT / ".venv-clients"))
+
+PROJECT = "clients"
+MODELS = ("forest", "booster", "saved", "routine")
+ROWS = models.data()[0][:3]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a client was told of the server, and the answers to what it asked."""
+
+    about: dict[str, Any]
+    answers: list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def sleeper(tmp_path_factory: pytest.TempPathFactory, files: Files, saved_model: Path) -> Iterator[Server]:
+    """A server with a model of every kind, each of which falls asleep within a second."""
+    state_dir = tmp_path_factory.mktemp("sleeper") / "state"
+    versions: dict[str, dict[str, Any]] = {
+        "forest": {"deploymentUri": str(files.root / "sklearn")},
+        "booster": {"deploymentUri": str(files.root / "xgboost")},
+        "saved": {"deploymentUri": str(saved_model)},
+        "routine": models.routine(state_dir.parent),
+    }
+    flags = ("--default-project", PROJECT, "--idle-timeout", "1", "--tick", "0.1")
+    with running_server(state_dir, *flags) as server:
+        for name in MODELS:
+            server.create_model(f"projects/{PROJECT}/models/{name}")
+        begun = [server.begin_version(full(name), **version) for name, version in versions.items()]
+        assert not [operation for name in begun if "error" in (operation := server.wait(name))]
+        yield server
+        assert server.stop() == 0
+
+
+def full(model: str) -> str:
+    return f"projects/{PROJECT}/models/{model}/versions/v1"
+
+
+def asleep(server: Server) -> None:
+    until(lambda: not server.nodes(), "all versions are asleep")
+
+
+def ask(server: Server, client: str, address: str, asks: list[dict[str, Any]]) -> Asked:
+    """Have a client ask, from no node to no node."""
+    python = CLIENTS / "bin" / "python"
+    assert python.exists(), (
+        f"There are no clients in {CLIENTS}: `make test` sets them up, and TESTS_CLIENTS names another place."
+    )
+    asleep(server)
+    done = subprocess.run(
+        [python, "-m", f"tests.clients.{client}"],
+        cwd=ROOT,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        input=json.dumps({"url": address, "asks": asks}),
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    asleep(server)
+    return Asked(**json.loads(done.stdout))
+
+
+def tensor(name: str, datatype: str, data: Any) -> dict[str, Any]:
+    return {"name": name, "datatype": datatype, "data": np.asarray(data).tolist()}
+
+
+def everything(**details: Any) -> list[dict[str, Any]]:
+    """One request for every kind of model, and of TensorFlow's for each kind of tensor."""
+    saved = {"id": "pair", "parameters": {"signature_name": "pair"}}
+    return [
+        {"model": "forest", "id": "rows", "inputs": [tensor("input-0", "FP64", ROWS)], **details},
+        {"model": "booster", "inputs": [tensor("input-0", "FP32", ROWS.astype("f4"))], **details},
+        {"model": "saved", "inputs": [tensor("x", "FP32", [[1.5, 2], [3, 4]])], **details},
+        {
+            "model": "saved",
+            "inputs": [tensor("n", "FP32", [1, 3]), tensor("s", "BYTES", ["a", "ö"])],
+            **saved,
+            **details,
+        },
+        {"model": "routine", "inputs": [tensor("any", "FP64", [1, 2.5])], **details},
+        {"model": "routine", "inputs": [tensor("any", "BYTES", ["done"])], "parameters": {"k": 5}, **details},
+    ]
+
+
+def expected(files: Files) -> list[dict[str, Any]]:
+    """The outputs that `everything` is to be answered with."""
+    import xgboost as xgb
+
+    booster = files.xgboost.predict(xgb.DMatrix(ROWS.astype("f4").astype("f8")))
+    return [
+        {"predictions": ["INT64", files.sklearn.predict(ROWS).tolist()]},
+        {"predictions": ["FP32", booster.tolist()]},
+        {"doubled": ["FP32", [[3, 4], [6, 8]]]},
+        {
+            "half": ["FP32", [0.5, 1.5]],
+            "raw_bytes": ["BYTES", ["a", "ö"]],
+            "text": ["BYTES", ["a", "ö"]],
+        },
+        {"predictions": ["FP64", [2, 5]]},
+        {"predictions": ["BYTES", ['{"k":5}']]},
+    ]
+
+
+def outputs(answers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    assert not [answer for answer in answers if "error" in answer]
+    return [answer["outputs"] for answer in answers]
+
+
+WRONG = [
+    {"model": "nobody", "inputs": [tensor("x", "FP64", ROWS)]},
+    {"model": "forest", "inputs": [tensor("x", "FP64", ROWS[0])]},
+    {"model": "saved", "inputs": [tensor("x", "FP64", ROWS)]},
+    {"model": "booster", "inputs": [tensor("x", "FP64", ROWS)], "outputs": ["score"]},
+]
+WORDS = [
+    "no model projects/clients/models/nobody",
+    "takes numbers of shape [-1, 4]; got FP64 of shape [4]. A single row has the shape [1, 4]",
+    "takes FP32 of shape [-1, 2]; got FP64 of shape [3, 4]",
+    "There is no output score: the model has predictions",
+]
+
+
+def test_triton_over_http(sleeper: Server, files: Files) -> None:
+    """Tensors as JSON and as bytes, versions and ids, what the server tells of itself, and its errors."""
+    asks = [*everything(binary=True), *everything(binary=False, version="1"), *WRONG]
+    asks.append({"model": "saved", **everything()[3], "outputs": ["text"]})
+
+    asked = ask(sleeper, "triton_http", sleeper.url.removeprefix("http://"), asks)
+
+    told = expected(files)
+    answers = asked.answers[: 2 * len(told)]
+    assert outputs(answers) == told * 2
+    assert answers[0]["id"] == "rows"
+    assert {answer["version"] for answer in answers} == {"1"}
+    for answer, words in zip(asked.answers[2 * len(told) :], WORDS, strict=False):
+        assert words in answer["error"]
+    assert asked.answers[-1]["outputs"] == {"text": ["BYTES", ["a", "ö"]]}
+    about = asked.about
+    assert (about["live"], about["ready"], about["nobody"]) == (True, True, False)
+    assert about["extensions"] == ["binary_tensor_data"]
+    assert all(ready for ready, _ in about["models"].values())
+    assert about["models"]["saved"][1]["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}]
+
+
+def test_kserve_over_http(sleeper: Server, files: Files) -> None:
+    """Of its two protocols the first is TensorFlow Serving's rows."""
+    asks = [*everything(binary=True), *everything(binary=False), *WRONG]
+    asks.append({"model": "forest", "instances": ROWS.tolist()})
+
+    asked = ask(sleeper, "kserve_rest", sleeper.url.removeprefix("http://"), asks)
+
+    told = expected(files)
+    assert outputs(asked.answers[: 2 * len(told)]) == told * 2
+    assert asked.answers[0]["id"] == "rows"
+    for answer, words in zip(asked.answers[2 * len(told) :], WORDS, strict=False):
+        assert words in answer["error"]
+    assert asked.answers[-1] == {"predictions": files.sklearn.predict(ROWS).tolist()}
+    assert asked.about == {"live": True, "ready": True, "forest": True, "nobody": False}

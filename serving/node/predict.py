@@ -28,6 +28,7 @@ from serving.protocols import PLAIN, Call, Reply
 from serving.protocols.errors import refusal
 from serving.runtimes import Runtime
 from serving.runtimes.codec import Decoder, encode, encode_each
+from serving.runtimes.describing import unknown
 from serving.runtimes.instances import Batch, split
 from serving.schema import Schema
 
@@ -58,7 +59,7 @@ class Predictor:
         self._legacy = settings.legacy_model_errors
         self._histograms = histograms
         self._decoder = Decoder(settings.max_json_depth)
-        known = schema or Schema(runtime.framework.lower(), {}, strict=False)
+        known = schema or unknown(runtime.framework.lower())
         self.reader = Readers(Model(runtime, known, self._decoder, settings.max_json_depth)).of
         self.start = self._servable.start
         self.merge_up_to = self._servable.merge_up_to

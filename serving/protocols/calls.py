@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
+import msgspec
+
 from serving.errors import InvalidArgument
 from serving.heads import ACCEPT, CONTENT_TYPE, JSON_BYTES
 from serving.protocols import PLAIN, Call, Dialect
@@ -30,7 +32,10 @@ def call_of(path: Path, told: Mapping[bytes, bytes], version: str = "") -> Call:
     """
     match path.dialect:
         case Dialect.AI_PLATFORM:
-            return _ai_platform(told.get(CONTENT_TYPE, b""), told.get(ACCEPT), told.get(JSON_BYTES))
+            call = _ai_platform(told.get(CONTENT_TYPE, b""), told.get(ACCEPT), told.get(JSON_BYTES))
+            # Of its answers only this kind tells what it is of.
+            named = call.accept == BINARY
+            return msgspec.structs.replace(call, model=path.model, version=version) if named else call
         case Dialect.INFERENCE:
             json_bytes = _json_bytes(told.get(JSON_BYTES))
             return Call(path.dialect, path.verb, path.model, version, json_bytes=json_bytes)

@@ -13,6 +13,7 @@ from serving.runtimes.instances import Batch
 
 # Where each dialect is; what is not asked for is not imported.
 DIALECTS: Mapping[Dialect, str] = {
+    Dialect.AI_PLATFORM: "serving.node.dialects.ai_platform",
     Dialect.TENSORFLOW: "serving.node.dialects.tensorflow",
     Dialect.VERTEX: "serving.node.dialects.vertex",
     Dialect.INFERENCE: "serving.node.dialects.inference",

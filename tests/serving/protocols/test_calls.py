@@ -50,7 +50,7 @@ def test_an_ordinary_request_crosses_as_nothing(told: dict[bytes, bytes]) -> Non
             {CONTENT_TYPE: b"application/x-npy", ACCEPT: b"application/x-npy"},
             Call(content_type=NPY, accept=NPY),
         ),
-        ({ACCEPT: b"application/octet-stream"}, Call(accept=BINARY)),
+        ({ACCEPT: b"application/octet-stream"}, Call(model="m", version="v1", accept=BINARY)),
         (
             {CONTENT_TYPE: b"application/octet-stream", JSON_BYTES: b"17"},
             Call(content_type=BINARY, json_bytes=17),
@@ -59,7 +59,7 @@ def test_an_ordinary_request_crosses_as_nothing(told: dict[bytes, bytes]) -> Non
 )
 def test_binary_bodies_are_told_of(told: dict[bytes, bytes], call: Call) -> None:
     """Their types, and that of the answer where it is not JSON."""
-    assert call_of(path_of(OURS), told) == call
+    assert call_of(path_of(OURS), told, "v1") == call
 
 
 def test_other_protocols_are_told_what_their_clients_call_the_model() -> None:

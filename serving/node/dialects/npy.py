@@ -1,0 +1,203 @@
+"""Arrays as numpy's own files have them (`np.save`), of numbers and texts alone: no pickles, ever.
+
+Source: the format's description in `numpy.lib.format`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from serving.errors import InvalidInputs, InvalidOutputs
+from serving.runtimes.conversion import MOST_DIMENSIONS
+
+Body = bytes | bytearray
+Array = NDArray[Any]
+
+_MAGIC = b"\x93NUMPY"
+# By the major version of the format: the bytes that say how long the header is, and its encoding.
+_VERSIONS: Mapping[int, tuple[int, str]] = {1: (2, "latin-1"), 2: (4, "latin-1"), 3: (4, "utf-8")}
+# Of a header; numpy itself reads no longer ones of strangers.
+_LONGEST = 10_000
+# Arrays begin at multiples of so many bytes.
+_ALIGNED = 64
+
+_ENTRY = re.compile(
+    r"\s*(?P<quote>['\"])(?P<name>descr|fortran_order|shape)(?P=quote)\s*:\s*"
+    r"(?P<value>'[^']*'|\"[^\"]*\"|True|False|\([\d,\s]*\))\s*(?:,|(?=\}))"
+)
+_RECORDS = re.compile(r"['\"]descr['\"]\s*:\s*\[")
+# Texts of ASCII or bytes, texts, truth values, and numbers.
+_DTYPE = re.compile(r"[<>|=]?([biufcSU]\d{1,9})")
+
+
+def from_npy(body: Body) -> Array:
+    """The array of a file: a view of its bytes where they are as this machine has them, texts as bytes.
+
+    Raises InvalidInputs for everything that it can be instead.
+    """
+    text, begin = _header(body)
+    dtype, in_columns, shape = _said(text)
+    size = math.prod(shape) * dtype.itemsize
+    if len(body) - begin != size:
+        raise InvalidInputs(
+            f"The array in the request body has {len(body) - begin} bytes; {dtype.name} of shape "
+            f"{list(shape)} takes {size}."
+        )
+    values = np.frombuffer(body, dtype, offset=begin) if size else np.empty(0, dtype)
+    array: Array = values.reshape(shape[::-1]).T if in_columns else values.reshape(shape)
+    match dtype.kind:
+        case "U":
+            return _texts(array)
+        case "S":
+            return array.astype(object)
+        case _:
+            return array.astype(dtype.newbyteorder("="), copy=False)
+
+
+def to_npy(tensors: Mapping[str, Array]) -> list[bytes | memoryview]:
+    """The parts of a file with one array. Several of them become one of records, with a field for each.
+
+    Texts (arrays of objects, each of them bytes) have their own types in numpy. Raises InvalidOutputs for
+    what a file cannot hold.
+    """
+    arrays = {name: _plain(name, array) for name, array in tensors.items()}
+    if len(arrays) == 1:
+        (array,) = arrays.values()
+    else:
+        array = _records(arrays)
+    described = repr(array.dtype.descr if array.dtype.names else array.dtype.str)
+    text = f"{{'descr': {described}, 'fortran_order': False, 'shape': {array.shape!r}, }}"
+    header = text.encode()
+    version = 1 if text.isascii() and len(header) < (1 << 16) - _ALIGNED else 3
+    lengths, _ = _VERSIONS[version]
+    before = len(_MAGIC) + 2 + lengths
+    padding = -(before + len(header) + 1) % _ALIGNED
+    length = len(header) + padding + 1
+    head = _MAGIC + bytes((version, 0)) + length.to_bytes(lengths, "little")
+    return [head + header + b" " * padding + b"\n", array.reshape(-1).view(np.uint8).data]
+
+
+# ---- reading
+
+
+def _header(body: Body) -> tuple[str, int]:
+    """The text of the header, and where the array begins."""
+    if not body.startswith(_MAGIC):
+        raise InvalidInputs("The request body is no array as np.save writes it: it does not begin like one.")
+    version = bytes(body[len(_MAGIC) : len(_MAGIC) + 2])
+    if len(version) < 2 or version[0] not in _VERSIONS:
+        raise InvalidInputs("The array in the request body has a header of an unknown version.")
+    lengths, encoding = _VERSIONS[version[0]]
+    begin = len(_MAGIC) + 2 + lengths
+    length = int.from_bytes(body[begin - lengths : begin], "little")
+    if length > _LONGEST or begin + length > len(body):
+        raise InvalidInputs(
+            f"The array in the request body has a header of {length} bytes; it can have {_LONGEST} at most, "
+            f"and the body has {len(body)}."
+        )
+    return bytes(body[begin : begin + length]).decode(encoding, errors="replace"), begin + length
+
+
+def _said(header: str) -> tuple[np.dtype[Any], bool, tuple[int, ...]]:
+    """The type, whether columns are together instead of rows, and the shape."""
+    if _RECORDS.search(header):
+        raise _not_simple("records")
+    found: dict[str, str] = {}
+    text = header.strip()
+    at = 1
+    while text.startswith("{") and (entry := _ENTRY.match(text, at)):
+        found[entry["name"]] = entry["value"]
+        at = entry.end()
+    if found.keys() != {"descr", "fortran_order", "shape"} or text[at:].strip() != "}":
+        raise InvalidInputs("The array in the request body has a header that cannot be read.")
+    shape = tuple(int(size) for size in re.findall(r"\d+", found["shape"]))
+    if len(shape) > MOST_DIMENSIONS:
+        raise InvalidInputs(
+            f"The array in the request body has {len(shape)} dimensions; {MOST_DIMENSIONS} are the most."
+        )
+    return _dtype(found["descr"].strip("'\"")), found["fortran_order"] == "True", shape
+
+
+def _dtype(described: str) -> np.dtype[Any]:
+    if "O" in described:
+        raise _not_simple("Python objects")
+    match = _DTYPE.fullmatch(described)
+    try:
+        dtype = np.dtype(described) if match else None
+    except TypeError:
+        dtype = None
+    if dtype is None or not dtype.itemsize:
+        raise _not_simple(f"the type {described!r}")
+    return dtype
+
+
+def _not_simple(what: str) -> InvalidInputs:
+    return InvalidInputs(
+        f"The array in the request body is of {what}: only numbers, truth values and texts are taken. "
+        "Several inputs can be sent as application/octet-stream, as the Open Inference Protocol has them."
+    )
+
+
+def _texts(array: Array) -> Array:
+    """Texts as bytes. numpy keeps them as numbers, of which not all are letters."""
+    codes = np.ascontiguousarray(array).view(np.dtype(np.uint32).newbyteorder(array.dtype.byteorder))
+    if codes.size and codes.max() > sys.maxunicode:
+        raise _no_text(f"{codes.max()} is no code point")
+    texts = np.empty(array.shape, object)
+    try:
+        texts.reshape(-1)[:] = [text.encode() for text in array.reshape(-1).tolist()]
+    except UnicodeEncodeError as error:
+        raise _no_text(str(error)) from error
+    return texts
+
+
+def _no_text(problem: str) -> InvalidInputs:
+    return InvalidInputs(f"The array in the request body has a text that is none: {problem}.")
+
+
+# ---- writing
+
+
+def _plain(name: str, array: Array) -> Array:
+    """An array as a file can hold it, row by row."""
+    match array.dtype.kind:
+        case "O":
+            return _typed(name, array)
+        case "V":  # bfloat16 and its relatives, which only their own package knows
+            return np.ascontiguousarray(array, np.float32)
+        case _:
+            return np.ascontiguousarray(array).reshape(array.shape)
+
+
+def _typed(name: str, array: Array) -> Array:
+    """Texts in numpy's type of texts, or that of bytes where they are none."""
+    values: list[bytes] = array.reshape(-1).tolist()
+    if any(value.endswith(b"\0") for value in values):
+        raise InvalidOutputs(
+            f"Output {name} has a text that ends with a zero byte, which an array of numpy cannot hold: ask "
+            "for application/json or application/octet-stream."
+        )
+    try:
+        return np.array([value.decode() for value in values], np.str_).reshape(array.shape)
+    except UnicodeDecodeError:
+        return np.array(values, np.bytes_).reshape(array.shape)
+
+
+def _records(arrays: Mapping[str, Array]) -> Array:
+    counts = {name: len(array) if array.ndim else -1 for name, array in arrays.items()}
+    if len(set(counts.values())) != 1 or -1 in counts.values() or "" in arrays:
+        raise InvalidOutputs(
+            f"The outputs {', '.join(arrays)} do not go into one array: ask for application/octet-stream."
+        )
+    dtype = np.dtype([(name, array.dtype, array.shape[1:]) for name, array in arrays.items()])
+    records = np.empty(next(iter(counts.values())), dtype)
+    for name, array in arrays.items():
+        records[name] = array
+    return records

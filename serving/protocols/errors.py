@@ -11,8 +11,8 @@ from serving.wire import error_headers
 # What tells a refusal over gRPC from an answer.
 GRPC_STATUS = b"grpc-status"
 
-# KServe's client reads errors of no other type, such as one with a charset.
-_BARE_JSON = (b"content-type", b"application/json")
+# As TensorFlow Serving says it. KServe's client reads errors of no other type, such as one with a charset.
+BARE_JSON = (b"content-type", b"application/json")
 
 
 def refusal(error: ServingError, dialect: Dialect = Dialect.AI_PLATFORM) -> Reply:
@@ -25,7 +25,7 @@ def refusal(error: ServingError, dialect: Dialect = Dialect.AI_PLATFORM) -> Repl
         case Dialect.AI_PLATFORM | Dialect.VERTEX:
             return Reply(status, orjson.dumps(to_wire(error)), more)
         case Dialect.TENSORFLOW | Dialect.INFERENCE:
-            return Reply(status, orjson.dumps({"error": _text(error)}), (_BARE_JSON, *more))
+            return Reply(status, orjson.dumps({"error": _text(error)}), (BARE_JSON, *more))
         case Dialect.TENSORFLOW_GRPC | Dialect.INFERENCE_GRPC:
             code = (GRPC_STATUS, b"%d" % RPC_CODES[error.status])
             return Reply(status, _text(error).encode(errors="replace"), (code, *more))

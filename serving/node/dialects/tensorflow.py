@@ -22,7 +22,7 @@ from serving.node.dialects.examples import batch_of_examples, classes, regressio
 from serving.node.dialects.tensor_json import loads, text_of, text_of_values, texts_of
 from serving.node.dialects.tensors import batch_of, signature_of, tensors_of
 from serving.protocols import Call
-from serving.protocols.errors import refusal
+from serving.protocols.errors import BARE_JSON, refusal
 from serving.runtimes import Column, Columns, Form, Rows
 from serving.runtimes.arguments import SIGNATURE_NAME
 from serving.runtimes.codec import place
@@ -35,6 +35,7 @@ Fields = Mapping[str, Any]
 Body = bytes | bytearray
 
 _INSTANCES, _INPUTS = "instances", "inputs"
+_HEADERS = (BARE_JSON,)
 _OWN = frozenset({_INSTANCES, _INPUTS, SIGNATURE_NAME})
 # Where inputs begin, and the name of the first one if they have names.
 _BEGIN = re.compile(rb'"inputs"\s*:\s*(?:\{\s*("[^"\\]*(?:\\.[^"\\]*)*")\s*:)?')
@@ -90,8 +91,8 @@ class _Predict(_Reader):
     def write(self, asked: Asked, predictions: Batch) -> Reply:
         """The predictions in the shape of the request. An output that is the only one loses its name."""
         if asked.state is Shape.ROWS:
-            return Reply(200, b'{"predictions":%b}' % _rows(predictions))
-        return Reply(200, b'{"outputs":%b}' % _columns(predictions))
+            return _reply(b'{"predictions":%b}' % _rows(predictions))
+        return _reply(b'{"outputs":%b}' % _columns(predictions))
 
     # ---- what the kinds of models differ in
 
@@ -247,7 +248,7 @@ class Classify(_Examples):
         pairs = [b"[%b,%b]" % pair for pair in texts]
         count, width = labels.shape
         rows = (b"[%b]" % b",".join(pairs[row * width : (row + 1) * width]) for row in range(count))
-        return Reply(200, b'{"results":[%b]}' % b",".join(rows))
+        return _reply(b'{"results":[%b]}' % b",".join(rows))
 
 
 class Regress(_Examples):
@@ -255,9 +256,8 @@ class Regress(_Examples):
 
     def write(self, asked: Asked, predictions: Batch) -> Reply:
         """For each example its value."""
-        return Reply(
-            200, b'{"results":%b}' % text_of("outputs", regressions(tensors_of(predictions), asked.state))
-        )
+        values = regressions(tensors_of(predictions), asked.state)
+        return _reply(b'{"results":%b}' % text_of("outputs", values))
 
 
 # ---- requests
@@ -313,6 +313,10 @@ def _column(tensor: Tensor) -> Column:
 
 
 # ---- answers
+
+
+def _reply(body: bytes) -> Reply:
+    return Reply(200, body, _HEADERS)
 
 
 def _rows(predictions: Batch) -> bytes:

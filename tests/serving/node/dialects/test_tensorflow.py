@@ -68,7 +68,7 @@ def refusal(model: Model, body: Any, verb: str = "predict") -> str:
 def written(predictions: Batch, shape: Shape = Shape.ROWS) -> str:
     asked = Asked([], state=shape)
     reply = reader(Call(Dialect.TENSORFLOW), graph(FLOATS)).write(asked, predictions)
-    assert (reply.status, reply.headers) == (200, ())
+    assert (reply.status, reply.headers) == (200, ((b"content-type", b"application/json"),))
     return reply.body.decode()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,7 @@ def dtype_of(datatype: str) -> DType | None:
     return _NUMPY.get(datatype)
 
 
+@lru_cache(maxsize=64)
 def name_of(dtype: DType) -> str:
     """The name of a dtype; that of numpy in capitals if the protocol has none."""
     if dtype.kind in "OSU":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -83,11 +84,7 @@ class Infer:
         heads: list[bytes] = []
         raws: list[Buffer] = []
         for name, array, binary in answered(wish, predictions):
-            head = b'{"name":%b,"datatype":"%b","shape":%b,' % (
-                orjson.dumps(name),
-                named(name, array).encode(),
-                orjson.dumps(array.shape),
-            )
+            head = _head(name, named(name, array), array.shape)
             if binary:
                 raw = to_raw(name, array)
                 raws.append(raw)
@@ -238,12 +235,14 @@ def _wanted(datatype: str) -> tuple[str, str]:
 def _cast(one: _Input, array: NDArray[Any]) -> NDArray[Any]:
     """Values of the right kind in the type that is declared. Raises InvalidInputs if it has no room."""
     dtype = dtype_of(one.datatype) or _FLOAT32
+    if array.dtype == dtype:
+        return array
     if dtype.kind in "iu" and array.dtype.kind in "iu" and not in_range(array, dtype):
         raise _out_of_range(one)
     if dtype.kind not in "fV":
-        return array.astype(dtype, copy=False)
+        return array.astype(dtype)
     with np.errstate(over="ignore"):
-        cast: NDArray[Any] = array.astype(dtype, copy=False)
+        cast: NDArray[Any] = array.astype(dtype)
     if np.isinf(cast).any():
         raise _out_of_range(one)
     return cast
@@ -251,6 +250,16 @@ def _cast(one: _Input, array: NDArray[Any]) -> NDArray[Any]:
 
 def _out_of_range(one: _Input) -> InvalidInputs:
     return InvalidInputs(f"Input {one.name} has a number that is out of the range of {one.datatype}.")
+
+
+@lru_cache(maxsize=256)
+def _head(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
+    """What stands before the values of an output."""
+    return b'{"name":%b,"datatype":"%b","shape":%b,' % (
+        orjson.dumps(name),
+        datatype.encode(),
+        orjson.dumps(shape),
+    )
 
 
 def _data(name: str, array: NDArray[Any]) -> bytes:

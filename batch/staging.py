@@ -108,7 +108,7 @@ def _sources() -> Iterable[tuple[str, Path]]:
     for package in PACKAGES:
         (root,) = import_module(package).__path__
         for path in sorted(Path(root).rglob("*")):
-            if path.suffix == ".py" or path.name == "py.typed":
+            if path.suffix in (".py", ".binpb") or path.name == "py.typed":
                 yield f"{package}/{path.relative_to(root).as_posix()}", path
 
 
@@ -129,7 +129,7 @@ def _project(version: str, packages: Sequence[str], requires: Sequence[str]) -> 
         packages = {json.dumps(list(packages))}
 
         [tool.setuptools.package-data]
-        "*" = ["py.typed"]
+        "*" = ["py.typed", "*.binpb"]
         """
     )
 

@@ -29,7 +29,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
-from tensorflow.core.framework import tensor_pb2
 from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.saved_model.loader_impl import SavedModelLoader, get_init_op
 
@@ -173,9 +172,19 @@ class TensorFlowRuntime:
             yield _instance({alias: readable(column) for alias, column in made.items()})
 
     def _warmup_request(self, request: tensorflow_warmup.Request) -> tuple[Arrays, dict[str, Any]]:
-        tensors = {alias: _array(tensor) for alias, tensor in request.inputs.items()}
-        name = request.signature_name
-        return _as_instances(tensors), {"signature_name": name} if name else {}
+        if isinstance(request, tensorflow_warmup.Predict):
+            tensors = {alias: tf.make_ndarray(tensor) for alias, tensor in request.inputs.items()}
+            return _as_instances(tensors), self._parameters(request.signature)
+        examples = np.array(request.examples, object)
+        name = request.signatures[0] or self._default_name if len(request.signatures) == 1 else ""
+        if name in self._signatures:
+            return {tensor.alias: examples for tensor in self._signatures[name].inputs}, self._parameters(
+                name
+            )
+        return {"inputs": examples}, {"signature_names": request.signatures}
+
+    def _parameters(self, signature: str) -> dict[str, Any]:
+        return {"signature_name": signature} if signature not in ("", self._default_name) else {}
 
     def _ask_each(self, names: Iterable[str], instances: Arrays | Tensors) -> Batch:
         signatures = [self._choose(name) for name in names]
@@ -381,13 +390,8 @@ def _recorded(path: Path) -> Iterator[tensorflow_warmup.Request]:
             skipped += 1
     if skipped:
         _log.warning(
-            "%s: %d records are not predict requests and are not used.", tensorflow_warmup.FILE, skipped
+            "%s: %d records are sessions or streams and are not used.", tensorflow_warmup.FILE, skipped
         )
-
-
-def _array(serialised: bytes) -> NDArray[Any]:
-    array: NDArray[Any] = tf.make_ndarray(tensor_pb2.TensorProto.FromString(serialised))
-    return array
 
 
 def _instance(instances: Arrays) -> Any:

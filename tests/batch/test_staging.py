@@ -28,7 +28,8 @@ SOURCES = {
     "sklearn": "scikit-learn",
 }
 # Beam is in its containers; settings files are read by servers alone, and only nodes go faster ways.
-NOT_FOR_WORKERS = {"apache_beam", "treelite", "yaml"}
+# What has bfloat16 comes with TensorFlow.
+NOT_FOR_WORKERS = {"apache_beam", "ml_dtypes", "treelite", "yaml"}
 
 
 def names(model: ModelSource) -> set[str]:
@@ -140,7 +141,7 @@ def test_archives_are_ours_and_then_the_users(tmp_path: Path) -> None:
     assert found[1].read_bytes() == b"b.tar.gz"
     with tarfile.open(found[0]) as archive:
         kinds = {Path(name).suffix or Path(name).name for name in archive.getnames()}
-        assert kinds == {".py", ".toml", ".typed"}
+        assert kinds == {".py", ".toml", ".typed", ".binpb"}
 
 
 @pytest.mark.parametrize(

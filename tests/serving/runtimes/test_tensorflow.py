@@ -893,13 +893,23 @@ def recorded(tf: Any, models: Any, load: Any, tmp_path: Path) -> Callable[..., A
     return runtime
 
 
+def log() -> Any:
+    """A record as the package of TensorFlow Serving writes it."""
+    from tensorflow_serving.apis import prediction_log_pb2
+
+    return prediction_log_pb2.PredictionLog()
+
+
 def record(signature: str, **inputs: Any) -> bytes:
     import tensorflow
 
-    tensors = {
-        alias: tensorflow.make_tensor_proto(value).SerializeToString() for alias, value in inputs.items()
-    }
-    return tensorflow_warmup.serialise(tensorflow_warmup.Request(signature, tensors))
+    made = log()
+    request = made.predict_log.request
+    request.model_spec.signature_name = signature
+    for alias, value in inputs.items():
+        request.inputs[alias].CopyFrom(tensorflow.make_tensor_proto(value))
+    written: bytes = made.SerializeToString()
+    return written
 
 
 def test_recorded_requests(recorded: Any) -> None:
@@ -950,22 +960,55 @@ def test_a_damaged_file_is_logged_and_what_was_read_is_kept(
 
 
 def test_a_tensor_that_is_none(recorded: Any, caplog: pytest.LogCaptureFixture) -> None:
-    broken = tensorflow_warmup.serialise(tensorflow_warmup.Request("", {"x": b"\xff\xff"}))
+    made = log()
+    made.predict_log.request.inputs["x"].dtype = 77
 
     with caplog.at_level(logging.WARNING):
-        assert list(recorded("dense", broken).warmup_requests()) == []
+        assert list(recorded("dense", made.SerializeToString()).warmup_requests()) == []
 
     assert "is damaged" in caplog.text
 
 
-def test_other_kinds_of_calls_are_left_out_aloud(recorded: Any, caplog: pytest.LogCaptureFixture) -> None:
-    classify_log = b"\x12\x00"
+def test_recorded_examples(tf: Any, recorded: Any) -> None:
+    """Those of classify, regress and both at once, as their signatures take them; a context is in each."""
+    example = tf.train.Example()
+    example.features.feature["word"].bytes_list.value.append(b"dog")
+    context = tf.train.Example()
+    context.features.feature["weight"].float_list.value.append(2)
+    classify, regress, both = log(), log(), log()
+    for request in (classify.classify_log.request, regress.regress_log.request):
+        request.input.example_list.examples.append(example)
+    classify.classify_log.request.model_spec.signature_name = "lookup"
+    for name in ("lookup", ""):
+        both.multi_inference_log.request.tasks.add().model_spec.signature_name = name
+    given = both.multi_inference_log.request.input.example_list_with_context
+    given.examples.append(example)
+    given.context.CopyFrom(context)
+
+    runtime = recorded("default_v1", *(one.SerializeToString() for one in (classify, regress, both)))
+    (lookup, named), (default, unnamed), (shared, several) = runtime.warmup_requests()
+
+    assert_same(lookup, {"word": strings(example.SerializeToString())})
+    assert named == {"signature_name": "lookup"}
+    assert sorted(default) == ["word", "x"]
+    assert unnamed == {}
+    assert several == {"signature_names": ("lookup", "")}
+    merged = tf.train.Example.FromString(shared["inputs"][0])
+    assert sorted(merged.features.feature) == ["weight", "word"]
+    assert runtime.predict(shared, signature_names=("lookup",))["lookup/id"].shape == (1,)
+
+
+def test_sessions_and_streams_are_left_out_aloud(recorded: Any, caplog: pytest.LogCaptureFixture) -> None:
+    session, stream = log(), log()
+    session.session_run_log.SetInParent()
+    stream.predict_streamed_log.SetInParent()
+    records = [session.SerializeToString(), record("", x=normal(1, 30)), stream.SerializeToString()]
 
     with caplog.at_level(logging.WARNING):
-        requests = list(recorded("dense", classify_log, record("", x=normal(1, 30))).warmup_requests())
+        requests = list(recorded("dense", *records).warmup_requests())
 
     assert len(requests) == 1
-    assert "1 records are not predict requests" in caplog.text
+    assert "2 records are sessions or streams and are not used" in caplog.text
 
 
 def test_at_most_a_thousand_requests(

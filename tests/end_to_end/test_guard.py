@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import functools
+import io
 import json
 import threading
 import time
@@ -178,6 +179,23 @@ class AiPlatform(OverHttp):
         return text
 
 
+class Npy(AiPlatform):
+    """An array as it is, both ways."""
+
+    content_type = "application/x-npy"
+
+    def body(self, asked: Asked) -> bytes:
+        file = io.BytesIO()
+        np.save(file, np.full(1 + asked.padding // 8, asked.seconds))
+        return file.getvalue()
+
+    def value(self, answer: httpx.Response) -> float:
+        return float(np.load(io.BytesIO(answer.content))[0])
+
+    def _headers(self, asked: Asked) -> dict[str, str]:
+        return {**super()._headers(asked), "accept": self.content_type}
+
+
 class TensorFlowServing(OverHttp):
     method = "tensorflow.serving.PredictionService.Predict"
 
@@ -233,7 +251,7 @@ class BinaryInference(OpenInference):
         return {**super()._headers(asked), **length}
 
 
-SPEAKERS: list[Speaker] = [AiPlatform(), TensorFlowServing(), OpenInference(), BinaryInference()]
+SPEAKERS: list[Speaker] = [AiPlatform(), Npy(), TensorFlowServing(), OpenInference(), BinaryInference()]
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from serving.containers import Contract
 from serving.errors import InvalidArgument
 
 PREFIX = "PILOTLIGHT_"
+OFF = "off"
 MIB = 1 << 20
 
 T = TypeVar("T")
@@ -50,11 +51,12 @@ def setting(
     maximum: float | None = None,
     choices: tuple[str, ...] = (),
     or_seconds: bool = False,
+    or_port: bool = False,
     route: bool = False,
 ) -> Any:
     """One setting: its default, what it means in a sentence, and what values are allowed.
 
-    `or_seconds`: besides the choices, a number. `route`: the path of a URL, or nothing.
+    `or_seconds`: besides the choices, a number; `or_port`: a port. `route`: the path of a URL, or nothing.
     """
     metadata = {
         "help": text,
@@ -62,6 +64,7 @@ def setting(
         "maximum": maximum,
         "choices": choices,
         "or_seconds": or_seconds,
+        "or_port": or_port,
         "route": route,
     }
     return dataclasses.field(default=default, metadata=metadata)
@@ -130,6 +133,12 @@ class FrontSettings(PredictSettings):
         256 * MIB,
         "Bytes of half-arrived bodies in all; beyond, the one that has been arriving longest is refused.",
         minimum=1,
+    )
+    grpc_port: str = setting(
+        OFF,
+        "Port for gRPC, on the same host: off, or a number; 0 picks a free one.",
+        choices=(OFF,),
+        or_port=True,
     )
 
 
@@ -408,11 +417,27 @@ def _check(field: dataclasses.Field[Any], hint: Any, value: Any, source: str) ->
         raise InvalidArgument(f"{source} must be at most {maximum}; it is {converted}.")
     if field.metadata["route"] and converted and not _ROUTE.fullmatch(converted):
         raise InvalidArgument(f"{source} must be a path that begins with /; it is {converted!r}.")
-    or_seconds = field.metadata["or_seconds"]
-    if choices and converted not in choices and not (or_seconds and _NUMBER.fullmatch(converted)):
-        allowed = ", ".join(choice for choice in choices if choice) + (" or a number" if or_seconds else "")
+    if choices and converted not in choices and not _besides(field, converted):
+        more = (
+            " or a number"
+            if field.metadata["or_seconds"]
+            else " or a port"
+            if field.metadata["or_port"]
+            else ""
+        )
+        allowed = ", ".join(choice for choice in choices if choice) + more
         raise InvalidArgument(f"{source} must be one of {allowed}; it is {converted!r}.")
     return converted
+
+
+_BESIDES = {"or_seconds": "a number", "or_port": "a port"}
+
+
+def _besides(field: dataclasses.Field[Any], value: str) -> bool:
+    """Whether a value is none of the choices, but allowed besides."""
+    if field.metadata["or_port"]:
+        return value.isdecimal() and int(value) <= _MOST_PORT
+    return bool(field.metadata["or_seconds"] and _NUMBER.fullmatch(value))
 
 
 def _convert(hint: Any, value: Any, source: str) -> Any:
@@ -446,3 +471,12 @@ def frameworks_prepared() -> bool:
         for name, value in FRAMEWORK_ENVIRONMENT.items()
         if name.endswith("_NUM_THREADS")
     )
+
+
+def prepare_grpc() -> None:
+    """Tell gRPC, before it is imported, to leave forks alone, and to be quiet: its callers tell of errors.
+
+    Under uvloop some of the processes that are started would die of what it does around a fork.
+    """
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")

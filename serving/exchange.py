@@ -73,6 +73,11 @@ class Exchange:
         self.parts: list[bytes] | None = None  # of a body that comes in several
 
     @property
+    def late(self) -> bool:
+        """Over HTTP clients tell no deadline, but how many seconds they have."""
+        return False
+
+    @property
     def scope(self) -> Scope:
         """Its head as ASGI has it, as far as that is read of predictions; made when it is asked for."""
         scope = self._scope

@@ -11,7 +11,7 @@ import signal
 import socket
 from collections.abc import Awaitable, Callable, Generator
 from pathlib import Path
-from typing import cast
+from typing import Protocol, cast
 
 import uvicorn
 
@@ -59,12 +59,35 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
 
-class FrontServer(Server):
-    """One whose clients may be anybody: a gate looks after their connections."""
+class Beside(Protocol):
+    """A server of another protocol, for the same application."""
 
-    def __init__(self, config: uvicorn.Config, gate: Gate) -> None:
+    async def start(self) -> None:
+        """Take requests: the application has started."""
+
+    async def stop(self, grace: float) -> None:
+        """Take no more, and return once those under way are over, after so many seconds at the latest.
+
+        It may be called again, to wait for less.
+        """
+
+
+class FrontServer(Server):
+    """One whose clients may be anybody: a gate looks after their connections.
+
+    What runs `beside` it starts and stops with it, and has the same time for that.
+    """
+
+    def __init__(self, config: uvicorn.Config, gate: Gate, beside: Beside | None = None) -> None:
         super().__init__(config)
         self._gate = gate
+        self._beside = beside
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start the application, and then take requests."""
+        await super().startup(sockets)
+        if self._beside is not None:
+            await self._beside.start()
 
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second: look after the connections."""
@@ -78,15 +101,29 @@ class FrontServer(Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let requests in flight finish; slow clients are waited for no longer than at other times."""
         looking = asyncio.create_task(self._keep_looking())
+        if self._beside is not None:
+            # One of the tasks that are waited for before the application ends.
+            tasks = self.server_state.tasks
+            stopping = asyncio.create_task(self._beside.stop(self.config.timeout_graceful_shutdown or 0))
+            tasks.add(stopping)
+            stopping.add_done_callback(tasks.discard)
         try:
             await super().shutdown(sockets)
         finally:
             looking.cancel()
+            if self._beside is not None:
+                await self._beside.stop(0)
 
     async def _keep_looking(self) -> None:
         while True:
             self._gate.look(asyncio.get_running_loop().time())
             await asyncio.sleep(1 / SLICES)
+
+
+def most_connections() -> int:
+    """Those that the files which the process may open are enough for."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return int(_FILES_FOR_CLIENTS * files)
 
 
 def make_server(
@@ -96,15 +133,15 @@ def make_server(
     drain: float,
     certificate: Certificate | None = None,
     handler: Handler | None = None,
+    beside: Beside | None = None,
 ) -> Server:
     """A server for the application, and for predictions a `handler` of them.
 
     `front` is what a connection is granted; `drain` how many seconds requests in flight are given when the
-    server stops. With a `certificate` it answers HTTPS.
+    server stops. With a `certificate` it answers HTTPS. What runs `beside` it starts and stops with it.
     """
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    gate = Gate(front, int(_FILES_FOR_CLIENTS * files))
+    gate = Gate(front, most_connections())
     config = uvicorn.Config(
         app,
         http=cast(type[asyncio.Protocol], functools.partial(Connection, gate, handler)),
@@ -120,7 +157,7 @@ def make_server(
         ssl_certfile=certificate.chain if certificate else None,
         ssl_keyfile=certificate.key if certificate else None,
     )
-    return FrontServer(config, gate)
+    return FrontServer(config, gate, beside)
 
 
 def listen_tcp(host: str, port: int) -> socket.socket:

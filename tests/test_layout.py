@@ -82,6 +82,8 @@ FORBIDDEN: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
     ("serving", XGBOOST, ("xgboost",)),
     ("serving", SKLEARN, ("sklearn",)),
     ("serving", ("serving.storage",), ("google.cloud.storage",)),
+    ("serving", ("serving.grpc",), ("grpc", "grpc_health", "grpc_reflection")),
+    ("serving.grpc", (), ("serving.gateway", "serving.node", "serving.runtimes", "serving.cli", "starlette")),
     ("serving", ("serving.sinks.bigquery",), ("google.cloud.bigquery",)),
     ("serving.gateway", (), ("serving.storage", "serving.sinks.choose", "serving.sinks.bucket")),
     (

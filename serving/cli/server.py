@@ -83,6 +83,7 @@ def node(config: NodeConfig) -> int:
                 config,
                 listener,
                 acceleration=_acceleration(config, source),
+                announce=lambda address: print(f"Listening on {address}", flush=True),
                 on_ready=lambda report: print(
                     f"Ready on {_address(listener)}: {report.framework}", flush=True
                 ),

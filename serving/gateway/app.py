@@ -8,6 +8,7 @@ import gc
 import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -22,7 +23,6 @@ from autoscaler.pools import Node, NodeState
 from autoscaler.pools.local import LocalPool
 from serving.config import ServeConfig
 from serving.errors import Internal, NotFound, ServingError, Unavailable, wrong_method
-from serving.exchange import Handler
 from serving.gateway.access.gate import Access, guarded
 from serving.gateway.access.token_store import TokenStore
 from serving.gateway.api import projects
@@ -63,6 +63,9 @@ from serving.gateway.witnesses import Witnesses
 from serving.names import check_project
 from serving.protocols.paths import dialect_of
 from serving.wire import Receive, Scope, Send
+
+if TYPE_CHECKING:  # gRPC is imported only where it is switched on
+    from serving.gateway.grpc import Questions
 
 logger = logging.getLogger(__name__)
 
@@ -140,9 +143,23 @@ class Gateway:
         self._calls = Calls(self._router, self._tallies, self._tracing)
 
     @property
-    def handler(self) -> Handler:
+    def handler(self) -> Forwarder:
         """What answers predictions."""
         return self._forwarder
+
+    def questions(self) -> Questions:
+        """What answers questions over gRPC."""
+        from serving.gateway.grpc import Questions  # noqa: PLC0415  only where gRPC is switched on
+
+        return Questions(
+            lambda: self._catalog.state,
+            lambda: self._ready,
+            self._schemas,
+            project=self._config.default_project,
+            around=self._around,
+            tallies=self._tallies,
+            tracing=self._tracing,
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Everything but predictions is routed; those are `handler`'s."""

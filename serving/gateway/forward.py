@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 from autoscaler.activator import Activator, Lease
 from autoscaler.pools import Node, NodeState
 from serving.config import Limits
+from serving.conversation import Conversation
 from serving.errors import Internal, InvalidArgument, ServingError, http_status, wrong_method
 from serving.exchange import PREDICT
 from serving.gateway.access.gate import Access
 from serving.gateway.audit.endpoint import Asked
-from serving.gateway.conversation import Conversation
 from serving.gateway.deadlines import Allowance, Deadlines
 from serving.gateway.identity import identify, note_id
 from serving.gateway.insistence import Insistence
@@ -281,14 +281,15 @@ class Passage:
 
     def _gone(self) -> None:
         """Its client is gone: it leaves its place at once."""
+        late = self._exchange.late
         if self.patience is not None:
-            self.patience.leave()
+            self.patience.leave(late=late)
             return
         if self._within:
             self._allowance.remove(self)
             self._upstream.cancel(self._number)
             self._release(None)
-        self.refuse(left())
+        self.refuse(too_late(self.timeout) if late else left())
 
     def _release(self, answer: Answer | None) -> float:
         self._within = False

@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 
 from serving import http
+from serving.beside import open_grpc
 from serving.config import ServeConfig
 from serving.errors import FailedPrecondition, Unavailable
 from serving.gateway.access.start import is_on, open_tokens
@@ -25,9 +26,9 @@ logger = logging.getLogger(__name__)
 def serve(config: ServeConfig, environment: Mapping[str, str], announce: Callable[[str], None]) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit code.
 
-    `announce` is called with the server's address once it listens. Raises Unavailable when the address
-    is taken, FailedPrecondition when another server uses the state folder or what is in it is damaged, and
-    InvalidArgument for a server open to others by mistake or a certificate that does not work.
+    `announce` is called with the server's address once it listens, and with that of gRPC. Raises Unavailable
+    when an address is taken, FailedPrecondition when another server uses the state folder or what is in it is
+    damaged, and InvalidArgument for a server open to others by mistake or a certificate that does not work.
     """
     certificate = Certificate.checked(config.tls_cert, config.tls_key)
     is_on(config)  # before anything is made
@@ -44,12 +45,18 @@ def serve(config: ServeConfig, environment: Mapping[str, str], announce: Callabl
             store = SqlStore(config.state_dir / "state.db")
             store.load()  # what is damaged is told of before anything has begun
             gateway = Gateway(config, store, environment, tokens=tokens)
+            grpc = open_grpc(
+                config, config.host, gateway.handler, gateway.questions, announce, certificate=certificate
+            )
+            if grpc is not None:
+                grpc.ready()  # from its start, which is when the gateway has started
             server = http.make_server(
                 gateway,
                 front=config,
                 drain=config.request_timeout,
                 certificate=certificate,
                 handler=gateway.handler,
+                beside=grpc,
             )
             await server.serve(sockets=[listener])
             return 0

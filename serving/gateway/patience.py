@@ -44,11 +44,11 @@ class Patience:
             self._awaited = None
             timer.cancel()
 
-    def leave(self) -> None:
-        """The client is gone."""
+    def leave(self, *, late: bool = False) -> None:
+        """The client is gone, `late` if its own deadline was past."""
         self.gone = True
         if self._awaited is not None:
-            self._fail(self._awaited, left())
+            self._fail(self._awaited, too_late(self._timeout) if late else left())
 
     def _fail(self, future: asyncio.Future[Any], error: Exception) -> None:
         if not future.done():

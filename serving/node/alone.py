@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from serving import http
+from serving.beside import open_grpc
 from serving.config import NodeConfig
 from serving.errors import ServingError
 from serving.node.acceleration import Acceleration
 from serving.node.app import Node, Report
 from serving.node.front import Predictions, application
 from serving.runtimes import Source
+
+if TYPE_CHECKING:  # gRPC is imported only where it is switched on
+    from serving.grpc.server import Tell
 
 # Seconds that the first answer may be delayed by finding out whether requests may share calls. It is enough
 # for short calls; of longer ones the rest is made while the node serves.
@@ -25,14 +30,21 @@ async def serve(
     listener: socket.socket,
     *,
     acceleration: Acceleration | None = None,
+    announce: Callable[[str], None],
     on_ready: Callable[[Report], None],
     on_failed: Callable[[ServingError], None],
 ) -> int:
     """Serve until SIGTERM (exit code 0) or until loading fails (exit code 1).
 
     There is no board to mark, and nothing is counted. `acceleration` has the model's faster ways, if any.
+    `announce` is called with the address of gRPC, if that is switched on.
     """
     failed = asyncio.Event()
+
+    def ready(report: Report) -> None:
+        if grpc is not None:
+            grpc.ready()
+        on_ready(report)
 
     def stop(error: ServingError) -> None:
         on_failed(error)
@@ -46,21 +58,29 @@ async def serve(
         waking=False,
         patience=_PATIENCE,
         acceleration=acceleration,
-        on_ready=on_ready,
+        on_ready=ready,
         on_failed=stop,
     )
     handler = Predictions(
         node,
         max_body_bytes=settings.max_body_bytes,
         timeout=settings.request_timeout,
-        connections=lambda: server.connections,
+        connections=lambda: server.connections + (0 if grpc is None else grpc.under_way),
         route=settings.predict_route,
     )
+    grpc = open_grpc(settings, settings.host, handler, lambda: _questions(node), announce)
     server = http.make_server(
         application(node, settings.health_route),
         front=settings,
         drain=settings.request_timeout,
         handler=handler,
+        beside=grpc,
     )
     await server.serve(sockets=[listener])
     return 1 if failed.is_set() else 0
+
+
+def _questions(node: Node) -> Tell:
+    from serving.node.grpc import Questions  # noqa: PLC0415  only where gRPC is switched on
+
+    return Questions(node)

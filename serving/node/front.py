@@ -10,6 +10,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from serving.conversation import Conversation
 from serving.errors import (
     InvalidArgument,
     NotFound,
@@ -19,7 +20,7 @@ from serving.errors import (
     to_wire,
     wrong_method,
 )
-from serving.exchange import PREDICT, Exchange
+from serving.exchange import PREDICT
 from serving.heads import TIMEOUT, TIMING, Head
 from serving.node.app import Node
 from serving.node.request import Request
@@ -37,7 +38,7 @@ class _Exchanged(Request):
 
     __slots__ = ("_exchange",)
 
-    def __init__(self, exchange: Exchange, *, told: bool) -> None:
+    def __init__(self, exchange: Conversation, *, told: bool) -> None:
         super().__init__(told=told)
         self._exchange = exchange
 
@@ -72,14 +73,14 @@ class Predictions:
         known = path.endswith(PREDICT) or parse(path) is not None
         return known or (path == self._route and method == "POST")
 
-    def begin(self, exchange: Exchange) -> None:
+    def begin(self, exchange: Conversation) -> None:
         """Refuse what can be refused without its body."""
         try:
             self._admit(exchange)
         except ServingError as error:
             exchange.refuse(error)
 
-    def complete(self, exchange: Exchange) -> None:
+    def complete(self, exchange: Conversation) -> None:
         """Predict."""
         try:
             if len(exchange.body) > self.max_body_bytes:
@@ -88,7 +89,7 @@ class Predictions:
         except ServingError as error:
             exchange.refuse(error)
 
-    def _admit(self, exchange: Exchange) -> None:
+    def _admit(self, exchange: Conversation) -> None:
         head = exchange.head
         if head.known is None:
             head.known = _call(head, self._route)
@@ -99,7 +100,7 @@ class Predictions:
         if head.length > self.max_body_bytes:
             raise too_large(self.max_body_bytes)
 
-    def _predict(self, exchange: Exchange) -> None:
+    def _predict(self, exchange: Conversation) -> None:
         predictor = self._node.predictor
         if predictor is None:
             raise _loading()

@@ -1,4 +1,4 @@
-"""What a prediction's way through the gateway needs of its client's request, whatever its protocol."""
+"""A prediction as its client asks for it, whatever protocol it came by, and who answers it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,21 @@ class Conversation(Protocol):
     """One request and its answer; `serving.exchange.Exchange` is one.
 
     `body` is there once the request is whole. `on_gone` is called, once, if the client goes away before the
-    answer. `state` is for who answers it.
+    answer; it is `late` if its time was out then. `state` is for who answers it.
     """
 
-    head: Head
     body: bytes
     on_gone: Callable[[], None] | None
     state: Any
+    response_complete: bool
+
+    @property
+    def head(self) -> Head:
+        """What it says before its body."""
+
+    @property
+    def late(self) -> bool:
+        """Whether the client set a deadline, and left when that was past."""
 
     @property
     def scope(self) -> Scope:
@@ -31,3 +39,13 @@ class Conversation(Protocol):
 
     def refuse(self, error: ServingError, headers: Headers = ()) -> None:
         """Answer with an error, in the form of its protocol; does nothing if the client is gone."""
+
+
+class Answers(Protocol):
+    """Answers conversations. Both are called on the event loop and must not block."""
+
+    def begin(self, exchange: Conversation) -> None:
+        """The head is there; what can be refused now is."""
+
+    def complete(self, exchange: Conversation) -> None:
+        """The body is whole. Not called once the conversation is answered."""

@@ -1,0 +1,45 @@
+"""Opens the server of gRPC beside that of HTTP, where it is switched on (setting `grpc_port`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from serving.config import OFF, FrontSettings, prepare_grpc
+from serving.conversation import Answers
+from serving.errors import FailedPrecondition
+from serving.http import most_connections
+from serving.tls import Certificate
+
+if TYPE_CHECKING:  # gRPC is imported only where it is switched on
+    from serving.grpc.server import GrpcServer, Tell
+
+
+def open_grpc(
+    settings: FrontSettings,
+    host: str,
+    predictions: Answers,
+    tell: Callable[[], Tell],
+    announce: Callable[[str], None],
+    *,
+    certificate: Certificate | None = None,
+) -> GrpcServer | None:
+    """The server, with its port taken; None where it is switched off. Only inside of an event loop.
+
+    `tell` makes what answers questions; `announce` is told the address. Raises FailedPrecondition where gRPC
+    is not installed, Unavailable if the address cannot be had.
+    """
+    if settings.grpc_port == OFF:
+        return None
+    prepare_grpc()
+    try:
+        from serving.grpc.server import GrpcServer  # noqa: PLC0415  heavy, and may be missing
+    except ImportError as error:
+        raise FailedPrecondition(
+            "gRPC (setting grpc_port) needs grpcio, which is not installed: pip install 'pilotlight[grpc]'."
+        ) from error
+    connections = min(settings.max_connections, most_connections())
+    server = GrpcServer(predictions, tell(), settings, most_connections=connections, certificate=certificate)
+    address = server.bind(host, int(settings.grpc_port))
+    announce(f"{'grpcs' if certificate else 'grpc'}://{address}")
+    return server

@@ -1,0 +1,178 @@
+"""A prediction over gRPC: to who answers it, it is what an exchange is over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import urllib.parse
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from serving.errors import InvalidArgument, ServingError
+from serving.grpc.methods import Rpc
+from serving.heads import TIMEOUT, Head
+from serving.protocols import Reply
+from serving.protocols.errors import GRPC_STATUS, refusal
+from serving.protocols.model_spec import ModelSpec, model_spec
+from serving.protocols.paths import Path
+from serving.wire import LENGTH, Headers, Scope
+
+CODES = {code.value[0]: code for code in grpc.StatusCode}
+
+# Who has less time left than this gets it all the same: it is never asked for no time.
+_LEAST_SECONDS = 0.001
+# Messages of errors travel with the headers of the answer, of which clients take 8 KiB in all; what is not
+# ASCII is three times as long there.
+_MOST_MESSAGE = 2000
+# Of HTTP alone.
+_NOT_TOLD = frozenset({b"content-type", GRPC_STATUS, b"www-authenticate", b"allow"})
+
+
+class GrpcHead(Head):
+    """What a call says before its message, and which model that is for.
+
+    Its deadline is told as `X-Request-Timeout`. `asked` raises InvalidArgument where the message cannot be
+    read, names no model, or never came.
+    """
+
+    __slots__ = ("_body", "_rpc")
+
+    def __init__(self, rpc: Rpc, headers: Headers, body: bytes, remaining: float | None) -> None:
+        super().__init__("POST", rpc.path, headers, length=len(body), version="2")
+        self._rpc = rpc
+        self._body = body
+        if remaining is not None:
+            self.told = {**self.told, TIMEOUT: _sooner(remaining, self.told.get(TIMEOUT))}
+
+    @property
+    def asked(self) -> Path:
+        """The prediction that it asks for."""
+        spec = self.spec()
+        return Path(self._rpc.dialect, self._rpc.verb, spec.model, version=spec.version, label=spec.label)
+
+    def spec(self) -> ModelSpec:
+        """The model that it is about. Raises InvalidArgument as `asked` does."""
+        spec = model_spec(self._rpc.request, self._body)
+        if not spec.model:
+            raise InvalidArgument(f"The call has no {self._rpc.request} that names a model.")
+        return spec
+
+
+class GrpcCall:
+    """One call whose message is there, and its answer; see `serving.conversation.Conversation`.
+
+    `body` is empty where no message came.
+    """
+
+    __slots__ = (
+        "_context", "_reply", "_scope", "body", "head", "late", "on_gone", "response_complete",
+        "rpc", "state",
+    )  # fmt: skip
+
+    def __init__(self, rpc: Rpc, context: Any, body: bytes) -> None:
+        self.rpc = rpc
+        self._context = context
+        self._scope: Scope | None = None
+        self._reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self.head = GrpcHead(rpc, headers_of(context), body, context.time_remaining())
+        self.body = body
+        self.on_gone: Callable[[], None] | None = None
+        self.state: Any = None
+        self.response_complete = self.late = False
+
+    @property
+    def scope(self) -> Scope:
+        """Its head as ASGI has it."""
+        scope = self._scope
+        if scope is None:
+            scope = self._scope = scope_of(self.head, client_of(self._context.peer()))
+        return scope
+
+    def answer(self, status: int, body: bytes, headers: Headers = ()) -> None:
+        """Take the whole answer; does nothing if there is one, or if the client is gone."""
+        if self.response_complete:
+            return
+        self.response_complete = True
+        self.on_gone = None
+        if not self._reply.done():  # it is cancelled a moment before the call is left
+            self._reply.set_result(Reply(status, body, headers))
+
+    def refuse(self, error: ServingError, headers: Headers = ()) -> None:
+        """Answer with an error."""
+        status, body, own = refusal(error, self.rpc.dialect)
+        self.answer(status, body, (*own, *headers))
+
+    def leave(self) -> None:
+        """The client is gone, or its deadline is past: nobody is there to be answered."""
+        if self.response_complete:
+            return
+        remaining = self._context.time_remaining()
+        self.late = remaining is not None and remaining <= 0
+        self.response_complete = True
+        on_gone, self.on_gone = self.on_gone, None
+        if on_gone is not None:
+            on_gone()
+
+    async def reply(self) -> Reply:
+        """The answer, once it is there."""
+        return await self._reply
+
+
+async def finish(context: Any, reply: Reply) -> bytes:
+    """The message that answers a call; what is no answer ends it with a status instead.
+
+    What HTTP has as headers follows as trailing metadata.
+    """
+    trailing = tuple(
+        (name.decode(), value.decode("latin-1")) for name, value in reply.headers if name not in _NOT_TOLD
+    )
+    if trailing:
+        context.set_trailing_metadata(trailing)
+    if reply.status != 200:
+        number = dict(reply.headers).get(GRPC_STATUS, b"")
+        code = CODES.get(int(number) if number.isdigit() else -1, grpc.StatusCode.UNKNOWN)
+        await context.abort(code, short(reply.body.decode(errors="replace")))
+    return reply.body
+
+
+def short(message: str) -> str:
+    """A message of an error, as much of it as clients take."""
+    return message if len(message) <= _MOST_MESSAGE else f"{message[: _MOST_MESSAGE - 4]} ..."
+
+
+def _sooner(remaining: float, given: bytes | None) -> bytes:
+    """The seconds until the deadline, or those that the client asks for in words if these are fewer."""
+    seconds = max(remaining, _LEAST_SECONDS)
+    try:
+        return b"%f" % (seconds if given is None else min(seconds, float(given)))
+    except ValueError:
+        return given or b""  # it is refused where it is read
+
+
+def headers_of(context: Any) -> Headers:
+    """The metadata of a call, as HTTP has headers."""
+    return [
+        (key.encode(), value.encode() if isinstance(value, str) else value)
+        for key, value in context.invocation_metadata() or ()
+    ]
+
+
+def client_of(peer: str) -> tuple[str, int] | None:
+    """The address in what gRPC calls a peer: `ipv4:127.0.0.1:4711`, `ipv6:%5B::1%5D:4711`."""
+    kind, _, rest = urllib.parse.unquote(peer).partition(":")
+    host, _, port = rest.rpartition(":")
+    return (host.strip("[]"), int(port)) if kind.startswith("ipv") and port.isdigit() else None
+
+
+def scope_of(head: Head, client: tuple[str, int] | None) -> Scope:
+    """A head as ASGI has it."""
+    return {
+        "type": "http",
+        "http_version": head.version,
+        "method": head.method,
+        "path": head.path,
+        "headers": head.headers,
+        "client": client,
+        LENGTH: head.length,
+    }

@@ -1,0 +1,63 @@
+"""The methods that are served, by their paths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from serving.protocols import Dialect
+
+PREDICTION_SERVICE = "tensorflow.serving.PredictionService"
+MODEL_SERVICE = "tensorflow.serving.ModelService"
+INFERENCE_SERVICE = "inference.GRPCInferenceService"
+SERVICES = (PREDICTION_SERVICE, MODEL_SERVICE, INFERENCE_SERVICE)
+
+
+class Rpc(NamedTuple):
+    """A method: of a service, by its name there, with the full names of what is sent and answered.
+
+    `verb` is that of a prediction; "" for a question about models or about the server.
+    """
+
+    service: str
+    name: str
+    dialect: Dialect
+    request: str
+    response: str
+    verb: str = ""
+
+    @property
+    def path(self) -> str:
+        """Where it is called."""
+        return f"/{self.service}/{self.name}"
+
+    @property
+    def about_model(self) -> bool:
+        """Whether what is sent names a model."""
+        return not self.name.startswith("Server")
+
+
+def _tensorflow(service: str, name: str, message: str, verb: str = "") -> Rpc:
+    request, response = (f"tensorflow.serving.{message}{kind}" for kind in ("Request", "Response"))
+    return Rpc(service, name, Dialect.TENSORFLOW_GRPC, request, response, verb)
+
+
+def _inference(name: str, verb: str = "") -> Rpc:
+    request, response = (f"inference.{name}{kind}" for kind in ("Request", "Response"))
+    return Rpc(INFERENCE_SERVICE, name, Dialect.INFERENCE_GRPC, request, response, verb)
+
+
+def _all() -> Iterator[Rpc]:
+    yield _tensorflow(PREDICTION_SERVICE, "Predict", "Predict", "predict")
+    yield _tensorflow(PREDICTION_SERVICE, "Classify", "Classification", "classify")
+    yield _tensorflow(PREDICTION_SERVICE, "Regress", "Regression", "regress")
+    yield _tensorflow(PREDICTION_SERVICE, "MultiInference", "MultiInference", "multi-inference")
+    yield _tensorflow(PREDICTION_SERVICE, "GetModelMetadata", "GetModelMetadata")
+    yield _tensorflow(MODEL_SERVICE, "GetModelStatus", "GetModelStatus")
+    yield _tensorflow(MODEL_SERVICE, "HandleReloadConfigRequest", "ReloadConfig")
+    for name in ("ServerLive", "ServerReady", "ServerMetadata", "ModelReady", "ModelMetadata"):
+        yield _inference(name)
+    yield _inference("ModelInfer", "infer")
+
+
+RPCS: Mapping[str, Rpc] = {rpc.path: rpc for rpc in _all()}

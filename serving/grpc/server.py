@@ -1,0 +1,208 @@
+"""The server: methods, limits, and its life."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, Protocol
+
+import grpc
+from grpc import aio
+
+from serving.config import FrontSettings
+from serving.conversation import Answers
+from serving.errors import Internal, ServingError, Unavailable, Unimplemented
+from serving.grpc import health, reflection
+from serving.grpc.arrivals import Arrivals
+from serving.grpc.call import GrpcCall, finish
+from serving.grpc.health import Health
+from serving.grpc.methods import RPCS, SERVICES, Rpc
+from serving.protocols import Dialect, Reply
+from serving.protocols.errors import refusal
+from serving.tls import Certificate
+
+logger = logging.getLogger(__name__)
+
+# Calls that one connection may have under way; more wait in the client.
+_STREAMS = 1000
+# Clients may ask this often (seconds) whether the connection lives; those that ask more often are sent away.
+_PINGS = 10
+_MS = 1000
+
+Serve = Callable[[Any, Any], Coroutine[Any, Any, bytes]]
+
+
+class Tell(Protocol):
+    """Answers questions about models and the server."""
+
+    async def __call__(self, call: GrpcCall) -> Reply:
+        """The answer to one."""
+
+
+class GrpcServer:
+    """A server, made inside the event loop that it runs on.
+
+    `predictions` answers these, and `tell` all else. `most_connections` may be open at a time; `under_way` is
+    how many calls are. Until it is `ready` its health is that it does not serve yet.
+    """
+
+    def __init__(
+        self,
+        predictions: Answers,
+        tell: Tell,
+        settings: FrontSettings,
+        *,
+        most_connections: int,
+        certificate: Certificate | None = None,
+    ) -> None:
+        self._predictions, self._tell_of = predictions, tell
+        self.under_way = 0
+        self._certificate = certificate
+        self._arrivals = Arrivals(settings, asyncio.get_running_loop().time)
+        self._health = Health(SERVICES)
+        self._server = aio.server(options=_options(settings, most_connections))
+        self._server.add_generic_rpc_handlers(
+            (
+                self._health.handler(),
+                *reflection.handlers((*SERVICES, health.SERVICE)),
+                _Methods(self._serve),
+            )
+        )
+
+    def bind(self, host: str, port: int) -> str:
+        """Take a port, 0 for any free one; returns the address. Raises Unavailable if it cannot be had."""
+        host = f"[{host}]" if ":" in host else host
+        address = f"{host}:{port}"
+        try:
+            if self._certificate is None:
+                taken = self._server.add_insecure_port(address)
+            else:
+                taken = self._server.add_secure_port(address, _credentials(self._certificate))
+        except RuntimeError as error:
+            raise Unavailable(f"Cannot listen on {address} for gRPC. Choose another --grpc-port.") from error
+        return f"{host}:{taken}"
+
+    async def start(self) -> None:
+        """Take calls."""
+        await self._server.start()
+
+    def ready(self) -> None:
+        """Predictions are answered from now on."""
+        self._health.set(serving=True)
+
+    async def stop(self, grace: float) -> None:
+        """Take no more calls; returns when those under way are over, after `grace` seconds at the latest."""
+        self._health.set(serving=False)
+        await self._server.stop(grace)
+
+    def _serve(self, rpc: Rpc) -> Serve:
+        """What answers the calls of a method."""
+
+        async def serve(_: Any, context: Any) -> bytes:
+            self.under_way += 1
+            try:
+                call = GrpcCall(rpc, context, await self._read(context))
+                reply = await (self._predict(call) if rpc.verb else self._tell(call))
+            except ServingError as error:
+                reply = refusal(error, rpc.dialect)
+            except Exception:
+                logger.exception("a call could not be answered")
+                reply = refusal(Internal("Internal error encountered."), rpc.dialect)
+            finally:
+                self.under_way -= 1
+            return await finish(context, reply)
+
+        return serve
+
+    async def _read(self, context: Any) -> bytes:
+        """The message of a call; b"" if there is none. Raises what it is refused with."""
+        reading = _Reading()
+        self._arrivals.add(reading)
+        try:
+            message = await context.read()
+        except asyncio.CancelledError:
+            if reading.error is not None:
+                raise reading.error from None
+            raise
+        finally:
+            self._arrivals.remove(reading)
+        return message if isinstance(message, bytes) else b""
+
+    async def _predict(self, call: GrpcCall) -> Reply:
+        try:
+            self._predictions.begin(call)
+            if not call.response_complete:
+                self._predictions.complete(call)
+            return await call.reply()
+        except asyncio.CancelledError:
+            call.leave()
+            raise
+
+    async def _tell(self, call: GrpcCall) -> Reply:
+        if call.rpc.name == "HandleReloadConfigRequest":
+            raise Unimplemented(
+                "Models are not reloaded from a list here: make versions of them with the API of models and "
+                "versions; see docs/api.md."
+            )
+        return await self._tell_of(call)
+
+
+class _Reading:
+    """A message that is being read, in the task that made it."""
+
+    def __init__(self) -> None:
+        self._task = asyncio.current_task()
+        self.error: ServingError | None = None
+
+    def interrupt(self, error: ServingError) -> None:
+        """It is waited for no longer."""
+        if self._task is not None:
+            self.error = error
+            self._task.cancel()
+
+
+class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]  # it has no types
+    """The methods by path.
+
+    Requests are read like streams, of which the first message is taken: so a call can be refused while its
+    message is on its way, and one that never sends any does not wait for ever.
+    """
+
+    def __init__(self, serve: Callable[[Rpc], Serve]) -> None:
+        self._handlers = {
+            path: grpc.stream_unary_rpc_method_handler(serve(rpc)) for path, rpc in RPCS.items()
+        }
+        self._unknown = grpc.stream_unary_rpc_method_handler(_unknown)
+
+    def service(self, handler_call_details: Any) -> Any:
+        """What answers a call."""
+        return self._handlers.get(handler_call_details.method, self._unknown)
+
+
+async def _unknown(_: Any, context: Any) -> bytes:
+    error = Unimplemented(f"There is no such method here. The services are {', '.join(SERVICES)}.")
+    return await finish(context, refusal(error, Dialect.INFERENCE_GRPC))
+
+
+def _options(settings: FrontSettings, most_connections: int) -> list[tuple[str, int]]:
+    """What gRPC is told of our limits; times are in milliseconds."""
+    return [
+        ("grpc.so_reuseport", 0),  # a port that is taken is told of
+        ("grpc.max_receive_message_length", settings.max_body_bytes),
+        ("grpc.max_metadata_size", settings.max_header_bytes),
+        ("grpc.absolute_max_metadata_size", settings.max_header_bytes),
+        ("grpc.max_concurrent_streams", _STREAMS),
+        ("grpc.max_allowed_incoming_connections", most_connections),
+        ("grpc.server_handshake_timeout_ms", int(settings.header_timeout * _MS)),
+        ("grpc.max_connection_idle_ms", int(settings.keep_alive_timeout * _MS)),
+        ("grpc.keepalive_time_ms", int(settings.keep_alive_timeout * _MS)),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_ping_interval_without_data_ms", _PINGS * _MS),
+    ]
+
+
+def _credentials(certificate: Certificate) -> Any:
+    files = (certificate.key, certificate.chain)
+    return grpc.ssl_server_credentials([tuple(Path(file).read_bytes() for file in files)])

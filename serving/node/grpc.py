@@ -1,0 +1,64 @@
+"""Questions over gRPC to a node alone: about one version, which answers for any name.
+
+Imported only where gRPC is switched on (setting `grpc_port`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from serving.errors import ServingError, Unavailable
+from serving.grpc.answers import answer
+from serving.grpc.call import GrpcCall
+from serving.node.app import Node
+from serving.protocols import Reply
+from serving.protocols.errors import refusal
+from serving.protocols.tensorflow_status import Standing, State
+from serving.schema import Schema
+
+# The number of the version where the client does not call it anything.
+_VERSION = "1"
+
+
+class Questions:
+    """Answers what is asked about the model and the node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    async def __call__(self, call: GrpcCall) -> Reply:
+        """The answer to one."""
+        try:
+            spec = call.head.spec() if call.rpc.about_model else None
+            about = _About(self._node, _named((spec and spec.version) or _VERSION))
+            model = "" if spec is None else spec.model
+            return Reply(200, await answer(call.rpc, call.body, model, about))
+        except ServingError as error:
+            return refusal(error, call.rpc.dialect)
+
+
+@dataclass(frozen=True, slots=True)
+class _About:
+    """What the node knows of itself, as `version`."""
+
+    node: Node
+    version: str
+
+    def is_up(self) -> bool:
+        return self.node.predictor is not None
+
+    is_ready = is_up
+
+    def standings(self) -> Sequence[Standing]:
+        return [Standing(self.version, State.AVAILABLE if self.is_up() else State.LOADING)]
+
+    async def described(self) -> tuple[str, Schema]:
+        if self.node.schema is None:
+            raise Unavailable("The model is being loaded.", retry_after=1)
+        return self.version, self.node.schema
+
+
+def _named(version: str) -> str:
+    """The id of a version by what a client calls it: a number is that of an id."""
+    return f"v{version}" if version.isdigit() else version

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 import uvloop
 
@@ -32,12 +33,22 @@ from serving.gateway.tracing import Tracing
 from serving.gateway.witnesses import Witnesses
 from serving.heads import Head
 from serving.names import ModelName, VersionName
+from serving.protocols import from_bytes
 from serving.resources import Model, Version, VersionState
 from tests.autoscaler.fakes import Clock, FakePool, settle, spec
 from tests.exchanges import Answered, Peer
 
 NAME = VersionName("p", "m", "v")
 PATH = f"/v1/{NAME}:predict"
+# The same model, as clients of other protocols ask for it.
+OTHERS = [
+    "/v1/models/m:predict",
+    "/v1/models/m/versions/v:predict",
+    "/v1/models/m/labels/v:predict",
+    "/v2/models/m/infer",
+    "/v2/models/projects/p/models/m/versions/v/infer",
+]
+PREDICT = "tensorflow.serving.PredictionService.Predict"
 MIB = 1 << 20
 
 
@@ -50,6 +61,7 @@ class Seen:
     timeout: float
     alone: bool
     timing: bool
+    about: bytes
     body: bytes
 
     def mark(self, mark: Mark) -> None:
@@ -119,6 +131,7 @@ class World:
             Witnesses(self.tallies, request_log, audit, tracing),
             limits,
             shares=shares,
+            project=NAME.project,
         )
         self.pool.listeners += [self.activator.node_changed, self.autoscaler.node_changed, self._changed]
         self._tasks = asyncio.TaskGroup()
@@ -157,6 +170,7 @@ class World:
         self,
         body: bytes = b"{}",
         *,
+        path: str = PATH,
         within: str | None = None,
         left: asyncio.Event | None = None,
         traceparent: bytes | None = None,
@@ -165,7 +179,7 @@ class World:
         headers = [] if within is None else [(b"x-request-timeout", within.encode())]
         headers += [] if traceparent is None else [(b"traceparent", traceparent)]
         peer = Peer()
-        exchange = Exchange(Head("POST", PATH, headers), peer)
+        exchange = Exchange(Head("POST", path, headers), peer)
         self.forwarder.begin(exchange)
         if not exchange.response_complete:
             exchange.body = body
@@ -220,12 +234,13 @@ class World:
 
     async def _read(self, node: Node, reader: asyncio.StreamReader) -> tuple[int, Seen | None]:
         head = REQUEST.unpack(await reader.readexactly(REQUEST.size))
-        kind, flags, number, slot, timeout, _, length = head
+        kind, flags, number, slot, timeout, told, length = head
         if kind != ASK:
             self.withdrawn += 1
             return number, None
-        body = await reader.readexactly(length)
-        seen = Seen(node, slot, timeout, bool(flags & ALONE), bool(flags & TIMING), body)
+        content = await reader.readexactly(length)
+        about, body = content[:told], content[told:]
+        seen = Seen(node, slot, timeout, bool(flags & ALONE), bool(flags & TIMING), about, body)
         self.seen.append(seen)
         return number, seen
 
@@ -724,6 +739,48 @@ def test_who_has_had_their_share_is_told_when_to_come_back(tmp_path: Path) -> No
 
     clock = Clock()
     run(tmp_path, main, shares=PredictionLimits(config, clock))
+
+
+@pytest.mark.parametrize("path", OTHERS)
+def test_other_protocols_go_the_same_way(tmp_path: Path, path: str) -> None:
+    """A node is told what it is asked, also when another has died of it; they use up the same share."""
+
+    async def main(world: World) -> None:
+        world.deploy()
+        world.replies = [dying(Mark.COMPUTING), good]
+        answered = await world.post(b"[1]", path=path)
+
+        assert answered.status == 200
+        assert [(seen.node.id, seen.alone, seen.body) for seen in world.seen] == [
+            ("v1", False, b"[1]"),
+            ("v2", True, b"[1]"),
+        ]
+        told = from_bytes(world.seen[0].about)
+        assert (told.model, told.version) == ("m", "v")
+        assert world.seen[1].about == world.seen[0].about
+
+        assert (await world.post()).status == 200
+        refused = await world.post(path=path)
+        assert (refused.status, refused.headers[b"retry-after"]) == (429, b"1")
+        assert b"version_requests_per_second" in refused.body
+        assert world.tallies.of("v").told(()).statuses == {200: 2, 429: 1}
+
+    config = ServeConfig(version_requests_per_second=2)
+    run(tmp_path, main, shares=PredictionLimits(config, Clock()))
+
+
+@pytest.mark.parametrize("path", OTHERS)
+def test_other_protocols_have_their_own_names_and_words(tmp_path: Path, path: str) -> None:
+    """Also where there is no version."""
+
+    async def main(world: World) -> None:
+        refused = await world.post(path=path)
+        assert refused.status == 404
+        assert orjson.loads(refused.body)["error"].startswith("Servable not found for request: ")
+        ((method, status),) = world.tallies.calls
+        assert (method in {"inference.GRPCInferenceService.ModelInfer", PREDICT}, status) == (True, 404)
+
+    run(tmp_path, main)
 
 
 def test_a_version_that_is_deleted_meanwhile_is_not_found(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from typing import Any
@@ -13,11 +14,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 from numpy.typing import NDArray
 
-from serving.errors import InvalidInputs, InvalidOutputs
+from serving.errors import InvalidInputs, InvalidOutputs, ServingError
 from serving.node.dialects.lifting import LONG, lift
+from serving.node.dialects.tensorflow_grpc import reader
 from serving.node.dialects.tensorproto import MADE_UP, NUMBERS, arrays_of, message_of
-from serving.protocols import protos
+from serving.protocols import Call, Dialect, protos
 from serving.runtimes.datatypes import dtype_of
+from serving.schema import Tensor
+from tests.serving.node.dialects import models
 
 REQUEST = protos.message("tensorflow.serving.PredictRequest")
 RESPONSE = protos.message("tensorflow.serving.PredictResponse")
@@ -270,3 +274,37 @@ def test_answers_are_made_of_any_memory() -> None:
 def test_types_that_no_tensor_has() -> None:
     with pytest.raises(InvalidOutputs, match="Output y is of the type datetime64"):
         message_of({"y": np.array(["2020-01-01"], "datetime64[D]")}, OUTPUTS)
+
+
+VERBS = {
+    "predict": "PredictRequest",
+    "classify": "ClassificationRequest",
+    "regress": "RegressionRequest",
+    "multi-inference": "MultiInferenceRequest",
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@settings(max_examples=100)
+@given(data=st.data())
+def test_any_message_is_read_or_refused(verb: str, data: st.DataObject) -> None:
+    """Nothing that is sent is an error of the server: requests with a few bytes changed, for every model."""
+    made = protos.message(f"tensorflow.serving.{VERBS[verb]}")()
+    if verb == "predict":
+        made.CopyFrom(request((2, 3), tensor_content=bytes(24)))
+        made.output_filter.append("predictions")
+    else:
+        made.input.example_list_with_context.examples.add().features.feature["a"].float_list.value.append(1)
+    if verb == "multi-inference":
+        made.tasks.add(method_name="tensorflow/serving/classify").model_spec.signature_name = "say"
+    else:
+        made.model_spec.signature_name = data.draw(st.sampled_from(["", "say", "serving_default"]))
+    body = bytearray(made.SerializeToString())
+    for place, byte in data.draw(
+        st.lists(st.tuples(st.integers(0, len(body) - 1), st.integers(0, 255)), max_size=4)
+    ):
+        body[place] = byte
+
+    for model in (models.booster(3), models.routine(), models.graph(Tensor("x", "FP32", (-1, 3)))):
+        with contextlib.suppress(ServingError):
+            reader(Call(Dialect.TENSORFLOW_GRPC, verb, "m", "v"), model).read(body)

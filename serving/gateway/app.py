@@ -11,10 +11,9 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
 
 from autoscaler import machine
 from autoscaler.activator import Activator
@@ -31,6 +30,7 @@ from serving.gateway.api.fleet import Fleet as FleetApi
 from serving.gateway.api.jobs import Jobs as JobsApi
 from serving.gateway.api.logs import Logs as LogsApi
 from serving.gateway.api.models import Models
+from serving.gateway.api.openapi import OpenApi
 from serving.gateway.api.operations import Operations as OperationsApi
 from serving.gateway.api.policies import Policies
 from serving.gateway.api.protocols import Protocols, housed
@@ -178,10 +178,13 @@ class Gateway:
         jobs = JobsApi(self._catalog, self._jobs, config.queue_jobs, self._access)
         fleet = FleetApi(self._overview, self._metrics)
         schemas = SchemasApi(self._schemas, lambda: self._catalog.state)
+        openapi = OpenApi(lambda: self._catalog.state, self._access)
         logs = LogsApi(self._config.state_dir / "logs", lambda: self._catalog.state)
         offered = {
             "pilotlight.healthz": self._healthz,
             "pilotlight.readyz": self._readyz,
+            "pilotlight.openapi": openapi.document,
+            "pilotlight.docs": openapi.docs,
             "pilotlight.stats": self._stats,
             "pilotlight.metrics": fleet.metrics,
             "pilotlight.nodes": fleet.nodes,
@@ -346,8 +349,11 @@ async def _not_found(request: Request, _: Exception) -> Response:
     )
 
 
-async def _wrong_method(request: Request, error: Exception) -> Response:
-    allow = error.headers["Allow"] if isinstance(error, HTTPException) and error.headers else ""
+async def _wrong_method(request: Request, _: Exception) -> Response:
+    # Of a path with several methods each has a route of its own.
+    routes = (route for route in request.app.routes if isinstance(route, Route))
+    there = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
+    allow = ", ".join(sorted({method for route in there for method in route.methods or ()}))
     return _refused(request, wrong_method(request.method, request.url.path, allow))
 
 

@@ -199,6 +199,9 @@ def _policies(resources: str, kind: str, template: str, get: str = "GET") -> Ite
 _ALL = (
     _own("healthz", "", "", "/healthz"),
     _own("readyz", "", "", "/readyz"),
+    # Who may see a version is told of its predictions.
+    _own("openapi", "", SERVER, "/openapi.json"),
+    _own("docs", "", "", "/docs"),
     # What is told of all projects takes a role on the server.
     _own("stats", "ml.models.list", SERVER, "/stats"),
     _own("metrics", "ml.models.list", SERVER, "/metrics"),

@@ -38,20 +38,20 @@ class Listing(Generic[T]):
         A token names the last resource shown, so that a list that changes meanwhile neither repeats nor
         skips.
         """
-        matches, size = parse_filter(query.get("filter", "")), _size(query.get("pageSize", ""))
+        matches, size = parse_filter(query.get("filter", "")), size_of(query.get("pageSize", ""))
         # The token's resource is looked for among all: meanwhile it may no longer match.
         begin = self._after(query.get("pageToken", ""))
         rest = (self.found[place] for place in range(begin, len(self.found)))
         shown = ((one, self.show(one)) for one in rest)
         rows = list(itertools.islice((row for row in shown if matches(row[1])), size + 1))
         more = len(rows) > size
-        return [row for _, row in rows[:size]], _token(self.name_of(rows[size - 1][0])) if more else ""
+        return [row for _, row in rows[:size]], token_for(self.name_of(rows[size - 1][0])) if more else ""
 
     def _after(self, token: str) -> int:
         """How many come up to what the token names, and that itself."""
         if not token:
             return 0
-        last = _named(token)
+        last = named_by(token)
         if self.by_name:
             return bisect.bisect_right(self.found, last, key=self.name_of)
         names = [self.name_of(one) for one in self.found]
@@ -60,7 +60,8 @@ class Listing(Generic[T]):
         return names.index(last) + 1 if last in names else len(names)
 
 
-def _size(text: str) -> int:
+def size_of(text: str) -> int:
+    """How many rows a page is to have. Raises InvalidArgument."""
     try:
         size = int(text or 0)
     except ValueError:
@@ -70,11 +71,12 @@ def _size(text: str) -> int:
     return min(size, _MAX_SIZE) or _DEFAULT_SIZE
 
 
-def _token(name: str) -> str:
+def token_for(name: str) -> str:
+    """The token of the page after the resource with this full name."""
     return base64.urlsafe_b64encode(name.encode()).decode().rstrip("=")
 
 
-def _named(token: str) -> str:
+def named_by(token: str) -> str:
     """The full name in a token. Raises InvalidArgument for what is none."""
     try:
         last = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode()

@@ -40,12 +40,14 @@ def test_a_resource_is_named_by_parameters_of_the_path() -> None:
 
 
 def test_a_permission_has_a_resource() -> None:
-    """Only what tells nothing of any resource is open to all, and asking what one may do."""
+    """Open to all is what tells of no resource, or of no more than the caller may see."""
     open_to_all = {name for name, method in METHODS.items() if not method.permission}
 
     assert open_to_all == {
         "pilotlight.healthz",
         "pilotlight.readyz",
+        "pilotlight.openapi",
+        "pilotlight.docs",
         "inference.GRPCInferenceService.ServerLive",
         "inference.GRPCInferenceService.ServerReady",
         "inference.GRPCInferenceService.ServerMetadata",

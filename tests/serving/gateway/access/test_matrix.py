@@ -114,6 +114,8 @@ OPEN = {
     ("GET", "/v2/health/live"),
     ("GET", "/v2/health/ready"),
     ("GET", "/healthz"),
+    ("GET", "/openapi.json"),
+    ("GET", "/docs"),
     ("GET", "/readyz"),
     ("POST", "/v1/projects/p:testIamPermissions"),
     ("POST", "/v1/server:testIamPermissions"),

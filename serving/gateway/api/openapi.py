@@ -1,0 +1,106 @@
+"""`/openapi.json`, and `/docs`, the page on which predictions are tried."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from serving.errors import InvalidArgument, field_error
+from serving.gateway.access.caller import Caller, caller_of
+from serving.gateway.access.gate import Access
+from serving.gateway.api.paging import named_by, size_of, token_for
+from serving.gateway.api.requests import answer_json
+from serving.gateway.openapi import general, of_versions
+from serving.gateway.records import State, VersionRecord
+from serving.names import ModelName, VersionName, check_project, parse_target
+from serving.openapi import page
+from serving.resources import VersionState
+
+# Of what a document tells of versions: packed, they are that long at most.
+_MOST = 1 << 18
+_SEES = ("ml.versions.get",)
+
+
+class OpenApi:
+    """The endpoints. `state` is what is there, `access` None while that is off."""
+
+    def __init__(self, state: Callable[[], State], access: Access | None) -> None:
+        self._state = state
+        self._access = access
+        self._general = general(tokens=access is not None)
+
+    async def document(self, request: Request) -> Response:
+        """`GET /openapi.json`: all routes, and the predictions of a page of the versions there are."""
+        query = request.query_params
+        size, parent = size_of(query.get("pageSize", "")), _parent(query.get("parent", ""))
+        found = self._visible(caller_of(request.scope), parent, _cursor(query.get("pageToken", "")))
+        shown = list(itertools.islice(found, size + 1))
+        fitting = _fitting(shown[:size])
+        document = {**self._general, "paths": {**self._general["paths"], **dict(of_versions(fitting))}}
+        if len(fitting) < len(shown):
+            token = token_for(str(fitting[-1].name))
+            document["info"] = {**document["info"], "x-next-page-token": token}
+        return answer_json(document)
+
+    async def docs(self, _: Request) -> Response:
+        """`GET /docs`."""
+        return Response(page.html(), headers=dict(page.headers()))
+
+    def _visible(
+        self, caller: Caller, parent: ModelName | str, after: VersionName | None
+    ) -> Iterator[VersionRecord]:
+        """The READY versions that a caller may see, by name, those that come after one."""
+        state = self._state()
+        for model in _models(state, parent):
+            if after is not None and model < after.parent:
+                continue
+            for name in state.version_order.below(model):
+                record = state.versions[name]
+                is_next = after is None or name > after
+                if is_next and record.version.state is VersionState.READY and self._may_see(caller, name):
+                    yield record
+
+    def _may_see(self, caller: Caller, name: VersionName) -> bool:
+        return self._access is None or bool(self._access.held(caller, str(name), _SEES))
+
+
+def _models(state: State, parent: ModelName | str) -> Iterator[ModelName]:
+    """The models that are `parent`, or below it; "" is above all."""
+    if isinstance(parent, ModelName):
+        yield parent
+        return
+    for project in (parent,) if parent else sorted({name.project for name in state.models}):
+        yield from state.model_order.below(project)
+
+
+def _fitting(records: Sequence[VersionRecord]) -> Sequence[VersionRecord]:
+    """As many of them as a document has room for, one at least."""
+    total = 0
+    for place, record in enumerate(records):
+        total += len(record.deployed.schema) if record.deployed else 0
+        if place and total > _MOST:
+            return records[:place]
+    return records
+
+
+def _parent(text: str) -> ModelName | str:
+    """A model, or the id of a project. Raises InvalidArgument."""
+    kind, _, rest = text.partition("/")
+    if text and kind == "projects" and "/" not in rest:
+        return check_project(rest)
+    if not text:
+        return ""
+    name = parse_target(text)
+    if isinstance(name, VersionName):
+        raise field_error(InvalidArgument, "parent", "Name a project or a model, no version.")
+    return name
+
+
+def _cursor(token: str) -> VersionName | None:
+    name = parse_target(named_by(token)) if token else None
+    if isinstance(name, ModelName):
+        raise field_error(InvalidArgument, "page_token", "This is not a token that the document gave out.")
+    return name

@@ -1,0 +1,267 @@
+"""What is said of the gateway's routes in `/openapi.json`, for each method of the table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from serving.gateway.access.policy import Policy
+from serving.gateway.api.policies import (
+    GetIamPolicyRequest,
+    SetIamPolicyRequest,
+    TestIamPermissionsRequest,
+)
+from serving.gateway.methods import METHODS, PREDICTION, Method
+from serving.gateway.metrics import CONTENT_TYPE
+from serving.gateway.records import VersionRecord
+from serving.gateway.schemas import kept
+from serving.openapi import predictions
+from serving.openapi.document import (
+    ANY,
+    JSON,
+    OBJECT,
+    STRING,
+    WRITE,
+    Operation,
+    document,
+    listed,
+    parameter,
+    ref,
+    shaped,
+    template,
+)
+from serving.resources import Job, Model, Version
+from serving.resources import Operation as LongOperation
+
+Json = dict[str, Any]
+
+_TITLE = "Pilotlight"
+_DESCRIPTION = (
+    "Models in production: AI Platform's API, TensorFlow Serving's and the Open Inference Protocol. With the "
+    "general routes come the predictions of the versions that the caller may see, in the order of their "
+    "names, `pageSize` of them; `info.x-next-page-token`, if it is there, is the `pageToken` of the next. "
+    "`parent` narrows them to those of a project or of a model."
+)
+
+_TEMPLATE = "#/components/schemas/{name}"
+_PREDICTED = "/v1/{name}:predict"
+
+_PAGE = (
+    parameter("pageSize", {"type": "integer", "minimum": 0}, "How many to answer at most: 20, up to 100."),
+    parameter("pageToken", STRING, "The nextPageToken of the page before."),
+    parameter("filter", STRING, "Which to answer, such as `state:READY`."),
+)
+_MASK = (parameter("updateMask", STRING, "The fields to change, with commas between.", required=True),)
+_POLICY_VERSION = (
+    parameter("options.requestedPolicyVersion", {"type": "integer", "enum": [0, 1, 3]}, "Of the policy."),
+)
+
+
+def _gives(summary: str, tag: str, gives: Json, *, query: tuple[Json, ...] = ()) -> Operation:
+    return Operation(summary, tag, {JSON: gives}, query=query)
+
+
+def _takes(
+    summary: str, tag: str, takes: Json | None, gives: Json, *, query: tuple[Json, ...] = ()
+) -> Operation:
+    return Operation(summary, tag, {JSON: gives}, {JSON: takes} if takes else None, query, WRITE)
+
+
+def _page(summary: str, tag: str, key: str, item: Json) -> Operation:
+    return _gives(summary, tag, shaped({key: listed(item), "nextPageToken": STRING}), query=_PAGE)
+
+
+def _is(state: str) -> Operation:
+    told = shaped({"status": {"const": state}}, ["status"])
+    refusals = (*ANY, 503) if state == "ready" else ANY
+    return Operation(f"Whether the server is {state}", "Server", {JSON: told}, refusals=refusals, open=True)
+
+
+def _about(summary: str, properties: Mapping[str, Json], required: Iterable[str]) -> Operation:
+    return _gives(summary, "Server", shaped(properties, required, more=True))
+
+
+_NUMBER: Json = {"type": "number"}
+_COUNT: Json = {"type": "integer"}
+_MAYBE: Json = {"type": ["number", "null"]}
+_LINES = listed(STRING)
+
+_WHY = {"version": STRING, "state": STRING, "summary": STRING}
+_LONG, _MODEL, _VERSION = ref("Operation"), ref("Model"), ref("Version")
+_JOB, _KEPT_JOB, _POLICY = ref("Job"), ref("JobResource"), ref("Policy")
+_LOCATION = shaped({"name": STRING, "capabilities": listed(OBJECT)}, ["name"])
+
+_OPERATIONS: Mapping[str, Operation] = {
+    "pilotlight.healthz": _is("live"),
+    "pilotlight.readyz": _is("ready"),
+    "pilotlight.stats": _about(
+        "Counts of what there is",
+        {"models": _COUNT, "versions": _COUNT, "jobs": OBJECT},
+        ["models", "versions"],
+    ),
+    "pilotlight.metrics": Operation("Metrics for Prometheus", "Server", {CONTENT_TYPE: STRING}),
+    "pilotlight.nodes": _about(
+        "Versions with their nodes, and the memory of each process",
+        {"versions": listed(OBJECT), "pilots": listed(OBJECT), "gateway": OBJECT},
+        ["versions", "pilots", "gateway"],
+    ),
+    "pilotlight.models.why": _about("How the default version is, and why", _WHY, _WHY),
+    "pilotlight.versions.why": _about("How a version is, and why", _WHY, _WHY),
+    "pilotlight.versions.logs": _gives(
+        "What a version has logged",
+        "Server",
+        shaped({"entries": listed(OBJECT), "cursor": STRING}, ["entries", "cursor"]),
+        query=(
+            parameter("kind", {"type": "string", "enum": ["requests", "access", "console"]}, "Which log."),
+            parameter("limit", {"type": "integer", "minimum": 1, "maximum": 1000}, "How many entries."),
+            parameter("since", {"type": "string", "format": "date-time"}, "From this time on."),
+            parameter("cursor", STRING, "The cursor of an earlier answer: those after its entries."),
+        ),
+    ),
+    "pilotlight.versions.acceleration": _about(
+        "How a version computes its predictions", {"version": STRING, "way": STRING}, ["version", "way"]
+    ),
+    "pilotlight.models.schema": _gives(
+        "What the default version takes and answers", "Models and versions", ref("Schema")
+    ),
+    "pilotlight.versions.schema": _gives(
+        "What a version takes and answers, with an instance that predicts",
+        "Models and versions",
+        ref("Schema"),
+    ),
+    "pilotlight.openapi": _gives(
+        "This document",
+        "Server",
+        OBJECT,
+        query=(
+            parameter("parent", STRING, "A project or a model: tell the predictions of its versions only."),
+            *_PAGE[:2],
+        ),
+    ),
+    "pilotlight.docs": Operation(
+        "A page to try predictions", "Server", {"text/html; charset=utf-8": STRING}, refusals=ANY, open=True
+    ),
+    "pilotlight.jobs.progress": _about(
+        "How far a batch prediction is",
+        {
+            "state": STRING,
+            "phase": STRING,
+            "attempt": _COUNT,
+            "predictions": _COUNT,
+            "errors": _COUNT,
+            "bytes": _COUNT,
+            "bytesTotal": _COUNT,
+            "workers": _COUNT,
+            "recordsPerSecond": _MAYBE,
+            "secondsLeft": _MAYBE,
+            "log": _LINES,
+        },
+        ["state", "predictions", "errors", "log"],
+    ),
+    "projects.getConfig": _gives(
+        "The account that the server acts as",
+        "Projects",
+        shaped({"serviceAccount": STRING, "serviceAccountProject": STRING, "config": OBJECT}),
+    ),
+    "projects.locations.list": _page("The regions there are", "Projects", "locations", _LOCATION),
+    "projects.locations.get": _gives("A region", "Projects", _LOCATION),
+    "projects.models.create": _takes("Make a model", "Models and versions", _MODEL, _MODEL),
+    "projects.models.list": _page("The models of a project", "Models and versions", "models", _MODEL),
+    "projects.models.get": _gives("A model", "Models and versions", _MODEL),
+    "projects.models.patch": _takes("Change a model", "Models and versions", _MODEL, _LONG, query=_MASK),
+    "projects.models.delete": _takes("Delete a model", "Models and versions", None, _LONG),
+    "projects.models.versions.create": _takes(
+        "Make a version; the operation tells how it goes", "Models and versions", _VERSION, _LONG
+    ),
+    "projects.models.versions.list": _page(
+        "The versions of a model", "Models and versions", "versions", _VERSION
+    ),
+    "projects.models.versions.get": _gives("A version", "Models and versions", _VERSION),
+    "projects.models.versions.patch": _takes(
+        "Change a version", "Models and versions", _VERSION, _LONG, query=_MASK
+    ),
+    "projects.models.versions.delete": _takes("Delete a version", "Models and versions", None, _LONG),
+    "projects.models.versions.setDefault": _takes(
+        "Make a version the one that answers for its model", "Models and versions", None, _VERSION
+    ),
+    "projects.jobs.create": _takes("Queue a batch prediction", "Jobs", _JOB, _KEPT_JOB),
+    "projects.jobs.list": _page(
+        "The batch predictions of a project, newest first", "Jobs", "jobs", _KEPT_JOB
+    ),
+    "projects.jobs.get": _gives("A batch prediction", "Jobs", _KEPT_JOB),
+    "projects.jobs.patch": _takes("Change the labels of a job", "Jobs", _JOB, _KEPT_JOB, query=_MASK),
+    "projects.jobs.cancel": _takes("Cancel a job", "Jobs", None, OBJECT),
+    "projects.operations.list": _page("What is going on in a project", "Operations", "operations", _LONG),
+    "projects.operations.get": _gives("How a change goes", "Operations", _LONG),
+    "projects.operations.cancel": _takes("Cancel the creation of a version", "Operations", None, OBJECT),
+    PREDICTION.id: predictions.PREDICTION,
+    **predictions.OPERATIONS,
+}
+
+
+def _of_policies(name: str, method: Method) -> Operation | None:
+    match name.rpartition(".")[2]:
+        case "getIamPolicy" if method.verb == "GET":
+            return _gives("Who may do what", "Access", _POLICY, query=_POLICY_VERSION)
+        case "getIamPolicy":
+            return _takes("Who may do what", "Access", ref("GetIamPolicyRequest"), _POLICY)
+        case "setIamPolicy":
+            return _takes("Say who may do what", "Access", ref("SetIamPolicyRequest"), _POLICY)
+        case "testIamPermissions":
+            asked = ref("TestIamPermissionsRequest")
+            return _takes("What the caller may do", "Access", asked, shaped({"permissions": _LINES}))
+    return None
+
+
+def _not_offered(method: Method) -> Operation:
+    return Operation(f"Not offered: ml.{method.id}", "Not offered", {}, refusals=(401, 403, 429, *ANY, 501))
+
+
+def _components() -> Mapping[str, Json]:
+    """The resources. What is not known of them is refused in requests, and not in answers."""
+    kinds = (Model, Version, Job, LongOperation, Policy)
+    asked = (GetIamPolicyRequest, SetIamPolicyRequest, TestIamPermissionsRequest)
+    _, found = msgspec.json.schema_components((*kinds, *asked), ref_template=_TEMPLATE)
+    for component in found.values():
+        for field in component.get("properties", {}).values():
+            field.pop("default", None)
+        if component.get("type") == "object":
+            component["additionalProperties"] = False
+            component.pop("required", None)
+    found["OperationMetadata"]["properties"]["@type"] = STRING
+    # These are echoed as they were sent.
+    as_sent = {"predictionInput": OBJECT, "batchOptions": OBJECT}
+    found["JobResource"] = {**found["Job"], "properties": {**found["Job"]["properties"], **as_sent}}
+    return {**found, **predictions.COMPONENTS}
+
+
+def general(*, tokens: bool) -> Json:
+    """The document without the versions there are."""
+    paths: dict[str, Json] = {}
+    for name, method in METHODS.items():
+        told = _OPERATIONS.get(name) or _of_policies(name, method) or _not_offered(method)
+        for number, path in enumerate(_paths(method)):
+            found = told.to_json(f"{name}.{number}" if number else name, path)
+            paths.setdefault(template(path), {})[method.verb.lower()] = found
+    return document(_TITLE, _DESCRIPTION, paths, _components(), tokens=tokens)
+
+
+def of_versions(records: Iterable[VersionRecord]) -> Iterator[tuple[str, Json]]:
+    """The paths of predictions with these versions, as far as it is known what they take."""
+    for record in records:
+        schema = kept(record)
+        if schema is not None:
+            name = str(record.name)
+            path = _PREDICTED.format(name=name)
+            told = predictions.prediction(schema, name).to_json(f"{PREDICTION.id}/{name}", path)
+            about = {"x-version": name, "x-schema": f"/v1/{name}:schema"}
+            yield path, {"post": {**predictions.with_example(told, schema), **about}}
+
+
+def _paths(method: Method) -> Iterable[str]:
+    if method is not PREDICTION:
+        return method.paths
+    model = "/v1/projects/{project}/models/{model}"
+    return f"{model}:predict", f"{model}/versions/{{version}}:predict"

@@ -13,7 +13,8 @@ from serving.config import NodeConfig
 from serving.errors import ServingError
 from serving.node.acceleration import Acceleration
 from serving.node.app import Node, Report
-from serving.node.front import Predictions, application
+from serving.node.front import Predictions
+from serving.node.routes import application
 from serving.runtimes import Source
 
 if TYPE_CHECKING:  # gRPC is imported only where it is switched on

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import signal
 import subprocess
@@ -9,11 +10,14 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 import joblib
 import numpy as np
+import orjson
 import pytest
+from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
 from tests.end_to_end.models import ROUTINE, archive, data
@@ -110,6 +114,128 @@ def test_wrong_paths_and_methods_are_told_in_googles_form(
 
     assert reply.error["code"] == status
     assert ("allow" in reply.headers) == (status == 405)
+
+
+TENSOR = {"name": "instances", "datatype": "FP64", "shape": [-1, 4]}
+STATUS = {"state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}
+
+
+@pytest.mark.parametrize(
+    ("path", "answer"),
+    [
+        ("/v1/models/m", {"model_version_status": [{"version": "1", **STATUS}]}),
+        ("/v1/models/m/versions/v3", {"model_version_status": [{"version": "3", **STATUS}]}),
+        ("/v1/models/m/labels/canary", {"model_version_status": [{"version": "1", **STATUS}]}),
+        ("/v2/health/live", {"live": True}),
+        ("/v2/health/ready", {"ready": True}),
+        ("/v2/models/m/ready", {"name": "m", "ready": True}),
+        ("/v2/models/projects/p/models/m/versions/3/ready", {"name": "m", "ready": True}),
+    ],
+)
+def test_a_node_tells_of_itself_in_every_protocol(node: Server, path: str, answer: Any) -> None:
+    """Whatever its model and its version are called."""
+    reply = node.call("GET", path)
+
+    assert (reply.status, reply.json) == (200, answer)
+
+
+def test_a_node_tells_what_its_model_takes(node: Server) -> None:
+    """From the same schema, as each protocol has it."""
+    for path in ("/v2/models/m", "/v2/models/m/versions/v3"):
+        told = node.call("GET", path).json
+        assert told["inputs"] == [TENSOR]
+        assert told["versions"] == ["3" if "v3" in path else "1"]
+    for path in (
+        "/v1/models/m/metadata",
+        "/v1/models/m/versions/1/metadata",
+        "/v1/models/m/labels/l/metadata",
+    ):
+        told = node.call("GET", path).json
+        assert told["model_spec"] == {"name": "m", "signature_name": "", "version": "1"}
+        assert told["metadata"]["signature_def"]["signature_def"].keys() == {"serving_default"}
+    assert node.call("GET", "/v2").json["name"] == "pilotlight"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/v1/models/m:predict", 405),
+        ("POST", "/v1/models/m", 405),
+        ("POST", "/v1/models/m/nothing", 404),
+        ("GET", "/v2/models/m/infer", 405),
+        ("POST", "/v2/models/m/ready", 405),
+        ("GET", "/v2/nothing", 404),
+    ],
+)
+def test_wrong_paths_and_methods_are_told_in_the_form_of_their_protocol(
+    node: Server, method: str, path: str, status: int
+) -> None:
+    """A text, and no more."""
+    reply = node.call(method, path)
+
+    assert reply.status == status
+    assert list(reply.json) == ["error"]
+    assert path in reply.json["error"]
+    assert ("allow" in reply.headers) == (status == 405)
+
+
+def npy(array: NDArray[Any]) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("path", [PREDICT, "/v1/projects/p/models/m/versions/v:predict"])
+def test_arrays_are_predicted_as_json_is(node: Server, path: str) -> None:
+    """And answered as such, if the client wants that; also those that are longer than a piece of a body."""
+    rows, _ = data()
+    expected = joblib.load(node.state_dir / "model.joblib").predict(rows).tolist()
+    url, types = node.url + path, {"content-type": "application/x-npy"}
+
+    plain = node.http.post(url, content=npy(rows), headers=types)
+    many = node.http.post(url, content=npy(np.tile(rows, (50, 1))), headers=types)
+    array = node.http.post(url, content=npy(rows), headers={**types, "accept": "application/x-npy"})
+    mixed = node.http.post(url, json={"instances": rows.tolist()}, headers={"accept": "application/x-npy"})
+    tensors = node.http.post(
+        url, json={"instances": [[0.0] * 4]}, headers={"accept": "application/octet-stream"}
+    )
+
+    assert plain.json() == {"predictions": expected}
+    assert plain.headers["content-type"] == "application/json; charset=utf-8"
+    assert many.json() == {"predictions": expected * 50}
+    for answer in (array, mixed):
+        assert answer.headers["content-type"] == "application/x-npy"
+        assert np.load(io.BytesIO(answer.content)).tolist() == expected
+    end = int(tensors.headers["inference-header-content-length"])
+    assert orjson.loads(tensors.content[:end])["model_name"] == "m"
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "message"),
+    [
+        ({"content-type": "application/x-npy"}, 400, "does not begin like one"),
+        ({"accept": "text/html"}, 406, "application/json, application/x-npy, application/octet-stream"),
+        ({"accept": "application/json;q=2"}, 400, "q=2"),
+        (
+            {"content-type": "application/octet-stream", "inference-header-content-length": "x"},
+            400,
+            "must be a number of bytes",
+        ),
+        (
+            {"content-type": "application/octet-stream", "inference-header-content-length": "999"},
+            400,
+            "Inference-Header-Content-Length is 999",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_binary_body_is_told(
+    node: Server, headers: dict[str, str], status: int, message: str
+) -> None:
+    """As JSON, whatever was wanted."""
+    reply = node.call("POST", PREDICT, content=b'{"instances": [[0, 0, 0, 0]]}', headers=headers)
+
+    assert reply.status == status
+    assert message in reply.error["message"]
 
 
 def test_concurrent_requests_share_calls_and_get_their_own_answers(node: Server) -> None:

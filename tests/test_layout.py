@@ -92,6 +92,13 @@ FORBIDDEN: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
         ("sqlalchemy",),
     ),
     ("serving", (), ("apache_beam",)),
+    (
+        "serving.protocols",
+        (),
+        ("serving.gateway", "serving.node", "serving.runtimes", "serving.cli", "numpy", "grpc", "starlette"),
+    ),
+    ("serving.protocols", ("serving.protocols.protos",), ("google",)),
+    ("serving.schema", (), ("serving",)),
     # Everything stands on these, so they stand on nothing.
     ("serving.errors", (), ("serving",)),
     ("serving.names", (), ("serving.gateway", "serving.node", "serving.runtimes", "serving.cli")),

@@ -55,6 +55,7 @@ class Place:
     after: bytes
 
 
+@lru_cache(maxsize=64)
 def place(key: str, inner: str = "") -> Place:
     """The place of these keys; without `inner` the numbers are at the first one."""
     before = b"{%b:" % orjson.dumps(key)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -37,8 +36,10 @@ Body = bytes | bytearray
 _INSTANCES, _INPUTS = "instances", "inputs"
 _HEADERS = (BARE_JSON,)
 _OWN = frozenset({_INSTANCES, _INPUTS, SIGNATURE_NAME})
-# Where inputs begin, and the name of the first one if they have names.
-_BEGIN = re.compile(rb'"inputs"\s*:\s*(?:\{\s*("[^"\\]*(?:\\.[^"\\]*)*")\s*:)?')
+# Where the tensors begin: in rows, or in columns, with the name of the first one if they have names.
+_BEGIN = re.compile(
+    rb'"(?:(?P<rows>instances)|inputs)"\s*:\s*(?:\{\s*(?P<name>"[^"\\]*(?:\\.[^"\\]*)*")\s*:)?'
+)
 
 
 def reader(call: Call, model: Model) -> Reader:
@@ -85,7 +86,7 @@ class _Predict(_Reader):
 
     def read(self, body: Body) -> Asked:
         """What is to be computed. Numbers that are regular become no Python objects."""
-        found = self._regular_rows(body) if b'"instances"' in body else self._regular_columns(body)
+        found = self._regular(body)
         return self._plain(body) if found is None else found
 
     def write(self, asked: Asked, predictions: Batch) -> Reply:
@@ -114,6 +115,12 @@ class _Predict(_Reader):
 
     # ---- the dense way
 
+    def _regular(self, body: Body) -> Asked | None:
+        begin = _BEGIN.search(body)
+        if begin is None:
+            return None
+        return self._regular_rows(body) if begin["rows"] else self._regular_columns(body, begin["name"])
+
     def _regular_rows(self, body: Body) -> Asked | None:
         found = self._model.decoder.regular(body, self._row_form)
         if found is None:
@@ -125,14 +132,15 @@ class _Predict(_Reader):
         _require_one(fields, _INPUTS)
         return self._model.runtime.form(self._parameters(fields))
 
-    def _regular_columns(self, body: Body) -> Asked | None:
-        begin = _BEGIN.search(body)
-        if begin is None:
-            return None
-        name = _name(begin[1])
+    def _regular_columns(self, body: Body, written: bytes | None) -> Asked | None:
+        name = _name(written)
         if name is None:
             return None
-        form_of = partial(self._column_form, name=name)
+
+        def form_of(fields: Fields) -> Form:
+            _require_one(fields, _INSTANCES)
+            return self._column_form(fields, name)
+
         found = self._model.decoder.regular(body, form_of, place(_INPUTS, name))
         return None if found is None else self._of_regular(*found)
 

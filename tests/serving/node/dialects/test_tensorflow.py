@@ -247,6 +247,10 @@ def test_the_dense_way_reads_what_the_plain_one_does(value: Any, named: bool, mo
             {"instances": [[1, 2]], "inputs": "a" + PADDING},
             "expecting only one of 'inputs' or 'instances' keys",
         ),
+        (
+            {"inputs": [[1, 2]], "instances": "a" + PADDING},
+            "expecting only one of 'inputs' or 'instances' keys",
+        ),
         ({"instances": 5}, "JSON Value: 5 Excepting 'instances' to be an list/array"),
         ({"instances": []}, "No values in 'instances' array"),
         ({"instances": [["a", 1]]}, "Instance 0: input x takes numbers (float32), got a string ('a')."),

@@ -39,8 +39,8 @@ _METHODS: Mapping[tuple[Dialect, str], Method] = {
         for dialect in (Dialect.INFERENCE, Dialect.INFERENCE_GRPC)
     },
 }
-# Ways that are remembered, of each kind, beside those of heads that come again.
-_MANY = 1024
+# Ways that are remembered of each kind, beside those of heads that come again, and their longest names.
+_MANY, _LONG = 1024, 512
 
 
 @dataclass(slots=True, eq=False)
@@ -68,7 +68,7 @@ class Way:
         about = self._abouts.get(version)
         if about is None:
             call = self.call
-            if call.dialect is not Dialect.AI_PLATFORM:
+            if call.model:
                 call = msgspec.structs.replace(call, version=shown(version))
             about = self._abouts[version] = to_bytes(call)
         return about
@@ -86,10 +86,12 @@ def way_of(head: Head, project: str) -> Way:
         asked = head.asked
         call = PLAIN if asked is None else call_of(asked, head.told)
         if asked is not None and asked.dialect is not Dialect.AI_PLATFORM:
-            return _way(asked, call, project)
+            return _way_to(asked, call, project)
     except ServingError as error:
         return Way(_method(head), "", "", "", problem=error)
-    return _plain(head.path) if call is PLAIN else _by_path(head.path, call)
+    if call is PLAIN and len(head.path) <= _LONG:
+        return _plain(head.path)
+    return _by_path(head.path, call)
 
 
 def _by_path(path: str, call: Call) -> Way:
@@ -110,10 +112,17 @@ def _method(head: Head) -> Method:
     return METHODS.get(head.path[1:].replace("/", "."), PREDICTION)
 
 
-@lru_cache(_MANY)
-def _way(asked: Path, call: Call, project: str) -> Way:
+def _way_to(asked: Path, call: Call, project: str) -> Way:
     """That to an address. Raises InvalidArgument for names that cannot be."""
+    short = len(asked.model) + len(asked.version) + len(asked.label) <= _LONG
+    return (_remembered if short else _make)(asked, call, project)
+
+
+def _make(asked: Path, call: Call, project: str) -> Way:
     goal = address(asked.model, asked.project or project, version=asked.version, label=asked.label)
     one = goal.version or goal.label
     named = f"{goal.model}/{'versions' if goal.version else 'labels'}/{one}" if one else str(goal.model)
     return Way(_METHODS[asked.dialect, asked.verb], goal, named, predict_permission(named), call)
+
+
+_remembered = lru_cache(_MANY)(_make)

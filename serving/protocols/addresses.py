@@ -14,7 +14,8 @@ from serving.names import ModelName, VersionName, parse_target
 
 # Numbers of versions are of 64 bits in these protocols, with a sign.
 _MOST = (1 << 63) - 1
-_DIGITS = re.compile(r"[0-9]+")
+# Ids are no longer than this, and what is may not fill the memory of who remembers names.
+_DIGITS = re.compile(r"[0-9]{1,128}")
 _NUMBERED = re.compile(r"[A-Za-z]+_?([0-9]+)")
 _NO = frozenset({"off", "false", "no"})
 # Of the versions of a model, how many an error names.

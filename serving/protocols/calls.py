@@ -19,8 +19,8 @@ _BINARY = frozenset({NPY, BINARY})
 _ANSWERS = (JSON, NPY, BINARY)
 # Of the longest length that can be meant.
 _DIGITS = 18
-# What is remembered of AI Platform's: clients send the same few headers again and again.
-_MANY = 256
+# What is remembered of AI Platform's, unless it is long: clients send the same few headers again and again.
+_MANY, _LONG = 256, 512
 
 
 def call_of(path: Path, told: Mapping[bytes, bytes], version: str = "") -> Call:
@@ -32,7 +32,9 @@ def call_of(path: Path, told: Mapping[bytes, bytes], version: str = "") -> Call:
     """
     match path.dialect:
         case Dialect.AI_PLATFORM:
-            call = _ai_platform(told.get(CONTENT_TYPE, b""), told.get(ACCEPT), told.get(JSON_BYTES))
+            given, accept = told.get(CONTENT_TYPE, b""), told.get(ACCEPT)
+            short = len(given) + len(accept or b"") <= _LONG
+            call = (_remembered if short else _ai_platform)(given, accept, told.get(JSON_BYTES))
             # Of its answers only this kind tells what it is of.
             named = call.accept == BINARY
             return msgspec.structs.replace(call, model=path.model, version=version) if named else call
@@ -43,7 +45,6 @@ def call_of(path: Path, told: Mapping[bytes, bytes], version: str = "") -> Call:
             return Call(path.dialect, path.verb, path.model, version)
 
 
-@lru_cache(_MANY)
 def _ai_platform(given: bytes, accept: bytes | None, length: bytes | None) -> Call:
     content_type = bare(given.decode("latin-1"))
     wanted = JSON if accept is None else choose(accept.decode("latin-1"), _ANSWERS)
@@ -51,6 +52,9 @@ def _ai_platform(given: bytes, accept: bytes | None, length: bytes | None) -> Ca
         return PLAIN if wanted == JSON else Call(accept=wanted)
     json_bytes = _json_bytes(length) if content_type == BINARY else None
     return Call(content_type=content_type, accept="" if wanted == JSON else wanted, json_bytes=json_bytes)
+
+
+_remembered = lru_cache(_MANY)(_ai_platform)
 
 
 def _json_bytes(given: bytes | None) -> int | None:

@@ -25,8 +25,8 @@ _KINDS = (
     (Dialect.TENSORFLOW, _TENSORFLOW),
     (Dialect.INFERENCE, _INFERENCE),
 )
-# Paths of which it is remembered what they say.
-_PATHS = 1024
+# Paths of which it is remembered what they say, and the longest of them.
+_PATHS, _LONGEST = 1024, 512
 
 
 class Path(NamedTuple):
@@ -40,15 +40,21 @@ class Path(NamedTuple):
     label: str = ""
 
 
-@lru_cache(_PATHS)
 def parse(path: str) -> Path | None:
     """What a path says, after its escapes are undone; None for one that is of no prediction."""
+    return (_remembered if len(path) <= _LONGEST else _parse)(path)
+
+
+def _parse(path: str) -> Path | None:
     for dialect, kind in _KINDS:
         match = kind.fullmatch(path)
         if match is not None:
             found = {name: value for name, value in match.groupdict().items() if value is not None}
             return Path(dialect, **found)
     return None
+
+
+_remembered = lru_cache(_PATHS)(_parse)
 
 
 def dialect_of(path: str) -> Dialect:

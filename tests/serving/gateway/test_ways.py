@@ -107,6 +107,24 @@ def test_what_it_was_asked_of() -> None:
     assert way("/v1/models/m/versions/3:predict").resource("").endswith("/versions/3")
 
 
+def test_an_answer_in_the_binary_form_says_what_it_is_of() -> None:
+    """On AI Platform's route too."""
+    told = way("/v1/projects/p/models/m:predict", accept="application/octet-stream").about("v3")
+    assert (from_bytes(told).model, from_bytes(told).version) == ("m", "3")
+
+
+def test_what_is_long_is_not_remembered() -> None:
+    """Names and headers are the client's to choose; they find what they always do."""
+    long = "m" * 1000
+    first, second = way(f"/v1/models/{long}:predict"), way(f"/v1/models/{long}:predict")
+    assert first is not second
+    assert first.goal == second.goal == Address(ModelName("home", long))
+    path = f"/v1/projects/p/models/{long}:predict"
+    assert way(path).goal == path
+    assert way(path) is not way(path)
+    assert way(path, accept="*/*, " * 1000).call is PLAIN
+
+
 def test_problems_are_kept_for_those_who_may_know() -> None:
     """With the method, so that it is known whom to tell how."""
     refused = way("/v1/projects/p/models/m:predict", accept="text/html")

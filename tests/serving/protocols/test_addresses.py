@@ -74,6 +74,7 @@ def test_a_version_is_found(asked: Address, meant: str) -> None:
         Address(MODEL, "v4"),
         Address(MODEL, "-1"),
         Address(MODEL, "1.0"),
+        Address(MODEL, "0" * 128 + "1"),
         Address(MODEL, "\N{ARABIC-INDIC DIGIT ONE}"),
         Address(MODEL, label="nobody"),
         Address(MODEL, label="1"),

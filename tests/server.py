@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import queue
@@ -63,7 +64,13 @@ class Server:
     process: subprocess.Popen[str]
     state_dir: Path
     log: Path
+    lines: queue.SimpleQueue[str]
     http: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=60))
+
+    @functools.cached_property
+    def grpc(self) -> str:
+        """The address of gRPC, which it tells if that is switched on."""
+        return _address(self.lines, self.log, "grpc://", "grpcs://").partition("://")[2]
 
     def call(self, method: str, path: str, **details: Any) -> Reply:
         """One request; `path` starts below /v1/ unless it begins with a slash."""
@@ -208,7 +215,8 @@ def running(
         reader.start()
         server = None
         try:
-            server = Server(_address(lines, log), process, state_dir, log)
+            url = _address(lines, log, "http://", "https://")
+            server = Server(url, process, state_dir, log, lines)
             yield server
         finally:
             if process.poll() is None:
@@ -258,10 +266,10 @@ def _read(process: subprocess.Popen[str], lines: queue.SimpleQueue[str]) -> None
     lines.put("")
 
 
-def _address(lines: queue.SimpleQueue[str], log: Path) -> str:
-    """The address in the first line that tells one."""
+def _address(lines: queue.SimpleQueue[str], log: Path, *schemes: str) -> str:
+    """The address in the next line that tells one."""
     while line := lines.get(timeout=_START_SECONDS):
         for word in line.split():
-            if word.startswith(("http://", "https://")):
+            if word.startswith(schemes):
                 return word.rstrip(":")
     raise AssertionError(f"the server did not start: {log.read_text()}")

@@ -27,6 +27,9 @@ logger = logging.getLogger(__name__)
 
 # Calls that one connection may have under way; more wait in the client.
 _STREAMS = 1000
+# Messages of up to so many times the limit are read, to be refused in words that name it; of longer ones gRPC
+# tells when it sees how long they are.
+_READ_TO_REFUSE = 2
 # Clients may ask this often (seconds) whether the connection lives; those that ask more often are sent away.
 _PINGS = 10
 _MS = 1000
@@ -190,7 +193,7 @@ def _options(settings: FrontSettings, most_connections: int) -> list[tuple[str, 
     """What gRPC is told of our limits; times are in milliseconds."""
     return [
         ("grpc.so_reuseport", 0),  # a port that is taken is told of
-        ("grpc.max_receive_message_length", settings.max_body_bytes),
+        ("grpc.max_receive_message_length", _READ_TO_REFUSE * settings.max_body_bytes),
         ("grpc.max_metadata_size", settings.max_header_bytes),
         ("grpc.absolute_max_metadata_size", settings.max_header_bytes),
         ("grpc.max_concurrent_streams", _STREAMS),

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import orjson
 
-from serving.errors import RPC_CODES, ModelError, ServingError, http_status, to_wire
+from serving.errors import (
+    RPC_CODES,
+    BodyTooLarge,
+    ModelError,
+    ResourceExhausted,
+    ServingError,
+    http_status,
+    to_wire,
+)
 from serving.protocols import Dialect, Reply
 from serving.wire import error_headers
 
@@ -27,7 +35,9 @@ def refusal(error: ServingError, dialect: Dialect = Dialect.AI_PLATFORM) -> Repl
         case Dialect.TENSORFLOW | Dialect.INFERENCE:
             return Reply(status, orjson.dumps({"error": _text(error)}), (BARE_JSON, *more))
         case Dialect.TENSORFLOW_GRPC | Dialect.INFERENCE_GRPC:
-            code = (GRPC_STATUS, b"%d" % RPC_CODES[error.status])
+            # gRPC itself has this code for messages that are too long.
+            name = ResourceExhausted.status if isinstance(error, BodyTooLarge) else error.status
+            code = (GRPC_STATUS, b"%d" % RPC_CODES[name])
             return Reply(status, _text(error).encode(errors="replace"), (code, *more))
 
 

@@ -11,7 +11,7 @@ import io
 import json
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import dedent
@@ -27,6 +27,8 @@ from serving.gateway.access.token_store import TokenStore
 from serving.gateway.access.tokens import mint
 from serving.gateway.audit.folder import audit_folder, files
 from serving.gateway.audit.naming import method_name
+from tests import calls
+from tests.calls import grpc
 from tests.end_to_end import models
 from tests.server import Server, running_server, until
 from tests.serving.gateway.collector import Collector, attributes, collecting
@@ -251,7 +253,75 @@ class BinaryInference(OpenInference):
         return {**super()._headers(asked), **length}
 
 
-SPEAKERS: list[Speaker] = [AiPlatform(), Npy(), TensorFlowServing(), OpenInference(), BinaryInference()]
+@functools.cache
+def channel(address: str) -> grpc.Channel:
+    """One for all calls."""
+    return grpc.insecure_channel(address)
+
+
+class OverGrpc:
+    """What both protocols over gRPC have in common."""
+
+    method: str
+    response: str
+    request: Callable[..., Any]
+
+    def value(self, message: Any) -> float:
+        raise NotImplementedError
+
+    def path(self, asked: Asked) -> str:
+        return "/" + self.method.replace("Service.", "Service/")
+
+    def ask(self, server: Server, asked: Asked) -> Told:
+        told = self._call(server, asked)
+        return Told(
+            told.code, told.text, None if told.message is None else self.value(told.message), told.trailing
+        )
+
+    def leave(self, server: Server, asked: Asked) -> None:
+        assert self._call(server, asked, seconds=0.1).code == "DEADLINE_EXCEEDED"
+
+    def _call(self, server: Server, asked: Asked, **more: Any) -> calls.Reply:
+        token = {"authorization": f"Bearer {asked.token}"} if asked.token else {}
+        values = [asked.seconds] * (1 + asked.padding // 8)
+        request = type(self).request(asked.model, values, version=asked.version.removeprefix("v"))
+        return calls.call(
+            channel(server.grpc),
+            self.path(asked)[1:],
+            self.response,
+            request,
+            metadata=list({**token, **asked.headers}.items()),
+            **more,
+        )
+
+
+class TensorFlowServingGrpc(OverGrpc):
+    method = "tensorflow.serving.PredictionService.Predict"
+    response = "tensorflow.serving.PredictResponse"
+    request = staticmethod(calls.predict_request)
+
+    def value(self, message: Any) -> float:
+        return float(message.outputs["predictions"].double_val[0])
+
+
+class OpenInferenceGrpc(OverGrpc):
+    method = "inference.GRPCInferenceService.ModelInfer"
+    response = "inference.ModelInferResponse"
+    request = staticmethod(calls.infer_request)
+
+    def value(self, message: Any) -> float:
+        return float(message.outputs[0].contents.fp64_contents[0])
+
+
+SPEAKERS: list[Speaker] = [
+    AiPlatform(),
+    Npy(),
+    TensorFlowServing(),
+    OpenInference(),
+    BinaryInference(),
+    TensorFlowServingGrpc(),
+    OpenInferenceGrpc(),
+]
 
 
 @dataclass(frozen=True)
@@ -303,6 +373,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             *("--audit-data-access", "predict"),
             *("--otel-endpoint", collector.endpoint),
             *("--otel-sample", "1"),
+            *("--grpc-port", "0"),
         ) as server,
     ):
         admin = (server.state_dir / "admin-token").read_text().strip()
@@ -322,6 +393,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         until(lambda: server.call("GET", MODEL, headers=known).status == 403, "the new token is known")
         yield World(server, root, collector, admin, stranger)
         client().close()
+        channel(server.grpc).close()
         assert server.stop() == 0
 
 

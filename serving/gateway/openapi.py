@@ -54,6 +54,7 @@ _PAGE = (
     parameter("filter", STRING, "Which to answer, such as `state:READY`."),
 )
 _MASK = (parameter("updateMask", STRING, "The fields to change, with commas between.", required=True),)
+_PARENT: Json = {"type": "string", "pattern": r"^(projects/[A-Za-z0-9_]+(/models/[A-Za-z][A-Za-z0-9_]*)?)?$"}
 _POLICY_VERSION = (
     parameter("options.requestedPolicyVersion", {"type": "integer", "enum": [0, 1, 3]}, "Of the policy."),
 )
@@ -136,7 +137,7 @@ _OPERATIONS: Mapping[str, Operation] = {
         "Server",
         OBJECT,
         query=(
-            parameter("parent", STRING, "A project or a model: tell the predictions of its versions only."),
+            parameter("parent", _PARENT, "A project or a model: tell the predictions of its versions only."),
             *_PAGE[:2],
         ),
     ),
@@ -237,15 +238,17 @@ def _components() -> Mapping[str, Json]:
     return {**found, **predictions.COMPONENTS}
 
 
-def general(*, tokens: bool) -> Json:
-    """The document without the versions there are."""
+def general(*, tokens: bool, project: str) -> Json:
+    """The document without the versions there are; `project` is that of protocols that know none."""
     paths: dict[str, Json] = {}
     for name, method in METHODS.items():
         told = _OPERATIONS.get(name) or _of_policies(name, method) or _not_offered(method)
         for number, path in enumerate(_paths(method)):
             found = told.to_json(f"{name}.{number}" if number else name, path)
             paths.setdefault(template(path), {})[method.verb.lower()] = found
-    return document(_TITLE, _DESCRIPTION, paths, _components(), tokens=tokens)
+    found = document(_TITLE, _DESCRIPTION, paths, _components(), tokens=tokens)
+    found["info"]["x-default-project"] = project
+    return found
 
 
 def of_versions(records: Iterable[VersionRecord]) -> Iterator[tuple[str, Json]]:

@@ -14,12 +14,14 @@ from starlette.routing import Route
 
 from serving.errors import Internal, NotFound, ServingError, Unavailable, wrong_method
 from serving.node.app import Node
+from serving.node.openapi import of_node
+from serving.openapi import page
 from serving.protocols import inference_metadata as inference
 from serving.protocols import tensorflow_status as tensorflow
 from serving.protocols.errors import refusal
 from serving.protocols.paths import dialect_of
 from serving.protocols.tensorflow_status import Standing, State
-from serving.schema import Schema
+from serving.schema import Schema, to_wire
 
 # What the version is called where nobody names one: a node knows no other name for what it serves.
 VERSION = "1"
@@ -60,7 +62,8 @@ def no_such_path(path: str) -> NotFound:
     return NotFound(
         f"Nothing is at {path}. A node answers POST /v1/projects/PROJECT/models/MODEL[/versions/VERSION]"
         ":predict, POST /v1/models/MODEL[/versions/VERSION]:predict, :classify and :regress, "
-        "POST /v2/models/MODEL[/versions/VERSION]/infer, GET /healthz, /readyz and /stats; "
+        "POST /v2/models/MODEL[/versions/VERSION]/infer, GET /healthz, /readyz, /stats, /openapi.json "
+        "and /docs; "
         "see docs/protocols.md."
     )
 
@@ -79,6 +82,18 @@ async def _ready(request: Request) -> Response:
 
 async def _stats(request: Request) -> Response:
     return _json(_node(request).stats())
+
+
+async def _schema(request: Request) -> Response:
+    return _json(to_wire(_loaded(request)))
+
+
+async def _openapi(request: Request) -> Response:
+    return _json(of_node(_node(request).schema if _is_ready(request) else None))
+
+
+async def _docs(_: Request) -> Response:
+    return Response(page.html(), headers=dict(page.headers()))
 
 
 # ---- TensorFlow Serving's
@@ -121,6 +136,10 @@ _ROUTES = (
     Route("/healthz", _live),
     Route("/readyz", _ready),
     Route("/stats", _stats),
+    Route("/openapi.json", _openapi),
+    Route("/docs", _docs),
+    Route("/v1/projects/{project}/models/{model}/versions/{version}:schema", _schema),
+    Route("/v1/projects/{project}/models/{model}:schema", _schema),
     *(
         Route(f"/v1/models/{{model}}{version}{suffix}", endpoint)
         for version in ("", "/versions/{version}", "/labels/{label}")

@@ -25,12 +25,12 @@ _SEES = ("ml.versions.get",)
 
 
 class OpenApi:
-    """The endpoints. `state` is what is there, `access` None while that is off."""
+    """The endpoints. `state` is what is there, `access` None while that is off, `project` the default one."""
 
-    def __init__(self, state: Callable[[], State], access: Access | None) -> None:
+    def __init__(self, state: Callable[[], State], access: Access | None, project: str) -> None:
         self._state = state
         self._access = access
-        self._general = general(tokens=access is not None)
+        self._general = general(tokens=access is not None, project=project)
 
     async def document(self, request: Request) -> Response:
         """`GET /openapi.json`: all routes, and the predictions of a page of the versions there are."""

@@ -1,0 +1,102 @@
+"""What a node alone says of its routes in `/openapi.json`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from serving.openapi import predictions
+from serving.openapi.document import ANY, JSON, OBJECT, STRING, Operation, document, ref, template
+from serving.schema import Schema
+
+Json = dict[str, Any]
+
+# One of the names that its model answers to, for examples.
+PROJECT = "local"
+NAME = f"projects/{PROJECT}/models/model/versions/v1"
+
+_DESCRIPTION = "One version of one model, which answers to any name, by any protocol."
+_MODEL = "/v1/projects/{project}/models/{model}"
+_TENSORFLOW, _INFERENCE = "tensorflow.serving.", "inference.GRPCInferenceService."
+
+
+def _own(summary: str, gives: Json, *, refusals: tuple[int, ...] = (*ANY, 503)) -> Operation:
+    return Operation(summary, "Server", {JSON: gives}, refusals=refusals)
+
+
+_OWN = {
+    "/healthz": ("healthz", _own("Whether the node is live", OBJECT, refusals=ANY)),
+    "/readyz": ("readyz", _own("Whether the model is loaded", OBJECT)),
+    "/stats": ("stats", _own("Counts since the start", OBJECT, refusals=ANY)),
+    "/openapi.json": ("openapi", _own("This document", OBJECT, refusals=ANY)),
+    "/docs": (
+        "docs",
+        Operation("A page to try predictions", "Server", {"text/html; charset=utf-8": STRING}, refusals=ANY),
+    ),
+    f"{_MODEL}:schema": ("models.schema", _own("What the model takes and answers", ref("Schema"))),
+    f"{_MODEL}/versions/{{version}}:schema": (
+        "versions.schema",
+        _own("What the model takes and answers", ref("Schema")),
+    ),
+}
+_STATUS: tuple[tuple[str, str], ...] = (
+    (f"{_TENSORFLOW}ModelService.GetModelStatus", ""),
+    (f"{_TENSORFLOW}PredictionService.GetModelMetadata", "/metadata"),
+)
+_ABOUT: tuple[tuple[str, str], ...] = (
+    (f"{_INFERENCE}ModelMetadata", ""),
+    (f"{_INFERENCE}ModelReady", "/ready"),
+)
+
+
+def of_node(schema: Schema | None) -> Json:
+    """The document; `schema` is None while the model is being loaded."""
+    paths: dict[str, Json] = {}
+    counted: Counter[str] = Counter()
+    for name, verb, path, operation in _operations(schema):
+        told = _for_all(operation).to_json(f"{name}.{counted[name]}" if counted[name] else name, path)
+        paths[template(path)] = {verb: told}
+        counted[name] += 1
+    if schema is not None:
+        told = _for_all(predictions.prediction(schema, "the model")).to_json("predict", "")
+        about = {"x-version": NAME, "x-schema": f"/v1/{NAME}:schema"}
+        paths[f"/v1/{NAME}:predict"] = {"post": {**predictions.with_example(told, schema), **about}}
+    found = document("Pilotlight node", _DESCRIPTION, paths, predictions.COMPONENTS, tokens=False)
+    found["info"]["x-default-project"] = PROJECT
+    return found
+
+
+def _for_all(operation: Operation) -> Operation:
+    """A node alone knows no tokens."""
+    refusals = tuple(status for status in operation.refusals if status not in (401, 403))
+    return replace(operation, refusals=refusals)
+
+
+def _operations(schema: Schema | None) -> Iterator[tuple[str, str, str, Operation]]:
+    """Each operation with its id, its verb and its path."""
+    for path, (name, operation) in _OWN.items():
+        yield name, "get", path, operation
+    predict = predictions.PREDICTION if schema is None else predictions.prediction(schema, "the model")
+    for version in ("", "/versions/{version}"):
+        yield "projects.predict", "post", f"{_MODEL}{version}:predict", predict
+    told = predictions.OPERATIONS
+    for version in ("", "/versions/{version}", "/labels/{label}"):
+        for verb in ("Predict", "Classify", "Regress"):
+            name = f"{_TENSORFLOW}PredictionService.{verb}"
+            yield name, "post", f"/v1/models/{{model}}{version}:{verb.lower()}", told[name]
+        for name, suffix in _STATUS:
+            yield name, "get", f"/v1/models/{{model}}{version}{suffix}", told[name]
+    for verb, path in (
+        ("ServerMetadata", ""),
+        ("ServerLive", "/health/live"),
+        ("ServerReady", "/health/ready"),
+    ):
+        yield f"{_INFERENCE}{verb}", "get", f"/v2{path}", told[f"{_INFERENCE}{verb}"]
+    for model in ("{model}", "projects/{project}/models/{model}"):
+        for version in ("", "/versions/{version}"):
+            for name, suffix in _ABOUT:
+                yield name, "get", f"/v2/models/{model}{version}{suffix}", told[name]
+            name = f"{_INFERENCE}ModelInfer"
+            yield name, "post", f"/v2/models/{model}{version}/infer", told[name]

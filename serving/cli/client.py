@@ -11,6 +11,7 @@ from urllib.parse import quote, urlsplit
 from serving import errors, names
 from serving.config import ClientConfig, is_loopback
 from serving.errors import DeadlineExceeded, Internal, InvalidArgument, ServingError
+from serving.protocols.media import JSON
 
 if TYPE_CHECKING:
     import ssl
@@ -104,9 +105,10 @@ class Client:
         """The server's answer to GET PATH, beside the API: `/nodes`, `/why/…`. Raises like `call`."""
         return self._send("GET", path, None, query or {}, _TIMEOUT)
 
-    def predict(self, name: str, body: bytes) -> dict[str, Any]:
-        """The answer to a prediction request, which may wait until a node is awake."""
-        return self.call("POST", f"{name}:predict", body, timeout=_PREDICT_TIMEOUT)
+    def predict(self, name: str, body: bytes, content_type: str = JSON) -> dict[str, Any]:
+        """The answer to a prediction request of that type, which may wait until a node is awake."""
+        path = f"/v1/{name}:predict"
+        return self._send("POST", path, body, {}, _PREDICT_TIMEOUT, content_type=content_type)
 
     def pages(self, path: str, key: str, query: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """The resources of a list, page after page, as they are asked for."""
@@ -119,7 +121,14 @@ class Client:
                 return
 
     def _send(
-        self, method: str, path: str, body: Any, query: Mapping[str, Any], timeout: float
+        self,
+        method: str,
+        path: str,
+        body: Any,
+        query: Mapping[str, Any],
+        timeout: float,
+        *,
+        content_type: str = JSON,
     ) -> dict[str, Any]:
         import httpx  # noqa: PLC0415  start-up time
 
@@ -130,6 +139,7 @@ class Client:
                 quote(path, safe="/:"),
                 params={key: value for key, value in query.items() if value},
                 content=content,
+                headers={"content-type": content_type},
                 timeout=httpx.Timeout(timeout, connect=_CONNECT_TIMEOUT),
             )
         except (httpx.ReadTimeout, httpx.WriteTimeout) as error:
@@ -157,7 +167,7 @@ class Client:
         )
 
     def _headers(self) -> dict[str, str]:
-        told = {"content-type": "application/json"}
+        told: dict[str, str] = {}
         if self._token:
             if not self._token.isprintable() or not self._token.isascii() or " " in self._token:
                 raise InvalidArgument("--token (PILOTLIGHT_TOKEN) is no token: expected plt_... in one line.")

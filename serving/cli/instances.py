@@ -1,4 +1,4 @@
-"""Instances from files, as the body of a prediction request."""
+"""Instances from files, as the body of a prediction request and what that is."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import typer
 
 from serving.cli.options import readable
 from serving.errors import InvalidArgument
+from serving.protocols.media import JSON, NPY
 
 
 def _file(flag: str, text: str) -> Any:
@@ -38,9 +39,22 @@ class Instances:
     text_instances: Annotated[
         Path | None, _file("--text-instances", "One text per line, each an instance; - is stdin.")
     ] = None
+    npy: Annotated[
+        Path | None,
+        _file(
+            "--npy",
+            "An array as numpy.save writes it, its first dimension that of the instances; - is stdin. It is "
+            "sent as it is: the fastest way for many numbers.",
+        ),
+    ] = None
     signature_name: Annotated[
         str | None, typer.Option(help="The signature of a SavedModel to use.", show_default=False)
     ] = None
+
+    @property
+    def content_type(self) -> str:
+        """The type of the body."""
+        return JSON if self.npy is None else NPY
 
     def body(self) -> bytes:
         """The body to send. Raises InvalidArgument naming the file and the line at fault."""
@@ -48,12 +62,15 @@ class Instances:
             (self.json_instances, _json_lines),
             (self.json_request, _whole),
             (self.text_instances, _text_lines),
+            (self.npy, _as_it_is),
         ]
         chosen = [(file, read) for file, read in ways if file is not None]
         if len(chosen) != 1:
             raise typer.BadParameter(
-                "Give exactly one of --json-instances, --json-request and --text-instances."
+                "Give exactly one of --json-instances, --json-request, --text-instances and --npy."
             )
+        if self.npy is not None and self.signature_name is not None:
+            raise typer.BadParameter("--signature-name goes into JSON: an array has no place for it.")
         [(file, read)] = chosen
         body = read(_title(file), read_file(file))
         return body if self.signature_name is None else _signed(body, self.signature_name)
@@ -102,6 +119,10 @@ def _whole(title: str, content: bytes) -> bytes:
         ) from error
     if not isinstance(request, dict):
         raise InvalidArgument(f'{title}: a request is a JSON object with "instances".')
+    return content
+
+
+def _as_it_is(_: str, content: bytes) -> bytes:
     return content
 
 

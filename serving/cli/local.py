@@ -15,6 +15,8 @@ from serving.cli.options import ModelCode, ModelDirOption
 from serving.cli.output import Output
 from serving.cli.sources import prepared
 from serving.errors import ModelFailed, ServingError
+from serving.protocols import Call
+from serving.protocols.media import NPY
 
 if TYPE_CHECKING:
     from serving.runtimes import Source
@@ -37,20 +39,28 @@ def predict(
     body = instances.body()
     # What a model's code prints must not stand among the results.
     with redirect_stdout(sys.stderr), prepared(code.settings(model_dir), note) as source:
-        answer = _answer(source, body)
+        answer = _answer(source, body, instances.content_type)
     output.show_predictions(orjson.loads(answer))
 
 
-def _answer(source: Source, body: bytes) -> bytes:
+def _answer(source: Source, body: bytes, content_type: str) -> bytes:
     """What a node would answer."""
     config.prepare_frameworks()
-    from serving.runtimes import load  # noqa: PLC0415  start-up time of the other commands
+    from serving.node.dialects import Model  # noqa: PLC0415  start-up time of the other commands
+    from serving.node.dialects.ai_platform import reader  # noqa: PLC0415
+    from serving.runtimes import load  # noqa: PLC0415
     from serving.runtimes.codec import Decoder, encode  # noqa: PLC0415
+    from serving.runtimes.describing import describe  # noqa: PLC0415
 
     runtime = load(source)
     for warning in getattr(runtime, "warnings", ()):
         note(f"WARNING: {warning}")
-    batch, parameters = Decoder().decode(body, runtime.form)
+    if content_type == NPY:
+        model = Model(runtime, describe(runtime, source.model_dir), Decoder())
+        asked = reader(Call(content_type=NPY), model).read(body)
+        batch, parameters = asked.instances, asked.parameters
+    else:
+        batch, parameters = Decoder().decode(body, runtime.form)
     try:
         return encode(runtime.predict(batch, **parameters))
     except ServingError:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import joblib
+import numpy as np
 import pytest
 
 from tests.end_to_end.models import data
@@ -45,6 +46,18 @@ def test_json_lines(predict: Run, expected: list[int], tmp_path: Path) -> None:
     assert result.code == 0
     assert result.out == lines(expected)
     assert result.err == ""
+
+
+def test_an_array(predict: Run, expected: list[int], tmp_path: Path) -> None:
+    """An array as numpy.save writes it goes as it is; from standard input too."""
+    np.save(tmp_path / "rows.npy", np.array(ROWS))
+    content = (tmp_path / "rows.npy").read_bytes()
+
+    assert predict("--npy rows.npy").out == lines(expected)
+    assert predict("--npy -", content).out == lines(expected)
+    refused = predict("--npy -", "[1]")
+    assert (refused.code, refused.out) == (1, "")
+    assert "no array as np.save writes it" in refused.err
 
 
 def test_standard_input_and_json(predict: Run, expected: list[int]) -> None:
@@ -106,7 +119,10 @@ def test_instances_that_cannot_be_read(offline: Run, flags: str, stdin: str | by
     assert problem in result.err
 
 
-@pytest.mark.parametrize("flags", ["", "--json-instances - --text-instances -", "--json-instances nowhere"])
+@pytest.mark.parametrize(
+    "flags",
+    ["", "--json-instances - --text-instances -", "--json-instances nowhere", "--npy - --signature-name s"],
+)
 def test_exactly_one_file(offline: Run, flags: str) -> None:
     """None, two, or one that is not there is wrong usage."""
     assert offline(f"predict --model m {flags}").code == 2

@@ -45,6 +45,9 @@ class Arrivals:
         """It is there, or will never be."""
         self._since.pop(call, None)
 
+    def __len__(self) -> int:
+        return len(self._since)
+
     def look(self, now: float) -> None:
         """End what takes too long, and what has taken longest if there is too much."""
         long = [call for call, since in self._since.items() if now - since >= _LONG_AFTER]

@@ -1,0 +1,324 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import uvloop
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2
+
+from serving.config import FrontSettings
+from serving.conversation import Conversation
+from serving.errors import ResourceExhausted, ServingError, Unavailable
+from serving.grpc.call import GrpcCall, client_of
+from serving.grpc.server import GrpcServer
+from serving.heads import TIMEOUT
+from serving.protocols import Reply
+from tests.calls import grpc, infer_request, predict_request
+
+aio = grpc.aio
+PREDICT = "/tensorflow.serving.PredictionService/Predict"
+INFER = "/inference.GRPCInferenceService/ModelInfer"
+STATUS = health_pb2.HealthCheckResponse
+
+
+class Fake:
+    """Answers by the name of the model: at once, later, never, or with an error."""
+
+    def __init__(self) -> None:
+        self.calls: list[Conversation] = []
+        self.gone: list[bool] = []
+        self.began = asyncio.Event()
+        self.left = asyncio.Event()
+
+    def begin(self, call: Conversation) -> None:
+        self.calls.append(call)
+        try:
+            asked = call.head.asked
+        except ServingError as error:
+            call.refuse(error)
+            return
+        assert asked is not None
+        if asked.model == "wrong":
+            call.refuse(ResourceExhausted("x" * 5000, retry_after=2.5), ((b"x-request-id", b"id"),))
+
+    def complete(self, call: Conversation) -> None:
+        asked = call.head.asked
+        assert asked is not None
+        call.on_gone = lambda: self._gone(call)
+        if asked.model == "now":
+            call.answer(200, call.body, ((b"x-request-id", b"id"),))
+        elif asked.model == "later":
+            asyncio.get_running_loop().call_later(0.05, call.answer, 200, b"later")
+        self.began.set()
+
+    def _gone(self, call: Conversation) -> None:
+        self.gone.append(call.late)
+        call.answer(200, b"nobody hears it")
+        self.left.set()
+
+    async def tell(self, call: GrpcCall) -> Reply:
+        if call.rpc.name == "ServerLive":
+            raise RuntimeError
+        return Reply(200, call.rpc.name.encode())
+
+
+class World:
+    """A server, what answers its calls, and a channel to it."""
+
+    def __init__(self, fake: Fake, server: GrpcServer, address: str, channel: Any) -> None:
+        self.fake, self.server, self.address, self.channel = fake, server, address, channel
+
+    async def call(self, method: str, request: Any = b"", **more: Any) -> Any:
+        """A call that is answered with bytes."""
+        serialised = request if isinstance(request, bytes) else request.SerializeToString()
+        return await self.channel.unary_unary(method)(serialised, **more)
+
+    async def refused(self, method: str, request: Any = b"", **more: Any) -> Any:
+        """The error of one that is not."""
+        with pytest.raises(aio.AioRpcError) as caught:
+            await self.call(method, request, **more)
+        return caught.value
+
+
+@asynccontextmanager
+async def serving(settings: FrontSettings) -> AsyncIterator[World]:
+    fake = Fake()
+    server = GrpcServer(fake, fake.tell, settings, most_connections=100)
+    address = server.bind("127.0.0.1", 0)
+    await server.start()
+    try:
+        async with aio.insecure_channel(address, options=[("grpc.max_send_message_length", -1)]) as channel:
+            yield World(fake, server, address, channel)
+    finally:
+        await server.stop(0)
+
+
+def run(main: Callable[[World], Awaitable[None]], **settings: Any) -> None:
+    """A test with a server on a loop as it runs on."""
+
+    async def bounded() -> None:
+        async with asyncio.timeout(20), serving(FrontSettings(**settings)) as world:
+            await main(world)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(bounded())
+
+
+async def until(reached: Callable[[], bool]) -> None:
+    """Let everything happen that can, until it has."""
+    while True:
+        if reached():
+            return
+        await asyncio.sleep(0)
+
+
+def test_a_prediction_is_asked_and_answered() -> None:
+    """With its model, its metadata, and where it comes from; what HTTP has as headers follows the answer."""
+
+    async def main(world: World) -> None:
+        request = predict_request("now", [1.0], label="canary")
+        call = world.channel.unary_unary(PREDICT)(request.SerializeToString(), metadata=(("a", "b"),))
+
+        assert await call == request.SerializeToString()
+        assert ("x-request-id", "id") in list(await call.trailing_metadata())
+        made = world.fake.calls[0]
+        assert made.head.asked is not None
+        assert (made.head.asked.model, made.head.asked.label) == ("now", "canary")
+        assert (made.head.method, made.head.path, made.head.length) == ("POST", PREDICT, len(made.body))
+        assert (b"a", b"b") in made.scope["headers"]
+        assert made.scope["client"][0] == "127.0.0.1"
+        assert TIMEOUT not in made.head.told
+        assert await world.call(INFER, infer_request("later", [1.0])) == b"later"
+
+    run(main)
+
+
+def test_errors_have_a_code_and_words() -> None:
+    """Long ones as much as clients take; what is to be tried again says when."""
+
+    async def main(world: World) -> None:
+        error = await world.refused(PREDICT, predict_request("wrong", [1.0]))
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert error.details().startswith("xxx")
+        assert len(error.details()) == 2000
+        assert dict(error.trailing_metadata()) == {"retry-after": "3", "x-request-id": "id"}
+
+        for method, request, words in (
+            (PREDICT, b"", "no tensorflow.serving.PredictRequest that names a model"),
+            (PREDICT, b"\xff", "cannot be read as tensorflow.serving.PredictRequest"),
+            (INFER, b"", "no inference.ModelInferRequest that names a model"),
+        ):
+            error = await world.refused(method, request)
+            assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert words in error.details()
+
+        silent = world.channel.stream_unary(PREDICT)()
+        await silent.done_writing()
+        with pytest.raises(aio.AioRpcError, match="names a model"):
+            await silent
+
+    run(main)
+
+
+def test_what_is_no_prediction_is_told() -> None:
+    """What there is not is refused in words, and what breaks is a fault of the server."""
+
+    async def main(world: World) -> None:
+        assert await world.call("/tensorflow.serving.ModelService/GetModelStatus") == b"GetModelStatus"
+        for method, code, words in (
+            ("/tensorflow.serving.ModelService/HandleReloadConfigRequest", "UNIMPLEMENTED", "docs/api.md"),
+            ("/inference.GRPCInferenceService/RepositoryIndex", "UNIMPLEMENTED", "The services are"),
+            ("/inference.GRPCInferenceService/ServerLive", "INTERNAL", "Internal error encountered."),
+        ):
+            error = await world.refused(method)
+            assert (error.code().name, words in error.details()) == (code, True)
+
+    run(main)
+
+
+def test_a_client_that_leaves_is_told_of() -> None:
+    """Whether it had enough, or its deadline was past; how many seconds it has is known from the start."""
+
+    async def main(world: World) -> None:
+        fake, request = world.fake, predict_request("never", [1.0]).SerializeToString()
+        call = world.channel.unary_unary(PREDICT)(request)
+        await fake.began.wait()
+        call.cancel()
+        await fake.left.wait()
+        fake.left.clear()
+        assert (await world.refused(PREDICT, request, timeout=0.1)).code().name == "DEADLINE_EXCEEDED"
+        await fake.left.wait()
+
+        assert fake.gone == [False, True]
+        assert 0.05 < float(fake.calls[1].head.told[TIMEOUT]) < 0.2
+        await world.refused(PREDICT, request, timeout=0.1, metadata=(("x-request-timeout", "0.01"),))
+        assert float(fake.calls[2].head.told[TIMEOUT]) == 0.01
+
+    run(main)
+
+
+def test_a_message_that_is_too_long_is_not_taken() -> None:
+    """It is refused in our words if it is not much too long, and else in those of gRPC, unread."""
+
+    async def main(world: World) -> None:
+        request = predict_request("now", [1.0] * 200)
+        assert len(await world.call(PREDICT, request)) > 1600
+        error = await world.refused(PREDICT, predict_request("now", [1.0] * 400))
+        assert (error.code().name, len(world.fake.calls)) == ("RESOURCE_EXHAUSTED", 2)
+        assert "larger than max" in error.details()
+
+    run(main, max_body_bytes=1024)
+
+
+def test_a_message_must_come_in_time() -> None:
+    """Who does not send it is refused, and holds nothing."""
+
+    async def main(world: World) -> None:
+        call = world.channel.stream_unary(PREDICT)()
+        arrivals = world.server._arrivals
+        await until(lambda: len(arrivals) == 1)
+        arrivals.look(asyncio.get_running_loop().time() + 31)
+        with pytest.raises(aio.AioRpcError, match="setting body_timeout") as caught:
+            await call
+        assert caught.value.code().name == "DEADLINE_EXCEEDED"
+        assert (world.fake.calls, len(arrivals), world.server.under_way) == ([], 0, 0)
+
+    run(main)
+
+
+def test_stopping_lets_calls_finish() -> None:
+    """Those under way, for a while; new ones find nobody."""
+
+    async def main(world: World) -> None:
+        finishing = asyncio.ensure_future(world.call(PREDICT, predict_request("later", [1.0])))
+        await world.fake.began.wait()
+        await world.server.stop(5)
+        assert await finishing == b"later"
+        assert (await world.refused(PREDICT, predict_request("now", [1.0]))).code().name == "UNAVAILABLE"
+
+    async def impatient(world: World) -> None:
+        hanging = asyncio.ensure_future(world.refused(PREDICT, predict_request("never", [1.0])))
+        await world.fake.began.wait()
+        await world.server.stop(0.05)
+        assert (await hanging).code().name in {"UNAVAILABLE", "CANCELLED"}
+        assert world.fake.gone == [False]
+
+    run(main)
+    run(impatient)
+
+
+def test_health_is_told_and_watched() -> None:
+    """For the server and for each of its services; who watches is told of changes whoever else leaves."""
+
+    async def main(world: World) -> None:
+        stub = health_pb2_grpc.HealthStub(world.channel)
+
+        async def check(service: str = "") -> Any:
+            return (await stub.Check(health_pb2.HealthCheckRequest(service=service))).status
+
+        watches = [stub.Watch(health_pb2.HealthCheckRequest(service=name)) for name in ("", "", "none")]
+        first = [(await watch.read()).status for watch in watches]
+        assert first == [STATUS.NOT_SERVING, STATUS.NOT_SERVING, STATUS.SERVICE_UNKNOWN]
+        assert await check() == STATUS.NOT_SERVING
+        watches[0].cancel()
+        world.server.ready()
+        assert (await watches[1].read()).status == STATUS.SERVING
+        assert await check("inference.GRPCInferenceService") == STATUS.SERVING
+        with pytest.raises(aio.AioRpcError, match="There is no service 'none'"):
+            await check("none")
+        stopping = asyncio.ensure_future(world.server.stop(0.1))
+        assert (await watches[1].read()).status == STATUS.NOT_SERVING
+        await stopping
+
+    run(main)
+
+
+@pytest.mark.parametrize("version", ["v1", "v1alpha"])
+def test_reflection_shows_services_and_messages(version: str) -> None:
+    """In both of its versions."""
+
+    async def main(world: World) -> None:
+        method = world.channel.stream_stream(
+            f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
+            reflection_pb2.ServerReflectionRequest.SerializeToString,
+            reflection_pb2.ServerReflectionResponse.FromString,
+        )
+        call = method()
+        await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+        services = {one.name for one in (await call.read()).list_services_response.service}
+        assert {"tensorflow.serving.ModelService", "grpc.health.v1.Health"} <= services
+        for symbol in services:
+            await call.write(reflection_pb2.ServerReflectionRequest(file_containing_symbol=symbol))
+            assert (await call.read()).file_descriptor_response.file_descriptor_proto
+        await call.done_writing()
+
+    run(main)
+
+
+def test_a_port_that_is_taken_is_told_of() -> None:
+    """With the flag that chooses another."""
+
+    async def main(world: World) -> None:
+        other = GrpcServer(world.fake, world.fake.tell, FrontSettings(), most_connections=1)
+        with pytest.raises(Unavailable, match="Choose another --grpc-port"):
+            other.bind("127.0.0.1", int(world.address.rpartition(":")[2]))
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("peer", "client"),
+    [
+        ("ipv4:127.0.0.1:4711", ("127.0.0.1", 4711)),
+        ("ipv6:%5B::1%5D:4711", ("::1", 4711)),
+        ("unix:/tmp/socket", None),
+        ("unknown", None),
+    ],
+)
+def test_a_peer_has_an_address(peer: str, client: tuple[str, int] | None) -> None:
+    """If it comes over a network."""
+    assert client_of(peer) == client

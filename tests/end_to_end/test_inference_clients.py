@@ -21,6 +21,9 @@ from tests.end_to_end import models
 from tests.end_to_end.conftest import Files
 from tests.server import Server, running_server, until
 
+# The first test waits for TensorFlow twice, and so may others that run beside it.
+pytestmark = pytest.mark.timeout(240)
+
 ROOT = Path(__file__).parents[2]
 # `make test` sets it up and says where it is.
 CLIENTS = Path(os.environ.get("TESTS_CLIENTS", ROOT / ".venv-clients"))
@@ -48,7 +51,7 @@ def sleeper(tmp_path_factory: pytest.TempPathFactory, files: Files, saved_model:
         "saved": {"deploymentUri": str(saved_model)},
         "routine": models.routine(state_dir.parent),
     }
-    flags = ("--default-project", PROJECT, "--idle-timeout", "1", "--tick", "0.1")
+    flags = ("--default-project", PROJECT, "--grpc-port", "0", "--idle-timeout", "1", "--tick", "0.1")
     with running_server(state_dir, *flags) as server:
         for name in MODELS:
             server.create_model(f"projects/{PROJECT}/models/{name}")
@@ -184,3 +187,37 @@ def test_kserve_over_http(sleeper: Server, files: Files) -> None:
         assert words in answer["error"]
     assert asked.answers[-1] == {"predictions": files.sklearn.predict(ROWS).tolist()}
     assert asked.about == {"live": True, "ready": True, "forest": True, "nobody": False}
+
+
+def test_triton_over_grpc(sleeper: Server, files: Files) -> None:
+    """The same over gRPC, where all tensors are bytes."""
+    asks = [*everything(version="1"), *WRONG, {"model": "saved", **everything()[3], "outputs": ["text"]}]
+
+    asked = ask(sleeper, "triton_grpc", sleeper.grpc, asks)
+
+    told = expected(files)
+    answers = asked.answers[: len(told)]
+    assert outputs(answers) == told
+    assert answers[0]["id"] == "rows"
+    assert {answer["version"] for answer in answers} == {"1"}
+    for answer, words in zip(asked.answers[len(told) :], WORDS, strict=False):
+        assert words in answer["error"]
+    assert asked.answers[-1]["outputs"] == {"text": ["BYTES", ["a", "ö"]]}
+    about = asked.about
+    assert (about["live"], about["ready"]) == (True, True)
+    assert all(ready for ready, _ in about["models"].values())
+    assert about["models"]["saved"][1]["inputs"] == [{"name": "x", "datatype": "FP32", "shape": ["-1", "2"]}]
+
+
+def test_kserve_over_grpc(sleeper: Server, files: Files) -> None:
+    """With tensors as bytes, and in lists."""
+    asks = [*everything(binary=True), *everything(binary=False), *WRONG]
+
+    asked = ask(sleeper, "kserve_grpc", sleeper.grpc, asks)
+
+    told = expected(files)
+    assert outputs(asked.answers[: 2 * len(told)]) == told * 2
+    assert asked.answers[0]["id"] == "rows"
+    for answer, words in zip(asked.answers[2 * len(told) :], WORDS, strict=True):
+        assert words in answer["error"]
+    assert asked.about == {"live": True, "ready": True, "forest": True}

@@ -55,12 +55,18 @@ def _tasks(body: Data) -> ModelSpec:
         for task in _some(body, 1)
     ]
     if len(set(specs)) > 1:
-        names = ", ".join(sorted({spec.model for spec in specs}))
+        named = ", ".join(dict.fromkeys(map(_shown, specs)))
         raise InvalidArgument(
-            f"The tasks of one request must be for one version of one model; they name {names} "
-            "in different ways. Send one request for each."
+            f"The tasks of one request must name one version of one model alike; they name {named}. "
+            "Send one request for each."
         )
     return specs[0] if specs else NONE
+
+
+def _shown(spec: ModelSpec) -> str:
+    if spec.label:
+        return f"{spec.model} (label {spec.label})"
+    return f"{spec.model} (version {spec.version})" if spec.version else spec.model
 
 
 def _named(body: Data) -> ModelSpec:

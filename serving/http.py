@@ -89,6 +89,18 @@ class FrontServer(Server):
         if self._beside is not None:
             await self._beside.start()
 
+    async def plug(self, handler: Handler) -> socket.socket:
+        """A connection to this server that nobody else can have; its predictions are the handler's.
+
+        The server must have begun to start.
+        """
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        state = {"config": self.config, "server_state": self.server_state, "app_state": self.lifespan.state}
+        loop = asyncio.get_running_loop()
+        await loop.connect_accepted_socket(lambda: Connection(self._gate, handler, **state), theirs)
+        return ours
+
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second: look after the connections."""
         self._gate.look(asyncio.get_running_loop().time())
@@ -134,7 +146,7 @@ def make_server(
     certificate: Certificate | None = None,
     handler: Handler | None = None,
     beside: Beside | None = None,
-) -> Server:
+) -> FrontServer:
     """A server for the application, and for predictions a `handler` of them.
 
     `front` is what a connection is granted; `drain` how many seconds requests in flight are given when the

@@ -18,6 +18,10 @@ _NODE = (
     "serving.node.main",
     "serving.runtimes.detect",
     "serving.runtimes.custom",
+    *(
+        f"serving.node.dialects.{name}"
+        for name in ("ai_platform", "tensorflow", "tensorflow_grpc", "inference", "inference_grpc")
+    ),
 )
 # Wherever a pickle may find its classes. Those that are left out come with these.
 _SKLEARN = (

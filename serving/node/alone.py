@@ -14,12 +14,19 @@ from serving.errors import ServingError
 from serving.node.acceleration import Acceleration
 from serving.node.app import Node, Report
 from serving.node.front import Predictions
+from serving.node.practice import questions
+from serving.node.practice_http import practise
+from serving.node.predict import Predictor
 from serving.node.routes import application
 from serving.runtimes import Source
+from serving.schema import Schema
 
 if TYPE_CHECKING:  # gRPC is imported only where it is switched on
     from serving.grpc.server import Tell
 
+# How often all that clients ask is practised: Python has made functions fast by then. Models that take long
+# are asked less: what is practised is a small part of their answer.
+_ROUNDS, _PRACTICE = 20, 0.25
 # Seconds that the first answer may be delayed by finding out whether requests may share calls. It is enough
 # for short calls; of longer ones the rest is made while the node serves.
 _PATIENCE = 0.05
@@ -52,6 +59,20 @@ async def serve(
         failed.set()
         server.stop()
 
+    async def practice(predictor: Predictor, schema: Schema) -> None:
+        connection = await server.plug(predictions(lambda: predictor, lambda: 1))
+        with connection:
+            await practise(connection, list(questions(schema)), _ROUNDS, _PRACTICE)
+
+    def predictions(predictor: Callable[[], Predictor | None], connections: Callable[[], int]) -> Predictions:
+        return Predictions(
+            predictor,
+            max_body_bytes=settings.max_body_bytes,
+            timeout=settings.request_timeout,
+            connections=connections,
+            route=settings.predict_route,
+        )
+
     node = Node(
         source,
         settings,
@@ -59,15 +80,12 @@ async def serve(
         waking=False,
         patience=_PATIENCE,
         acceleration=acceleration,
+        practice=practice,
         on_ready=ready,
         on_failed=stop,
     )
-    handler = Predictions(
-        node,
-        max_body_bytes=settings.max_body_bytes,
-        timeout=settings.request_timeout,
-        connections=lambda: server.connections + (0 if grpc is None else grpc.under_way),
-        route=settings.predict_route,
+    handler = predictions(
+        lambda: node.predictor, lambda: server.connections + (0 if grpc is None else grpc.under_way)
     )
     grpc = open_grpc(settings, settings.host, handler, lambda: _questions(node), announce)
     server = http.make_server(

@@ -9,7 +9,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -19,6 +19,7 @@ from serving.errors import ServingError
 from serving.node.acceleration import Acceleration
 from serving.node.batcher import Bounds
 from serving.node.merging import Here, Judgement, conclude
+from serving.node.practice import StandIn, practise, questions
 from serving.node.predict import Predictor
 from serving.node.probe import Judging, Verdict, judging, warm, warm_briefly
 from serving.node.servable import MeasuredPlace
@@ -31,6 +32,9 @@ from serving.runtimes.threads import ThreadLimit
 from serving.schema import Schema, pack
 
 logger = logging.getLogger(__name__)
+
+# Seconds that practice may take where the node is waited for, and few enough to be none where it is slow.
+_BRIEFLY = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,15 @@ class Report:
         return asdict(self)
 
 
+Practice = Callable[[Predictor, Schema], Awaitable[None]]
+
+
+async def _briefly(predictor: Predictor, schema: Schema) -> None:
+    """Each question once, but the first one twice: what is measured is how long the second call takes."""
+    asked = list(questions(schema))
+    await practise(predictor, [*asked[:1], *asked], rounds=1, seconds=_BRIEFLY)
+
+
 class Node:
     """One version, from loading it to its predictions; who serves it calls `start`, and `end` in the end.
 
@@ -65,7 +78,8 @@ class Node:
     `board` has a byte for each request that may be inside, `histograms` counts the phases of those that were
     answered. `patience` is how many seconds it may take, before the node is ready, to find out whether
     requests may share calls: the rest is found out while it serves, and they share none until then.
-    `acceleration` has the model's faster ways, if there are to be any. `on_ready` is called once with the
+    `acceleration` has the model's faster ways, if there are to be any. `practice` asks a predictor, that is
+    gone after it, what clients will ask, before the node is ready. `on_ready` is called once with the
     report, `on_failed` once with the error when the version cannot be loaded; both on the loop.
     """
 
@@ -80,6 +94,7 @@ class Node:
         schema: Schema | None = None,
         patience: float = math.inf,
         acceleration: Acceleration | None = None,
+        practice: Practice = _briefly,
         on_ready: Callable[[Report], None],
         on_failed: Callable[[ServingError], None],
     ) -> None:
@@ -91,6 +106,7 @@ class Node:
         self._known = schema
         self._patience = patience
         self._acceleration = acceleration
+        self._practice = practice
         self._improving: asyncio.Task[None] | None = None
         self._on_ready = on_ready
         self._on_failed = on_failed
@@ -151,6 +167,7 @@ class Node:
             queue_requests=self._settings.queue_requests,
             queue_bytes=self._settings.queue_bytes,
         )
+        await self._practise(runtime, place, bounds)
         self.predictor = predictor = Predictor(
             runtime,
             place,
@@ -172,6 +189,16 @@ class Node:
         )
         self._on_ready(report)
         self._improving = loop.create_task(self._improve(predictor, judgement, place.do))
+
+    async def _practise(self, runtime: Runtime, place: MeasuredPlace, bounds: Bounds) -> None:
+        """Have it asked what clients will ask. User code is not: it may remember what it was asked."""
+        schema = self.schema
+        if self._user_code:
+            runtime, place = StandIn(), MeasuredPlace(self._thread, may_inline=True)
+            schema = runtime.schema()
+        if schema is not None:
+            predictor = Predictor(runtime, place, bounds, self._settings, board=bytearray(), schema=schema)
+            await self._practice(predictor, schema)
 
     async def _improve(self, predictor: Predictor, judgement: Judgement, here: Here) -> None:
         """What was not worth waiting for."""

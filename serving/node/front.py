@@ -8,7 +8,7 @@ from serving.conversation import Conversation
 from serving.errors import InvalidArgument, ServingError, wrong_method
 from serving.exchange import PREDICT
 from serving.heads import TIMEOUT, TIMING, Head
-from serving.node.app import Node
+from serving.node.predict import Predictor
 from serving.node.request import Request
 from serving.node.routes import VERSION, loading, no_such_path
 from serving.protocols import PLAIN, Call, Dialect
@@ -37,20 +37,21 @@ class _Exchanged(Request):
 class Predictions:
     """Answers predictions of clients.
 
-    `connections` tells how many are open: with one, no request can arrive while another is worked on.
+    `predictor` gives None while the model is being loaded. `connections` tells how many are open: with one,
+    no request can arrive while another is worked on.
     `route` is one more path that takes them, as Vertex AI's containers have it; "" for none.
     """
 
     def __init__(
         self,
-        node: Node,
+        predictor: Callable[[], Predictor | None],
         *,
         max_body_bytes: int,
         timeout: float,
         connections: Callable[[], int],
         route: str = "",
     ) -> None:
-        self._node = node
+        self._predictor = predictor
         self._route = route
         self._timeout = timeout
         self._connections = connections
@@ -83,13 +84,13 @@ class Predictions:
             head.known = _call(head, self._route)
         if head.method != "POST":
             raise wrong_method(head.method, head.path, "POST")
-        if self._node.predictor is None:
+        if self._predictor() is None:
             raise loading()
         if head.length > self.max_body_bytes:
             raise too_large(self.max_body_bytes)
 
     def _predict(self, exchange: Conversation) -> None:
-        predictor = self._node.predictor
+        predictor = self._predictor()
         if predictor is None:
             raise loading()
         head, heeded = exchange.head, exchange.head.told

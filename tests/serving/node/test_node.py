@@ -53,12 +53,15 @@ def node(
 
 
 @pytest.mark.parametrize(
-    ("waking", "sizes"), [(False, [1, 8, 8, 1, 1]), (True, [1])], ids=["created", "woken"]
+    ("waking", "sizes"), [(False, [1, 8, 8, 1, 1, *[1] * 6]), (True, [1])], ids=["created", "woken"]
 )
 def test_a_version_that_wakes_is_warmed_with_one_row(
     source: Source, waking: bool, sizes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When it is created, also with its example and with as many rows as one call may get."""
+    """When it is created, also with its example and with as many rows as one call may get.
+
+    What is known of it is asked in practice: the first question twice, the others once.
+    """
     from serving.runtimes.sklearn import SklearnRuntime
 
     predict, calls = SklearnRuntime.predict, []

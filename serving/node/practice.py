@@ -1,0 +1,200 @@
+"""What a node asks itself before anybody else does: its own example, in every protocol.
+
+Modules are imported on the first request that needs them, buffers are made, and Python makes a function fast
+once it has been called some times: who came first would wait for all of it. The model has been warmed by
+then; what is practised here is how requests are read and answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from serving.node.dialects.raw import to_raw
+from serving.node.predict import Predictor
+from serving.node.request import Request
+from serving.protocols import Call
+from serving.protocols.calls import call_of
+from serving.protocols.media import BINARY, NPY
+from serving.protocols.paths import parse
+from serving.runtimes import Rows
+from serving.runtimes.datatypes import BYTES, dtype_of, name_of
+from serving.runtimes.instances import Batch
+from serving.schema import DEFAULT, Schema, Signature, Tensor
+from serving.wire import Headers
+
+MODEL = "model"
+"""What the model is called in practice."""
+
+_AI_PLATFORM = f"/v1/projects/local/models/{MODEL}:predict"
+_TENSORFLOW = f"/v1/models/{MODEL}:predict"
+_INFERENCE = f"/v2/models/{MODEL}/infer"
+
+
+class Question(NamedTuple):
+    """A request: its call and its body; over HTTP its path, "" for gRPC, and its headers too."""
+
+    call: Call
+    body: bytes
+    path: str = ""
+    headers: Headers = ()
+
+
+class _Asked(Request):
+    """A request whose answer is of no interest."""
+
+    __slots__ = ("_answered",)
+
+    def __init__(self, answered: asyncio.Future[None]) -> None:
+        super().__init__()
+        self._answered = answered
+
+    def answer(self, status: int, body: bytes, headers: Headers) -> None:
+        if not self._answered.done():
+            self._answered.set_result(None)
+
+
+class StandIn:
+    """A model to practise with in place of a user's, which may remember what it was asked."""
+
+    framework = "CUSTOM"
+    mergeable = False
+    exact = True
+    warnings: tuple[str, ...] = ()
+
+    def form(self, _: Mapping[str, Any]) -> Rows:
+        """Plain values."""
+        return Rows()
+
+    def predict(self, instances: Any, /, **_: Any) -> Batch:
+        """A number each."""
+        return [1.0] * len(instances)
+
+    def samples(self, _: int) -> None:
+        """None."""
+
+    def warmup_requests(self) -> tuple[()]:
+        """None."""
+        return ()
+
+    def schema(self, _: Sequence[Any] = ()) -> Schema:
+        """One input, one output."""
+        rows, numbers = Tensor("instances", "FP64", (-1, 2)), Tensor("predictions", "FP64", (-1,))
+        return Schema(
+            "custom", {DEFAULT: Signature((rows,), (numbers,))}, strict=False, example=[0.5, 1.5], answer=1.0
+        )
+
+
+async def practise(predictor: Predictor, asked: Sequence[Question], rounds: int, seconds: float) -> None:
+    """Ask all, so many times, for at most so many seconds; what is under way then is given up.
+
+    What a request is answered makes no difference: an example may not do in every protocol.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(seconds):
+            for _ in range(rounds):
+                for question in asked:
+                    answered: asyncio.Future[None] = loop.create_future()
+                    request = _Asked(answered)
+                    predictor.predict(request, question.body, seconds, lone=True, call=question.call)
+                    if not request.over:
+                        predictor.start()
+                        await answered
+                await asyncio.sleep(0)  # whoever asks for its health meanwhile gets an answer
+    except TimeoutError:
+        predictor.give_up(request)
+
+
+def questions(schema: Schema) -> Iterator[Question]:
+    """The example of a schema in each protocol over HTTP that can tell of it; none where there is none."""
+    if schema.example is None:
+        return
+    instances = orjson.dumps({"instances": [schema.example]})
+    yield _over_http(_AI_PLATFORM, instances)
+    yield _over_http(_TENSORFLOW, instances)
+    tensors = tensors_of(schema)
+    if not tensors:
+        return
+    if len(tensors) == 1 and (array := next(iter(tensors.values()))).dtype != object:
+        npy = ((b"content-type", NPY.encode()), (b"accept", NPY.encode()))
+        yield _over_http(_AI_PLATFORM, _npy(array), npy)
+    yield from _inferences(tensors)
+
+
+def _inferences(tensors: Mapping[str, NDArray[Any]]) -> Iterator[Question]:
+    """Those of the Open Inference Protocol, without binary tensors and with them."""
+    told = described(tensors)
+    raw = [bytes(to_raw(name, array)) for name, array in tensors.items()]
+    plain = [
+        {**one, "data": [_text(value) for value in array.ravel().tolist()]}
+        for one, array in zip(told, tensors.values(), strict=True)
+    ]
+    yield _over_http(_INFERENCE, orjson.dumps({"inputs": plain}))
+    sized = [
+        {**one, "parameters": {"binary_data_size": len(data)}} for one, data in zip(told, raw, strict=True)
+    ]
+    head = orjson.dumps({"inputs": sized, "parameters": {"binary_data_output": True}})
+    length = (b"inference-header-content-length", b"%d" % len(head))
+    yield _over_http(_INFERENCE, head + b"".join(raw), ((b"content-type", BINARY.encode()), length))
+
+
+def _over_http(path: str, body: bytes, headers: Headers = ()) -> Question:
+    asked = parse(path)
+    if asked is None:
+        raise ValueError(f"{path} is the path of no prediction")
+    return Question(call_of(asked, dict(headers), asked.version), body, path, headers)
+
+
+def described(tensors: Mapping[str, NDArray[Any]]) -> list[dict[str, Any]]:
+    """Tensors as the Open Inference Protocol tells of them."""
+    return [
+        {"name": name, "shape": list(array.shape), "datatype": name_of(array.dtype)}
+        for name, array in tensors.items()
+    ]
+
+
+def tensors_of(schema: Schema) -> dict[str, NDArray[Any]]:
+    """The example of a schema as tensors of one row by name; none if they cannot be told from it."""
+    inputs, example = schema.signatures[schema.default].inputs, schema.example
+    names = [tensor.name for tensor in inputs]
+    match example:
+        case dict() if example.keys() >= set(names):
+            values = [example[name] for name in names]
+        case list() if len(example) == len(names) > 1:
+            values = example
+        case _ if len(names) == 1:
+            values = [example]
+        case _:
+            return {}
+    try:
+        return {tensor.name: _row(tensor, value) for tensor, value in zip(inputs, values, strict=True)}
+    except (TypeError, ValueError):
+        return {}
+
+
+def _row(tensor: Tensor, value: Any) -> NDArray[Any]:
+    """Raises TypeError and ValueError for a value that is not of the tensor's type."""
+    if tensor.datatype == BYTES:
+        texts = [value.encode() if isinstance(value, str) else orjson.dumps(value)]
+        row = np.array(texts, object)
+    else:
+        row = np.array([value], dtype_of(tensor.datatype))
+    sizes = tensor.shape or ()
+    return row.reshape((1,) * len(sizes)) if row.size == 1 and sizes else row
+
+
+def _text(value: Any) -> Any:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _npy(array: NDArray[Any]) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()

@@ -1,0 +1,52 @@
+"""What a node asks itself as its clients do, over a connection to itself; see `serving.node.practice`."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Sequence
+
+from serving.node.practice import Question
+
+_SIZE = 1 << 16
+_HEAD_END, _LENGTH = b"\r\n\r\n", b"content-length:"
+
+
+async def practise(connection: socket.socket, asked: Sequence[Question], rounds: int, seconds: float) -> None:
+    """Ask all over a connection, so many times, for at most so many seconds."""
+    loop = asyncio.get_running_loop()
+    requests = [_request(question) for question in asked]
+    try:
+        async with asyncio.timeout(seconds):
+            for _ in range(rounds):
+                for request in requests:
+                    await loop.sock_sendall(connection, request)
+                    await _answered(connection)
+    except (TimeoutError, ConnectionError):  # it is only practice
+        return
+
+
+def _request(question: Question) -> bytes:
+    headers = b"".join(b"%b: %b\r\n" % header for header in question.headers)
+    length = len(question.body)
+    return b"POST %b HTTP/1.1\r\nhost: localhost\r\n%bcontent-length: %d\r\n\r\n%b" % (
+        question.path.encode(),
+        headers,
+        length,
+        question.body,
+    )
+
+
+async def _answered(connection: socket.socket) -> None:
+    """Read one answer. Raises ConnectionError when there is none."""
+    loop = asyncio.get_running_loop()
+    received, whole = b"", None
+    while whole is None or len(received) < whole:
+        data = await loop.sock_recv(connection, _SIZE)
+        if not data:
+            raise ConnectionError
+        received += data
+        end = received.find(_HEAD_END)
+        if whole is None and end >= 0:
+            told = received[:end].lower().partition(_LENGTH)[2].partition(b"\r\n")[0]
+            whole = end + len(_HEAD_END) + int(told or 0)

@@ -11,6 +11,7 @@ import pytest
 
 from serving.config import PredictSettings
 from serving.errors import ServingError
+from serving.node import app
 from serving.node.app import Node, Report
 from serving.runtimes import Source
 from serving.runtimes.describing import unknown
@@ -71,6 +72,7 @@ def test_a_version_that_wakes_is_warmed_with_one_row(
         return predict(self, instances, **parameters)
 
     monkeypatch.setattr(SklearnRuntime, "predict", counted)
+    monkeypatch.setattr(app, "_BRIEFLY", 60)  # a busy machine practises less
     told: list[Any] = []
 
     async def main() -> Any:

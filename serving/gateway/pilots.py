@@ -18,10 +18,11 @@ _NODE = (
     "serving.node.main",
     "serving.runtimes.detect",
     "serving.runtimes.custom",
-    *(
-        f"serving.node.dialects.{name}"
-        for name in ("ai_platform", "tensorflow", "tensorflow_grpc", "inference", "inference_grpc")
-    ),
+    "serving.node.dialects.ai_platform",
+    "serving.node.dialects.inference",
+    "serving.node.dialects.inference_grpc",
+    "serving.node.dialects.tensorflow",
+    "serving.node.dialects.tensorflow_grpc",
 )
 # Wherever a pickle may find its classes. Those that are left out come with these.
 _SKLEARN = (

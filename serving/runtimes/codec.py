@@ -208,9 +208,12 @@ def encode(predictions: Batch) -> bytes:
     values that JSON cannot carry.
     """
     try:
-        if isinstance(predictions, dict | Tensors):
+        if isinstance(predictions, np.ndarray):
+            values = numbers(predictions)
+        elif isinstance(predictions, list):
+            values = predictions
+        else:
             return _body(_texts(predictions))
-        values = numbers(predictions) if isinstance(predictions, np.ndarray) else predictions
         return b'{"predictions":%b}' % orjson.dumps(values, option=_ENCODE)
     except _UNWRITABLE as error:
         raise _unwritable(error) from error

@@ -20,14 +20,16 @@ class Tensors:
 
     values: Mapping[str, NDArray[Any]]
 
+    def __len__(self) -> int:
+        """They are answered as one row."""
+        return 1
+
 
 Batch = list[Any] | NDArray[Any] | dict[str, NDArray[Any]] | Tensors
 
 
 def count(batch: Batch) -> int:
     """The number of rows; 1 for tensors, which are answered as one."""
-    if isinstance(batch, Tensors):
-        return 1
     if isinstance(batch, dict):
         return len(next(iter(batch.values())))
     return len(batch)
@@ -80,10 +82,12 @@ def copied(batch: Batch) -> Batch:
 
 def signature(batch: Batch) -> tuple[object, ...]:
     """What two batches must share to be concatenated: form, dtypes and row shapes. Tensors fit no others."""
-    if isinstance(batch, dict):
-        return tuple((name, column.dtype.str, column.shape[1:]) for name, column in batch.items())
-    if isinstance(batch, list):
-        return ("rows",)
-    if isinstance(batch, Tensors):
-        return (batch,)
-    return (batch.dtype.str, batch.shape[1:])
+    match batch:
+        case np.ndarray():
+            return (batch.dtype.str, batch.shape[1:])
+        case dict():
+            return tuple((name, column.dtype.str, column.shape[1:]) for name, column in batch.items())
+        case Tensors():
+            return (batch,)
+        case _:
+            return ("rows",)

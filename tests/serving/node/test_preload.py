@@ -19,6 +19,8 @@ from serving import verdicts
 from serving.config import FRAMEWORK_ENVIRONMENT
 from serving.gateway import pilots
 from serving.gateway.pilots import pilot_for
+from serving.node.dialects.readers import DIALECTS
+from serving.protocols import Dialect
 from tests.end_to_end.models import data
 
 ROUTINE = """
@@ -81,6 +83,14 @@ def forked(framework: str, folder: Path) -> Any:
     done = subprocess.run(command, stdout=subprocess.PIPE, env=environment, check=True, timeout=110)
     assert not [*temporary.glob("pilotlight-*")]
     return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("framework", ["XGBOOST", "TENSORFLOW"])
+def test_no_request_has_its_dialect_imported(framework: str) -> None:
+    """All that nodes of a pool speak, every pilot has imported; Vertex AI asks nodes alone."""
+    spoken = {module for dialect, module in DIALECTS.items() if dialect is not Dialect.VERTEX}
+
+    assert spoken <= {*pilot_for(framework, False, os.environ).preload}
 
 
 def test_the_tabular_pilot_leaves_nothing_to_import(tmp_path: Path) -> None:

@@ -162,7 +162,9 @@ def _in_json_types(name: str, tensor: NDArray[Any]) -> NDArray[Any]:
         raise InvalidInputs(_misfit(name, "numbers", _sizes((-1, *tensor.shape[1:])), tensor))
     if tensor.dtype == _UINT64 and int(tensor.max()) > _MOST_INT64:
         raise InvalidInputs(f"Input {name} has a number above {_MOST_INT64}; the model takes none such.")
-    return _aligned(tensor.astype(_INT64 if tensor.dtype.kind in "biu" else _FLOAT64, copy=False))
+    array = tensor.astype(_INT64 if tensor.dtype.kind in "biu" else _FLOAT64, copy=False)
+    # Estimators may work in place (copy=False), as they can with what JSON brings.
+    return array if array.flags.behaved else array.copy()
 
 
 def _rows(name: str, tensor: NDArray[Any], schema: Schema, columns: Mapping[str, Tensor]) -> list[Any]:

@@ -159,6 +159,17 @@ def test_rows_that_begin_anywhere_in_a_body_are_put_in_place() -> None:
     assert batch.flags.aligned
 
 
+def test_rows_can_be_written_to() -> None:
+    """As those of JSON can: estimators may work in place."""
+    rows = np.frombuffer(np.ones(3).tobytes(), np.float64).reshape(1, 3)
+    assert not rows.flags.writeable
+
+    batch, _ = batch_of(models.booster(), {"x": rows})
+
+    assert isinstance(batch, np.ndarray)
+    assert batch.flags.writeable
+
+
 def test_features_may_come_each_by_its_name() -> None:
     tensors = {"b": np.array([1, 2]), "a": np.array([[0.5], [1.5]], np.float32)}
 

@@ -40,9 +40,9 @@ def written(predictions: Batch, accept: str, asked: Asked | None = None) -> tupl
 
 
 def test_an_array_is_the_instances() -> None:
-    """Not a number of them is copied."""
+    """Not a number of them is copied where the body is the node's own."""
     rows = np.arange(6.0).reshape(2, 3)
-    body = saved(rows)
+    body = bytearray(saved(rows))
 
     asked = made(models.booster(3), content_type=NPY).read(body)
 

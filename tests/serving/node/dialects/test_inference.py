@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -212,6 +213,38 @@ def test_inputs_are_checked_against_the_signature() -> None:
     )
 
 
+VALUES = st.recursive(
+    st.integers(-(2**65), 2**65)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.none()
+    | st.booleans(),
+    lambda inner: st.lists(inner, max_size=3),
+    max_leaves=8,
+)
+REGULAR = arrays.array_shapes(max_dims=3, max_side=3).flatmap(
+    lambda shape: arrays.arrays(np.float64, shape, elements=st.integers(-300, 300)).map(
+        lambda array: (list(shape), array.astype(int).tolist())
+    )
+)
+ANY = st.tuples(st.lists(st.integers(-1, 3), max_size=3), st.lists(VALUES, max_size=4))
+
+
+@settings(max_examples=200, deadline=None)
+@given(REGULAR | ANY, st.sampled_from(DATATYPES))
+def test_a_long_body_is_read_as_a_short_one_is(given_: tuple[list[int], Any], datatype: str) -> None:
+    """To the same values, or with the same words; numbers are read apart in long ones."""
+    shape, data = given_
+
+    def outcome(**fields: Any) -> object:
+        try:
+            tensor = tensor_of(one(data, shape, datatype, **fields), datatype)
+        except InvalidInputs as error:
+            return error.detail
+        return tensor.dtype, tensor.shape, repr(tensor.tolist())
+
+    assert outcome(note=" " * 600) == outcome()
+
+
 # ---- bytes behind the JSON
 
 
@@ -406,3 +439,41 @@ def test_an_error_is_told_as_the_protocol_does() -> None:
     reply = reader(call(), models.booster()).refuse(InvalidInputs("There is no x."))
 
     assert (reply.status, orjson.loads(reply.body)) == (400, {"error": "There is no x."})
+
+
+def whole(request: Any, binary: bytes = b"") -> tuple[bytes, int]:
+    text = json.dumps(request).encode()
+    return text + binary, len(text)
+
+
+X = {"name": "x", "shape": [2, 100], "datatype": "FP32"}
+BODIES = [
+    whole({"inputs": [{**X, "data": [0.25] * 200}], "id": "a", "outputs": [{"name": "y"}]}),
+    whole({"inputs": [{**X, "data": [[-1.5] * 100] * 2}], "parameters": {"binary_data_output": True}}),
+    whole({"inputs": [{**X, "parameters": {"binary_data_size": 800}}]}, b"\0" * 800),
+    whole(behind(19, [2, 1], "BYTES"), b"\1\0\0\0a\x0a\0\0\0bcdefghijk"),
+]
+CUTS = st.lists(
+    st.tuples(
+        st.integers(0, 1500),
+        st.integers(0, 4),
+        st.binary(max_size=3) | st.sampled_from([b"[", b'"', b"}", b"]"]),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(BODIES), CUTS, st.integers(-3, 3))
+def test_whatever_comes_is_read_or_refused(
+    body: tuple[bytes, int], cuts: list[tuple[int, int, bytes]], off: int
+) -> None:
+    """Never with another error than one that says what is wrong."""
+    text, size = body
+    for at, length, put in cuts:
+        text = text[:at] + put + text[at + length :]
+    for told in (None, max(size + off, 0)):
+        for model in (models.graph(Tensor("x", "FP32", (-1, 100))), models.routine(), models.texts()):
+            with contextlib.suppress(InvalidInputs):
+                reader(call(json_bytes=told), model).read(text)

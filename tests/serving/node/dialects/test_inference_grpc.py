@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from serving.errors import InvalidInputs
@@ -179,3 +182,19 @@ def test_an_error_is_a_status_of_grpc() -> None:
 
     assert reply.headers[0] == (b"grpc-status", b"3")
     assert reply.body == b"There is no x."
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.sampled_from(
+        [raw(id="7"), listed(outputs=[{"name": "a"}]), raw(parameters={"k": {"bool_param": True}})]
+    ),
+    st.lists(st.tuples(st.integers(0, 90), st.integers(0, 3), st.binary(max_size=3)), min_size=1, max_size=4),
+)
+def test_whatever_comes_is_read_or_refused(body: bytes, cuts: list[tuple[int, int, bytes]]) -> None:
+    """Never with another error than one that says what is wrong."""
+    for at, length, put in cuts:
+        body = body[:at] + put + body[at + length :]
+    for model in (GRAPH, models.routine(), models.booster()):
+        with contextlib.suppress(InvalidInputs):
+            read(model, body)

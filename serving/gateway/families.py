@@ -326,7 +326,7 @@ FAMILIES = (
         "counter",
         ("method", "code"),
         "Answers to API calls by method and HTTP status, and to predictions that reached no version "
-        "(projects.predict). Whatever is no method of the API is other.",
+        "(projects.predict, or the method of another protocol). Whatever is no method of the API is other.",
         _calls,
     ),
     Family(

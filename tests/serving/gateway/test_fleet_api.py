@@ -14,6 +14,7 @@ from serving.config import ServeConfig
 from serving.errors import FailedPrecondition, NotFound
 from serving.gateway.api.fleet import Fleet
 from serving.gateway.app import Gateway
+from serving.gateway.methods import METHODS
 from serving.gateway.store import SqlStore
 from serving.resources import VersionState
 from tests.serving.gateway.world import World, run
@@ -54,10 +55,18 @@ def test_every_path_beside_the_api_is_on_the_page(tmp_path: Path) -> None:
     offered = {
         re.sub(r"\{(\w)\w*:id\}", lambda match: match[1].upper(), route.path)
         for route in gateway._routes()
-        if not route.path.startswith("/v1")
+        if route.name.startswith("pilotlight.") and "GET" in (route.methods or ())
     }
 
     assert offered == set(re.findall(r"^\| `GET (/\S+)` \|", PAGE.read_text(), re.MULTILINE))
+
+
+def test_every_method_of_other_protocols_is_on_their_page() -> None:
+    """By its name in gRPC."""
+    page = (PAGE.parent / "protocols.md").read_text()
+    missing = [name for name, one in METHODS.items() if one.is_foreign and name.split(".")[-1] not in page]
+
+    assert missing == []
 
 
 # ---- /nodes

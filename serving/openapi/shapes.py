@@ -13,11 +13,19 @@ Json = dict[str, Any]
 
 _B64: Json = {
     "type": "object",
-    "properties": {"b64": {"type": "string"}},
+    "properties": {
+        "b64": {
+            "type": "string",
+            "contentEncoding": "base64",
+            "pattern": "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$",
+        }
+    },
     "required": ["b64"],
     "additionalProperties": False,
 }
 _ANYTHING: Json = {}
+# What is missing is a value for trees, which hold numbers as float32.
+_OF_TREES: Json = {"type": ["number", "null"], "minimum": -3.4e38, "maximum": 3.4e38}
 # In a document for many; `:schema` has the longer ones.
 _LONGEST_EXAMPLE = 4096
 _GRAPHS = "tensorflow_savedmodel"
@@ -25,55 +33,71 @@ _GRAPHS = "tensorflow_savedmodel"
 
 def request(schema: Schema) -> Json:
     """The body of a prediction."""
-    signature = _default(schema)
-    rows = fixed_rows(signature)
-    instances: Json = {
-        "type": "array",
-        "items": instance(schema),
-        "minItems": rows or 1,
-        **({"maxItems": rows} if rows else {}),
-    }
-    properties: Json = {"instances": instances}
-    required = ["instances"]
-    if schema.platform == _GRAPHS:
-        names = [schema.default] if schema.default else list(schema.signatures)
-        properties["signature_name"] = {"type": "string", "enum": names}
-        required += [] if schema.default else ["signature_name"]
-    body: Json = {"type": "object", "properties": properties, "required": required}
-    return body if not schema.strict else {**body, "additionalProperties": False}
-
-
-def instance(schema: Schema) -> Json:
-    """One row of a request."""
-    signature = _default(schema)
-    if signature is None or not signature.inputs or not schema.strict:
-        return _ANYTHING
-    if schema.platform == _GRAPHS:
-        return _of_graph(signature.inputs)
-    values = [_row(tensor, _taken(tensor, schema.platform)) for tensor in signature.inputs]
-    if len(signature.inputs) == 1 and signature.inputs[0].name == "instances":
-        return values[0]
-    count = len(values)
-    row: Json = {"type": "array", "prefixItems": values, "items": False, "minItems": count, "maxItems": count}
-    if signature.inputs[0].name == "column-0":
-        return row
-    return {"anyOf": [_object([tensor.name for tensor in signature.inputs], values), row]}
+    if schema.platform != _GRAPHS:
+        return _closed(schema, {"instances": _instances(schema, _default(schema))}, ["instances"])
+    bodies = [
+        _closed(
+            schema,
+            {"instances": _instances(schema, signature), "signature_name": {"const": name}},
+            ["instances"] if name == schema.default else ["instances", "signature_name"],
+        )
+        for name, signature in schema.signatures.items()
+    ]
+    return _one_of(bodies)
 
 
 def answer(schema: Schema) -> Json:
     """The body of the answer to such a request."""
-    signature = _default(schema)
-    item = _ANYTHING
-    if signature is not None and signature.outputs and schema.strict:
-        values = [_row(tensor, _given(tensor)) for tensor in signature.outputs]
-        named = schema.platform == _GRAPHS
-        item = _object([tensor.name for tensor in signature.outputs], values) if named else values[0]
+    rows = _one_of([_answered(schema, signature) for signature in schema.signatures.values()])
     return {
         "type": "object",
-        "properties": {"predictions": {"type": "array", "items": item}},
+        "properties": {"predictions": {"type": "array", "items": rows}},
         "required": ["predictions"],
         "additionalProperties": False,
     }
+
+
+def _instances(schema: Schema, signature: Signature | None) -> Json:
+    rows = fixed_rows(signature)
+    count: Json = {"minItems": rows or 1, **({"maxItems": rows} if rows else {})}
+    # All have the same form.
+    return _one_of([{"type": "array", "items": form, **count} for form in _forms(schema, signature)])
+
+
+def _forms(schema: Schema, signature: Signature | None) -> Sequence[Json]:
+    """The forms that a row of a request can have."""
+    if signature is None or not signature.inputs or not schema.strict:
+        return (_ANYTHING,)
+    if schema.platform == _GRAPHS:
+        return (_of_graph(signature.inputs),)
+    values = [_row(tensor, _taken(tensor, schema.platform)) for tensor in signature.inputs]
+    if len(signature.inputs) == 1 and signature.inputs[0].name == "instances":
+        return values
+    count = len(values)
+    row: Json = {"type": "array", "prefixItems": values, "items": False, "minItems": count, "maxItems": count}
+    if signature.inputs[0].name == "column-0":
+        return (row,)
+    return _object([tensor.name for tensor in signature.inputs], values), row
+
+
+def _answered(schema: Schema, signature: Signature) -> Json:
+    """One prediction."""
+    if not signature.outputs or not schema.strict:
+        return _ANYTHING
+    values = [_row(tensor, _given(tensor)) for tensor in signature.outputs]
+    named = schema.platform == _GRAPHS
+    return _object([tensor.name for tensor in signature.outputs], values) if named else values[0]
+
+
+def _closed(schema: Schema, properties: Json, required: list[str]) -> Json:
+    """An object. Routines are handed all other fields of a request; to a graph they mean nothing."""
+    body: Json = {"type": "object", "properties": properties, "required": required}
+    is_open = not schema.strict or schema.platform == _GRAPHS
+    return body if is_open else {**body, "additionalProperties": False}
+
+
+def _one_of(schemas: Sequence[Json]) -> Json:
+    return schemas[0] if len(schemas) == 1 else {"anyOf": list(schemas)}
 
 
 def example(schema: Schema) -> Json | None:
@@ -103,7 +127,7 @@ def _default(schema: Schema) -> Signature | None:
 def _of_graph(inputs: Sequence[Tensor]) -> Json:
     values = [_row(tensor, _taken(tensor, _GRAPHS)) for tensor in inputs]
     named = _object([tensor.name for tensor in inputs], values)
-    return {"anyOf": [values[0], named]} if len(inputs) == 1 else named
+    return _one_of([values[0], named]) if len(inputs) == 1 else named
 
 
 def _object(names: Sequence[str], values: Sequence[Json]) -> Json:
@@ -132,8 +156,7 @@ def _row(tensor: Tensor, leaf: Json) -> Json:
 def _taken(tensor: Tensor, platform: str) -> Json:
     match _kind(tensor):
         case "number":
-            # What is missing is a value for trees.
-            return {"type": ["number", "null"]} if platform == "xgboost" else {"type": "number"}
+            return _OF_TREES if platform == "xgboost" else {"type": "number"}
         case "bytes" if platform == _GRAPHS:
             return {"anyOf": [{"type": "string"}, _B64]}
         case kind:

@@ -34,6 +34,9 @@ from serving.runtimes.sklearn_checks import check_class, check_usable, one_job
 from serving.runtimes.threads import ThreadLimit
 from serving.schema import DEFAULT, Schema, Signature
 
+# What values of requests are. A step that misses an attribute of one expected something else.
+_OF_JSON = (type(None), bool, int, float, str, list, dict)
+
 
 class SklearnRuntime:
     """A scikit-learn estimator; `warnings` is what was said while it was loaded."""
@@ -201,6 +204,8 @@ def _explained(error: Exception) -> InvalidInputs | ModelFailed:
     about_values = isinstance(error, ValueError | TypeError) and not isinstance(error, NotFittedError)
     if about_values and not _passed_user_code(error):
         return InvalidInputs(str(error))
+    if isinstance(error, AttributeError) and type(error.obj) in _OF_JSON and not _passed_user_code(error):
+        return InvalidInputs(f"A value of the instances is {kind(error.obj)}; the model takes another there.")
     return ModelFailed(f"Exception during sklearn prediction: {type(error).__name__}: {error}")
 
 

@@ -81,6 +81,7 @@ def node(files: Files) -> Iterator[Server]:
         yield server
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "examples", [2, pytest.param(50, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])]
 )
@@ -92,6 +93,7 @@ def test_a_server_answers_as_its_document_says(server: Server, tmp_path: Path, e
         pytest.fail(found)
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "examples", [2, pytest.param(50, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])]
 )

@@ -48,7 +48,9 @@ UNNAMED = Schema("tensorflow_savedmodel", {"a": IMAGE.signatures[DEFAULT], "b": 
         (NUMBERS, [[1, None]], False),
         (NUMBERS, [[1, 2, 3]], False),
         (TREES, [[1, None]], True),
-        (MIXED, [{"age": 3, "city": "x"}, [4, "y"]], True),
+        (MIXED, [{"age": 3, "city": "x"}, {"age": 4, "city": "y"}], True),
+        (MIXED, [[4, "y"]], True),
+        (MIXED, [{"age": 3, "city": "x"}, [4, "y"]], False),
         (MIXED, [{"age": 3}], False),
         (MIXED, [["x", 3]], False),
         (ORDERED, [[1, "x"]], True),
@@ -76,13 +78,14 @@ def test_an_answer(schema: Schema, predictions: Any, fits: bool) -> None:
 
 def test_other_fields_of_a_request() -> None:
     """A graph takes the name of a signature, a routine anything."""
-    named = {"signature_name": "a", "instances": [1]}
+    named = {"signature_name": "a", "instances": [[[1, 2, 3], [4, 5, 6]]]}
 
     assert not jsonschema_rs.is_valid(shapes.request(NUMBERS), {"instances": [[1, 2]], "more": 1})
     assert jsonschema_rs.is_valid(shapes.request(ROUTINE), {"instances": [1], "more": 1})
     assert jsonschema_rs.is_valid(shapes.request(UNNAMED), named)
-    assert not jsonschema_rs.is_valid(shapes.request(UNNAMED), {"instances": [1]})
-    assert not jsonschema_rs.is_valid(shapes.request(IMAGE), {**named, "instances": [[[1, 2, 3], [4, 5, 6]]]})
+    assert not jsonschema_rs.is_valid(shapes.request(UNNAMED), {**named, "signature_name": "b"})
+    assert not jsonschema_rs.is_valid(shapes.request(UNNAMED), {"instances": named["instances"]})
+    assert not jsonschema_rs.is_valid(shapes.request(IMAGE), named)
 
 
 def test_an_example_has_as_many_rows_as_there_must_be() -> None:

@@ -335,6 +335,16 @@ def test_objects_need_a_model_with_column_names(tmp_path: Path) -> None:
         runtime.predict([{"a": 1}])
 
 
+def test_a_value_that_a_step_cannot_take_is_the_clients_fault(tmp_path: Path) -> None:
+    """Also where the library stumbles over it without having checked it."""
+    said = pd.DataFrame({"age": [3, 40] * 8, "said": TEXTS})
+    columns = ColumnTransformer([("words", TfidfVectorizer(), "said")], remainder="passthrough")
+    runtime = served(make_pipeline(columns, LogisticRegression()).fit(said, SENTIMENT), tmp_path)
+
+    with pytest.raises(InvalidInputs, match="A value of the instances is an object"):
+        answers(runtime, [{"age": 3, "said": {}}])
+
+
 def test_text_pipelines_take_strings(tmp_path: Path) -> None:
     """An instance of a text pipeline is a string; anything else is named."""
     estimator = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(TEXTS, SENTIMENT)

@@ -9,6 +9,7 @@ import math
 import re
 import sys
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,8 @@ _MAGIC = b"\x93NUMPY"
 _VERSIONS: Mapping[int, tuple[int, str]] = {1: (2, "latin-1"), 2: (4, "latin-1"), 3: (4, "utf-8")}
 # Of a header; numpy itself reads no longer ones of strangers.
 _LONGEST = 10_000
+# Headers that are remembered: of most arrays they are like those before.
+_KNOWN = 64
 # Arrays begin at multiples of so many bytes.
 _ALIGNED = 64
 
@@ -42,8 +45,8 @@ def from_npy(body: Body) -> Array:
 
     Raises InvalidInputs for everything that it can be instead.
     """
-    text, begin = _header(body)
-    dtype, in_columns, shape = _said(text)
+    header, encoding, begin = _header(body)
+    dtype, in_columns, shape = _said(header, encoding)
     size = math.prod(shape) * dtype.itemsize
     if len(body) - begin != size:
         raise InvalidInputs(
@@ -58,7 +61,7 @@ def from_npy(body: Body) -> Array:
         case "S":
             return array.astype(object)
         case _:
-            return array.astype(dtype.newbyteorder("="), copy=False)
+            return array if dtype.isnative else array.astype(dtype.newbyteorder("="))
 
 
 def to_npy(tensors: Mapping[str, Array]) -> list[bytes | memoryview]:
@@ -87,8 +90,8 @@ def to_npy(tensors: Mapping[str, Array]) -> list[bytes | memoryview]:
 # ---- reading
 
 
-def _header(body: Body) -> tuple[str, int]:
-    """The text of the header, and where the array begins."""
+def _header(body: Body) -> tuple[bytes, str, int]:
+    """The header, its encoding, and where the array begins."""
     if not body.startswith(_MAGIC):
         raise InvalidInputs("The request body is no array as np.save writes it: it does not begin like one.")
     version = bytes(body[len(_MAGIC) : len(_MAGIC) + 2])
@@ -102,15 +105,16 @@ def _header(body: Body) -> tuple[str, int]:
             f"The array in the request body has a header of {length} bytes; it can have {_LONGEST} at most, "
             f"and the body has {len(body)}."
         )
-    return bytes(body[begin : begin + length]).decode(encoding, errors="replace"), begin + length
+    return bytes(body[begin : begin + length]), encoding, begin + length
 
 
-def _said(header: str) -> tuple[np.dtype[Any], bool, tuple[int, ...]]:
+@lru_cache(_KNOWN)
+def _said(header: bytes, encoding: str) -> tuple[np.dtype[Any], bool, tuple[int, ...]]:
     """The type, whether columns are together instead of rows, and the shape."""
-    if _RECORDS.search(header):
+    text = header.decode(encoding, errors="replace").strip()
+    if _RECORDS.search(text):
         raise _not_simple("records")
     found: dict[str, str] = {}
-    text = header.strip()
     at = 1
     while text.startswith("{") and (entry := _ENTRY.match(text, at)):
         found[entry["name"]] = entry["value"]

@@ -1,4 +1,4 @@
-"""The clients of the Open Inference Protocol that people have, against a real server.
+"""The clients of other servers that people have, against a real one of ours.
 
 Each is a program of `tests.clients`, run by an environment that `make test` sets up. Every version sleeps
 when a client comes, and sleeps again when it has gone.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,9 +70,11 @@ def asleep(server: Server) -> None:
     until(lambda: not server.nodes(), "all versions are asleep")
 
 
-def ask(server: Server, client: str, address: str, asks: list[dict[str, Any]]) -> Asked:
-    """Have a client ask, from no node to no node."""
-    python = CLIENTS / "bin" / "python"
+def ask(
+    server: Server, client: str, address: str, asks: list[dict[str, Any]], python: Path | None = None
+) -> Asked:
+    """Have a client ask, from no node to no node; `python` runs those that do not live in `CLIENTS`."""
+    python = python or CLIENTS / "bin" / "python"
     assert python.exists(), (
         f"There are no clients in {CLIENTS}: `make test` sets them up, and TESTS_CLIENTS names another place."
     )
@@ -221,3 +224,22 @@ def test_kserve_over_grpc(sleeper: Server, files: Files) -> None:
     for answer, words in zip(asked.answers[2 * len(told) :], WORDS, strict=True):
         assert words in answer["error"]
     assert asked.about == {"live": True, "ready": True, "forest": True}
+
+
+def test_tensorflow_serving_over_grpc(sleeper: Server, files: Files) -> None:
+    """All that its stubs can ask of every kind of model."""
+    asks = [*everything(), *everything(version="1"), *WRONG[:3]]
+    asks.append({**everything()[3], "outputs": ["text"]})
+
+    asked = ask(sleeper, "serving_stubs", sleeper.grpc, asks, Path(sys.executable))
+
+    told = expected(files)
+    told[5] = {"predictions": ["BYTES", ["done"]]}  # it has no word for parameters
+    answers = asked.answers[: 2 * len(told)]
+    assert outputs(answers) == told * 2
+    assert {answer["version"] for answer in answers} == {"1"}
+    for answer, words in zip(asked.answers[2 * len(told) : -1], WORDS[:3], strict=True):
+        assert words in answer["error"]
+    assert asked.answers[-1]["outputs"] == {"text": ["BYTES", ["a", "ö"]]}
+    assert [asked.about[name]["states"] for name in MODELS] == [[[1, "AVAILABLE"]]] * len(MODELS)
+    assert asked.about["saved"]["signatures"] == {"pair": ["n", "s"], "serving_default": ["x"]}

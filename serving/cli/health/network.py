@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 import errno
+import importlib.util
 import socket
 
+from serving import config
 from serving.cli.health.finding import Finding, fail, ok, warn
+from serving.config import ServeConfig
+
+_GRPC = ("grpc", "grpc_health", "grpc_reflection")
 
 
-def port(host: str, number: int, server: int | None) -> Finding:
+def grpc_port(settings: ServeConfig, server: int | None) -> Finding:
+    """Whether gRPC is there and its port can be had; `server` as in `port`."""
+    if missing := [name for name in _GRPC if importlib.util.find_spec(name) is None]:
+        return fail(
+            "grpc port",
+            f"The setting grpc_port takes gRPC, of which is not installed: {', '.join(missing)}.",
+            "pip install 'pilotlight[grpc]'.",
+        )
+    return port(settings.host, int(settings.grpc_port), server, setting="grpc_port")
+
+
+def port(host: str, number: int, server: int | None, *, setting: str = "port") -> Finding:
     """Whether the port can be had; `server` is the pid of the server that uses the state folder, if any."""
+    check, flag = setting.replace("_", " "), config.flag(setting)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_STREAM) as listener:
@@ -17,18 +34,16 @@ def port(host: str, number: int, server: int | None) -> Finding:
             listener.bind((host, number))
     except OSError as error:
         if error.errno == errno.EADDRINUSE and server is not None:
-            return ok(
-                "port", f"{host}:{number} is in use; a server runs on this state folder (pid {server})."
-            )
+            return ok(check, f"{host}:{number} is in use; a server runs on this state folder (pid {server}).")
         if error.errno == errno.EADDRINUSE:
             return warn(
-                "port",
+                check,
                 f"{host}:{number} is in use by another program.",
-                f"Find it (`ss -ltnp 'sport = :{number}'`) and end it, or choose another --port.",
+                f"Find it (`ss -ltnp 'sport = :{number}'`) and end it, or choose another {flag}.",
             )
         return fail(
-            "port",
+            check,
             f"The server could not listen on {host}:{number}: {error.strerror or error}.",
-            "Choose another --host or --port; ports below 1024 take special rights.",
+            f"Choose another --host or {flag}; ports below 1024 take special rights.",
         )
-    return ok("port", f"{host}:{number} is free." if number else "A free port will be picked.")
+    return ok(check, f"{host}:{number} is free." if number else "A free port will be picked.")

@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import socket
 
+import pytest
+
 from serving.cli.health.finding import Level
-from serving.cli.health.network import port
+from serving.cli.health.network import grpc_port, port
+from serving.config import ServeConfig
 
 
 def test_a_port_that_is_free() -> None:
@@ -35,3 +38,20 @@ def test_an_address_that_is_not_ours() -> None:
 
     assert finding.level is Level.FAIL
     assert "192.0.2.1:8080" in finding.message
+
+
+def test_the_port_of_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is checked as the other, and so is whether gRPC is there."""
+    settings = ServeConfig(grpc_port="0")
+    assert grpc_port(settings, None).level is Level.OK
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        taken = grpc_port(ServeConfig(grpc_port=str(listener.getsockname()[1])), None)
+    assert (taken.level, taken.check) == (Level.WARN, "grpc port")
+    assert "--grpc-port" in taken.advice
+
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "grpc_health" else name)
+    missing = grpc_port(settings, None)
+    assert (missing.level, "grpc_health" in missing.message) == (Level.FAIL, True)
+    assert "pilotlight[grpc]" in missing.advice

@@ -63,6 +63,10 @@ async def serve(
         connection = await server.plug(predictions(lambda: predictor, lambda: 1))
         with connection:
             await practise(connection, list(questions(schema)), _ROUNDS, _PRACTICE)
+        if grpc is not None:
+            await _practise_grpc(
+                predictions(lambda: predictor, lambda: 1), _questions(node), schema, settings
+            )
 
     def predictions(predictor: Callable[[], Predictor | None], connections: Callable[[], int]) -> Predictions:
         return Predictions(
@@ -103,3 +107,13 @@ def _questions(node: Node) -> Tell:
     from serving.node.grpc import Questions  # noqa: PLC0415  only where gRPC is switched on
 
     return Questions(node)
+
+
+async def _practise_grpc(handler: Predictions, tell: Tell, schema: Schema, settings: NodeConfig) -> None:
+    from serving.grpc.practice import practise  # noqa: PLC0415  only where gRPC is switched on
+    from serving.grpc.server import GrpcServer  # noqa: PLC0415
+    from serving.node.practice_grpc import questions  # noqa: PLC0415
+
+    asked = [(question.call, question.body) for question in questions(schema)]
+    server = GrpcServer(handler, tell, settings, most_connections=1)
+    await practise(server, asked * _ROUNDS, _PRACTICE)

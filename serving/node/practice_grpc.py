@@ -1,4 +1,7 @@
-"""What a node asks itself that clients ask over gRPC; see `serving.node.practice`."""
+"""What a node asks itself as its clients over gRPC do; see `serving.node.practice`.
+
+Imported only where gRPC is switched on (setting `grpc_port`).
+"""
 
 from __future__ import annotations
 

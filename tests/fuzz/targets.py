@@ -26,7 +26,6 @@ from sklearn.linear_model import LinearRegression
 from starlette.requests import Request
 from xgboost import XGBClassifier
 
-from serving.errors import ServingError, http_status, to_wire
 from serving.gateway.api.jobs import parts_of
 from serving.gateway.api.paging import Listing
 from serving.gateway.api.requests import read, read_json, read_mask
@@ -38,7 +37,8 @@ from serving.resources import to_wire as resource_to_wire
 from serving.runtimes import Array, Column, Columns, Form, Rows, Runtime, Source, load
 from serving.runtimes.codec import Decoder, encode
 from serving.runtimes.conversion import from_rows
-from tests.fuzz import making
+from tests.fuzz import making, tensorflow_serving
+from tests.fuzz.judging import refused, same
 
 Input = Any
 
@@ -81,19 +81,6 @@ FORMS: Mapping[str, Form] = {
 }
 
 
-def refused(does: Callable[[], Any]) -> bool:
-    """Whether it was refused, as bad input is to be; anything else that it raises is a crash."""
-    try:
-        does()
-    except ServingError as error:
-        assert 400 <= http_status(error) < 500 or http_status(error) == 501, (
-            f"{type(error).__name__}: {error}"
-        )
-        orjson.dumps(to_wire(error))
-        return True
-    return False
-
-
 # ---- the codec
 
 
@@ -134,21 +121,6 @@ def _lines(given: tuple[str, bytes]) -> None:
     batch = _decoder().dense_lines(data, form)
     if batch is not None:
         same(batch, from_rows([orjson.loads(line) for line in data.split(b"\n")], form))
-
-
-def same(one: Any, other: Any) -> None:
-    """Two batches with the same values, types and shapes; Python's values come from one parser only."""
-    assert type(one) is type(other), (one, other)
-    if isinstance(one, dict):
-        assert one.keys() == other.keys()
-        for name in one:
-            same(one[name], other[name])
-    elif isinstance(one, np.ndarray):
-        assert (one.dtype, one.shape) == (other.dtype, other.shape), (one, other)
-        if one.dtype.kind == "O":
-            assert one.tolist() == other.tolist()
-        else:
-            assert one.tobytes() == other.tobytes(), (one, other)
 
 
 # ---- models
@@ -463,6 +435,7 @@ def _to_predict(random: Random) -> tuple[str, bytes]:
 TARGETS = (
     Target("codec", 60, _body, _codec),
     Target("predict", 2, _to_predict, _predict),
+    Target("tensorflow serving", 10, tensorflow_serving.make, tensorflow_serving.attempt),
     Target("lines", 10, lambda random: (_form(random), making.lines(random)), _lines),
     Target("model", 4, lambda random: _document(random, _MODEL_FIELDS, ("name",)), _create_model),
     Target(

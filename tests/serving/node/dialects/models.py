@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from serving.node.dialects import Model
-from serving.runtimes import Array, Form, Rows
+from serving.runtimes import Array, Column, Columns, Form, Rows
 from serving.runtimes.arguments import checked
 from serving.runtimes.codec import Decoder
+from serving.runtimes.datatypes import dtype_of
 from serving.runtimes.instances import Batch
 from serving.schema import Schema, Signature, Tensor
 
@@ -84,10 +87,18 @@ def routine() -> Model:
     return of("CUSTOM", Rows(), schema)
 
 
-def graph(*inputs: Tensor, outputs: tuple[Tensor, ...] = (Tensor("y", "FP32", (-1,)),)) -> Model:
-    """A SavedModel with these inputs, and a second signature that takes one text."""
+def graph(
+    *inputs: Tensor, outputs: tuple[Tensor, ...] = (Tensor("y", "FP32", (-1,)),), **others: Signature
+) -> Model:
+    """A SavedModel with these inputs, a second signature that takes one text, and others."""
     signatures = {
         "serving_default": Signature(inputs, outputs),
         "say": Signature((Tensor("text", "BYTES", (-1,)),), (Tensor("length", "INT64", (-1,)),)),
+        **others,
     }
-    return of("TENSORFLOW", Rows(), Schema("tensorflow_savedmodel", signatures))
+    return of("TENSORFLOW", Columns(tuple(map(_column, inputs))), Schema("tensorflow_savedmodel", signatures))
+
+
+def _column(tensor: Tensor) -> Column:
+    sizes = None if tensor.shape is None else tuple(None if size < 0 else size for size in tensor.shape[1:])
+    return Column(tensor.name, dtype_of(tensor.datatype) or np.dtype(object), sizes)

@@ -17,12 +17,10 @@ from serving.node.dialects import Asked, Model
 from serving.node.dialects.tensorflow import Shape, reader
 from serving.protocols import Call, Dialect
 from serving.protocols.protos import message
-from serving.runtimes import Column, Columns
-from serving.runtimes.codec import Decoder
-from serving.runtimes.datatypes import dtype_of
 from serving.runtimes.instances import Batch, Tensors
-from serving.schema import CLASSIFY, REGRESS, Schema, Signature, Tensor
+from serving.schema import CLASSIFY, REGRESS, Signature, Tensor
 from tests.serving.node.dialects import models
+from tests.serving.node.dialects.models import graph
 
 PADDING = " " * 512  # makes a body long enough for the dense way
 FLOATS = Tensor("x", "FP32", (-1, 2))
@@ -31,27 +29,6 @@ TEXT = Tensor("s", "BYTES", (-1,))
 EXAMPLES = Tensor("inputs", "BYTES", (-1,))
 LABELS, SCORES = Tensor("classes", "BYTES", (-1, -1)), Tensor("scores", "FP32", (-1, -1))
 VALUES = Tensor("outputs", "FP32", (-1, 1))
-
-
-def graph(*inputs: Tensor, rows: bool = True, **others: Signature) -> Model:
-    """A SavedModel with these inputs in its default signature, and with other signatures."""
-    outputs = (Tensor("y", "FP32", (-1,) if rows else ()),)
-    columns = tuple(Column(one.name, dtype(one), row_shape(one)) for one in inputs)
-    runtime = models.Told("TENSORFLOW", Columns(columns))
-    signatures = {"serving_default": Signature(inputs, outputs), **others}
-    return Model(runtime, Schema("tensorflow_savedmodel", signatures), Decoder())
-
-
-def dtype(tensor: Tensor) -> np.dtype[Any]:
-    found = dtype_of(tensor.datatype)
-    assert found is not None
-    return found
-
-
-def row_shape(tensor: Tensor) -> tuple[int | None, ...] | None:
-    if tensor.shape is None:
-        return None
-    return tuple(None if size < 0 else size for size in tensor.shape[1:])
 
 
 def read(model: Model, body: Any, verb: str = "predict") -> Asked:
@@ -144,7 +121,12 @@ def test_rows_in_columns_can_share_a_call(inputs: Any, padding: str) -> None:
         pytest.param(
             graph(FLOATS, INTEGERS), {"x": [[1, 2]], "n": [1, 2]}, {"x": [[1, 2]], "n": [1, 2]}, id="uneven"
         ),
-        pytest.param(graph(FLOATS, rows=False), [[1, 2]], {"x": [[1, 2]]}, id="no rows come out"),
+        pytest.param(
+            graph(FLOATS, outputs=(Tensor("y", "FP32", ()),)),
+            [[1, 2]],
+            {"x": [[1, 2]]},
+            id="no rows come out",
+        ),
         pytest.param(
             graph(Tensor("x", "FP32", (2, 2))), [[1, 2], [3, 4]], {"x": [[1, 2], [3, 4]]}, id="a fixed batch"
         ),

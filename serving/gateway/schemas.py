@@ -17,14 +17,14 @@ from serving.gateway.patience import Patience
 from serving.gateway.records import VersionRecord
 from serving.gateway.targets import Targets
 from serving.resources import VersionState
-from serving.schema import Schema, unpack
+from serving.schema import Schema, outline, unpack
 
 logger = logging.getLogger(__name__)
 
 
 def kept(record: VersionRecord) -> Schema | None:
-    """What is known of a version."""
-    return unpack(record.deployed.schema) if record.deployed and record.deployed.schema else None
+    """What is known of a version, without a long example."""
+    return outline(record.deployed.schema) if record.deployed and record.deployed.schema else None
 
 
 def reported(report: Mapping[str, Any]) -> str:
@@ -33,7 +33,7 @@ def reported(report: Mapping[str, Any]) -> str:
     if not isinstance(text, str) or not text:
         return ""
     try:
-        unpack(text)
+        outline(text)
     except ValueError:
         logger.warning("a node told of inputs and outputs in a way that cannot be read")
         return ""
@@ -72,9 +72,8 @@ class Schemas:
                 f"The version {record.name} is {record.version.state}: what it takes and answers is known "
                 "once it is READY."
             )
-        known = kept(record)
-        if known is not None:
-            return known
+        if record.deployed is not None and record.deployed.schema:
+            return unpack(record.deployed.schema)
         target = self._targets.of(record)
         patience = Patience(asyncio.get_running_loop().time() + self._timeout, self._timeout)
         with in_words(target):

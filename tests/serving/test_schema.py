@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from serving.schema import DEFAULT, Schema, Signature, Tensor, pack, unpack
+from serving.schema import DEFAULT, Schema, Signature, Tensor, outline, pack, unpack
 
 SCHEMA = Schema(
     "sklearn",
@@ -14,12 +14,13 @@ SCHEMA = Schema(
 
 
 def test_a_schema_is_kept_as_a_short_text() -> None:
-    """The same object for the same text: tens of thousands of versions may be asked about."""
+    """It is unpacked once, for tens of thousands of versions may be asked about."""
     text = pack(SCHEMA)
 
     assert len(text) < 300
     assert unpack(text) == SCHEMA
-    assert unpack(text) is unpack(pack(SCHEMA))
+    assert outline(text) == SCHEMA
+    assert outline(text) is outline(pack(SCHEMA))
 
 
 def test_what_is_too_long_to_be_kept_is_left_out() -> None:
@@ -33,7 +34,18 @@ def test_what_is_too_long_to_be_kept_is_left_out() -> None:
     assert both == Schema("sklearn", SCHEMA.signatures)
 
 
+def test_a_long_example_is_told_to_those_who_ask_for_it() -> None:
+    """It takes much more memory than its text."""
+    text = pack(Schema("sklearn", SCHEMA.signatures, example=[0.0] * 150_000, answer=1))
+
+    assert len(text) < 2000
+    assert outline(text) == Schema("sklearn", SCHEMA.signatures)
+    assert (len(unpack(text).example), unpack(text).answer) == (150_000, 1)
+
+
 @pytest.mark.parametrize("text", ["", "!", "aGVsbG8="])
 def test_another_text_is_no_schema(text: str) -> None:
     with pytest.raises(ValueError, match="Not a packed schema"):
         unpack(text)
+    with pytest.raises(ValueError, match="Not a packed schema"):
+        outline(text)

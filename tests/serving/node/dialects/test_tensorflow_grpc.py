@@ -20,7 +20,9 @@ from numpy.typing import NDArray
 from serving.errors import FailedPrecondition, InvalidArgument, InvalidInputs, InvalidOutputs, ServingError
 from serving.node.dialects import Model
 from serving.node.dialects.examples import classifications, regressions
+from serving.node.dialects.lifting import lift
 from serving.node.dialects.tensorflow_grpc import reader
+from serving.node.dialects.tensorproto import arrays_of, message_of
 from serving.protocols import Call, Dialect, protos
 from serving.runtimes import Source
 from serving.runtimes.codec import Decoder
@@ -142,6 +144,32 @@ def traits(field: Any) -> tuple[Any, ...]:
 
 def methods(service: Any) -> dict[str, tuple[str, str]]:
     return {one.name: (one.input_type.full_name, one.output_type.full_name) for one in service.methods}
+
+
+TYPES = (
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "bfloat16",
+    "float32", "float64", "complex64", "complex128", "string",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("shape", [(), (1,), (2, 3), (0, 2), (40, 50)])
+def test_tensors_are_those_of_tensorflow(real: Any, name: str, shape: tuple[int, ...]) -> None:
+    """What it writes is read, and what is written it reads, of every type."""
+    tf = real.tf
+    numbers = np.random.default_rng(3).integers(0, 2 if name == "bool" else 100, shape)
+    array = np.asarray(numbers.astype("S3").astype(object) if name == "string" else numbers)
+    array = array.astype(tf.as_dtype(name).as_numpy_dtype)
+    request = predict_request(real)
+    request.inputs["x"].CopyFrom(tf.make_tensor_proto(array, dtype=name, shape=shape))
+
+    slim, lifted = lift(request.SerializeToString(), 2)
+    got = arrays_of(protos.message("tensorflow.serving.PredictRequest").FromString(slim).inputs, lifted)["x"]
+    np.testing.assert_array_equal(got, array, strict=True)
+
+    answer = real.predict.PredictResponse.FromString(b"".join(message_of({"y": array}, 1)))
+    np.testing.assert_array_equal(tf.make_ndarray(answer.outputs["y"]), array, strict=True)
+    assert tf.io.parse_tensor(answer.outputs["y"].SerializeToString(), name).shape == shape
 
 
 # ---- Predict

@@ -267,9 +267,13 @@ def _read(process: subprocess.Popen[str], lines: queue.SimpleQueue[str]) -> None
 
 
 def _address(lines: queue.SimpleQueue[str], log: Path, *schemes: str) -> str:
-    """The address in the next line that tells one."""
+    """The address in the next line that tells one; lines before it come again after the last."""
+    passed = []
     while line := lines.get(timeout=_START_SECONDS):
         for word in line.split():
             if word.startswith(schemes):
+                for other in passed:
+                    lines.put(other)
                 return word.rstrip(":")
+        passed.append(line)
     raise AssertionError(f"the server did not start: {log.read_text()}")

@@ -17,6 +17,7 @@ import pytest
 
 from serving.errors import InvalidArgument
 from serving.tls import Certificate
+from tests.calls import call, grpc, infer_request
 from tests.server import Server, running_server, until
 
 ANN = "user:ann@example.com"
@@ -63,7 +64,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(tmp_path_factory: pytest.TempPathFactory, files: Path) -> Iterator[Server]:
     """With access control, behind HTTPS."""
     flags = ("--access", "on", "--tls-cert", str(files / "cert.pem"), "--tls-key", str(files / "key.pem"))
-    with running_server(tmp_path_factory.mktemp("access") / "state", *flags) as server:
+    state_dir = tmp_path_factory.mktemp("access") / "state"
+    with running_server(state_dir, *flags, "--grpc-port", "0") as server:
         yield server
 
 
@@ -158,6 +160,19 @@ def test_https_is_that_of_the_certificate(server: Server, files: Path) -> None:
     assert httpx.get(f"{server.url}/healthz", verify=context).status_code == 200
     with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
         httpx.get(f"{server.url}/healthz", trust_env=False)
+
+
+def test_grpc_has_the_same_certificate(server: Server, files: Path) -> None:
+    """And the same tokens."""
+    credentials = grpc.ssl_channel_credentials((files / "cert.pem").read_bytes())
+    method, response = "inference.GRPCInferenceService/ModelInfer", "inference.ModelInferResponse"
+    request = infer_request("projects/p/models/m", [1.0])
+    with grpc.secure_channel(server.grpc, credentials) as channel:
+        assert call(channel, method, response, request).code == "UNAUTHENTICATED"
+        token = ("authorization", f"Bearer {admin(server)}")
+        assert call(channel, method, response, request, metadata=[token]).code == "NOT_FOUND"
+    with grpc.secure_channel(server.grpc, grpc.ssl_channel_credentials()) as channel:
+        assert call(channel, method, response, request, metadata=[token]).code == "UNAVAILABLE"
 
 
 @pytest.mark.parametrize(

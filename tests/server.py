@@ -268,7 +268,7 @@ def _read(process: subprocess.Popen[str], lines: queue.SimpleQueue[str]) -> None
 
 def _address(lines: queue.SimpleQueue[str], log: Path, *schemes: str) -> str:
     """The address in the next line that tells one; lines before it come again after the last."""
-    passed = []
+    passed: list[str] = []
     while line := lines.get(timeout=_START_SECONDS):
         for word in line.split():
             if word.startswith(schemes):

@@ -37,7 +37,7 @@ from serving.resources import to_wire as resource_to_wire
 from serving.runtimes import Array, Column, Columns, Form, Rows, Runtime, Source, load
 from serving.runtimes.codec import Decoder, encode
 from serving.runtimes.conversion import from_rows
-from tests.fuzz import making, tensorflow_serving
+from tests.fuzz import making, protocols, tensorflow_serving
 from tests.fuzz.judging import refused, same
 
 Input = Any
@@ -156,6 +156,11 @@ def _predict(given: tuple[str, bytes]) -> None:
         encode(runtime.predict(batch, **parameters))
 
     refused(does)
+
+
+@cache
+def _asking() -> protocols.Asking:
+    return protocols.Asking(_runtimes())
 
 
 # ---- resources and rules
@@ -436,6 +441,7 @@ TARGETS = (
     Target("codec", 60, _body, _codec),
     Target("predict", 2, _to_predict, _predict),
     Target("tensorflow serving", 10, tensorflow_serving.make, tensorflow_serving.attempt),
+    Target("protocols", 10, lambda random: _asking().make(random), lambda given: _asking().attempt(given)),
     Target("lines", 10, lambda random: (_form(random), making.lines(random)), _lines),
     Target("model", 4, lambda random: _document(random, _MODEL_FIELDS, ("name",)), _create_model),
     Target(

@@ -1,0 +1,60 @@
+"""Requests of every protocol that are nearly right, answered by real models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+
+import msgspec
+
+from serving.node import practice, practice_grpc
+from serving.node.dialects import Model
+from serving.node.dialects.readers import Readers
+from serving.protocols import PLAIN, Call
+from serving.runtimes import Runtime
+from serving.runtimes.codec import Decoder
+from serving.schema import Schema
+from tests.fuzz import making
+from tests.fuzz.judging import refused
+
+# A model, a call, and a body.
+Given = tuple[str, Call, bytes]
+
+
+class Asking:
+    """Asks models what nodes ask themselves, with a few bytes changed."""
+
+    def __init__(self, runtimes: Mapping[str, Runtime]) -> None:
+        schemas = {name: runtime.schema() for name, runtime in runtimes.items()}
+        self._runtimes = runtimes
+        self._good = [
+            (name, call, body) for name, schema in schemas.items() for call, body in _questions(schema)
+        ]
+        self._readers = {
+            name: Readers(Model(runtime, schemas[name], Decoder())).of for name, runtime in runtimes.items()
+        }
+
+    def make(self, random: Random) -> Given:
+        """Often the JSON ends elsewhere than the call says."""
+        name, call, body = random.choice(self._good)
+        end = call.json_bytes
+        if end is not None and random.random() < 0.2:
+            call = msgspec.structs.replace(call, json_bytes=random.choice((0, 1, end - 1, end + 1, 1 << 40)))
+        return name, call, making.mutated(random, body)
+
+    def attempt(self, given: Given) -> None:
+        """Whatever comes is answered, or it is said what is wrong with it, as the protocol does."""
+        name, call, body = given
+        reader, runtime = self._readers[name](call), self._runtimes[name]
+
+        def does() -> None:
+            asked = reader.read(body)
+            answer = reader.write(asked, runtime.predict(asked.instances, **asked.parameters))
+            assert answer.status == 200
+
+        refused(does)
+
+
+def _questions(schema: Schema) -> list[tuple[Call, bytes]]:
+    asked = [*practice.questions(schema), *practice_grpc.questions(schema)]
+    return [(question.call, question.body) for question in asked if question.call is not PLAIN]

@@ -98,6 +98,10 @@ def tensor(name: str, datatype: str, data: Any) -> dict[str, Any]:
     return {"name": name, "datatype": datatype, "data": np.asarray(data).tolist()}
 
 
+# A model of whatever project may be named in full.
+IN_FULL = {"model": f"projects/{PROJECT}/models/routine", "inputs": [tensor("any", "FP64", [4])]}
+
+
 def everything(**details: Any) -> list[dict[str, Any]]:
     """One request for every kind of model, and of TensorFlow's for each kind of tensor."""
     saved = {"id": "pair", "parameters": {"signature_name": "pair"}}
@@ -157,7 +161,7 @@ WORDS = [
 def test_triton_over_http(sleeper: Server, files: Files) -> None:
     """Tensors as JSON and as bytes, versions and ids, what the server tells of itself, and its errors."""
     asks = [*everything(binary=True), *everything(binary=False, version="1"), *WRONG]
-    asks.append({"model": "saved", **everything()[3], "outputs": ["text"]})
+    asks += [IN_FULL, {**everything()[3], "outputs": ["text"]}]
 
     asked = ask(sleeper, "triton_http", sleeper.url.removeprefix("http://"), asks)
 
@@ -168,7 +172,10 @@ def test_triton_over_http(sleeper: Server, files: Files) -> None:
     assert {answer["version"] for answer in answers} == {"1"}
     for answer, words in zip(asked.answers[2 * len(told) :], WORDS, strict=False):
         assert words in answer["error"]
-    assert asked.answers[-1]["outputs"] == {"text": ["BYTES", ["a", "ö"]]}
+    assert outputs(asked.answers[-2:]) == [
+        {"predictions": ["FP64", [8]]},
+        {"text": ["BYTES", ["a", "ö"]]},
+    ]
     about = asked.about
     assert (about["live"], about["ready"], about["nobody"]) == (True, True, False)
     assert about["extensions"] == ["binary_tensor_data"]
@@ -194,7 +201,7 @@ def test_kserve_over_http(sleeper: Server, files: Files) -> None:
 
 def test_triton_over_grpc(sleeper: Server, files: Files) -> None:
     """The same over gRPC, where all tensors are bytes."""
-    asks = [*everything(version="1"), *WRONG, {"model": "saved", **everything()[3], "outputs": ["text"]}]
+    asks = [*everything(version="1"), *WRONG, IN_FULL, {**everything()[3], "outputs": ["text"]}]
 
     asked = ask(sleeper, "triton_grpc", sleeper.grpc, asks)
 
@@ -205,7 +212,10 @@ def test_triton_over_grpc(sleeper: Server, files: Files) -> None:
     assert {answer["version"] for answer in answers} == {"1"}
     for answer, words in zip(asked.answers[len(told) :], WORDS, strict=False):
         assert words in answer["error"]
-    assert asked.answers[-1]["outputs"] == {"text": ["BYTES", ["a", "ö"]]}
+    assert outputs(asked.answers[-2:]) == [
+        {"predictions": ["FP64", [8]]},
+        {"text": ["BYTES", ["a", "ö"]]},
+    ]
     about = asked.about
     assert (about["live"], about["ready"]) == (True, True)
     assert all(ready for ready, _ in about["models"].values())

@@ -27,6 +27,7 @@ Body = bytes | bytearray
 
 _BINARY = (b"content-type", b"application/octet-stream")
 _JSON_BYTES = b"inference-header-content-length"
+_GZIP = b"\x1f\x8b"
 # Below this many bytes there is nothing to be gained from reading numbers apart (measured).
 _DENSE_FROM = 512
 _DATA = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*\[')
@@ -135,6 +136,8 @@ def _parsed(text: Body, levels: int) -> _Request:
 def _json_problem(text: Body, error: orjson.JSONDecodeError) -> str:
     if not text.strip():
         return 'The request has no JSON. Send {"inputs": [{"name", "shape", "datatype", "data"}]}.'
+    if text.startswith(_GZIP):
+        return "The request is compressed with gzip, which is not read here: send it as it is."
     problem = f"The request is not valid JSON: {error.msg} at line {error.lineno} column {error.colno}."
     if b"\0" in text:
         problem += (

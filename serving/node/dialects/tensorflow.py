@@ -43,7 +43,7 @@ _BEGIN = re.compile(
 
 
 def reader(call: Call, model: Model) -> Reader:
-    """The reader of a call. Raises InvalidArgument where the model cannot do what it asks for."""
+    """The reader of a call. Raises FailedPrecondition where the model takes no examples."""
     match call.verb:
         case "classify":
             return Classify(call, model)

@@ -5,18 +5,20 @@ The gateway knows no other field of it, and needs no protobuf for these.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
+from itertools import islice
 from typing import NamedTuple
 
 from serving.errors import InvalidArgument
 from serving.protocols.fields import BYTES, VARINT, Broken, Data, Field, fields, signed, varint
 
-# Messages have a field for each input or task, and their model's comes first as a rule. Of more than these it
-# is not looked for: that must not take the gateway long.
-_MOST = 1024
-# Long specs are wrong ones, and are not remembered.
-_LONGEST = 4096
+# Messages have a field for each input, and their model's comes first as a rule. Behind so many it is not
+# looked for, nor in more tasks, of which each has two: what a client sends must not take the gateway long.
+_MOST, _MOST_OF_TASK = 1024, 16
+_TASKS = 64
+# Long specs are wrong ones.
+_LONGEST = 1024
 _REMEMBERED = 1024
 
 
@@ -26,9 +28,6 @@ class ModelSpec(NamedTuple):
     model: str
     version: str = ""
     label: str = ""
-
-
-NONE = ModelSpec("")
 
 
 def model_spec(message: str, body: Data) -> ModelSpec:
@@ -44,23 +43,22 @@ def model_spec(message: str, body: Data) -> ModelSpec:
 
 def _first(body: Data) -> ModelSpec:
     """The spec in field 1."""
-    found = _join(body, _some(body, 1))
-    return _parse(found) if found else NONE
+    return _spec(body, islice(fields(body), _MOST))
 
 
 def _tasks(body: Data) -> ModelSpec:
     """The spec that the tasks of a MultiInferenceRequest share, each of which has it in its field 1."""
-    specs = [
-        _parse(_join(body, [field for field in fields(body, task.start, task.end) if _is(field, 1)]))
-        for task in _some(body, 1)
-    ]
+    tasks = [field for field in islice(fields(body), _MOST) if _is(field, 1)]
+    if len(tasks) > _TASKS:
+        raise InvalidArgument(f"The request has {len(tasks)} tasks or more; it can have {_TASKS}.")
+    specs = [_spec(body, islice(fields(body, task.start, task.end), _MOST_OF_TASK)) for task in tasks]
     if len(set(specs)) > 1:
         named = ", ".join(dict.fromkeys(map(_shown, specs)))
         raise InvalidArgument(
             f"The tasks of one request must name one version of one model alike; they name {named}. "
             "Send one request for each."
         )
-    return specs[0] if specs else NONE
+    return specs[0] if specs else ModelSpec("")
 
 
 def _shown(spec: ModelSpec) -> str:
@@ -72,9 +70,7 @@ def _shown(spec: ModelSpec) -> str:
 def _named(body: Data) -> ModelSpec:
     """A name in field 1 and a version in field 2."""
     name = version = b""
-    for count, field in enumerate(fields(body)):
-        if count == _MOST:
-            break
+    for field in islice(fields(body), _MOST):
         if _is(field, 1):
             name = bytes(body[field.start : field.end])
         elif _is(field, 2):
@@ -96,25 +92,15 @@ _READ: Mapping[str, Callable[[Data], ModelSpec]] = {
 }
 
 
-def _some(body: Data, number: int) -> list[Field]:
-    """The fields with a number that are among the first of a message."""
-    found = []
-    for count, field in enumerate(fields(body)):
-        if count == _MOST:
-            break
-        if _is(field, number):
-            found.append(field)
-    return found
+def _spec(body: Data, among: Iterable[Field]) -> ModelSpec:
+    """The spec in field 1, which may come in parts: it is as if they stood behind each other."""
+    parts = [body[field.start : field.end] for field in among if _is(field, 1)]
+    _check(sum(map(len, parts)))
+    return _parse(b"".join(parts))
 
 
 def _is(field: Field, number: int) -> bool:
     return field.number == number and field.kind == BYTES
-
-
-def _join(body: Data, parts: list[Field]) -> bytes:
-    """The bytes of a message that came in parts, which is as if they stood behind each other."""
-    _check(sum(part.end - part.start for part in parts))
-    return b"".join([body[part.start : part.end] for part in parts])
 
 
 def _check(size: int) -> None:

@@ -16,6 +16,8 @@ LONG = 4096
 LIFTED = {4: "tensor_content", 5: "float_val", 6: "double_val", 9: "scomplex_val", 12: "dcomplex_val"}
 
 _KEY, _VALUE = 1, 2
+# Fields of a message that are looked at: one of millions is not for Python to read.
+_MOST = 1024
 # Type, shape, version and contents: a tensor with more fields has a list that is not packed, or several.
 _FEW = 4
 
@@ -39,7 +41,9 @@ def lift(body: bytes | bytearray, number: int) -> tuple[bytes | bytearray, dict[
     lifted: dict[str, Content] = {}
     keys: list[str] = []
     try:
-        for field in fields(body):
+        for count, field in enumerate(fields(body)):
+            if count == _MOST:
+                return body, {}
             kept: bytes | memoryview = view[field.at : field.end]
             if field.number == number:
                 key, tensor = _entry(body, field)

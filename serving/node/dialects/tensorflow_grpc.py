@@ -39,6 +39,8 @@ _MULTI = message(_SERVING + "MultiInferenceRequest")
 _INFERRED = message(_SERVING + "MultiInferenceResponse")
 _MODEL_SPEC = message(_SERVING + "ModelSpec")
 
+# What more there is would keep a node busy for seconds: an empty example takes two bytes.
+_EXAMPLES = 1 << 20
 _PROTOBUF = ((b"content-type", b"application/x-protobuf"),)
 # The fields of messages that are read and written by hand.
 _INPUTS = _PREDICT.DESCRIPTOR.fields_by_name["inputs"].number
@@ -114,7 +116,7 @@ class _Examples(_Messages):
         """The examples as the signature takes them."""
         request = _parsed(self._message, body)
         signature = request.model_spec.signature_name
-        examples = serialised(request.input)
+        examples = _examples(request.input)
         instances, parameters = batch_of_examples(self._model, self._call.verb, signature, examples)
         return Asked(instances, parameters, (signature, len(examples)))
 
@@ -140,7 +142,7 @@ class _MultiInference(_Messages):
             raise InvalidInputs(f"Two tasks have the same signature; they name {', '.join(names)}.")
         for verb, signature in tasks:
             check(self._model, verb, signature)
-        examples = serialised(request.input)
+        examples = _examples(request.input)
         instances, _ = batch_of_examples(self._model, *tasks[0], examples)
         return Asked(instances, {"signature_names": names}, (tasks, len(examples)))
 
@@ -178,6 +180,14 @@ def _parsed(kind: Any, body: bytes | bytearray) -> Any:
         raise InvalidArgument(
             f"The message cannot be read as {kind.DESCRIPTOR.full_name}: it is damaged or cut short."
         ) from error
+
+
+def _examples(given: Any) -> list[bytes]:
+    """The examples of a request. Raises InvalidInputs."""
+    count = max(len(given.example_list.examples), len(given.example_list_with_context.examples))
+    if count > _EXAMPLES:
+        raise InvalidInputs(f"The request has {count} examples; it can have {_EXAMPLES}.")
+    return serialised(given)
 
 
 def _filtered(outputs: Mapping[str, _T], wanted: Sequence[str]) -> dict[str, _T]:

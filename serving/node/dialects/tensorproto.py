@@ -25,6 +25,9 @@ from serving.runtimes.datatypes import BF16, BYTES, dtype_of, name_of
 
 # What lists may grow to in one request, in bytes: a few bytes of it can tell of any size.
 MADE_UP = 16 << 20
+# Tensors of a request, and texts in the contents of one: more would keep a node busy for seconds.
+_TENSORS = 1 << 14
+_TEXTS = 1 << 20
 # numpy has no more of them.
 _DIMENSIONS = 32
 _CONTENT = "tensor_content"
@@ -78,6 +81,8 @@ def arrays_of(tensors: Mapping[str, Any], lifted: Mapping[str, Content]) -> dict
 
     Raises InvalidInputs that names the tensor. What is allocated is in the message, but for `MADE_UP` bytes.
     """
+    if len(tensors) > _TENSORS:
+        raise InvalidInputs(f"The request has {len(tensors)} inputs; it can have {_TENSORS}.")
     arrays: dict[str, NDArray[Any]] = {}
     room = MADE_UP
     for name, tensor in tensors.items():
@@ -178,6 +183,8 @@ def _texts(values: Iterable[bytes]) -> NDArray[Any]:
 
 def _cut(content: bytes | memoryview, count: int) -> list[bytes]:
     """Texts that stand behind each other, after the lengths of all. Raises ValueError."""
+    if count > _TEXTS:
+        raise ValueError(f"tensor_content can have {_TEXTS} texts; send more of them in string_val.")
     lengths: list[int] = []
     at = 0
     try:

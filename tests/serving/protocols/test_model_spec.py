@@ -13,7 +13,7 @@ from serving.protocols import protos
 from serving.protocols.fields import BYTES, Broken, encoded, fields, prefix, signed, varint
 from serving.protocols.model_spec import _READ, ModelSpec, model_spec
 
-NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=300)
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=100)
 NUMBERS = st.integers(-(1 << 63), (1 << 63) - 1)
 WITH_SPECS = [name for name in _READ if name.startswith("tensorflow") and "Multi" not in name]
 WITH_NAMES = [name for name in _READ if name.startswith("inference")]
@@ -89,6 +89,15 @@ def test_only_the_first_fields_are_looked_at() -> None:
 
     assert model_spec("inference.ModelInferRequest", name + many) == ModelSpec("m")
     assert model_spec("inference.ModelInferRequest", many + name) == ModelSpec("")
+
+    message = "tensorflow.serving.MultiInferenceRequest"
+    request = new(message)
+    for _ in range(65):
+        request.tasks.add()
+    with pytest.raises(InvalidArgument, match="The request has 65 tasks or more; it can have 64"):
+        model_spec(message, request.SerializeToString())
+    task = prefix(1, 2_000_000) + b"\x10\x00" * 1_000_000
+    assert model_spec(message, task) == ModelSpec("")
 
 
 @pytest.mark.parametrize(

@@ -237,6 +237,27 @@ def test_unknown_ranks_are_refused() -> None:
     assert "its shape is not known" in refused(message)
 
 
+def test_a_request_of_millions_of_parts_does_not_keep_a_node_busy() -> None:
+    """Each is a few bytes."""
+    unknown = b"\x78\x00" * 1_000_000 + request((2000,), tensor_content=bytes(8000)).SerializeToString()
+    assert lift(unknown, INPUTS) == (unknown, {})
+
+    many = REQUEST()
+    for number in range(16385):
+        many.inputs[str(number)].dtype = 1
+    with pytest.raises(InvalidInputs, match="The request has 16385 inputs; it can have 16384"):
+        read(many)
+
+    texts = request((1 << 21,), "BYTES", tensor_content=bytes(1 << 21))
+    assert "tensor_content can have 1048576 texts; send more of them in string_val" in refused(texts)
+
+    examples = protos.message("tensorflow.serving.ClassificationRequest")()
+    examples.input.example_list.MergeFromString(b"\x0a\x00" * ((1 << 20) + 1))
+    made = reader(Call(Dialect.TENSORFLOW_GRPC, "classify", "m", "v"), models.booster(3))
+    with pytest.raises(InvalidInputs, match="The request has 1048577 examples; it can have 1048576"):
+        made.read(examples.SerializeToString())
+
+
 def test_what_is_left_out_is_limited_for_a_request() -> None:
     """Not for each of its tensors."""
     message = REQUEST()

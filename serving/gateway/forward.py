@@ -32,6 +32,7 @@ from serving.gateway.upstream import Answer, Upstream
 from serving.gateway.ways import Way, way_of
 from serving.gateway.witnesses import Witnesses
 from serving.heads import REQUEST_ID, TIMEOUT, Head
+from serving.protocols import PLAIN
 from serving.protocols.paths import parse
 from serving.wire import Scope, too_large
 
@@ -197,8 +198,9 @@ class Passage:
         self.timeout = timeout = self._wanted(exchange.head)
         self.deadline = asyncio.get_running_loop().time() + timeout
         # Once more: the version may have been deleted while the body came.
-        self.target = target = forwarder.targets.find(self.way.goal)
-        about = self.way.about(target.name.version)
+        way = self.way
+        self.target = target = forwarder.targets.find(way.goal)
+        about = b"" if way.call is PLAIN else way.about(target.name.version)
         if forwarder.shares is not None:
             forwarder.shares.take(target)
             self._sharing = target

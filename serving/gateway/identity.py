@@ -24,12 +24,11 @@ _TRACEPARENT = re.compile(
 def identify(head: Head) -> bytes:
     """The client's own `X-Request-Id` if it is well-formed, else its trace id, else one made here."""
     told = head.told
-    if told:
-        own = told.get(HEADER, b"")
-        if _WELL_FORMED.fullmatch(own):
-            return own
-        if trace := _trace(told.get(TRACEPARENT, b"")):
-            return trace.encode()
+    own, parent = told.get(HEADER), told.get(TRACEPARENT)
+    if own is not None and _WELL_FORMED.fullmatch(own):
+        return own
+    if parent is not None and (trace := _trace(parent)):
+        return trace.encode()
     return _new()
 
 

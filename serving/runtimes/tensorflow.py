@@ -1,4 +1,4 @@
-"""TensorFlow SavedModels, of version 1 and 2. Only this file and `tensorflow_signature` import TensorFlow.
+"""TensorFlow SavedModels, of version 1 and 2. Only files named `tensorflow…` import TensorFlow.
 
 A model is loaded into a Session, and every signature becomes one prepared callable that runs on the
 caller's thread. It answers what `tf.saved_model.load(...).signatures[name](...)` answers, to the bit, for a
@@ -19,6 +19,7 @@ process sets TF_CPP_MIN_LOG_LEVEL and CUDA_VISIBLE_DEVICES.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import logging
 import re
@@ -37,6 +38,7 @@ from serving.errors import InvalidInputs, LoadFailed
 from serving.runtimes import Columns, Source, tensorflow_graph, tensorflow_warmup
 from serving.runtimes.describing import first, readable, show, to_json
 from serving.runtimes.instances import Batch, Tensors
+from serving.runtimes.tensorflow_examples import serialised
 from serving.runtimes.tensorflow_signature import Arrays, Shape, Signature, Tensor, brief
 from serving.schema import Schema
 
@@ -168,6 +170,9 @@ class TensorFlowRuntime:
         recorded = (request for request, parameters in self.warmup_requests() if not parameters)
         if (request := next(recorded, None)) is not None:
             yield _instance(request)
+        signature = self._signatures.get(self._default_name)
+        if signature is not None and signature.takes_text:
+            yield from ({"b64": base64.b64encode(one).decode()} for one in serialised(signature.graph))
         if (made := self.samples(1)) is not None:
             yield _instance({alias: readable(column) for alias, column in made.items()})
 

@@ -129,6 +129,16 @@ class Signature:
         computed = self._compute(list(values.values()))
         return {alias: np.asarray(value, dtype) for alias, value, dtype in computed}
 
+    @property
+    def takes_text(self) -> bool:
+        """Whether an instance is one text, maybe a serialised `tf.Example`."""
+        return len(self.inputs) == 1 and self.inputs[0].dtype.kind == "O" and self.inputs[0].row_shape == ()
+
+    @property
+    def graph(self) -> Any:
+        """The GraphDef of the model."""
+        return self._session.graph.as_graph_def()
+
     def samples(self, count: int) -> Arrays | None:
         """Made-up instances; None when no dense array can be guessed."""
         if not self.inputs or any(i.shape is None or not i.dense for i in self.inputs):

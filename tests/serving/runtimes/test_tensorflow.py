@@ -5,6 +5,7 @@ TensorFlow is imported by the fixtures only, so that collecting the tests does n
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 import os
@@ -308,6 +309,41 @@ def build_other_tag(tf: Any, folder: Path) -> None:
         return {"serving_default": ({"x": x}, {"y": x + 1})}
 
     save_v1(tf, folder, build, ("serve", "tpu"))
+
+
+def build_examples(tf: Any, folder: Path) -> None:
+    """Serialised tf.Example messages, of which one feature may be left out."""
+    features = {
+        "size": tf.io.FixedLenFeature([2], tf.float32),
+        "rooms": tf.io.FixedLenFeature([], tf.int64),
+        "city": tf.io.FixedLenFeature([], tf.string),
+        "tags": tf.io.VarLenFeature(tf.string),
+    }
+
+    def body(examples: Any) -> dict[str, Any]:
+        parsed = tf.io.parse_example(examples, features)
+        total = tf.reduce_sum(parsed["size"], axis=1) + tf.cast(parsed["rooms"], tf.float32)
+        return {"total": total, "city": parsed["city"]}
+
+    save(tf, folder, tf.TensorSpec([None], tf.string, "examples"), body=body)
+
+
+def build_examples_v1(tf: Any, folder: Path) -> None:
+    """The same by the op of version 1."""
+    v1 = tf.compat.v1
+    with tf.Graph().as_default(), v1.Session() as session:
+        texts = v1.placeholder(tf.string, [None], "texts")
+        parsed = tf.raw_ops.ParseExample(
+            serialized=texts,
+            names=tf.constant([], tf.string),
+            sparse_keys=[],
+            dense_keys=[tf.constant("size"), tf.constant("rooms")],
+            dense_defaults=[tf.constant([], tf.float32), tf.constant([], tf.int64)],
+            sparse_types=[],
+            dense_shapes=[[2], []],
+        )
+        total = tf.reduce_sum(parsed.dense_values[0], axis=1)
+        v1.saved_model.simple_save(session, str(folder), {"texts": texts}, {"total": total})
 
 
 def build_no_signature(tf: Any, folder: Path) -> None:
@@ -1102,6 +1138,16 @@ def test_methods_and_the_signature_that_answers_unnamed(load: Any) -> None:
 @pytest.mark.parametrize("model", ["dense", "mixed", "stateful", "default_v1", "fixed_batch", "unknown_size"])
 def test_the_example_predicts(load: Any, model: str) -> None:
     assert example_of(load, model) is not None
+
+
+@pytest.mark.parametrize("model", ["examples", "examples_v1"])
+def test_a_graph_that_parses_examples_says_what_they_must_have(load: Any, model: str, tf: Any) -> None:
+    written = base64.b64decode(example_of(load, model)["b64"])
+
+    feature = tf.train.Example.FromString(written).features.feature
+    assert {"size", "rooms"} <= feature.keys() <= {"size", "rooms", "city"}
+    assert list(feature["size"].float_list.value) == [0.0, 0.0]
+    assert list(feature["rooms"].int64_list.value) == [0]
 
 
 def test_an_example_with_many_numbers_is_all_zeros(load: Any) -> None:

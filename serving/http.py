@@ -92,13 +92,14 @@ class FrontServer(Server):
     async def plug(self, handler: Handler) -> socket.socket:
         """A connection to this server that nobody else can have; its predictions are the handler's.
 
-        The server must have begun to start.
+        The server must have begun to start. What is remembered of the requests is forgotten with it.
         """
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         state = {"config": self.config, "server_state": self.server_state, "app_state": self.lifespan.state}
+        gate = Gate(self._gate.settings)
         loop = asyncio.get_running_loop()
-        await loop.connect_accepted_socket(lambda: Connection(self._gate, handler, **state), theirs)
+        await loop.connect_accepted_socket(lambda: Connection(gate, handler, **state), theirs)
         return ours
 
     async def on_tick(self, counter: int) -> bool:

@@ -13,24 +13,27 @@ _HEAD_END, _LENGTH = b"\r\n\r\n", b"content-length:"
 
 
 async def practise(connection: socket.socket, asked: Sequence[Question], rounds: int, seconds: float) -> None:
-    """Ask all over a connection, so many times, for at most so many seconds."""
+    """Ask all over a connection, so many times, for at most so many seconds.
+
+    Every other time in words that have not been heard before: heads that are known are not read again.
+    """
     loop = asyncio.get_running_loop()
-    requests = [_request(question) for question in asked]
     try:
         async with asyncio.timeout(seconds):
-            for _ in range(rounds):
-                for request in requests:
-                    await loop.sock_sendall(connection, request)
+            for turn in range(rounds):
+                for question in asked:
+                    await loop.sock_sendall(connection, _request(question, turn // 2 * (turn % 2)))
                     await _answered(connection)
     except (TimeoutError, ConnectionError):  # it is only practice
         return
 
 
-def _request(question: Question) -> bytes:
+def _request(question: Question, turn: int) -> bytes:
     headers = b"".join(b"%b: %b\r\n" % header for header in question.headers)
     length = len(question.body)
-    return b"POST %b HTTP/1.1\r\nhost: localhost\r\n%bcontent-length: %d\r\n\r\n%b" % (
+    return b"POST %b HTTP/1.1\r\nhost: localhost\r\nturn: %d\r\n%bcontent-length: %d\r\n\r\n%b" % (
         question.path.encode(),
+        turn,
         headers,
         length,
         question.body,

@@ -66,6 +66,10 @@ class Infer:
 
     def read(self, body: Body) -> Asked:
         """The tensors and parameters. Raises InvalidInputs."""
+        if body.startswith(_GZIP):
+            raise InvalidInputs(
+                "The request is compressed with gzip, which is not read here: send it as it is."
+            )
         told = self._call.json_bytes
         if told is not None and told > len(body):
             raise InvalidInputs(
@@ -136,8 +140,6 @@ def _parsed(text: Body, levels: int) -> _Request:
 def _json_problem(text: Body, error: orjson.JSONDecodeError) -> str:
     if not text.strip():
         return 'The request has no JSON. Send {"inputs": [{"name", "shape", "datatype", "data"}]}.'
-    if text.startswith(_GZIP):
-        return "The request is compressed with gzip, which is not read here: send it as it is."
     problem = f"The request is not valid JSON: {error.msg} at line {error.lineno} column {error.colno}."
     if b"\0" in text:
         problem += (

@@ -20,6 +20,8 @@ Buffer = bytes | bytearray | memoryview
 
 # Of the length of a text.
 _LENGTH = 4
+# Numpy has no arrays whose other sizes come to much more, also where one is zero.
+_MOST = 1 << 48
 
 
 def from_raw(name: str, datatype: str, shape: Sequence[int], data: Buffer) -> NDArray[Any]:
@@ -58,6 +60,8 @@ def sized(name: str, datatype: str, shape: Sequence[int]) -> int:
             f"Input {name} has the shape {list(shape)[: MOST_DIMENSIONS + 1]}; a shape has at most "
             f"{MOST_DIMENSIONS} sizes, none of them negative."
         )
+    if 0 in shape and math.prod(size or 1 for size in shape) > _MOST:
+        raise InvalidInputs(f"Input {name} has the shape {list(shape)}, which is too large even for nothing.")
     return math.prod(shape)
 
 

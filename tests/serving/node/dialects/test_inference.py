@@ -162,6 +162,8 @@ def test_several_long_inputs_are_read_each_by_itself() -> None:
         ([1], (-1,), "FP32", "none of them negative"),
         ([1], (1,) * 40, "FP32", "at most 32 sizes"),
         ([], (10**12, 10**12), "FP32", "takes 1000000000000000000000000 values"),
+        ([], (0, 2**62, 4), "FP32", "too large"),
+        ([], (0, 2**63), "FP32", "too large"),
     ],
 )
 @pytest.mark.parametrize("more", [0, 300], ids=["short", "long"])
@@ -299,6 +301,7 @@ def test_bytes_in_order_are_not_copied() -> None:
         (behind(8, [1, 2]), b"1234567890", "2 bytes more than its inputs say"),
         (behind(8, [1, 3]), b"12345678", "Input x has 8 bytes; FP32 of shape [1, 3] takes 12"),
         (behind(8, [10**12, 10**12]), b"12345678", "takes 4000000000000000000000000"),
+        (behind(0, [0, 2**62, 4]), b"", "too large"),
         (behind(3, [1], "BYTES"), b"123", "too few for 1 texts"),
         (behind(6, [1], "BYTES"), b"\5\0\0\0ab", "ends within text 0 of 1"),
         (behind(8, [1], "BYTES"), b"\1\0\0\0abcd", "3 bytes more than its 1 texts take"),

@@ -164,6 +164,7 @@ def test_parameters_reach_the_models_that_know_them() -> None:
         (request(inputs=[{**ROW, "datatype": "TEXT"}]), "none of BOOL"),
         (request(inputs=[{**ROW, "shape": [-1]}]), "none of them negative"),
         (request(inputs=[{**ROW, "shape": [2**60, 2**60]}]), "its fp64_contents has 0"),
+        (request(inputs=[{**ROW, "shape": [0, 2**60, 9]}]), "too large"),
         (
             request(
                 inputs=[{**ROW, "parameters": {"shared_memory_region": {"string_param": "r"}}}],

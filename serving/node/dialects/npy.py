@@ -54,7 +54,10 @@ def from_npy(body: Body) -> Array:
             f"{list(shape)} takes {size}."
         )
     values = np.frombuffer(body, dtype, offset=begin) if size else np.empty(0, dtype)
-    array: Array = values.reshape(shape[::-1]).T if in_columns else values.reshape(shape)
+    try:
+        array: Array = values.reshape(shape[::-1]).T if in_columns else values.reshape(shape)
+    except ValueError as error:  # one without elements, but with sizes that numpy cannot have
+        raise InvalidInputs(f"The array in the request body has the shape {list(shape)}: {error}") from error
     match dtype.kind:
         case "U":
             return _texts(array)

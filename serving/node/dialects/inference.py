@@ -17,6 +17,7 @@ from serving.errors import InvalidInputs, InvalidOutputs, ServingError
 from serving.node.dialects import Asked, Call, Model, Reply
 from serving.node.dialects.infer import Wish, answered, asked, output_of, raw_size
 from serving.node.dialects.raw import Buffer, from_raw, named, sized, to_raw
+from serving.node.dialects.tensors import limit
 from serving.protocols.errors import refusal
 from serving.runtimes.codec import Decoder
 from serving.runtimes.conversion import in_range, kind, natural
@@ -132,9 +133,11 @@ def _parsed(text: Body, levels: int) -> _Request:
     except orjson.JSONDecodeError as error:
         raise InvalidInputs(_json_problem(text, error)) from error
     try:
-        return msgspec.convert(value, _Request)
+        request = msgspec.convert(value, _Request)
     except msgspec.ValidationError as error:
         raise InvalidInputs(f"The request is not as the Open Inference Protocol has it: {error}.") from error
+    limit(request.inputs, request.outputs or ())
+    return request
 
 
 def _json_problem(text: Body, error: orjson.JSONDecodeError) -> str:

@@ -12,6 +12,7 @@ from serving.errors import InvalidInputs, ServingError
 from serving.node.dialects import Asked, Call, Model, Reply
 from serving.node.dialects.infer import Wish, answered, asked, output_of, raw_size
 from serving.node.dialects.raw import Buffer, from_raw, named, sized, to_raw
+from serving.node.dialects.tensors import limit
 from serving.protocols.errors import refusal
 from serving.protocols.fields import prefix
 from serving.protocols.protos import Malformed, message
@@ -54,6 +55,7 @@ class Infer:
             request = _REQUEST.FromString(body)
         except Malformed as error:
             raise InvalidInputs(f"The request is not an inference.ModelInferRequest: {error}.") from error
+        limit(request.inputs, request.outputs)
         raws = request.raw_input_contents
         tensors = _raw(request) if raws or not request.inputs else _listed(request)
         outputs = [output_of(output.name, _parameters(output.parameters)) for output in request.outputs]

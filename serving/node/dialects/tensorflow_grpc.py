@@ -20,7 +20,7 @@ from serving.node.dialects.examples import (
 )
 from serving.node.dialects.lifting import lift
 from serving.node.dialects.tensorproto import arrays_of, message_of
-from serving.node.dialects.tensors import batch_of, signature_of, tensors_of
+from serving.node.dialects.tensors import batch_of, limit, signature_of, tensors_of
 from serving.protocols.errors import refusal
 from serving.protocols.examples import serialised
 from serving.protocols.protos import Malformed, message
@@ -79,6 +79,7 @@ class _Predict(_Messages):
         """The tensors as the model takes them."""
         slim, lifted = lift(body, _INPUTS)
         request = _parsed(_PREDICT, slim)
+        limit(request.inputs, request.output_filter)
         signature = request.model_spec.signature_name
         wanted = tuple(request.output_filter)
         if wanted and self._model.schema.strict:

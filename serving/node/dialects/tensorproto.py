@@ -25,8 +25,7 @@ from serving.runtimes.datatypes import BF16, BYTES, dtype_of, name_of
 
 # What lists may grow to in one request, in bytes: a few bytes of it can tell of any size.
 MADE_UP = 16 << 20
-# Tensors of a request, and texts in the contents of one: more would keep a node busy for seconds.
-_TENSORS = 1 << 14
+# Texts in the contents of a tensor: more would keep a node busy for seconds.
 _TEXTS = 1 << 20
 # numpy has no more of them.
 _DIMENSIONS = 32
@@ -81,8 +80,6 @@ def arrays_of(tensors: Mapping[str, Any], lifted: Mapping[str, Content]) -> dict
 
     Raises InvalidInputs that names the tensor. What is allocated is in the message, but for `MADE_UP` bytes.
     """
-    if len(tensors) > _TENSORS:
-        raise InvalidInputs(f"The request has {len(tensors)} inputs; it can have {_TENSORS}.")
     arrays: dict[str, NDArray[Any]] = {}
     room = MADE_UP
     for name, tensor in tensors.items():

@@ -6,7 +6,7 @@ narrower.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,9 @@ from serving.schema import Schema, Signature, Tensor
 
 Arrays = Mapping[str, NDArray[Any]]
 Parameters = dict[str, Any]
+
+# Inputs of a request, and outputs: to look at more would keep a node busy for seconds.
+MANY = 1 << 14
 
 _INT64, _UINT64, _FLOAT64 = np.dtype(np.int64), np.dtype(np.uint64), np.dtype(np.float64)
 _MOST_INT64 = np.iinfo(np.int64).max
@@ -72,6 +75,13 @@ def tensors_of(predictions: Batch) -> dict[str, NDArray[Any]]:
             return predictions
         case _:
             return {PREDICTIONS: _answer(predictions)}
+
+
+def limit(inputs: Sized, outputs: Sized) -> None:
+    """Raise InvalidInputs for a request that names more than `MANY` of them."""
+    for what, count in (("inputs", len(inputs)), ("outputs", len(outputs))):
+        if count > MANY:
+            raise InvalidInputs(f"The request names {count} {what}; it can name {MANY}.")
 
 
 def signature_of(schema: Schema, name: str = "") -> Signature:

@@ -3,12 +3,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 from numpy.typing import NDArray
 
 from serving.errors import InvalidInputs, InvalidOutputs
 from serving.node.dialects import Model
+from serving.node.dialects.readers import Readers
 from serving.node.dialects.tensors import batch_of, signature_of, tensors_of
+from serving.protocols import Call, Dialect
+from serving.protocols.protos import message
 from serving.runtimes import Rows
 from serving.runtimes.datatypes import DATATYPES, dtype_of, name_of
 from serving.runtimes.instances import Tensors
@@ -157,6 +161,35 @@ def test_rows_that_begin_anywhere_in_a_body_are_put_in_place() -> None:
 
     assert isinstance(batch, np.ndarray)
     assert batch.flags.aligned
+
+
+@pytest.mark.parametrize("dialect", [Dialect.TENSORFLOW_GRPC, Dialect.INFERENCE_GRPC, Dialect.INFERENCE])
+@pytest.mark.parametrize("what", ["inputs", "outputs"])
+def test_requests_of_many_names_are_refused(dialect: Dialect, what: str) -> None:
+    """They would keep a node busy."""
+    made = Readers(models.routine()).of(Call(dialect))
+    with pytest.raises(InvalidInputs, match=f"The request names 16385 {what}; it can name 16384"):
+        made.read(many(dialect, what))
+
+
+def many(dialect: Dialect, what: str) -> bytes:
+    """A request with so many of them."""
+    names = [str(number) for number in range(16385)]
+    if dialect is Dialect.INFERENCE:
+        whole = {"shape": [1], "datatype": "FP32", "data": [1]} if what == "inputs" else {}
+        return orjson.dumps({"inputs": [], what: [{"name": name, **whole} for name in names]})
+    if dialect is Dialect.INFERENCE_GRPC:
+        request = message("inference.ModelInferRequest")()
+        for name in names:
+            getattr(request, what).add(name=name)
+    else:
+        request = message("tensorflow.serving.PredictRequest")()
+        for name in names:
+            if what == "inputs":
+                request.inputs[name].dtype = 1
+            else:
+                request.output_filter.append(name)
+    return bytes(request.SerializeToString())
 
 
 def test_rows_can_be_written_to() -> None:

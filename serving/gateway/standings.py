@@ -19,7 +19,7 @@ from serving.resources import VersionState
 _STATES: Mapping[VersionState | None, State] = {
     VersionState.CREATING: State.LOADING,
     VersionState.READY: State.AVAILABLE,
-    VersionState.UPDATING: State.AVAILABLE,
+    VersionState.UPDATING: State.LOADING,
     VersionState.DELETING: State.UNLOADING,
     VersionState.FAILED: State.END,
 }

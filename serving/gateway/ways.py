@@ -6,7 +6,7 @@ It is found once for requests that say the same of themselves, and remembered wi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import msgspec
@@ -85,13 +85,26 @@ def way_of(head: Head, project: str) -> Way:
     try:
         asked = head.asked
         call = PLAIN if asked is None else call_of(asked, head.told)
-        if asked is not None and asked.dialect is not Dialect.AI_PLATFORM:
-            return _way_to(asked, call, project)
+        return _way(head.path, asked, call, project)
     except ServingError as error:
-        return Way(_method(head), "", "", "", problem=error)
-    if call is PLAIN and len(head.path) <= _LONG:
-        return _plain(head.path)
-    return _by_path(head.path, call)
+        return _astray(head, project, error)
+
+
+def _astray(head: Head, project: str, problem: ServingError) -> Way:
+    """That of a request that says something wrongly; over HTTP its path says all the same whom it is for."""
+    asked = parse(head.path)
+    if asked is not None:
+        return replace(_way(head.path, asked, PLAIN, project), problem=problem)
+    method = METHODS.get(head.path[1:].replace("/", "."), PREDICTION)  # as the paths of gRPC are
+    return Way(method, "", "", "", problem=problem)
+
+
+def _way(path: str, asked: Path | None, call: Call, project: str) -> Way:
+    """That of a call. Raises InvalidArgument for names that cannot be."""
+    if asked is not None and asked.dialect is not Dialect.AI_PLATFORM:
+        short = len(asked.model) + len(asked.version) + len(asked.label) <= _LONG
+        return (_remembered if short else _by_address)(asked, call, project)
+    return _plain(path) if call is PLAIN and len(path) <= _LONG else _by_path(path, call)
 
 
 def _by_path(path: str, call: Call) -> Way:
@@ -104,25 +117,11 @@ def _plain(path: str) -> Way:
     return _by_path(path, PLAIN)
 
 
-def _method(head: Head) -> Method:
-    """The method of a request that says wrongly what it asks; over gRPC its path is the method's name."""
-    path = parse(head.path)
-    if path is not None:
-        return _METHODS[path.dialect, path.verb]
-    return METHODS.get(head.path[1:].replace("/", "."), PREDICTION)
-
-
-def _way_to(asked: Path, call: Call, project: str) -> Way:
-    """That to an address. Raises InvalidArgument for names that cannot be."""
-    short = len(asked.model) + len(asked.version) + len(asked.label) <= _LONG
-    return (_remembered if short else _make)(asked, call, project)
-
-
-def _make(asked: Path, call: Call, project: str) -> Way:
+def _by_address(asked: Path, call: Call, project: str) -> Way:
     goal = address(asked.model, asked.project or project, version=asked.version, label=asked.label)
     one = goal.version or goal.label
     named = f"{goal.model}/{'versions' if goal.version else 'labels'}/{one}" if one else str(goal.model)
     return Way(_METHODS[asked.dialect, asked.verb], goal, named, predict_permission(named), call)
 
 
-_remembered = lru_cache(_MANY)(_make)
+_remembered = lru_cache(_MANY)(_by_address)

@@ -129,10 +129,12 @@ def test_problems_are_kept_for_those_who_may_know() -> None:
     """With the method, so that it is known whom to tell how."""
     refused = way("/v1/projects/p/models/m:predict", accept="text/html")
     assert isinstance(refused.problem, NotAcceptable)
-    assert refused.method.id == "projects.predict"
+    assert (refused.method.id, refused.named) == ("projects.predict", "projects/p/models/m")
+    assert way("/v1/projects/p/models/m:predict").problem is None
     wrong = way("/v2/models/m/infer", inference_header_content_length="many")
     assert isinstance(wrong.problem, InvalidArgument)
     assert (wrong.method.id, wrong.call) == (INFER, PLAIN)
+    assert (wrong.named, wrong.permission) == ("projects/home/models/m", "ml.models.predict")
 
 
 def test_over_grpc() -> None:

@@ -12,13 +12,14 @@ from serving.protocols.media import BINARY, JSON, NPY, choose
 from serving.protocols.paths import Path, parse
 
 OURS = "/v1/projects/p/models/m:predict"
-# What else clients send that predict with JSON: httpx, curl -d, browsers, urllib.
+# What else clients send that predict with JSON: httpx, curl -d, browsers, urllib, Java's HttpURLConnection.
 ORDINARY: tuple[dict[bytes, bytes], ...] = (
     {},
     {CONTENT_TYPE: b"application/json", ACCEPT: b"*/*"},
     {CONTENT_TYPE: b"application/x-www-form-urlencoded", ACCEPT: b"*/*"},
     {CONTENT_TYPE: b"application/json; charset=UTF-8", ACCEPT: b"application/json"},
     {ACCEPT: b"text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8"},
+    {ACCEPT: b"text/html, image/gif, image/jpeg, *; q=.2, */*; q=.2"},
     {ACCEPT: b"application/*"},
     {ACCEPT: b""},
     {JSON_BYTES: b"nonsense"},

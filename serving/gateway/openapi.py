@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 import msgspec
+import orjson
 
 from serving.gateway.access.policy import Policy
 from serving.gateway.api.policies import (
@@ -16,7 +18,6 @@ from serving.gateway.api.policies import (
 from serving.gateway.methods import METHODS, PREDICTION, Method
 from serving.gateway.metrics import CONTENT_TYPE
 from serving.gateway.records import VersionRecord
-from serving.gateway.schemas import kept
 from serving.openapi import predictions
 from serving.openapi.document import (
     ANY,
@@ -34,6 +35,7 @@ from serving.openapi.document import (
 )
 from serving.resources import Job, Model, Version
 from serving.resources import Operation as LongOperation
+from serving.schema import outline
 
 Json = dict[str, Any]
 
@@ -45,6 +47,8 @@ _DESCRIPTION = (
     "`parent` narrows them to those of a project or of a model."
 )
 
+# Bytes of a packed schema of which it is remembered what is told: those of models with many columns are long.
+_REMEMBERED = 1 << 11
 _TEMPLATE = "#/components/schemas/{name}"
 _PREDICTED = "/v1/{name}:predict"
 
@@ -251,16 +255,25 @@ def general(*, tokens: bool, project: str) -> Json:
     return found
 
 
-def of_versions(records: Iterable[VersionRecord]) -> Iterator[tuple[str, Json]]:
+def of_versions(records: Iterable[VersionRecord]) -> Iterator[tuple[str, orjson.Fragment]]:
     """The paths of predictions with these versions, as far as it is known what they take."""
     for record in records:
-        schema = kept(record)
-        if schema is not None:
+        if record.deployed is not None and record.deployed.schema:
             name = str(record.name)
-            path = _PREDICTED.format(name=name)
-            told = predictions.prediction(schema, name).to_json(f"{PREDICTION.id}/{name}", path)
-            about = {"x-version": name, "x-schema": f"/v1/{name}:schema"}
-            yield path, {"post": {**predictions.with_example(told, schema), **about}}
+            packed = record.deployed.schema
+            told = _remembered(name, packed) if len(packed) <= _REMEMBERED else _prediction(name, packed)
+            yield _PREDICTED.format(name=name), orjson.Fragment(told)
+
+
+def _prediction(name: str, packed: str) -> bytes:
+    """What is told of predictions with a version, as JSON: it takes a fraction of a millisecond to make."""
+    schema = outline(packed)
+    told = predictions.prediction(schema, name).to_json(f"{PREDICTION.id}/{name}", "")
+    about = {"x-version": name, "x-schema": f"/v1/{name}:schema"}
+    return orjson.dumps({"post": {**predictions.with_example(told, schema), **about}})
+
+
+_remembered = lru_cache(maxsize=1024)(_prediction)
 
 
 def _paths(method: Method) -> Iterable[str]:

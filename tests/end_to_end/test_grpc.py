@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import random
 import signal
 import threading
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from textwrap import dedent
 
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from serving.grpc.methods import RPCS
 from tests.calls import Reply, call, grpc, infer_request, message, predict_request
 from tests.end_to_end import models
 from tests.server import Server, running_node, until
@@ -53,10 +57,14 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def channel(node: Server) -> Iterator[grpc.Channel]:
     """To the node, once it says that it is ready."""
     with grpc.insecure_channel(node.grpc) as channel:
-        health = health_pb2_grpc.HealthStub(channel)
-        request = health_pb2.HealthCheckRequest()
-        until(lambda: health.Check(request, timeout=30).status == STATUS.SERVING, "it is ready")
+        ready(channel)
         yield channel
+
+
+def ready(channel: grpc.Channel) -> None:
+    """Wait until the server says that it serves."""
+    health, request = health_pb2_grpc.HealthStub(channel), health_pb2.HealthCheckRequest()
+    until(lambda: health.Check(request, timeout=30).status == STATUS.SERVING, "it is ready")
 
 
 def test_a_node_alone_answers_for_any_name(channel: grpc.Channel) -> None:
@@ -97,6 +105,45 @@ def test_errors_of_a_node_alone_have_codes(channel: grpc.Channel) -> None:
         message("tensorflow.serving.GetModelMetadataRequest")(model_spec={"name": "m"}),
     )
     assert (unasked.code, "metadata_field" in unasked.text) == ("INVALID_ARGUMENT", True)
+
+
+def test_no_message_makes_a_fault(tmp_path: Path) -> None:
+    """Whatever is done to the bytes of requests, to every method: what is wrong with them is the client's."""
+    models.write_sklearn(tmp_path / "model")
+    values = [1.0, 2.0, 3.0, 4.0]
+    infer = message("inference.ModelInferRequest")(model_name="m", raw_input_contents=[bytes(32)])
+    infer.inputs.add(name="x", datatype="FP64", shape=[1, 4])
+    requests = [infer, infer_request("m", values), predict_request("m", values, version="1")]
+    seeds, dice = [request.SerializeToString() for request in requests], random.Random(0)
+    codes = Counter[str]()
+    with (
+        running_node(tmp_path / "model", "--grpc-port", "0") as node,
+        grpc.insecure_channel(node.grpc) as channel,
+    ):
+        ready(channel)
+        for _ in range(600):
+            rpc = dice.choice(list(RPCS.values()))
+            codes[call(channel, rpc.path[1:], rpc.response, damaged(dice.choice(seeds), dice)).code] += 1
+
+    assert codes["OK"] > 50
+    assert codes.keys() <= {"OK", "INVALID_ARGUMENT", "UNIMPLEMENTED", "FAILED_PRECONDITION"}
+
+
+def damaged(body: bytes, dice: random.Random) -> bytes:
+    """The bytes with some that are others, missing, made up, or there twice."""
+    found = bytearray(body)
+    for _ in range(dice.choice((1, 1, 2, 4))):
+        place, count = dice.randrange(len(found) + 1), dice.randrange(1, 9)
+        match dice.randrange(4):
+            case 0:
+                found[place : place + 1] = dice.randbytes(1)
+            case 1:
+                del found[place : place + count]
+            case 2:
+                found[place:place] = dice.randbytes(count)
+            case _:
+                found[place:place] = found[max(0, place - 20) : place]
+    return bytes(found)
 
 
 def test_a_call_under_way_is_answered_before_the_end(node: Server, channel: grpc.Channel) -> None:

@@ -31,6 +31,8 @@ MANY = 1 << 14
 
 _INT64, _UINT64, _FLOAT64 = np.dtype(np.int64), np.dtype(np.uint64), np.dtype(np.float64)
 _MOST_INT64 = np.iinfo(np.int64).max
+# Names that a message lists.
+_SHOWN = 20
 
 
 def batch_of(model: Model, tensors: Arrays, signature: str = "") -> tuple[Batch, Parameters]:
@@ -219,9 +221,12 @@ def _side_by_side(tensors: Arrays, columns: Mapping[str, Tensor]) -> list[NDArra
     if columns and tensors.keys() != columns.keys():
         raise InvalidInputs(_wrong_names(columns, tensors))
     counts = {name: _counted(name, tensor) for name, tensor in tensors.items()}
-    if len(set(counts.values())) > 1:
-        told = ", ".join(f"{name} has {count}" for name, count in counts.items())
-        raise InvalidInputs(f"The inputs do not have the same number of rows: {told}.")
+    first, count = next(iter(counts.items()))
+    other = next((name for name in counts if counts[name] != count), None)
+    if other is not None:
+        raise InvalidInputs(
+            f"The inputs do not have the same number of rows: {first} has {count}, {other} has {counts[other]}."
+        )
     if not columns:
         return list(tensors.values())
     return [_column(wanted, tensors[name]) for name, wanted in columns.items()]
@@ -316,7 +321,9 @@ def _wrong_names(wanted: Iterable[str], given: Iterable[str]) -> str:
 
 
 def _named(names: Iterable[str]) -> str:
-    return ", ".join(names) or "none"
+    listed = list(names)
+    more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
+    return ", ".join(listed[:_SHOWN]) + more or "none"
 
 
 def _sizes(shape: Sequence[int] | None) -> str:

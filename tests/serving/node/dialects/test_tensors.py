@@ -99,6 +99,14 @@ def test_names_are_to_be_those_of_the_signature() -> None:
     assert refused(models.graph(X), x=x, y=x) == "There is no input y: the model takes x; got x, y."
 
 
+def test_a_message_does_not_list_names_without_end() -> None:
+    many = {f"x{number}": np.ones(1) for number in range(1000)}
+
+    with pytest.raises(InvalidInputs, match=r"x18, x19 and 980 more\.") as caught:
+        batch_of(models.graph(X), many)
+    assert len(caught.value.detail) < 300
+
+
 def test_a_signature_is_chosen_by_its_name() -> None:
     model = models.graph(X)
 

@@ -225,7 +225,8 @@ def _side_by_side(tensors: Arrays, columns: Mapping[str, Tensor]) -> list[NDArra
     other = next((name for name in counts if counts[name] != count), None)
     if other is not None:
         raise InvalidInputs(
-            f"The inputs do not have the same number of rows: {first} has {count}, {other} has {counts[other]}."
+            "The inputs do not have the same number of rows: "
+            f"{first} has {count}, {other} has {counts[other]}."
         )
     if not columns:
         return list(tensors.values())

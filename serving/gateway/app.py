@@ -178,7 +178,7 @@ class Gateway:
         jobs = JobsApi(self._catalog, self._jobs, config.queue_jobs, self._access)
         fleet = FleetApi(self._overview, self._metrics)
         schemas = SchemasApi(self._schemas, lambda: self._catalog.state)
-        openapi = OpenApi(lambda: self._catalog.state, self._access, config.default_project)
+        openapi = OpenApi(lambda: self._catalog.state, self._access, config)
         logs = LogsApi(self._config.state_dir / "logs", lambda: self._catalog.state)
         offered = {
             "pilotlight.healthz": self._healthz,

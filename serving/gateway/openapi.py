@@ -242,35 +242,45 @@ def _components() -> Mapping[str, Json]:
     return {**found, **predictions.COMPONENTS}
 
 
-def general(*, tokens: bool, project: str) -> Json:
-    """The document without the versions there are; `project` is that of protocols that know none."""
+def general(*, tokens: bool, project: str, old_errors: bool) -> Json:
+    """The document without the versions there are.
+
+    `tokens` says whether callers have some, `project` is that of protocols that know none, and `old_errors`
+    whether errors of models are told as AI Platform did.
+    """
     paths: dict[str, Json] = {}
     for name, method in METHODS.items():
         told = _OPERATIONS.get(name) or _of_policies(name, method) or _not_offered(method)
         for number, path in enumerate(_paths(method)):
             found = told.to_json(f"{name}.{number}" if number else name, path)
+            if old_errors and method is PREDICTION:
+                found = predictions.with_old_errors(found)
             paths.setdefault(template(path), {})[method.verb.lower()] = found
     found = document(_TITLE, _DESCRIPTION, paths, _components(), tokens=tokens)
     found["info"]["x-default-project"] = project
     return found
 
 
-def of_versions(records: Iterable[VersionRecord]) -> Iterator[tuple[str, orjson.Fragment]]:
+def of_versions(
+    records: Iterable[VersionRecord], *, old_errors: bool
+) -> Iterator[tuple[str, orjson.Fragment]]:
     """The paths of predictions with these versions, as far as it is known what they take."""
     for record in records:
         if record.deployed is not None and record.deployed.schema:
             name = str(record.name)
             packed = record.deployed.schema
-            told = _remembered(name, packed) if len(packed) <= _REMEMBERED else _prediction(name, packed)
+            make = _remembered if len(packed) <= _REMEMBERED else _prediction
+            told = make(name, packed, old_errors)
             yield _PREDICTED.format(name=name), orjson.Fragment(told)
 
 
-def _prediction(name: str, packed: str) -> bytes:
+def _prediction(name: str, packed: str, old_errors: bool) -> bytes:
     """What is told of predictions with a version, as JSON: it takes a fraction of a millisecond to make."""
     schema = outline(packed)
     told = predictions.prediction(schema, name).to_json(f"{PREDICTION.id}/{name}", "")
     about = {"x-version": name, "x-schema": f"/v1/{name}:schema"}
-    return orjson.dumps({"post": {**predictions.with_example(told, schema), **about}})
+    told = predictions.with_example(told, schema)
+    return orjson.dumps({"post": {**(predictions.with_old_errors(told) if old_errors else told), **about}})
 
 
 _remembered = lru_cache(maxsize=1024)(_prediction)

@@ -116,6 +116,7 @@ class Node:
         self._started = time.monotonic()
         self.predictor: Predictor | None = None  # once the version is loaded and warmed
         self.schema: Schema | None = schema  # once it is loaded
+        self.old_errors = settings.legacy_model_errors
 
     def start(self) -> None:
         """Begin to load."""

@@ -18,6 +18,7 @@ PROJECT = "local"
 NAME = f"projects/{PROJECT}/models/model/versions/v1"
 
 _DESCRIPTION = "One version of one model, which answers to any name, by any protocol."
+_PREDICT = "projects.predict"
 _MODEL = "/v1/projects/{project}/models/{model}"
 _TENSORFLOW, _INFERENCE = "tensorflow.serving.", "inference.GRPCInferenceService."
 
@@ -51,18 +52,25 @@ _ABOUT: tuple[tuple[str, str], ...] = (
 )
 
 
-def of_node(schema: Schema | None) -> Json:
-    """The document; `schema` is None while the model is being loaded."""
+def of_node(schema: Schema | None, *, old_errors: bool) -> Json:
+    """The document; `schema` is None while the model is being loaded.
+
+    `old_errors` says whether errors of the model are told as AI Platform did.
+    """
     paths: dict[str, Json] = {}
     counted: Counter[str] = Counter()
     for name, verb, path, operation in _operations(schema):
         told = _for_all(operation).to_json(f"{name}.{counted[name]}" if counted[name] else name, path)
+        if old_errors and name == _PREDICT:
+            told = predictions.with_old_errors(told)
         paths[template(path)] = {verb: told}
         counted[name] += 1
     if schema is not None:
         told = _for_all(predictions.prediction(schema, "the model")).to_json("predict", "")
         about = {"x-version": NAME, "x-schema": f"/v1/{NAME}:schema"}
-        paths[f"/v1/{NAME}:predict"] = {"post": {**predictions.with_example(told, schema), **about}}
+        told = predictions.with_example(told, schema)
+        told = predictions.with_old_errors(told) if old_errors else told
+        paths[f"/v1/{NAME}:predict"] = {"post": {**told, **about}}
     found = document("Pilotlight node", _DESCRIPTION, paths, predictions.COMPONENTS, tokens=False)
     found["info"]["x-default-project"] = PROJECT
     return found
@@ -80,7 +88,7 @@ def _operations(schema: Schema | None) -> Iterator[tuple[str, str, str, Operatio
         yield name, "get", path, operation
     predict = predictions.PREDICTION if schema is None else predictions.prediction(schema, "the model")
     for version in ("", "/versions/{version}"):
-        yield "projects.predict", "post", f"{_MODEL}{version}:predict", predict
+        yield _PREDICT, "post", f"{_MODEL}{version}:predict", predict
     told = predictions.OPERATIONS
     for version in ("", "/versions/{version}", "/labels/{label}"):
         for verb in ("Predict", "Classify", "Regress"):

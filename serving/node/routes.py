@@ -63,8 +63,7 @@ def no_such_path(path: str) -> NotFound:
         f"Nothing is at {path}. A node answers POST /v1/projects/PROJECT/models/MODEL[/versions/VERSION]"
         ":predict, POST /v1/models/MODEL[/versions/VERSION]:predict, :classify and :regress, "
         "POST /v2/models/MODEL[/versions/VERSION]/infer, GET /healthz, /readyz, /stats, /openapi.json "
-        "and /docs; "
-        "see docs/protocols.md."
+        "and /docs; see docs/protocols.md."
     )
 
 
@@ -89,7 +88,8 @@ async def _schema(request: Request) -> Response:
 
 
 async def _openapi(request: Request) -> Response:
-    return _json(of_node(_node(request).schema if _is_ready(request) else None))
+    node = _node(request)
+    return _json(of_node(node.schema if _is_ready(request) else None, old_errors=node.old_errors))
 
 
 async def _docs(_: Request) -> Response:

@@ -254,6 +254,13 @@ def prediction(schema: Schema, title: str) -> Operation:
     )
 
 
+def with_old_errors(operation: Json) -> Json:
+    """The operation where errors of models and their inputs are told as AI Platform did, with 200."""
+    told = operation["responses"]["200"]["content"][JSON]
+    told["schema"] = {"anyOf": [told["schema"], ref("ErrorText")]}
+    return operation
+
+
 def with_example(operation: Json, schema: Schema) -> Json:
     """The operation with a request that was answered, and the answer."""
     asked, answered = shapes.example(schema), shapes.example_answer(schema)

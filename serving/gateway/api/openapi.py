@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from starlette.requests import Request
 from starlette.responses import Response
 
+from serving.config import ServeConfig
 from serving.errors import InvalidArgument, field_error
 from serving.gateway.access.caller import Caller, caller_of
 from serving.gateway.access.gate import Access
@@ -26,12 +27,15 @@ _SEES = ("ml.versions.get",)
 
 
 class OpenApi:
-    """The endpoints. `state` is what is there, `access` None while that is off, `project` the default one."""
+    """The endpoints. `state` is what is there, `access` None while that is off."""
 
-    def __init__(self, state: Callable[[], State], access: Access | None, project: str) -> None:
+    def __init__(self, state: Callable[[], State], access: Access | None, config: ServeConfig) -> None:
         self._state = state
         self._access = access
-        self._general = general(tokens=access is not None, project=project)
+        self._old_errors = config.legacy_model_errors
+        self._general = general(
+            tokens=access is not None, project=config.default_project, old_errors=self._old_errors
+        )
 
     async def document(self, request: Request) -> Response:
         """`GET /openapi.json`: all routes, and the predictions of a page of the versions there are."""
@@ -46,7 +50,10 @@ class OpenApi:
 
     def _told(self, records: Sequence[VersionRecord], token: str) -> Response:
         info, paths = self._general["info"], self._general["paths"]
-        document = {**self._general, "paths": {**paths, **dict(of_versions(records))}}
+        document = {
+            **self._general,
+            "paths": {**paths, **dict(of_versions(records, old_errors=self._old_errors))},
+        }
         if token:
             document["info"] = {**info, "x-next-page-token": token}
         return answer_json(document)

@@ -63,7 +63,7 @@ def told(folder: Path, *queries: str, principal: str = ADMIN.principal, reader_o
 
 
 def test_every_method_is_told_at_every_path() -> None:
-    paths = general(tokens=True, project="p")["paths"]
+    paths = general(tokens=True, project="p", old_errors=False)["paths"]
 
     for method in METHODS.values():
         for path in method.paths:
@@ -75,7 +75,7 @@ def test_every_method_is_told_at_every_path() -> None:
 
 
 def test_what_is_open_to_all_says_so() -> None:
-    document = general(tokens=True, project="p")
+    document = general(tokens=True, project="p", old_errors=False)
     open_to_all = {
         path
         for path, told in document["paths"].items()
@@ -84,7 +84,16 @@ def test_what_is_open_to_all_says_so() -> None:
 
     assert document["security"] == [{"bearer": []}]
     assert open_to_all == {"/healthz", "/readyz", "/docs", "/v2", "/v2/health/live", "/v2/health/ready"}
-    assert "security" not in general(tokens=False, project="p")
+    assert "security" not in general(tokens=False, project="p", old_errors=False)
+
+
+def test_errors_in_the_old_form_are_told_too() -> None:
+    """Of predictions, with 200."""
+    paths = general(tokens=False, project="p", old_errors=True)["paths"]
+    post = paths["/v1/projects/{project}/models/{model}:predict"]["post"]
+
+    _, text = post["responses"]["200"]["content"]["application/json"]["schema"]["anyOf"]
+    assert text == {"$ref": "#/components/schemas/ErrorText"}
 
 
 def test_versions_come_with_their_schemas_and_examples(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from serving import config
-from serving.config import OFF, ServeConfig, process_environment
+from serving.config import ServeConfig, process_environment
 
 if TYPE_CHECKING:
     from serving.cli.health.finding import Finding
@@ -91,7 +91,7 @@ def checks(settings: ServeConfig, bucket: str, *, write: bool, quick: bool) -> S
         machine.open_files,
         partial(machine.clock, state.newest_change(folder)),
         partial(network.port, settings.host, settings.port, server),
-        *([] if settings.grpc_port == OFF else [partial(network.grpc_port, settings, server)]),
+        partial(network.grpc_port, settings, server),
         partial(state.writable, folder),
         partial(state.space, settings, folder),
         partial(state.schema, folder),

@@ -15,6 +15,8 @@ _GRPC = ("grpc", "grpc_health", "grpc_reflection")
 
 def grpc_port(settings: ServeConfig, server: int | None) -> Finding:
     """Whether gRPC is there and its port can be had; `server` as in `port`."""
+    if settings.grpc_port == config.OFF:
+        return ok("grpc port", "gRPC is switched off (setting grpc_port).")
     if missing := [name for name in _GRPC if importlib.util.find_spec(name) is None]:
         return fail(
             "grpc port",

@@ -42,6 +42,7 @@ def test_an_address_that_is_not_ours() -> None:
 
 def test_the_port_of_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is checked as the other, and so is whether gRPC is there."""
+    assert "switched off" in grpc_port(ServeConfig(), None).message
     settings = ServeConfig(grpc_port="0")
     assert grpc_port(settings, None).level is Level.OK
     with socket.socket() as listener:

@@ -18,18 +18,18 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800)]
 MIB = 1 << 20
 
 
-@pytest.mark.parametrize("kind", ["sklearn", "tensorflow"])
+@pytest.mark.parametrize(("suffix", "kind"), [("sklearn", "scikit-learn"), ("tensorflow", "tensorflow")])
 def test_a_container_predicts(
-    kind: str, tmp_path: Path, trained: Mapping[str, Model], report: Report
+    suffix: str, kind: str, tmp_path: Path, trained: Mapping[str, Model], report: Report
 ) -> None:
     """As its user, at the port and the routes that it is told, with the model that it is told."""
     # Its user is none of this machine, and must find the way.
     for folder in (tmp_path, *tmp_path.parents[:2]):
         folder.chmod(0o755)
     model = trained[kind]
-    image = build(read((ROOT / f"serving/containers/Dockerfile.{kind}").read_text()), tmp_path / "image")
+    image = build(read((ROOT / f"serving/containers/Dockerfile.{suffix}").read_text()), tmp_path / "image")
     size = sum(file.stat().st_size for file in (tmp_path / "image/venv").rglob("*") if file.is_file())
-    report(f"container {kind}: {size / MIB:.0f} MiB beside its base")
+    report(f"container {suffix}: {size / MIB:.0f} MiB beside its base")
     platform = {
         "AIP_HTTP_PORT": "0",
         "AIP_HEALTH_ROUTE": "/ping",

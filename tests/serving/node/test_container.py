@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 import xgboost
 
+from serving.config import PredictSettings
 from serving.errors import InvalidInputs
+from serving.node.app import Node
 from serving.node.dialects.vertex import spread
+from serving.node.routes import application
+from serving.runtimes import Source
 from tests.server import Server, running
 
 ROWS = np.random.default_rng(0).normal(size=(50, 4)).round(3)
@@ -52,6 +58,26 @@ def test_its_health_is_at_the_route_of_the_platform(container: Server) -> None:
     """200 once it is ready, which is when it has told its address."""
     assert container.call("GET", DEFAULT).status == 200
     assert container.call("POST", DEFAULT).status == 405
+
+
+@pytest.mark.parametrize("route", ["/ping", "/healthz"])
+def test_its_health_is_bad_until_it_is_ready(route: str, tmp_path: Path) -> None:
+    """Whatever else may be at the route: that the process lives is not what its platform asks."""
+    node = Node(
+        Source(tmp_path),
+        PredictSettings(),
+        board=bytearray(),
+        waking=False,
+        on_ready=lambda _: None,
+        on_failed=lambda _: None,
+    )
+    transport = httpx.ASGITransport(application(node, route))
+
+    async def ask() -> int:
+        async with httpx.AsyncClient(transport=transport, base_url="http://node") as client:
+            return (await client.get(route)).status_code
+
+    assert asyncio.run(ask()) == 503
 
 
 @pytest.mark.parametrize("body", [{}, {"parameters": {}}, {"parameters": None}])

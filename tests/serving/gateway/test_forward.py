@@ -37,6 +37,7 @@ from serving.protocols import from_bytes
 from serving.resources import Model, Version, VersionState
 from tests.autoscaler.fakes import Clock, FakePool, settle, spec
 from tests.exchanges import Answered, Peer
+from tests.serving.gateway.collector import collecting
 
 NAME = VersionName("p", "m", "v")
 PATH = f"/v1/{NAME}:predict"
@@ -326,9 +327,10 @@ def test_a_node_is_told_of_the_trace_and_the_client_of_nothing_more(tmp_path: Pa
 
         assert [seen.timing for seen in world.seen] == [True] * 3 + [False]
 
-    tracing = Tracing("http://127.0.0.1:9", 0.0)
-    run(tmp_path, main, tracing=tracing)
-    asyncio.run(tracing.close())
+    with collecting() as collector:
+        tracing = Tracing(collector.endpoint, 0.0)
+        run(tmp_path, main, tracing=tracing)
+        asyncio.run(tracing.close())
 
 
 def test_answers_are_counted_whoever_gives_them(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import logging
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -35,6 +36,17 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
     monkeypatch.setattr(tracing_module, "_EVERY", 0.05)
     with collecting() as found:
         yield found
+
+
+@pytest.fixture(autouse=True)
+def _over(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What still tries to send spans ends here: it draws random numbers, on which later tests may count."""
+    monkeypatch.setattr(tracing_module, "_PATIENCE", 0.5)
+    yield
+    for thread in threading.enumerate():
+        if thread.name == "traces-close":
+            thread.join(10)
+            assert not thread.is_alive()
 
 
 def scope(parent: str = "", state: str = "", path: str = "/v1/projects/p/models/m:predict") -> Scope:

@@ -213,3 +213,18 @@ def test_a_custom_routine_is_asked_nothing_but_its_own_example(
     assert schema.answer == ({"sum": 3.5} if example else None)
     right = (Tensor("left", "INT64", (-1,)), Tensor("right", "FP64", (-1, 1)))
     assert schema.signatures[DEFAULT].inputs == (right if example else (Tensor("instances", "BYTES", None),))
+
+
+class Leaving(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """A user's own estimator, which ends its process when it does not know a row."""
+
+    n_features_in_ = 2
+
+    def predict(self, _: Any) -> list[str]:
+        raise SystemExit
+
+
+def test_code_of_a_user_ends_nothing_by_what_was_made_up(tmp_path: Path) -> None:
+    schema = describe(loaded(Leaving(), tmp_path), tmp_path)
+
+    assert (schema.example, schema.signatures[DEFAULT].inputs[0].datatype) == (None, "FP64")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from serving import http
@@ -13,7 +14,7 @@ from serving.config import NodeConfig
 from serving.errors import ServingError
 from serving.node.acceleration import Acceleration
 from serving.node.app import Node, Report
-from serving.node.front import Predictions
+from serving.node.front import Loaded, Predictions
 from serving.node.practice import questions
 from serving.node.practice_http import practise
 from serving.node.predict import Predictor
@@ -30,6 +31,13 @@ _ROUNDS, _PRACTICE = 20, 0.25
 # Seconds that the first answer may be delayed by finding out whether requests may share calls. It is enough
 # for short calls; of longer ones the rest is made while the node serves.
 _PATIENCE = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class _Practised:
+    """What clients do not see of a node."""
+
+    predictor: Predictor
 
 
 async def serve(
@@ -60,17 +68,17 @@ async def serve(
         server.stop()
 
     async def practice(predictor: Predictor, schema: Schema) -> None:
-        connection = await server.plug(predictions(lambda: predictor, lambda: 1))
+        connection = await server.plug(predictions(_Practised(predictor), lambda: 1))
         with connection:
             await practise(connection, list(questions(schema)), _ROUNDS, _PRACTICE)
         if grpc is not None:
             await _practise_grpc(
-                predictions(lambda: predictor, lambda: 1), _questions(node), schema, settings
+                predictions(_Practised(predictor), lambda: 1), _questions(node), schema, settings
             )
 
-    def predictions(predictor: Callable[[], Predictor | None], connections: Callable[[], int]) -> Predictions:
+    def predictions(node: Loaded, connections: Callable[[], int]) -> Predictions:
         return Predictions(
-            predictor,
+            node,
             max_body_bytes=settings.max_body_bytes,
             timeout=settings.request_timeout,
             connections=connections,
@@ -88,9 +96,7 @@ async def serve(
         on_ready=ready,
         on_failed=stop,
     )
-    handler = predictions(
-        lambda: node.predictor, lambda: server.connections + (0 if grpc is None else grpc.under_way)
-    )
+    handler = predictions(node, lambda: server.connections + (0 if grpc is None else grpc.under_way))
     grpc = open_grpc(settings, settings.host, handler, lambda: _questions(node), announce)
     server = http.make_server(
         application(node, settings.health_route),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from serving.conversation import Conversation
 from serving.errors import InvalidArgument, ServingError, wrong_method
@@ -34,24 +35,31 @@ class _Exchanged(Request):
         self._exchange.answer(status, body, headers)
 
 
+class Loaded(Protocol):
+    """What has a predictor, None while the model is being loaded."""
+
+    @property
+    def predictor(self) -> Predictor | None:
+        """What answers."""
+
+
 class Predictions:
     """Answers predictions of clients.
 
-    `predictor` gives None while the model is being loaded. `connections` tells how many are open: with one,
-    no request can arrive while another is worked on.
+    `connections` tells how many are open: with one, no request can arrive while another is worked on.
     `route` is one more path that takes them, as Vertex AI's containers have it; "" for none.
     """
 
     def __init__(
         self,
-        predictor: Callable[[], Predictor | None],
+        node: Loaded,
         *,
         max_body_bytes: int,
         timeout: float,
         connections: Callable[[], int],
         route: str = "",
     ) -> None:
-        self._predictor = predictor
+        self._node = node
         self._route = route
         self._timeout = timeout
         self._connections = connections
@@ -84,13 +92,13 @@ class Predictions:
             head.known = _call(head, self._route)
         if head.method != "POST":
             raise wrong_method(head.method, head.path, "POST")
-        if self._predictor() is None:
+        if self._node.predictor is None:
             raise loading()
         if head.length > self.max_body_bytes:
             raise too_large(self.max_body_bytes)
 
     def _predict(self, exchange: Conversation) -> None:
-        predictor = self._predictor()
+        predictor = self._node.predictor
         if predictor is None:
             raise loading()
         head, heeded = exchange.head, exchange.head.told

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import httpx
@@ -18,23 +20,29 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800)]
 MIB = 1 << 20
 
 
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A folder that a user finds who is none of this machine's; pytest's own are its user's alone."""
+    with tempfile.TemporaryDirectory(prefix="pilotlight-container-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
 @pytest.mark.parametrize(("suffix", "kind"), [("sklearn", "scikit-learn"), ("tensorflow", "tensorflow")])
 def test_a_container_predicts(
-    suffix: str, kind: str, tmp_path: Path, trained: Mapping[str, Model], report: Report
+    suffix: str, kind: str, public: Path, trained: Mapping[str, Model], report: Report
 ) -> None:
     """As its user, at the port and the routes that it is told, with the model that it is told."""
-    # Its user is none of this machine, and must find the way.
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
     model = trained[kind]
-    image = build(read((ROOT / f"serving/containers/Dockerfile.{suffix}").read_text()), tmp_path / "image")
-    size = sum(file.stat().st_size for file in (tmp_path / "image/venv").rglob("*") if file.is_file())
+    shutil.copytree(model.folder, public / "model")
+    image = build(read((ROOT / f"serving/containers/Dockerfile.{suffix}").read_text()), public / "image")
+    size = sum(file.stat().st_size for file in (public / "image/venv").rglob("*") if file.is_file())
     report(f"container {suffix}: {size / MIB:.0f} MiB beside its base")
     platform = {
         "AIP_HTTP_PORT": "0",
         "AIP_HEALTH_ROUTE": "/ping",
         "AIP_PREDICT_ROUTE": "/ask",
-        "AIP_STORAGE_URI": str(model.folder),
+        "AIP_STORAGE_URI": str(public / "model"),
     }
     with image.start(platform, stderr=sys.stderr) as process, httpx.Client(timeout=60) as client:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from serving.config import OFF, FrontSettings, prepare_grpc
+from serving.config import OFF, FrontSettings
 from serving.conversation import Answers
 from serving.errors import FailedPrecondition
 from serving.http import most_connections
@@ -31,7 +31,6 @@ def open_grpc(
     """
     if settings.grpc_port == OFF:
         return None
-    prepare_grpc()
     try:
         from serving.grpc.server import GrpcServer  # noqa: PLC0415  heavy, and may be missing
     except ImportError as error:

@@ -6,13 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from serving.config import prepare_grpc
+import grpc
 
-prepare_grpc()
-
-import grpc  # noqa: E402  it reads its settings when it is imported
-
-from serving.protocols.protos import message  # noqa: E402
+from serving.protocols.protos import message
 
 __all__ = ["Reply", "call", "grpc", "infer_request", "message", "predict_request"]
 

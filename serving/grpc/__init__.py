@@ -4,3 +4,7 @@ The one package that imports grpc, and it is imported only where gRPC is switche
 It knows neither gateway nor node: predictions go to the `Handler` that answers those over HTTP, and questions
 about models to the same application.
 """
+
+from serving.config import prepare_grpc
+
+prepare_grpc()  # before any module of this package imports it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import urllib.parse
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +23,8 @@ CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 # Who has less time left than this gets it all the same: it is never asked for no time.
 _LEAST_SECONDS = 0.001
+# Seconds that gRPC's clock and ours may differ by, so that a deadline is not taken for a client that left.
+_ABOUT = 0.01
 # Messages of errors travel with the headers of the answer, of which clients take 8 KiB in all; what is not
 # ASCII is three times as long there.
 _MOST_MESSAGE = 2000
@@ -66,16 +69,19 @@ class GrpcCall:
     """
 
     __slots__ = (
-        "_context", "_reply", "_scope", "body", "head", "late", "on_gone", "response_complete",
+        "_deadline", "_peer", "_reply", "_scope", "body", "head", "late", "on_gone", "response_complete",
         "rpc", "state",
     )  # fmt: skip
 
     def __init__(self, rpc: Rpc, context: Any, body: bytes) -> None:
         self.rpc = rpc
-        self._context = context
+        # What is asked of gRPC is asked now: a call that is over has no peer, and must not be touched.
+        loop, remaining = asyncio.get_running_loop(), context.time_remaining()
+        self._peer = context.peer()
+        self._deadline = math.inf if remaining is None else loop.time() + remaining
         self._scope: Scope | None = None
-        self._reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self.head = GrpcHead(rpc, headers_of(context), body, context.time_remaining())
+        self._reply: asyncio.Future[Reply] = loop.create_future()
+        self.head = GrpcHead(rpc, headers_of(context), body, remaining)
         self.body = body
         self.on_gone: Callable[[], None] | None = None
         self.state: Any = None
@@ -86,7 +92,7 @@ class GrpcCall:
         """Its head as ASGI has it."""
         scope = self._scope
         if scope is None:
-            scope = self._scope = scope_of(self.head, client_of(self._context.peer()))
+            scope = self._scope = scope_of(self.head, client_of(self._peer))
         return scope
 
     def answer(self, status: int, body: bytes, headers: Headers = ()) -> None:
@@ -107,8 +113,7 @@ class GrpcCall:
         """The client is gone, or its deadline is past: nobody is there to be answered."""
         if self.response_complete:
             return
-        remaining = self._context.time_remaining()
-        self.late = remaining is not None and remaining <= 0
+        self.late = asyncio.get_running_loop().time() >= self._deadline - _ABOUT
         self.response_complete = True
         on_gone, self.on_gone = self.on_gone, None
         if on_gone is not None:

@@ -11,7 +11,7 @@ from urllib.parse import quote, urlsplit
 from serving import errors, names
 from serving.config import ClientConfig, is_loopback
 from serving.errors import DeadlineExceeded, Internal, InvalidArgument, ServingError
-from serving.protocols.media import JSON
+from serving.media import JSON
 
 if TYPE_CHECKING:
     import ssl

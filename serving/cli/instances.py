@@ -14,7 +14,7 @@ import typer
 
 from serving.cli.options import readable
 from serving.errors import InvalidArgument
-from serving.protocols.media import JSON, NPY
+from serving.media import JSON, NPY
 
 
 def _file(flag: str, text: str) -> Any:

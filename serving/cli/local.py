@@ -15,8 +15,7 @@ from serving.cli.options import ModelCode, ModelDirOption
 from serving.cli.output import Output
 from serving.cli.sources import prepared
 from serving.errors import ModelFailed, ServingError
-from serving.protocols import Call
-from serving.protocols.media import NPY
+from serving.media import NPY
 
 if TYPE_CHECKING:
     from serving.runtimes import Source
@@ -48,6 +47,7 @@ def _answer(source: Source, body: bytes, content_type: str) -> bytes:
     config.prepare_frameworks()
     from serving.node.dialects import Model  # noqa: PLC0415  start-up time of the other commands
     from serving.node.dialects.ai_platform import reader  # noqa: PLC0415
+    from serving.protocols import Call  # noqa: PLC0415
     from serving.runtimes import load  # noqa: PLC0415
     from serving.runtimes.codec import Decoder, encode  # noqa: PLC0415
     from serving.runtimes.describing import describe  # noqa: PLC0415

@@ -16,12 +16,12 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from serving.media import BINARY, NPY
 from serving.node.dialects.raw import to_raw
 from serving.node.predict import Predictor
 from serving.node.request import Request
 from serving.protocols import Call
 from serving.protocols.calls import call_of
-from serving.protocols.media import BINARY, NPY
 from serving.protocols.paths import parse
 from serving.runtimes import Rows
 from serving.runtimes.datatypes import BYTES, dtype_of, name_of

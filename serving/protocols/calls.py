@@ -9,8 +9,8 @@ import msgspec
 
 from serving.errors import InvalidArgument
 from serving.heads import ACCEPT, CONTENT_TYPE, JSON_BYTES
+from serving.media import BINARY, JSON, NPY, bare, choose
 from serving.protocols import PLAIN, Call, Dialect
-from serving.protocols.media import BINARY, JSON, NPY, bare, choose
 from serving.protocols.paths import Path
 
 # What a body of AI Platform's route can be besides JSON, which is what all else is taken for: clients tell

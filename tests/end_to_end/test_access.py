@@ -166,7 +166,7 @@ def test_grpc_has_the_same_certificate(server: Server, files: Path) -> None:
     """And the same tokens."""
     credentials = grpc.ssl_channel_credentials((files / "cert.pem").read_bytes())
     method, response = "inference.GRPCInferenceService/ModelInfer", "inference.ModelInferResponse"
-    request = infer_request("projects/p/models/m", [1.0])
+    request = infer_request("projects/p/models/none", [1.0])
     with grpc.secure_channel(server.grpc, credentials) as channel:
         assert call(channel, method, response, request).code == "UNAUTHENTICATED"
         token = ("authorization", f"Bearer {admin(server)}")

@@ -635,7 +635,7 @@ REFUSALS: list[tuple[str, str, str, dict[str, Any], int, str, str]] = [
         *("GET", f"{ZOO}/versions", {"params": {"pageSize": "ten"}}),
         *(400, "INVALID_ARGUMENT", "page_size: 'ten'"),
     ),
-    ("an unknown path", "GET", "/v2/projects", {}, 404, "NOT_FOUND", "/v1/projects/PROJECT"),
+    ("an unknown path", "GET", "/v3/projects", {}, 404, "NOT_FOUND", "/v1/projects/PROJECT"),
     ("a wrong method", "PUT", ZOO, {}, 405, "UNIMPLEMENTED", "PUT is not allowed"),
     ("a GET of a prediction", "GET", f"{ZOO}:predict", {}, 405, "UNIMPLEMENTED", "use POST"),
 ]

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from serving import media
 from serving.errors import ServingError
 from serving.node.dialects import Asked, Call, Model, Reply
 from serving.node.dialects.infer import Wish
 from serving.node.dialects.inference import Infer
 from serving.node.dialects.npy import from_npy, to_npy
 from serving.node.dialects.tensors import batch_of, signature_of, tensors_of
-from serving.protocols import media
 from serving.protocols.errors import refusal
 from serving.runtimes.codec import encode
 from serving.runtimes.describing import INSTANCES

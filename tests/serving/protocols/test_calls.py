@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from serving.errors import InvalidArgument, NotAcceptable, ServingError
 from serving.heads import ACCEPT, CONTENT_TYPE, JSON_BYTES
+from serving.media import BINARY, JSON, NPY, choose
 from serving.protocols import MOST_ABOUT, PLAIN, Call, Dialect, from_bytes, to_bytes
 from serving.protocols.calls import call_of
-from serving.protocols.media import BINARY, JSON, NPY, choose
 from serving.protocols.paths import Path, parse
 
 OURS = "/v1/projects/p/models/m:predict"

@@ -9,10 +9,10 @@ import pytest
 from numpy.typing import NDArray
 
 from serving.errors import InvalidInputs, InvalidOutputs
+from serving.media import BINARY, NPY
 from serving.node.dialects import Asked, Model, Reader
 from serving.node.dialects.ai_platform import reader
 from serving.protocols import Call
-from serving.protocols.media import BINARY, NPY
 from serving.runtimes.instances import Batch, Tensors
 from serving.schema import Tensor
 from tests.serving.node.dialects import models

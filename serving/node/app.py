@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import logging
 import math
 import os
@@ -33,7 +34,7 @@ from serving.schema import Schema, pack
 
 logger = logging.getLogger(__name__)
 
-# Seconds that practice may take where the node is waited for, and few enough to be none where it is slow.
+# Seconds that practice may take where the node is waited for.
 _BRIEFLY = 0.05
 
 
@@ -64,10 +65,16 @@ class Report:
 Practice = Callable[[Predictor, Schema], Awaitable[None]]
 
 
-async def _briefly(predictor: Predictor, schema: Schema) -> None:
+async def in_every_protocol(predictor: Predictor, schema: Schema) -> None:
     """Each question once, but the first one twice: what is measured is how long the second call takes."""
     asked = list(questions(schema))
     await practise(predictor, [*asked[:1], *asked], rounds=1, seconds=_BRIEFLY)
+
+
+async def _at_once(predictor: Predictor, schema: Schema) -> None:
+    """The first question, twice: somebody waits, and the spare that the node was has rehearsed the others."""
+    asked = list(itertools.islice(questions(schema), 1))
+    await practise(predictor, asked, rounds=2, seconds=_BRIEFLY)
 
 
 class Node:
@@ -79,8 +86,9 @@ class Node:
     answered. `patience` is how many seconds it may take, before the node is ready, to find out whether
     requests may share calls: the rest is found out while it serves, and they share none until then.
     `acceleration` has the model's faster ways, if there are to be any. `practice` asks a predictor, that is
-    gone after it, what clients will ask, before the node is ready. `on_ready` is called once with the
-    report, `on_failed` once with the error when the version cannot be loaded; both on the loop.
+    gone after it, what clients will ask, before the node is ready; None: as much as its start leaves time
+    for. `on_ready` is called once with the report, `on_failed` once with the error when the version cannot be
+    loaded; both on the loop.
     """
 
     def __init__(
@@ -94,7 +102,7 @@ class Node:
         schema: Schema | None = None,
         patience: float = math.inf,
         acceleration: Acceleration | None = None,
-        practice: Practice = _briefly,
+        practice: Practice | None = None,
         on_ready: Callable[[Report], None],
         on_failed: Callable[[ServingError], None],
     ) -> None:
@@ -106,7 +114,7 @@ class Node:
         self._known = schema
         self._patience = patience
         self._acceleration = acceleration
-        self._practice = practice
+        self._practice = practice or (_at_once if waking else in_every_protocol)
         self._improving: asyncio.Task[None] | None = None
         self._on_ready = on_ready
         self._on_failed = on_failed

@@ -20,7 +20,7 @@ from serving.node.watch import Board, parts
 from serving.phases import Histograms
 from serving.running import run
 from serving.runtimes import Source
-from serving.schema import Schema, unpack
+from serving.schema import Schema, outline
 
 
 class NodeArguments(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +81,7 @@ def start(
             board=marks,
             histograms=histograms,
             waking=given.waking,
-            schema=unpack(given.schema) if given.schema else None,
+            schema=outline(given.schema) if given.schema else None,
             acceleration=acceleration,
             on_ready=lambda ready: report({"ready": ready.to_dict()}),
             on_failed=lambda error: report({"failed": error.message}),

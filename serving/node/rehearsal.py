@@ -20,7 +20,7 @@ import uvloop
 from serving.config import PredictSettings
 from serving.errors import ServingError
 from serving.node.acceleration import Acceleration, Place
-from serving.node.app import Node
+from serving.node.app import Node, in_every_protocol
 from serving.node.main import NodeArguments
 from serving.node.request import Request
 from serving.runtimes import load, sklearn_smallest
@@ -79,7 +79,7 @@ def _prove(given: NodeArguments, folder: Path) -> None:
 
 
 async def _wake(given: NodeArguments, place: Place) -> None:
-    """Be the node of a version that was asleep, until it has answered once."""
+    """Be the node of a version that was asleep, until it has answered itself and one other."""
     source = given.source(1)
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
@@ -94,6 +94,7 @@ async def _wake(given: NodeArguments, place: Place) -> None:
         board=bytearray(1),
         waking=True,
         acceleration=Acceleration(source, lambda: place),
+        practice=in_every_protocol,
         on_ready=lambda _: ready.set_result(None),
         on_failed=fail,
     )

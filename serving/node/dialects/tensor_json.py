@@ -15,7 +15,8 @@ from serving.depth import TooDeepError
 from serving.errors import InvalidInputs, InvalidOutputs
 from serving.runtimes.codec import as_text, cut, numbers
 
-_WORD = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|-?Infinity|NaN', re.DOTALL)
+# Texts are passed over, also one that does not end: it is looked at once, not from each quote in it.
+_WORD = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|-?Infinity|NaN', re.DOTALL)
 _ENCODE = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 _UNWRITABLE = (TypeError, ValueError, orjson.JSONEncodeError)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from datetime import date
 from typing import Any
 
@@ -157,6 +158,15 @@ def test_numbers_beside_words_are_what_they_are_elsewhere() -> None:
 )
 def test_what_is_no_json_is_refused_with_its_place(text: bytes, problem: str) -> None:
     assert problem in refusal(text)
+
+
+@pytest.mark.parametrize("text", [b'[NaN, "' + b'\\"' * 200_000, b"[NaN, " + b'"\\' * 200_000])
+def test_a_text_that_does_not_end_takes_no_longer_than_others(text: bytes) -> None:
+    """However many quotes are in it."""
+    began = time.process_time()
+
+    assert "JSON Parse error: " in refusal(text)
+    assert time.process_time() - began < 2
 
 
 @pytest.mark.parametrize("text", [b"[[[[1]]]]", b"[[[[NaN]]]]"])

@@ -28,6 +28,8 @@ _VERSIONS: Mapping[int, tuple[int, str]] = {1: (2, "latin-1"), 2: (4, "latin-1")
 _LONGEST = 10_000
 # Headers that are remembered: of most arrays they are like those before.
 _KNOWN = 64
+# Of a size, more than any array has.
+_DIGITS = 19
 # Arrays begin at multiples of so many bytes.
 _ALIGNED = 64
 
@@ -124,7 +126,12 @@ def _said(header: bytes, encoding: str) -> tuple[np.dtype[Any], bool, tuple[int,
         at = entry.end()
     if found.keys() != {"descr", "fortran_order", "shape"} or text[at:].strip() != "}":
         raise InvalidInputs("The array in the request body has a header that cannot be read.")
-    shape = tuple(int(size) for size in re.findall(r"\d+", found["shape"]))
+    sizes = re.findall(r"\d+", found["shape"])
+    if any(len(size) > _DIGITS for size in sizes):
+        raise InvalidInputs(
+            f"The array in the request body has a size of {max(map(len, sizes))} digits: none is so large."
+        )
+    shape = tuple(map(int, sizes))
     if len(shape) > MOST_DIMENSIONS:
         raise InvalidInputs(
             f"The array in the request body has {len(shape)} dimensions; {MOST_DIMENSIONS} are the most."

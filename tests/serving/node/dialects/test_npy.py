@@ -151,6 +151,8 @@ def test_other_writers_headers_are_read(header: str) -> None:
         (file("{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999, 99999999999)}"), "takes 3999"),
         (file(PLAIN.replace("1,", "1," * 40), b"1234"), "40 dimensions"),
         (file(PLAIN.replace("1,", f"0, {2**62}, 4,")), "array is too big"),
+        (file(PLAIN.replace("1", "9" * 5000)), "a size of 5000 digits"),
+        (file(PLAIN.replace("1", ", ".join(["9" * 4000] * 2))), "a size of 4000 digits"),
         (file("{'descr': '<f3', 'fortran_order': False, 'shape': ()}"), "type '<f3'"),
         (file("{'descr': '<M8[s]', 'fortran_order': False, 'shape': ()}"), "type '<M8\\[s\\]'"),
         (file("{'descr': '|S0', 'fortran_order': False, 'shape': (9,)}"), "type '\\|S0'"),

@@ -59,6 +59,11 @@ _HTTP = {
 }
 
 
+def carried(text: str) -> str:
+    """A text as UTF-8 can carry it: code of users may say what it cannot."""
+    return text if text.isascii() else text.encode(errors="replace").decode()
+
+
 class ServingError(Exception):
     """Something a client should be told.
 
@@ -70,7 +75,7 @@ class ServingError(Exception):
 
     def __init__(self, message: str, *, field: str = "", retry_after: float | None = None) -> None:
         super().__init__(message)
-        self.message = message
+        self.message = carried(message)
         self.field = field
         self.retry_after = retry_after
 
@@ -197,7 +202,7 @@ class ModelError(ServingError):
         super().__init__(
             f"{self.category}: {detail} (Error code: {self.number})", field=field, retry_after=retry_after
         )
-        self.detail = detail
+        self.detail = carried(detail)
 
 
 class LoadFailed(ModelError):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from serving.errors import InvalidInputs, NotFound, ResourceExhausted, Unauthenticated
+from serving.errors import InvalidInputs, ModelFailed, NotFound, ResourceExhausted, Unauthenticated
 from serving.protocols import Dialect
 from serving.protocols.errors import refusal
 
@@ -49,6 +49,14 @@ def test_over_grpc_there_is_a_code(dialect: Dialect) -> None:
     assert (status, body.decode()) == (429, "Später.")
     assert headers == ((b"grpc-status", b"8"), (b"retry-after", b"1"))
     assert refusal(InvalidInputs("\ud800"), dialect).body == b"?"
+
+
+@pytest.mark.parametrize("dialect", Dialect)
+def test_what_no_text_can_carry_is_told_all_the_same(dialect: Dialect) -> None:
+    """The code of a model may raise with half a letter in its words."""
+    body = refusal(ModelFailed("Größe \ud800"), dialect).body
+
+    assert "Größe ?" in body.decode()
 
 
 def test_every_dialect_has_its_errors() -> None:

@@ -16,6 +16,8 @@ from serving.schema import Schema, Signature, Tensor
 
 _SERVING = "tensorflow.serving."
 _SIGNATURES = "signature_def"
+# Bytes of a question, which names a model and that: millions of names would keep the server busy for seconds.
+_LONGEST = 1 << 14
 # Of tensorflow.error.Code.
 _OK, _UNKNOWN = 0, 2
 
@@ -23,6 +25,10 @@ _OK, _UNKNOWN = 0, 2
 def check_metadata_request(body: bytes) -> None:
     """Raise InvalidArgument if a GetModelMetadataRequest asks for anything else than signatures."""
     kind = message(_SERVING + "GetModelMetadataRequest")
+    if len(body) > _LONGEST:
+        raise InvalidArgument(
+            f"The {kind.DESCRIPTOR.full_name} has {len(body)} bytes; it can have {_LONGEST}."
+        )
     try:
         wanted = set(kind.FromString(body).metadata_field)
     except Malformed as error:

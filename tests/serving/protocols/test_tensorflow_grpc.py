@@ -71,3 +71,11 @@ def test_only_signatures_can_be_asked_for() -> None:
             tensorflow_grpc.check_metadata_request(request(metadata_field=wanted).SerializeToString())
     with pytest.raises(InvalidArgument, match="cannot be read as tensorflow"):
         tensorflow_grpc.check_metadata_request(b"\xff")
+
+
+def test_a_question_is_short() -> None:
+    """A long one is not read: the server would be busy with nothing else for seconds."""
+    many = b"".join(b"\x12\x05%05d" % number for number in range(10_000))
+
+    with pytest.raises(InvalidArgument, match="GetModelMetadataRequest has 70000 bytes; it can have 16384"):
+        tensorflow_grpc.check_metadata_request(many)

@@ -29,8 +29,8 @@ logger = logging.getLogger(__name__)
 
 # Seconds until a token that was made or revoked by the command counts.
 _LOOK_EVERY: Final = 0.5
-# Decisions on predictions that are remembered; callers choose the names they ask for.
-_MOST_DECISIONS = 10_000
+# Decisions on predictions that are remembered, and the longest names in them, which callers choose.
+_MOST_DECISIONS, _LONGEST_NAME = 10_000, 1024
 _BEARER = b"bearer "
 
 
@@ -96,6 +96,8 @@ class Access:
         if decision in self._allowed or not resource:
             return
         self.require(caller, permission, resource)
+        if len(resource) > _LONGEST_NAME:
+            return
         if len(self._allowed) >= _MOST_DECISIONS:
             self._allowed.clear()
         self._allowed.add(decision)

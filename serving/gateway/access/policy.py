@@ -24,6 +24,8 @@ _EVERYBODY, _EVERY_CALLER = "allUsers", "allAuthenticatedUsers"
 _PRINCIPAL = re.compile(r"(user|serviceAccount):[^\s:@,]+@[^\s:@,]+")
 _MOST_MEMBERS = 1500
 _VERSIONS = (0, 1, 3)
+# Parts of a name: nothing is so deep that a policy could be on it, or above it on anything but the server.
+_DEEPEST = 16
 
 
 class Binding(Resource, frozen=True):
@@ -125,7 +127,7 @@ def _roles_of(policies: Policies, caller: Caller, resource: str) -> Iterator[str
 
 def _upwards(resource: str) -> Iterator[str]:
     """A resource and all above it: `a/b/c/d`, `a/b`, the server."""
-    name = resource
+    name = resource if resource.count("/") < _DEEPEST else ""
     while name and name != SERVER:
         yield name
         name = name.rpartition("/")[0].rpartition("/")[0]

@@ -1,0 +1,54 @@
+"""Policies on names as callers choose them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from serving.errors import Unauthenticated
+from serving.gateway.access.caller import ANONYMOUS
+from serving.gateway.access.gate import Access
+from serving.gateway.access.policy import Binding, Policy, allows
+from serving.gateway.access.token_store import TokenStore
+
+PREDICT = "ml.versions.predict"
+
+
+@dataclass(frozen=True)
+class Kept:
+    policy: Policy
+
+
+def open_to_all(resource: str) -> Mapping[str, Kept]:
+    return {resource: Kept(Policy(bindings=(Binding(role="roles/viewer", members=("allUsers",)),)))}
+
+
+def test_a_name_of_any_depth_is_looked_up_at_once() -> None:
+    """Nothing is that far down; who may everything may ask for it all the same."""
+    deep = "projects/p/models/m/" + "a/" * 30_000
+    began = time.process_time()
+
+    assert not any(allows(open_to_all("projects/p"), ANONYMOUS, PREDICT, deep) for _ in range(100))
+    assert time.process_time() - began < 0.5
+    assert allows(open_to_all("server"), ANONYMOUS, PREDICT, deep)
+    assert allows(open_to_all("projects/p"), ANONYMOUS, PREDICT, "projects/p/models/m/labels/l")
+
+
+def test_long_names_are_not_remembered(tmp_path: Path) -> None:
+    """Callers who may ask choose them, and there are many."""
+    store = TokenStore(tmp_path / "state.db")
+    access = Access(store)
+    access.publish(open_to_all("projects/p"))
+    for number in range(3):
+        name = f"projects/p/models/m/versions/{'v' * 2000}{number}"
+        access.admit_prediction({"headers": []}, PREDICT, name)
+    access.admit_prediction({"headers": []}, PREDICT, "projects/p/models/m/versions/v1")
+
+    assert access._allowed == {(ANONYMOUS, "projects/p/models/m/versions/v1")}
+    with pytest.raises(Unauthenticated):
+        access.admit_prediction({"headers": []}, PREDICT, "projects/q/models/m/versions/v1")
+    access.close()

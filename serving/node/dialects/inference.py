@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -17,7 +18,7 @@ from serving.errors import InvalidInputs, InvalidOutputs, ServingError
 from serving.node.dialects import Asked, Call, Model, Reply
 from serving.node.dialects.infer import Wish, answered, asked, output_of, raw_size
 from serving.node.dialects.raw import Buffer, from_raw, named, sized, to_raw
-from serving.node.dialects.tensors import limit
+from serving.node.dialects.tensors import MANY, limit
 from serving.protocols.errors import refusal
 from serving.runtimes.codec import Decoder
 from serving.runtimes.conversion import in_range, kind, natural
@@ -136,7 +137,10 @@ def _parsed(text: Body, levels: int) -> _Request:
         request = msgspec.convert(value, _Request)
     except msgspec.ValidationError as error:
         raise InvalidInputs(f"The request is not as the Open Inference Protocol has it: {error}.") from error
-    limit(request.inputs, request.outputs or ())
+    outputs = request.outputs or ()
+    of_inputs = (one.parameters for one in request.inputs)
+    of_outputs = (one.parameters for one in outputs)
+    limit(request.inputs, outputs, chain((request.parameters,), of_inputs, of_outputs))
     return request
 
 
@@ -307,7 +311,7 @@ class _Lists:
 def _cut(text: Body) -> tuple[bytes, dict[str, bytes]]:
     """The JSON without the lists under "data" that hold no strings, and these by what is in their place.
 
-    They may be no JSON at all.
+    They may be no JSON at all. Nothing is cut out of a text with more of them than there can be inputs.
     """
     rest: list[Body] = []
     lists: dict[str, bytes] = {}
@@ -320,6 +324,8 @@ def _cut(text: Body) -> tuple[bytes, dict[str, bytes]]:
         brace = text.find(b"}", begin, limit)
         end = text.rfind(b"]", begin, brace if brace >= 0 else limit) + 1
         if end:
+            if len(lists) == MANY:
+                return bytes(text), {}
             place = f"\0{len(lists)}"  # no data that is in order is text
             lists[place] = bytes(text[begin:end])
             rest += text[copied:begin], orjson.dumps(place)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,8 @@ class Infer:
             request = _REQUEST.FromString(body)
         except Malformed as error:
             raise InvalidInputs(f"The request is not an inference.ModelInferRequest: {error}.") from error
-        limit(request.inputs, request.outputs)
+        parts = chain((request,), request.inputs, request.outputs)
+        limit(request.inputs, request.outputs, (part.parameters for part in parts))
         raws = request.raw_input_contents
         tensors = _raw(request) if raws or not request.inputs else _listed(request)
         outputs = [output_of(output.name, _parameters(output.parameters)) for output in request.outputs]

@@ -26,8 +26,10 @@ from serving.schema import Schema, Signature, Tensor
 Arrays = Mapping[str, NDArray[Any]]
 Parameters = dict[str, Any]
 
-# Inputs of a request, and outputs: to look at more would keep a node busy for seconds.
+# Inputs of a request, and outputs, and the parameters of all: to look at more would keep a node busy for
+# seconds.
 MANY = 1 << 14
+_PARAMETERS = 4 * MANY
 
 _INT64, _UINT64, _FLOAT64 = np.dtype(np.int64), np.dtype(np.uint64), np.dtype(np.float64)
 _MOST_INT64 = np.iinfo(np.int64).max
@@ -79,11 +81,17 @@ def tensors_of(predictions: Batch) -> dict[str, NDArray[Any]]:
             return {PREDICTIONS: _answer(predictions)}
 
 
-def limit(inputs: Sized, outputs: Sized) -> None:
-    """Raise InvalidInputs for a request that names more than `MANY` of them."""
+def limit(inputs: Sized, outputs: Sized, parameters: Iterable[Sized | None] = ()) -> None:
+    """Raise InvalidInputs for a request that names more of them than is allowed.
+
+    `parameters` are its own, and those of each input and output; they are looked at after these were counted.
+    """
     for what, count in (("inputs", len(inputs)), ("outputs", len(outputs))):
         if count > MANY:
             raise InvalidInputs(f"The request names {count} {what}; it can name {MANY}.")
+    count = sum(len(some) for some in parameters if some)
+    if count > _PARAMETERS:
+        raise InvalidInputs(f"The request names {count} parameters; it can name {_PARAMETERS}.")
 
 
 def signature_of(schema: Schema, name: str = "") -> Signature:

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
 from serving.errors import InvalidInputs, InvalidOutputs
-from serving.node.dialects import Asked, Call, Model
+from serving.node.dialects import Asked, Call, Model, inference
 from serving.node.dialects.inference import reader
 from serving.node.dialects.raw import from_raw, to_raw
 from serving.protocols import Dialect
@@ -117,6 +117,15 @@ def test_integers_are_read_to_the_last_digit() -> None:
     most = 2**64 - 1
     assert tensor_of(one([most], (1,), "UINT64"), "UINT64").tolist() == [most]
     assert tensor_of(one([most] * 100, (100,), "UINT64"), "UINT64")[0] == most
+
+
+def test_a_text_with_more_lists_than_there_can_be_inputs_is_read_once() -> None:
+    """And refused for their number."""
+    tensor = {"shape": [1], "datatype": "FP32", "data": [1]}
+    text = orjson.dumps({"inputs": [{"name": str(number), **tensor} for number in range(16385)]})
+
+    assert refused(text) == "The request names 16385 inputs; it can name 16384."
+    assert inference._cut(text) == (text, {})
 
 
 def test_several_long_inputs_are_read_each_by_itself() -> None:

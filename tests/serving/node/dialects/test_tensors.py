@@ -180,6 +180,30 @@ def test_requests_of_many_names_are_refused(dialect: Dialect, what: str) -> None
         made.read(many(dialect, what))
 
 
+@pytest.mark.parametrize("where", ["request", "input"])
+def test_requests_of_many_parameters_are_refused(where: str) -> None:
+    """Wherever these are."""
+    names = [str(number) for number in range(65537)]
+    request = message("inference.ModelInferRequest")()
+    part = request if where == "request" else request.inputs.add(name="x")
+    for name in names:
+        part.parameters[name].bool_param = True
+    parameters = dict.fromkeys(names, True)
+    one = {"name": "x", "shape": [1], "datatype": "FP32", "data": [1]}
+    asked = (
+        {"inputs": [one], "parameters": parameters}
+        if where == "request"
+        else {"inputs": [{**one, "parameters": parameters}]}
+    )
+
+    for dialect, body in (
+        (Dialect.INFERENCE_GRPC, request.SerializeToString()),
+        (Dialect.INFERENCE, orjson.dumps(asked)),
+    ):
+        with pytest.raises(InvalidInputs, match="The request names 65537 parameters; it can name 65536"):
+            Readers(models.routine()).of(Call(dialect)).read(body)
+
+
 def many(dialect: Dialect, what: str) -> bytes:
     """A request with so many of them."""
     names = [str(number) for number in range(16385)]

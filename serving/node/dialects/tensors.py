@@ -6,6 +6,7 @@ narrower.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import Any
 
@@ -30,6 +31,9 @@ Parameters = dict[str, Any]
 # seconds.
 MANY = 1 << 14
 _PARAMETERS = 4 * MANY
+# What the sizes of a tensor without elements may come to: lists of nothing take memory too, and there is no
+# end to how many of them a few bytes can tell of.
+_MOST_OF_NOTHING = 1 << 20
 
 _INT64, _UINT64, _FLOAT64 = np.dtype(np.int64), np.dtype(np.uint64), np.dtype(np.float64)
 _MOST_INT64 = np.iinfo(np.int64).max
@@ -46,6 +50,11 @@ def batch_of(model: Model, tensors: Arrays, signature: str = "") -> tuple[Batch,
 
     Raises InvalidInputs that names the input, what was expected and what came.
     """
+    for name, tensor in tensors.items():
+        if not tensor.size and math.prod(size or 1 for size in tensor.shape) > _MOST_OF_NOTHING:
+            raise InvalidInputs(
+                f"Input {name} has the shape {_sizes(tensor.shape)}, which is too large even for nothing."
+            )
     if model.runtime.framework == "TENSORFLOW":
         return _of_graph(model.schema, tensors, signature)
     if model.runtime.framework == "CUSTOM":  # to whom all that a request says is handed on

@@ -180,6 +180,30 @@ def test_requests_of_many_names_are_refused(dialect: Dialect, what: str) -> None
         made.read(many(dialect, what))
 
 
+@pytest.mark.parametrize("count", [1 << 21, 1 << 40])
+def test_lists_of_nothing_are_not_endless(count: int) -> None:
+    """A few bytes can tell of any number of rows without a value."""
+    tensor = {"name": "x", "shape": [count, 0], "datatype": "FP32"}
+    grpc = message("inference.ModelInferRequest")(inputs=[tensor], raw_input_contents=[b""])
+    serving = message("tensorflow.serving.PredictRequest")()
+    serving.inputs["x"].dtype = 1
+    for size in (count, 0):
+        serving.inputs["x"].tensor_shape.dim.add(size=size)
+    head = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({count}, 0), }}".encode()
+
+    for call, body in (
+        (Call(Dialect.INFERENCE), orjson.dumps({"inputs": [{**tensor, "data": []}]})),
+        (Call(Dialect.INFERENCE_GRPC), grpc.SerializeToString()),
+        (Call(Dialect.TENSORFLOW_GRPC), serving.SerializeToString()),
+        (
+            Call(content_type="application/x-npy"),
+            b"\x93NUMPY\x01\0" + len(head).to_bytes(2, "little") + head,
+        ),
+    ):
+        with pytest.raises(InvalidInputs, match="too large even for nothing"):
+            Readers(models.routine()).of(call).read(body)
+
+
 @pytest.mark.parametrize("where", ["request", "input"])
 def test_requests_of_many_parameters_are_refused(where: str) -> None:
     """Wherever these are."""

@@ -30,6 +30,9 @@ _LONGEST = 10_000
 _KNOWN = 64
 # Of a size, more than any array has.
 _DIGITS = 19
+# What texts may take as an array, in bytes, and how many times as much as they have: each takes the place of
+# the longest.
+_PADDED, _TIMES = 64 << 20, 16
 # Arrays begin at multiples of so many bytes.
 _ALIGNED = 64
 
@@ -197,6 +200,13 @@ def _typed(name: str, array: Array) -> Array:
         raise InvalidOutputs(
             f"Output {name} has a text that ends with a zero byte, which an array of numpy cannot hold: ask "
             "for application/json or application/octet-stream."
+        )
+    longest = max(map(len, values), default=0)
+    padded = len(values) * longest * np.dtype("U1").itemsize
+    if padded > max(_PADDED, _TIMES * sum(map(len, values))):
+        raise InvalidOutputs(
+            f"Output {name} has {len(values)} texts, one of them of {longest} bytes: as an array of numpy, "
+            "all would take as much. Ask for application/json or application/octet-stream."
         )
     try:
         return np.array([value.decode() for value in values], np.str_).reshape(array.shape)

@@ -97,6 +97,15 @@ def test_what_is_no_text_stays_bytes() -> None:
         to_npy({"y": np.array([b"a\0"], object)})
 
 
+def test_texts_are_not_made_as_long_as_the_longest_at_any_price() -> None:
+    """The array would have many times their bytes."""
+    texts = np.array([b"a"] * 100 + [b"x" * 300_000], object)
+    with pytest.raises(InvalidOutputs, match="101 texts, one of them of 300000 bytes"):
+        to_npy({"y": texts})
+    alike = np.array([b"x" * 300_000] * 101, object)
+    assert loaded(to_npy({"y": alike})).dtype == "<U300000"
+
+
 def test_several_outputs_are_fields_of_records() -> None:
     """A record per row; numpy's own reader takes names of any letters."""
     scores = np.arange(6, dtype=np.float32).reshape(2, 3)

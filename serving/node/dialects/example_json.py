@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from serving.errors import InvalidInputs
+from serving.node.dialects.examples import check_context
 from serving.protocols.protos import message
 from serving.runtimes.conversion import is_base64, kind
 from serving.runtimes.finite import LARGEST
@@ -44,6 +45,7 @@ def serialised(fields: Mapping[str, Any], verb: str) -> list[bytes]:
         )
     if not examples:
         raise InvalidInputs(f"'{_EXAMPLES}' value is an empty array")
+    check_context(sum(len(name) + feature.ByteSize() for name, feature in context.items()), len(examples))
     return [
         _example(context | _features(example, f"element: {index} of '{_EXAMPLES}' list"))
         for index, example in enumerate(examples)

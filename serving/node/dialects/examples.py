@@ -19,6 +19,9 @@ from serving.runtimes.datatypes import BYTES
 from serving.runtimes.instances import Batch
 from serving.schema import Signature
 
+# What contexts may add to the examples of a request, in bytes: each gets all of it.
+_ADDED = 16 << 20
+
 CLASSIFY, REGRESS = "classify", "regress"
 CLASSES, SCORES, OUTPUTS = "classes", "scores", "outputs"
 
@@ -39,6 +42,15 @@ def batch_of_examples(
     column = np.empty(len(examples), object)
     column[:] = examples
     return batch_of(model, {name: column}, signature)
+
+
+def check_context(size: int, count: int) -> None:
+    """Raise InvalidInputs if a context of so many bytes is too long to be put into so many examples."""
+    if size * count > _ADDED:
+        raise InvalidInputs(
+            f"The context has {size} bytes, and is to be in each of {count} examples: it can add "
+            f"{_ADDED >> 20} MiB to a request. Send fewer examples at a time."
+        )
 
 
 def check(model: Model, verb: str, signature: str) -> str:

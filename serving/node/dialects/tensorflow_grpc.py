@@ -15,6 +15,7 @@ from serving.node.dialects.examples import (
     Arrays,
     batch_of_examples,
     check,
+    check_context,
     classifications,
     regressions,
 )
@@ -188,6 +189,7 @@ def _examples(given: Any) -> list[bytes]:
     count = max(len(given.example_list.examples), len(given.example_list_with_context.examples))
     if count > _EXAMPLES:
         raise InvalidInputs(f"The request has {count} examples; it can have {_EXAMPLES}.")
+    check_context(given.example_list_with_context.context.ByteSize(), count)
     return serialised(given)
 
 

@@ -407,6 +407,15 @@ def test_examples_have_features_of_three_kinds() -> None:
     assert second == {}
 
 
+def test_a_context_is_not_put_into_any_number_of_examples() -> None:
+    """A few kilobytes would ask for gigabytes."""
+    long = "x" * (1 << 14)
+
+    assert read(CLASSIFIER, classify([{}] * 1000, context={"a": long}), "classify").state == 1000
+    with pytest.raises(InvalidInputs, match="each of 2000 examples: it can add 16 MiB"):
+        read(CLASSIFIER, classify([{}] * 2000, context={"a": long}), "classify")
+
+
 def test_the_context_is_in_every_example() -> None:
     """What an example has of itself goes before it."""
     asked = read(CLASSIFIER, classify([{"a": 1}, {"c": 3}], context={"c": 2, "d": "x"}), "classify")

@@ -434,6 +434,19 @@ def test_an_input_without_examples_is_refused(real: Any, model: Model) -> None:
     assert "Input is empty" in refused(model, "classify", request)
 
 
+def test_a_context_is_not_put_into_any_number_of_examples() -> None:
+    """Whatever the model is, it is not made first."""
+    request = protos.message("tensorflow.serving.ClassificationRequest")()
+    given = request.input.example_list_with_context
+    given.context.features.feature["a"].bytes_list.value.append(b"x" * (1 << 14))
+    for _ in range(2000):
+        given.examples.add().features.SetInParent()
+
+    call = Call(Dialect.TENSORFLOW_GRPC, "classify", "m")
+    with pytest.raises(InvalidInputs, match="each of 2000 examples: it can add 16 MiB"):
+        reader(call, models.routine()).read(request.SerializeToString())
+
+
 def test_classes_or_scores_may_be_missing() -> None:
     """As in TensorFlow Serving."""
     labels = np.array([[b"a", b"b"]], object)

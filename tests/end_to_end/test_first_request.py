@@ -121,15 +121,7 @@ def least(tries: Callable[[int], Mapping[str, float]]) -> dict[str, float]:
     return dict(found)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "scikit-learn",
-        "xgboost",
-        "custom",
-        pytest.param("tensorflow", marks=pytest.mark.soak),
-    ],
-)
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_first_request_of_a_fresh_node_is_as_fast_as_others(
     kind: str, tmp_path: Path, report: Report
 ) -> None:

@@ -270,6 +270,9 @@ def test_health_is_told_and_watched() -> None:
         assert await check("inference.GRPCInferenceService") == STATUS.SERVING
         with pytest.raises(aio.AioRpcError, match="There is no service 'none'"):
             await check("none")
+        with pytest.raises(aio.AioRpcError, match="There is no service 'nnn") as caught:
+            await check("n" * 1_000_000)
+        assert len(caught.value.details()) < 1000
         stopping = asyncio.ensure_future(world.server.stop(0.1))
         assert (await watches[1].read()).status == STATUS.NOT_SERVING
         await stopping

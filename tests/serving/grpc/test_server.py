@@ -214,6 +214,20 @@ def test_a_message_that_is_too_long_is_not_taken() -> None:
     run(main, max_body_bytes=1024)
 
 
+def test_a_compressed_message_that_is_too_long_is_not_unfolded() -> None:
+    """A few kilobytes would take gigabytes. What has been unfolded all the same is refused in other words."""
+
+    async def main(world: World) -> None:
+        request = predict_request("now", [1.0] * 100)
+        assert await world.call(PREDICT, request, compression=grpc.Compression.Gzip)
+        many = predict_request("now", [1.0] * 1_000_000)
+        error = await world.refused(PREDICT, many, compression=grpc.Compression.Gzip)
+        assert error.code().name == "RESOURCE_EXHAUSTED"
+        assert error.details() == "Decompressed message larger than max"
+
+    run(main, max_body_bytes=100_000)
+
+
 def test_a_message_must_come_in_time() -> None:
     """Who does not send it is refused, and holds nothing."""
 

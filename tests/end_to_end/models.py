@@ -144,7 +144,7 @@ def write_pipeline(folder: Path) -> Any:
 
 
 def write_tensorflow(folder: Path) -> None:
-    """A SavedModel with two signatures: one numeric input, and a pair of a number and a string."""
+    """A SavedModel whose signatures take numbers, pairs of a number and a string, and examples."""
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     subprocess.run([sys.executable, "-m", __name__, str(folder)], env=environment, check=True, timeout=120)
 
@@ -198,8 +198,22 @@ def _save(folder: str) -> None:
         def pair(self, n: Any, s: Any) -> dict[str, Any]:
             return {"half": n / 2, "text": s, "raw_bytes": s}
 
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "inputs")])  # type: ignore[untyped-decorator]
+        def classify(self, inputs: Any) -> dict[str, Any]:
+            n = self.parsed(inputs)
+            labels = tf.repeat([["low", "high"]], tf.size(n), axis=0)
+            return {"classes": labels, "scores": tf.stack([1 - n, n], axis=1)}
+
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "inputs")])  # type: ignore[untyped-decorator]
+        def regress(self, inputs: Any) -> dict[str, Any]:
+            return {"outputs": 2 * self.parsed(inputs)}
+
+        def parsed(self, examples: Any) -> Any:
+            return tf.io.parse_example(examples, {"n": tf.io.FixedLenFeature([], tf.float32)})["n"]
+
     module = Doubling()
-    signatures = {"serving_default": module.double, "pair": module.pair}
+    names = {"serving_default": "double", "pair": "pair", "classify": "classify", "regress": "regress"}
+    signatures = {name: getattr(module, function) for name, function in names.items()}
     tf.saved_model.save(module, folder, signatures=signatures)
 
 

@@ -252,4 +252,42 @@ def test_tensorflow_serving_over_grpc(sleeper: Server, files: Files) -> None:
         assert words in answer["error"]
     assert asked.answers[-1]["outputs"] == {"text": ["BYTES", ["a", "ö"]]}
     assert [asked.about[name]["states"] for name in MODELS] == [[[1, "AVAILABLE"]]] * len(MODELS)
-    assert asked.about["saved"]["signatures"] == {"pair": ["n", "s"], "serving_default": ["x"]}
+    assert asked.about["saved"]["signatures"] == {
+        "classify": ["inputs"],
+        "pair": ["n", "s"],
+        "regress": ["inputs"],
+        "serving_default": ["x"],
+    }
+    assert asked.about["reload"] == "UNIMPLEMENTED"
+
+
+def test_examples_over_grpc(sleeper: Server) -> None:
+    """Classify, Regress and MultiInference of tensorflow-serving-api, and what takes no examples."""
+    examples = [{"n": 0.25}, {"n": 1.0}]
+    asks: list[dict[str, Any]] = [
+        {"model": "saved", "method": method, **details}
+        for method in ("Classify", "Regress", "MultiInference")
+        for details in ({"examples": examples}, {"examples": [{}, {"n": 1.0}], "context": {"n": 0.25}})
+    ]
+    asks.append({"model": "saved", "version": "1", "method": "Regress", "examples": examples})
+    asks += [
+        {"model": "saved", "method": "Classify", "examples": []},
+        {"model": "saved", "method": "Regress", "examples": [{"other": 1.0}]},
+        {"model": "saved", "version": "9", "method": "MultiInference", "examples": examples},
+        {"model": "forest", "method": "Classify", "examples": examples},
+    ]
+
+    asked = ask(sleeper, "serving_stubs", sleeper.grpc, asks, Path(sys.executable))
+
+    classes = {"classes": [[["low", 0.75], ["high", 0.25]], [["low", 0.0], ["high", 1.0]]]}
+    values = {"values": [0.5, 2.0]}
+    told = [one | {"version": "1"} for one in (classes, values, values | classes) for _ in range(2)]
+    assert asked.answers[:7] == [*told, values | {"version": "1"}]
+    words = [
+        "INVALID_ARGUMENT|Input is empty",
+        "INVALID_ARGUMENT|n",
+        "NOT_FOUND|Specific(saved, 9)",
+        "FAILED_PRECONDITION|Only TensorFlow models can classify",
+    ]
+    for answer, expected_words in zip(asked.answers[7:], words, strict=True):
+        assert all(word in answer["error"] for word in expected_words.split("|"))

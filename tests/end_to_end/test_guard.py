@@ -27,6 +27,7 @@ from serving.gateway.access.token_store import TokenStore
 from serving.gateway.access.tokens import mint
 from serving.gateway.audit.folder import audit_folder, files
 from serving.gateway.audit.naming import method_name
+from serving.grpc.methods import RPCS, Rpc
 from tests import calls
 from tests.calls import grpc
 from tests.end_to_end import models
@@ -429,6 +430,36 @@ def test_access_is_checked_before_anything_else(world: World, speaker: Speaker) 
         assert payload["methodName"] == method_name(speaker.method)
         assert payload["resourceName"].startswith(f"projects/guard/models/{model}")
         assert payload["status"]["code"] == number
+
+
+def test_every_method_over_grpc_asks_who_calls(world: World) -> None:
+    """Before it looks at what is asked; but whoever asks about the server alone is answered."""
+    for rpc in RPCS.values():
+        codes = [
+            calls.call(
+                channel(world.server.grpc),
+                rpc.path[1:],
+                rpc.response,
+                about_the_model(rpc),
+                metadata=[("authorization", f"Bearer {token}")] if token else [],
+            ).code
+            for token in ("", world.stranger)
+        ]
+        if rpc.name == "HandleReloadConfigRequest":
+            assert codes == ["UNIMPLEMENTED"] * 2
+        elif rpc.about_model:
+            assert codes == ["UNAUTHENTICATED", "PERMISSION_DENIED"], rpc.path
+        else:
+            assert codes == ["OK"] * 2, rpc.path
+
+
+def about_the_model(rpc: Rpc) -> Any:
+    """What is sent to a method: the model's name, and nothing else."""
+    kind, spec = calls.message(rpc.request), {"name": "m"}
+    for name, value in {"tasks": [{"model_spec": spec}], "model_spec": spec, "model_name": "m"}.items():
+        if name in kind.DESCRIPTOR.fields_by_name:
+            return kind(**{name: value})
+    return kind(name="m") if "name" in kind.DESCRIPTOR.fields_by_name else kind()
 
 
 def test_limits_hold(world: World, speaker: Speaker) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from serving.heads import ACCEPT, CONTENT_TYPE, JSON_BYTES
 from serving.media import BINARY, NPY
 from serving.node.dialects.raw import to_raw
 from serving.node.predict import Predictor
@@ -96,6 +97,8 @@ async def practise(predictor: Predictor, asked: Sequence[Question], rounds: int,
 
     What a request is answered makes no difference: an example may not do in every protocol.
     """
+    if not asked:
+        return
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(seconds):
@@ -123,7 +126,7 @@ def questions(schema: Schema) -> Iterator[Question]:
     if not tensors:
         return
     if len(tensors) == 1 and (array := next(iter(tensors.values()))).dtype != object:
-        npy = ((b"content-type", NPY.encode()), (b"accept", NPY.encode()))
+        npy = ((CONTENT_TYPE, NPY.encode()), (ACCEPT, NPY.encode()))
         yield _over_http(_AI_PLATFORM, _npy(array), npy)
     yield from _inferences(tensors)
 
@@ -141,8 +144,8 @@ def _inferences(tensors: Mapping[str, NDArray[Any]]) -> Iterator[Question]:
         {**one, "parameters": {"binary_data_size": len(data)}} for one, data in zip(told, raw, strict=True)
     ]
     head = orjson.dumps({"inputs": sized, "parameters": {"binary_data_output": True}})
-    length = (b"inference-header-content-length", b"%d" % len(head))
-    yield _over_http(_INFERENCE, head + b"".join(raw), ((b"content-type", BINARY.encode()), length))
+    length = (JSON_BYTES, b"%d" % len(head))
+    yield _over_http(_INFERENCE, head + b"".join(raw), ((CONTENT_TYPE, BINARY.encode()), length))
 
 
 def _over_http(path: str, body: bytes, headers: Headers = ()) -> Question:

@@ -76,6 +76,15 @@ def test_every_protocol_is_asked_and_answers(write: Any, tmp_path: Path) -> None
     assert (asking.requests, asking.errors) == (2 * len(asked), 0)
 
 
+def test_no_question_takes_no_time(tmp_path: Path) -> None:
+    """A model without an example is practised by nobody, however busy the machine is."""
+    with ThreadPoolExecutor(1) as threads:
+        asking = predictor(*loaded(matrix, tmp_path), threads)
+        asyncio.run(practise(asking, [], rounds=1, seconds=0))
+
+    assert asking.requests == 0
+
+
 def test_what_cannot_be_told_is_not_asked() -> None:
     """Without an example nothing; without tensors that fit it, what takes instances."""
     schema = StandIn().schema()

@@ -418,18 +418,13 @@ def _check(field: dataclasses.Field[Any], hint: Any, value: Any, source: str) ->
     if field.metadata["route"] and converted and not _ROUTE.fullmatch(converted):
         raise InvalidArgument(f"{source} must be a path that begins with /; it is {converted!r}.")
     if choices and converted not in choices and not _besides(field, converted):
-        more = (
-            " or a number"
-            if field.metadata["or_seconds"]
-            else " or a port"
-            if field.metadata["or_port"]
-            else ""
-        )
-        allowed = ", ".join(choice for choice in choices if choice) + more
+        allowed = ", ".join(choice for choice in choices if choice)
+        allowed += "".join(f" or {what}" for besides, what in _BESIDES.items() if field.metadata[besides])
         raise InvalidArgument(f"{source} must be one of {allowed}; it is {converted!r}.")
     return converted
 
 
+# What may be allowed besides choices.
 _BESIDES = {"or_seconds": "a number", "or_port": "a port"}
 
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from serving.errors import InvalidArgument, NotAcceptable
 
 JSON, NPY, BINARY = "application/json", "application/x-npy", "application/octet-stream"
+PROTOBUF = "application/x-protobuf"
+"""Of messages of gRPC, where they stand beside bodies of HTTP; nobody asks for it."""
 
 
 def bare(media_type: str) -> str:

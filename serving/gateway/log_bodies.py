@@ -11,11 +11,10 @@ import orjson
 
 from serving.gateway.upstream import Answer
 from serving.heads import CONTENT_TYPE, JSON_BYTES
-from serving.media import BINARY, JSON, bare
+from serving.media import BINARY, JSON, PROTOBUF, bare
 from serving.protocols import PLAIN, Call, Dialect
 from serving.protocols.errors import GRPC_STATUS
 
-PROTOBUF = "application/x-protobuf"
 _GRPC = frozenset({Dialect.TENSORFLOW_GRPC, Dialect.INFERENCE_GRPC})
 
 

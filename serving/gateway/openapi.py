@@ -18,10 +18,10 @@ from serving.gateway.api.policies import (
 from serving.gateway.methods import METHODS, PREDICTION, Method
 from serving.gateway.metrics import CONTENT_TYPE
 from serving.gateway.records import VersionRecord
+from serving.media import JSON
 from serving.openapi import predictions
 from serving.openapi.document import (
     ANY,
-    JSON,
     OBJECT,
     STRING,
     WRITE,

@@ -12,13 +12,11 @@ from serving.errors import ServingError, Unavailable
 from serving.grpc.answers import answer
 from serving.grpc.call import GrpcCall
 from serving.node.app import Node
+from serving.node.routes import VERSION
 from serving.protocols import Reply
 from serving.protocols.errors import refusal
 from serving.protocols.tensorflow_status import Standing, State
 from serving.schema import Schema
-
-# The number of the version where the client does not call it anything.
-_VERSION = "1"
 
 
 class Questions:
@@ -31,7 +29,7 @@ class Questions:
         """The answer to one."""
         try:
             spec = call.head.spec() if call.rpc.about_model else None
-            about = _About(self._node, _named((spec and spec.version) or _VERSION))
+            about = _About(self._node, _named((spec and spec.version) or VERSION))
             model = "" if spec is None else spec.model
             return Reply(200, await answer(call.rpc, call.body, model, about))
         except ServingError as error:

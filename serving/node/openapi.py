@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from serving.media import JSON
 from serving.openapi import predictions
-from serving.openapi.document import ANY, JSON, OBJECT, STRING, Operation, document, ref, template
+from serving.openapi.document import ANY, OBJECT, STRING, Operation, document, ref, template
 from serving.schema import Schema
 
 Json = dict[str, Any]

@@ -8,14 +8,10 @@ from dataclasses import dataclass
 from importlib.metadata import version as version_of
 from typing import Any
 
+from serving.media import JSON
+
 Json = dict[str, Any]
 
-JSON, TEXT, NPY, BINARY = (
-    "application/json",
-    "text/plain; version=0.0.4; charset=utf-8",
-    "application/x-npy",
-    "application/octet-stream",
-)
 OBJECT: Json = {"type": "object"}
 STRING: Json = {"type": "string"}
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from serving.media import BINARY, JSON, NPY
 from serving.openapi import shapes
 from serving.openapi.document import (
     ANY,
-    BINARY,
-    JSON,
-    NPY,
     OBJECT,
     PREDICT,
     READ,

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from serving.depth import TooDeepError, loads
 from serving.errors import InvalidInputs, InvalidOutputs, ServingError
+from serving.heads import JSON_BYTES
+from serving.media import BINARY
 from serving.node.dialects import Asked, Call, Model, Reply
 from serving.node.dialects.infer import Wish, answered, asked, output_of, raw_size
 from serving.node.dialects.raw import Buffer, from_raw, named, sized, to_raw
@@ -27,8 +29,7 @@ from serving.runtimes.instances import Batch
 
 Body = bytes | bytearray
 
-_BINARY = (b"content-type", b"application/octet-stream")
-_JSON_BYTES = b"inference-header-content-length"
+_BINARY = (b"content-type", BINARY.encode())
 _GZIP = b"\x1f\x8b"
 # Below this many bytes there is nothing to be gained from reading numbers apart (measured).
 _DENSE_FROM = 512
@@ -102,7 +103,7 @@ class Infer:
         text = b'%b%b,"outputs":[%b]}' % (self._head, id_, b",".join(heads))
         if not raws:
             return Reply(200, text)
-        return Reply(200, b"".join([text, *raws]), (_BINARY, (_JSON_BYTES, b"%d" % len(text))))
+        return Reply(200, b"".join([text, *raws]), (_BINARY, (JSON_BYTES, b"%d" % len(text))))
 
     def refuse(self, error: ServingError) -> Reply:
         """The error as the protocol tells it."""

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from serving.errors import InvalidInputs, ServingError
+from serving.media import PROTOBUF
 from serving.node.dialects import Asked, Call, Model, Reply
 from serving.node.dialects.infer import Wish, answered, asked, output_of, raw_size
 from serving.node.dialects.raw import Buffer, from_raw, named, sized, to_raw
@@ -24,7 +25,7 @@ from serving.runtimes.instances import Batch
 _REQUEST = message("inference.ModelInferRequest")
 _ANSWER = message("inference.ModelInferResponse")
 _RAW = _ANSWER.DESCRIPTOR.fields_by_name["raw_output_contents"].number
-_PROTOBUF = ((b"content-type", b"application/x-protobuf"),)
+_PROTOBUF = ((b"content-type", PROTOBUF.encode()),)
 
 # The list of a tensor's contents that has the numbers of a type; of FP16 and BF16 there are only bytes.
 _LISTS: Mapping[str, str] = {

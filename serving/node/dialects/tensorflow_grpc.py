@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from serving.errors import InvalidArgument, InvalidInputs, ServingError
+from serving.media import PROTOBUF
 from serving.node.dialects import Asked, Call, Model, Reader, Reply
 from serving.node.dialects.examples import (
     CLASSIFY,
@@ -42,7 +43,7 @@ _MODEL_SPEC = message(_SERVING + "ModelSpec")
 
 # What more there is would keep a node busy for seconds: an empty example takes two bytes.
 _EXAMPLES = 1 << 20
-_PROTOBUF = ((b"content-type", b"application/x-protobuf"),)
+_PROTOBUF = ((b"content-type", PROTOBUF.encode()),)
 # The fields of messages that are read and written by hand.
 _INPUTS = _PREDICT.DESCRIPTOR.fields_by_name["inputs"].number
 _OUTPUTS = _PREDICTED.DESCRIPTOR.fields_by_name["outputs"].number

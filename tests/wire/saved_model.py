@@ -41,6 +41,7 @@ def _signatures(tf: Any) -> Iterator[Built]:
     scores = tf.stack([score, 1 - score], axis=1)
     yield "classify_objects", {"inputs": examples}, {"classes": classes, "scores": scores}, CLASSIFY
     yield "scores_alone", {"inputs": examples}, {"scores": scores}, CLASSIFY
+    yield "classes_alone", {"inputs": examples}, {"classes": classes}, CLASSIFY
 
     readings = tf.io.parse_example(examples, {"sensor_readings": tf.io.FixedLenFeature([4], tf.float32)})
     yield (

@@ -91,3 +91,14 @@ def test_a_node_alone_answers_as_documented(node: Server, exchange: Exchange) ->
 @pytest.mark.parametrize("exchange", [*EVERYWHERE, *exchanges(FOLDER / "gateway")])
 def test_the_gateway_answers_as_documented(gateway: Server, exchange: Exchange) -> None:
     check(gateway, exchange)
+
+
+@pytest.mark.parametrize("version", ["", "/labels/stable"])
+def test_metadata_is_that_of_the_version_that_answers(gateway: Server, version: str) -> None:
+    """By its label, or as the default one: what its own number is answered with."""
+    told, known = (
+        gateway.http.get(f"{gateway.url}/v1/models/half_plus_three{named}/metadata")
+        for named in (version, "/versions/123")
+    )
+
+    assert (told.status_code, told.json()) == (200, known.json())

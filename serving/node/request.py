@@ -76,5 +76,7 @@ class Request:
         if kind is None:
             parameters = self.parameters
             key = orjson.dumps(parameters, option=orjson.OPT_SORT_KEYS) if parameters else b""
-            kind = self._kind = (signature(self.instances), key)
+            # What clients send has no tuples: those are words between a dialect and a runtime.
+            own = bool(parameters) and any(isinstance(value, tuple) for value in parameters.values())
+            kind = self._kind = (signature(self.instances), key, own)
         return kind

@@ -186,7 +186,13 @@ def test_triton_over_http(sleeper: Server, files: Files) -> None:
 def test_kserve_over_http(sleeper: Server, files: Files) -> None:
     """Of its two protocols the first is TensorFlow Serving's rows."""
     asks = [*everything(binary=True), *everything(binary=False), *WRONG]
-    asks.append({"model": "forest", "instances": ROWS.tolist()})
+    rows = {
+        "forest": ROWS.tolist(),
+        "booster": ROWS.tolist(),
+        "saved": [[1.5, 2], [3, 4]],
+        "routine": [1, 2.5],
+    }
+    asks += [{"model": model, "instances": instances} for model, instances in rows.items()]
 
     asked = ask(sleeper, "kserve_rest", sleeper.url.removeprefix("http://"), asks)
 
@@ -195,7 +201,10 @@ def test_kserve_over_http(sleeper: Server, files: Files) -> None:
     assert asked.answers[0]["id"] == "rows"
     for answer, words in zip(asked.answers[2 * len(told) :], WORDS, strict=False):
         assert words in answer["error"]
-    assert asked.answers[-1] == {"predictions": files.sklearn.predict(ROWS).tolist()}
+    forest, booster, saved, routine = (answer["predictions"] for answer in asked.answers[-len(rows) :])
+    assert forest == told[0]["predictions"][1]
+    assert np.float32(booster).tolist() == told[1]["predictions"][1]
+    assert (saved, routine) == ([[3, 4], [6, 8]], [2, 5])
     assert asked.about == {"live": True, "ready": True, "forest": True, "nobody": False}
 
 

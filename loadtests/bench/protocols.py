@@ -19,7 +19,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -44,6 +44,7 @@ _FOLDER = Path("build/bench")
 _START_SECONDS, _REST_SECONDS = 120.0, 20.0
 _TIMEOUT_SECONDS = 60
 _CHECKED = 8
+_SERVERS, _WORKLOADS = ("node", "gateway"), ("W6", "W1")
 # What is measured: the name of the model's input, the type of its numbers, connections.
 _INPUTS = {"W1": ("predict", "float64"), "W6": ("image", "float32")}
 _CONNECTIONS = {"W1": 16, "W6": 4}
@@ -67,14 +68,14 @@ def main() -> int:
         return 2
     cores = sorted(os.sched_getaffinity(0))
     material = Material(options.folder)
-    workloads = [WORKLOADS[name] for name in options.workloads.split(",")]
-    ways = [WAYS[name] for name in options.ways.split(",")]
+    workloads = [WORKLOADS[name] for name in options.workloads]
+    ways = [WAYS[name] for name in dict.fromkeys((_FIRST, *options.ways))]  # the others' measure
     prepare(material, workloads)
     (material.folder / "logs").mkdir(exist_ok=True)
     tables, failed = {}, False
     for workload in workloads:
         made: dict[str, Mapping[str, Sequence[Turn]]] = {}
-        for name in options.servers.split(","):
+        for name in options.servers:
             over_grpc = any(way.grpc for way in ways)
             with _running(name, workload, material, cores[0], over_grpc=over_grpc) as server:
                 made[name] = server.measure(ways, options.turns, options.seconds, core=cores[-1])
@@ -232,14 +233,25 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--workloads", default="W6,W1", metavar="LIST", help="(default: W6,W1; there are no others)")
-    add("--servers", default="node,gateway", metavar="LIST", help="(default: node,gateway)")
-    add("--ways", default=",".join(WAYS), metavar="LIST", help=f"(default: {', '.join(WAYS)})")
+    for flag, names in (("--workloads", _WORKLOADS), ("--servers", _SERVERS), ("--ways", (*WAYS,))):
+        add(flag, type=_among(names), default=names, metavar="LIST", help=f"(default: {','.join(names)})")
     add("--turns", type=int, default=5, metavar="N", help="loads of each protocol (default: 5)")
     add("--seconds", type=float, default=2, metavar="X", help="length of each (default: 2)")
     add("--folder", type=Path, default=_FOLDER, help=f"models, bodies and logs (default: {_FOLDER})")
     add("--into", type=Path, metavar="DOCUMENT", help="markdown with places for the tables")
     return parser
+
+
+def _among(names: Sequence[str]) -> Callable[[str], list[str]]:
+    """Reads a list with commas of some of these names."""
+
+    def read_list(text: str) -> list[str]:
+        given = text.split(",")
+        if unknown := [name for name in given if name not in names]:
+            raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: not among {', '.join(names)}")
+        return given
+
+    return read_list
 
 
 if __name__ == "__main__":

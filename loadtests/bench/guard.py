@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from statistics import median
 from loadtests.bench.answers import check, expected
 from loadtests.bench.clients import CLIENTS, Client, choose
 from loadtests.bench.processes import end_on_sigterm
-from loadtests.bench.servers import SERVERS, Running, started
+from loadtests.bench.servers import SERVERS, Running, Server, started
 from loadtests.bench.workloads import WORKLOADS, Material, Workload, prepare
 
 CONNECTIONS = 64
@@ -91,30 +91,45 @@ def main() -> int:
     verdicts: list[Verdict] = []
     for workload in workloads:
         print(f"{workload.name}, {workload.title}", file=sys.stderr, flush=True)
-        rates = measure(material, workload, client, options.turns, options.seconds, core=cores[0])
+        servers = [SERVERS[name] for name in _servers(workload)]
+        rates = measure(
+            material, workload, servers, client, turns=options.turns, seconds=options.seconds, core=cores[0]
+        )
         for verdict in judge(workload, rates):
             print(verdict, flush=True)
             verdicts.append(verdict)
     return 0 if all(verdict.kept for verdict in verdicts) else 1
 
 
-def measure(
-    material: Material, workload: Workload, client: Client, turns: int, seconds: float, *, core: int
-) -> Mapping[str, Sequence[float]]:
-    """Requests per second of each server that a limit names, turn by turn; a wrong answer ends it."""
-    names = dict.fromkeys(
+def _servers(workload: Workload) -> Iterable[str]:
+    """Those that a limit names."""
+    return dict.fromkeys(
         name for limit in LIMITS if limit.workload == workload.name for name in (limit.of, limit.server)
     )
+
+
+def measure(
+    material: Material,
+    workload: Workload,
+    servers: Iterable[Server],
+    client: Client,
+    *,
+    turns: int,
+    seconds: float,
+    core: int,
+) -> Mapping[str, Sequence[float]]:
+    """Requests per second of each server, turn by turn; a wrong answer ends it."""
+    connections = min(CONNECTIONS, workload.most_connections)
     bodies = material.bodies(workload)
     expect = expected(bodies, material.answers(workload))
     logs = material.folder / "logs"
     logs.mkdir(exist_ok=True)
     with ExitStack() as stack:
-        servers: dict[str, Running] = {}
-        for name in names:
-            servers[name] = stack.enter_context(
+        running: dict[str, Running] = {}
+        for server in servers:
+            running[server.name] = one = stack.enter_context(
                 started(
-                    SERVERS[name],
+                    server,
                     workload.model,
                     material.model_dir(workload.model),
                     expect.bodies[0],
@@ -123,14 +138,14 @@ def measure(
                     logs=logs,
                 )
             )
-            if not SERVERS[name].constant and (said := check(servers[name].url, expect)):
-                raise SystemExit(f"{workload.name}, {name}: {said}")
-            servers[name].rest(_REST_SECONDS)
-            client.load(servers[name].url, bodies, CONNECTIONS, seconds)
-        rates: dict[str, list[float]] = {name: [] for name in servers}
+            if not server.constant and (said := check(one.url, expect)):
+                raise SystemExit(f"{workload.name}, {server.name}: {said}")
+            one.rest(_REST_SECONDS)
+            client.load(one.url, bodies, connections, seconds)
+        rates: dict[str, list[float]] = {name: [] for name in running}
         for _ in range(turns):
-            for name, server in servers.items():
-                rates[name].append(client.load(server.url, bodies, CONNECTIONS, seconds).rps)
+            for name, one in running.items():
+                rates[name].append(client.load(one.url, bodies, connections, seconds).rps)
         return rates
 
 

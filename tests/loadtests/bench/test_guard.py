@@ -6,6 +6,7 @@ import pytest
 
 from loadtests.bench import guard
 from loadtests.bench.clients import choose
+from loadtests.bench.servers import SERVERS
 from loadtests.bench.workloads import WORKLOADS, Material
 from tests.loadtests.bench.conftest import IRIS
 
@@ -37,6 +38,7 @@ def test_limits_are_about_what_exists() -> None:
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="servers and load need a core each")
 def test_serving_has_not_become_much_slower(material: Material) -> None:
     """Node and gateway hold half of each limit in a short run."""
-    rates = guard.measure(material, IRIS, choose("own", 1), 3, 0.2, core=0)
+    servers = [SERVERS[name] for name in ("echo", "node", "gateway")]
+    rates = guard.measure(material, IRIS, servers, choose("own", 1), turns=3, seconds=0.2, core=0)
 
     assert all(verdict.ratio >= verdict.limit.least / 2 for verdict in guard.judge(IRIS, rates))

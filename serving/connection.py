@@ -37,7 +37,9 @@ _REFUSED_FOR, _DISCARD_FOR = 2.0, 30.0
 # Per header beside its name and value, and per request: what stands between and around them.
 _HEADER_EXTRA, _LINE_EXTRA = 4, 20
 
-_HEEDED = frozenset({b"expect", b"transfer-encoding", b"content-length", b"upgrade"})
+_HEEDED = frozenset({b"host", b"expect", b"transfer-encoding", b"content-length", b"upgrade"})
+_VERSIONS = frozenset({"1.0", "1.1"})
+_CONNECT = b"CONNECT"
 # Paths of which is remembered where they lead, and the longest of them in bytes.
 _PATHS, _LONGEST_PATH = 1024, 512
 
@@ -77,6 +79,7 @@ class Connection(HttpToolsProtocol):
         self._running: Cycle | None = None
         self._length = 0  # of the body, if it was told
         self._raw = b""  # what may be the head of the request, if it came by itself
+        self._host: bytes | None = None
         self.phase = REQUEST
         self.since = self.begun = gate.now
         self.held = 0
@@ -142,11 +145,7 @@ class Connection(HttpToolsProtocol):
                 return
         self._chunk, moved = len(data), self._moved
         try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            if self.phase is not CLOSE:
-                self._read_without_upgrade(data[upgrade.args[0] :])
-            return
+            self._parse(data)
         except httptools.HttpParserError as error:
             self._cannot_parse(error)
             return
@@ -154,6 +153,25 @@ class Connection(HttpToolsProtocol):
             self._head = self._head + len(data) if moved == self._moved else 0
             if self._head > self._gate.most_head:
                 self.refuse("max_header_bytes", self._head_too_large())
+
+    def _parse(self, data: bytes) -> None:
+        """Feed the parser, which stops at each request that asks for another protocol."""
+        rest: bytes | memoryview = data
+        end = self._feed(rest)
+        while end is not None and self.phase is not CLOSE:
+            rest = memoryview(rest)[end:]
+            self._raw = b""
+            self._feed(self._head_without_upgrade())
+            end = self._feed(rest)
+
+    def _feed(self, data: bytes | memoryview) -> int | None:
+        """Feed the parser; returns where it stopped, None if it read all."""
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            end: int = upgrade.args[0]
+            return end
+        return None
 
     # ---- callbacks of the parser
 
@@ -164,6 +182,7 @@ class Connection(HttpToolsProtocol):
         self.expect_100_continue = False
         self._head = self._moved = self._window = self._length = 0
         self._problem, self._upgrading = None, False
+        self._host = None
         if self.phase is not CLOSE:
             self.phase, self.since = HEAD, self._gate.now
 
@@ -182,22 +201,29 @@ class Connection(HttpToolsProtocol):
             return
         if self._head + self._chunk > self._gate.most_head and self._head_size() > self._gate.most_head:
             raise self._head_too_large()
+        version, method = self.parser.get_http_version(), self.parser.get_method()
+        if version not in _VERSIONS:
+            raise InvalidArgument(f"HTTP/{version} is not spoken here: send the request as HTTP/1.1.")
         if self._problem is not None:
             raise self._problem
-        if self._upgrading and self.parser.should_upgrade():
-            return  # it is read again
+        if self._host is None and version == "1.1":
+            raise InvalidArgument("The request has no Host header: HTTP/1.1 asks for one.")
+        if self._upgrading and method != _CONNECT and self.parser.should_upgrade():
+            return  # its head is read again, without that
         if len(self.pipeline) >= MAX_PIPELINED:
             self._end_after_those_before()
             return
-        path = self._path() if self._handles else ""
         # Before it begins: it may be answered at once.
         self.phase, self.since = BODY, self._gate.now
         self.begun = self.since
         self._head = self._unsent = 0  # who asks again has read the answers before
-        if not (self._handles and self._exchanges.takes(self.parser.get_method().decode(), path)):
+        if method == _CONNECT:
+            self._begin_exchange("", _no_tunnel())
+            self.phase = CLOSE  # what follows would be for the other end of the tunnel
+            return
+        path = self._path() if self._handles else ""
+        if not (self._handles and self._exchanges.takes(method.decode(), path)):
             self._begin_call()
-        elif self.transport.is_closing():
-            self.phase = CLOSE  # the one before was the last
         else:
             self._begin_exchange(path)
 
@@ -288,13 +314,19 @@ class Connection(HttpToolsProtocol):
 
     # ---- exchanges
 
-    def _begin_exchange(self, path: str) -> None:
-        """Have the handler answer a request, once those before it are and the client has read that."""
+    def _begin_exchange(self, path: str, refusal: ServingError | None = None) -> None:
+        """Have the handler answer a request, once those before it are and the client has read that.
+
+        With a `refusal` it is answered with that instead.
+        """
+        if self.transport.is_closing():
+            self.phase = CLOSE  # the one before was the last
+            return
         parser, expects = self.parser, self.expect_100_continue
         method, version = parser.get_method().decode(), parser.get_http_version()
-        head = Head(method, path, self.headers, length=self._length, version=version)
+        head = Head(method, path, self.headers, length=self._length, version=version, refusal=refusal)
         keep_alive = not expects and self._keeps_alive()
-        if keep_alive and self._length and self._raw:
+        if keep_alive and self._length and self._raw and refusal is None:
             self._gate.heads.keep(self._raw, head)
         exchange = Exchange(head, self, client=self.client, keep_alive=keep_alive)
         exchange.waiting_for_100_continue = expects
@@ -323,6 +355,9 @@ class Connection(HttpToolsProtocol):
     def _start(self, exchange: Exchange) -> None:
         """It is the exchange's turn."""
         self._running = exchange
+        if exchange.head.refusal is not None:
+            exchange.refuse(exchange.head.refusal)
+            return
         try:
             self._exchanges.begin(exchange)
         except Exception:
@@ -364,7 +399,9 @@ class Connection(HttpToolsProtocol):
         exchange.refuse(Internal("Internal error encountered."))
 
     def _keeps_alive(self) -> bool:
-        return self.parser.get_http_version() != "1.0" and bool(self.parser.should_keep_alive())
+        parser = self.parser
+        lasting = parser.get_http_version() != "1.0" and parser.get_method() != _CONNECT
+        return lasting and bool(parser.should_keep_alive())
 
     def _path(self) -> str:
         """Where the request goes."""
@@ -467,6 +504,8 @@ class Connection(HttpToolsProtocol):
         cause = error if error.__context__ is None else error.__context__
         if isinstance(cause, HeadTooLarge):
             self.refuse("max_header_bytes", cause)
+        elif isinstance(cause, InvalidArgument):
+            self.refuse("syntax", cause)
         elif isinstance(cause, ServingError):
             self.refuse("encoding", cause)
         else:
@@ -507,7 +546,11 @@ class Connection(HttpToolsProtocol):
     # ---- the head
 
     def _heed(self, name: bytes, value: bytes) -> None:
-        if name == b"expect":
+        if name == b"host":
+            if self._host is not None:
+                self._problem = InvalidArgument("The request has two Host headers: HTTP/1.1 asks for one.")
+            self._host = value
+        elif name == b"expect":
             self.expect_100_continue = value.lower() == b"100-continue"
         elif name == b"content-length":
             self._length = int(value)
@@ -518,8 +561,8 @@ class Connection(HttpToolsProtocol):
                 "The transfer encoding of the request is not known here: send it chunked or with its length."
             )
 
-    def _read_without_upgrade(self, rest: bytes) -> None:
-        """Read a request again as if it asked for no other protocol: the parser would skip its body."""
+    def _head_without_upgrade(self) -> bytes:
+        """The head of the request as if it asked for no other protocol: the parser would skip its body."""
         lines = [
             b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
         ]
@@ -528,8 +571,7 @@ class Connection(HttpToolsProtocol):
                 lines += [b"connection: close"] if b"close" in value.lower() else []
             elif name != b"upgrade":
                 lines.append(b"%b: %b" % (name, value))
-        self._raw = b""
-        self.data_received(b"\r\n".join([*lines, b"", rest]))
+        return b"\r\n".join([*lines, b"", b""])
 
     def _head_size(self) -> int:
         fields = sum(len(name) + len(value) + _HEADER_EXTRA for name, value in self.headers)
@@ -538,6 +580,10 @@ class Connection(HttpToolsProtocol):
     def _head_too_large(self) -> HeadTooLarge:
         limit = self._gate.most_head
         return HeadTooLarge(f"The head of the request is over {limit} bytes (setting max_header_bytes).")
+
+
+def _no_tunnel() -> Unimplemented:
+    return Unimplemented("CONNECT asks for a tunnel: this is no proxy.")
 
 
 def _parse(url: bytes) -> str:

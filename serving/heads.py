@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from serving.errors import ServingError
 from serving.protocols.paths import Path, parse
 from serving.wire import Headers
 
@@ -28,17 +29,28 @@ class Head:
     """What a request says before its body comes.
 
     `length` is that of the body, 0 if it is not told. `told` has the headers that predictions heed, by name.
-    `known` is what who answers it wants to remember of it, for the next one that says the same.
+    `known` is what who answers it wants to remember of it, for the next one that says the same. With a
+    `refusal` nobody is asked: it is answered with that.
     """
 
-    __slots__ = ("headers", "known", "length", "method", "path", "told", "version")
+    __slots__ = ("headers", "known", "length", "method", "path", "refusal", "told", "version")
 
-    def __init__(self, method: str, path: str, headers: Headers, *, length: int = 0, version: str = "1.1"):
+    def __init__(
+        self,
+        method: str,
+        path: str,
+        headers: Headers,
+        *,
+        length: int = 0,
+        version: str = "1.1",
+        refusal: ServingError | None = None,
+    ) -> None:
         self.method = method
         self.path = path
         self.headers = headers
         self.length = length
         self.version = version
+        self.refusal = refusal
         self.known: Any = None
         self.told: Mapping[bytes, bytes] = {
             name: value for name, value in reversed(headers) if name in _HEEDED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -37,6 +38,20 @@ SETTINGS = FrontSettings(
 # Of answers, beside what they say. No buffer on the way holds them.
 _LENGTHS = {"/large": 40_000_000, "/long": 12_000_000}
 GOOD = b"GET /a HTTP/1.1\r\nhost: t\r\n\r\n"
+POSTED = b"POST /a HTTP/1.1\r\nhost: t\r\n"
+# What the parser takes for a request's verb, and what it knows besides: of proxies, of HTTP/2 and of RTSP.
+ANSWERED = re.findall(
+    r"\S+",
+    "ACL BIND CHECKOUT COPY DELETE GET HEAD LINK LOCK M-SEARCH MERGE MKACTIVITY MKCALENDAR MKCOL MOVE NOTIFY "
+    "OPTIONS PATCH POST PROPFIND PROPPATCH PURGE PUT QUERY REBIND REPORT SEARCH SOURCE SUBSCRIBE TRACE "
+    "UNBIND UNLINK UNLOCK UNSUBSCRIBE",
+)
+REFUSED = re.findall(
+    r"\S+",
+    "CONNECT PRI ANNOUNCE DESCRIBE FLUSH GET_PARAMETER PAUSE PLAY RECORD REDIRECT SETUP "
+    "SET_PARAMETER TEARDOWN",
+)
+UNKNOWN = ["UPGRADE", "BREW"]
 
 
 @dataclass
@@ -299,7 +314,7 @@ def test_requests_follow_each_other_on_a_connection() -> None:
             client.send(piece)
             await settle()
         assert (await client.answer()).body == b"/b 0"
-        chunked = b"POST /c HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n"
+        chunked = b"POST /c HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n"
         client.send(chunked)
         await settle()
         client.send(b"0\r\nauthorization: Bearer x\r\n\r\n" + GOOD)
@@ -339,6 +354,53 @@ def test_upgrades_are_passed_over() -> None:
     run(main)
 
 
+def test_a_flood_of_upgrades_is_as_one_of_other_requests() -> None:
+    """However many there are in one piece of data."""
+
+    async def main(world: World) -> None:
+        asking = b"GET /now HTTP/1.1\r\nhost: t\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
+        client = await world.sent(asking * 600)
+        count = 600 if world.by_exchanges else MAX_PIPELINED + 1  # an application answers none at once
+        answers = await client.answers(count)
+        assert [answer.body for answer in answers] == [b"/now 0"] * count
+
+    run(main)
+
+
+@pytest.mark.parametrize("verb", [*ANSWERED, *REFUSED, *UNKNOWN])
+def test_each_verb_is_answered_once(verb: str) -> None:
+    """With a body and an upgrade or without, as the only request or behind another one."""
+    requests = [
+        post(b"/a", body, *upgrading).replace(b"POST", verb.encode(), 1)
+        for body in (b"", b"xyz")
+        for upgrading in (
+            (),
+            *((b"connection: upgrade", b"upgrade: %b" % to) for to in (b"h2c", b"websocket")),
+        )
+    ]
+    status = 200 if verb in ANSWERED else 501 if verb == "CONNECT" else 400
+
+    async def statuses(world: World, data: bytes) -> list[int]:
+        """Of all answers up to that to one more request, or to the end of the connection."""
+        client = await world.sent(data + post(b"/end", b""))
+        raw = b""
+        while piece := await client.reader.read(1 << 16):
+            raw += piece
+            if raw.endswith(b"/end 0"):
+                break
+        return [int(found) for found in re.findall(rb"HTTP/1\.1 (\d+)", raw)]
+
+    async def main(world: World) -> None:
+        for request in requests:
+            others = [200] if verb in ANSWERED else []  # the connection is closed after all else
+            assert await statuses(world, request) == [status, *others], request
+            # What cannot be read ends the connection after the answers that are awaited on it.
+            told = [] if status == 400 else [status]
+            assert await statuses(world, post(b"/b", b"") + request) == [200, *told, *others], request
+
+    run(main, replace(SETTINGS, max_connections=100))
+
+
 def test_who_expects_to_be_asked_for_the_body_is_asked() -> None:
     """But not for one that is too large; and then the connection ends, since nobody knows what comes next."""
 
@@ -362,7 +424,9 @@ def test_who_expects_to_be_asked_for_the_body_is_asked() -> None:
 # ---- slow clients
 
 
-@pytest.mark.parametrize("piece", [b"G", b"GET /a HTTP/1.1\r\nx-a: b\r\n"], ids=["a byte", "a line"])
+@pytest.mark.parametrize(
+    "piece", [b"G", b"GET /a HTTP/1.1\r\nhost: t\r\nx-a: b\r\n"], ids=["a byte", "a line"]
+)
 def test_a_head_that_does_not_end_is_answered_with_408(piece: bytes) -> None:
     """However often there is a bit more of it; others are answered meanwhile."""
 
@@ -402,7 +466,7 @@ def test_a_second_request_has_its_own_time() -> None:
         world.gates["/wait"].set()
         assert (await client.answer()).status == 200
         await world.passes(8)
-        client.send(b"TP/1.1\r\n\r\n")
+        client.send(b"TP/1.1\r\nhost: t\r\n\r\n")
         assert (await client.answer()).body == b"/b 0"
 
     run(main)
@@ -433,8 +497,8 @@ def test_who_does_not_read_the_answer_is_left() -> None:
     """What was not read of it is let go of; who reads slowly but steadily gets all."""
 
     async def main(world: World) -> None:
-        lazy = await world.sent(b"GET /large HTTP/1.1\r\n\r\n")
-        slow = await world.sent(b"GET /large HTTP/1.1\r\n\r\n")
+        lazy = await world.sent(b"GET /large HTTP/1.1\r\nhost: t\r\n\r\n")
+        slow = await world.sent(b"GET /large HTTP/1.1\r\nhost: t\r\n\r\n")
         slow.reader._limit = 1 << 16  # type: ignore[attr-defined]  # so that the kernel's buffers fill
         for _ in range(32):
             await slow.reader.read(1 << 17)
@@ -487,7 +551,7 @@ def test_time_in_which_the_server_was_busy_does_not_count() -> None:
         client = await world.sent(b"GET /a HT")
         world.now += 30
         await world.passes(2)
-        client.send(b"TP/1.1\r\n\r\n")
+        client.send(b"TP/1.1\r\nhost: t\r\n\r\n")
         assert (await client.answer()).status == 200
 
     run(main)
@@ -541,9 +605,11 @@ def test_the_rest_of_a_refused_body_is_not_kept(told: bool) -> None:
     async def main(world: World) -> None:
         client = await world.connect()
         if told:
-            client.send(b"POST /a HTTP/1.1\r\ncontent-length: 90000000\r\n\r\nabc")
+            client.send(b"POST /a HTTP/1.1\r\nhost: t\r\ncontent-length: 90000000\r\n\r\nabc")
         else:
-            client.send(b"POST /a HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n" + chunk(1_000_001))
+            client.send(
+                b"POST /a HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked\r\n\r\n" + chunk(1_000_001)
+            )
         assert (await client.answer()).status == 413
         for _ in range(28):
             client.send(b"x" * 3000 if told else chunk(3000))
@@ -575,10 +641,10 @@ def test_a_connection_survives_an_early_answer() -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        b"GET /a HTTP/1.1\r\n" + b"".join(b"x-%d: y\r\n" % n for n in range(300)) + b"\r\n",
-        b"GET /a HTTP/1.1\r\nx: " + b"y" * 300_000,
+        b"GET /a HTTP/1.1\r\nhost: t\r\n" + b"".join(b"x-%d: y\r\n" % n for n in range(300)) + b"\r\n",
+        b"GET /a HTTP/1.1\r\nhost: t\r\nx: " + b"y" * 300_000,
         b"GET /" + b"a" * 3000 + b" HTTP/1.1\r\n\r\n",
-        b"POST /a HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n0\r\nx: " + b"y" * 600_000,
+        b"POST /a HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked\r\n\r\n0\r\nx: " + b"y" * 600_000,
     ],
     ids=["many headers", "a long header", "a long path", "a long trailer"],
 )
@@ -599,31 +665,38 @@ def test_a_head_over_the_limit_is_answered_with_431(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("data", "status"),
     [
-        (b"POST /a HTTP/1.1\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab", 400),
-        (b"POST /a HTTP/1.1\r\ncontent-length: 1\r\ncontent-length: 1\r\n\r\na", 400),
-        (b"POST /a HTTP/1.1\r\ncontent-length: 4\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", 400),
-        (b"POST /a HTTP/1.1\r\ntransfer-encoding: chunked\r\ncontent-length: 4\r\n\r\n0\r\n\r\n", 400),
-        (b"POST /a HTTP/1.1\r\ntransfer-encoding : chunked\r\n\r\n0\r\n\r\n", 400),
-        (b"POST /a HTTP/1.1\r\ntransfer-encoding: gzip\r\n\r\n", 501),
-        (b"POST /a HTTP/1.1\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 501),
-        (b"POST /a HTTP/1.1\r\ntransfer-encoding: gzip\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", 501),
-        (b"POST /a HTTP/1.1\r\ncontent-length: +1\r\n\r\na", 400),
-        (b"POST /a HTTP/1.1\r\ncontent-length: 0x1\r\n\r\na", 400),
-        (b"POST /a HTTP/1.1\r\ncontent-length: -1\r\n\r\n", 400),
-        (b"POST /a HTTP/1.1\r\ncontent-length: 99999999999999999999999\r\n\r\n", 400),
+        (POSTED + b"content-length: 1\r\ncontent-length: 2\r\n\r\nab", 400),
+        (POSTED + b"content-length: 1\r\ncontent-length: 1\r\n\r\na", 400),
+        (POSTED + b"content-length: 4\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        (POSTED + b"transfer-encoding: chunked\r\ncontent-length: 4\r\n\r\n0\r\n\r\n", 400),
+        (POSTED + b"transfer-encoding : chunked\r\n\r\n0\r\n\r\n", 400),
+        (POSTED + b"transfer-encoding: gzip\r\n\r\n", 501),
+        (POSTED + b"transfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 501),
+        (POSTED + b"transfer-encoding: gzip\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", 501),
+        (POSTED + b"content-length: +1\r\n\r\na", 400),
+        (POSTED + b"content-length: 0x1\r\n\r\na", 400),
+        (POSTED + b"content-length: -1\r\n\r\n", 400),
+        (POSTED + b"content-length: 99999999999999999999999\r\n\r\n", 400),
         (b"GET /a HTTP/1.1\nhost: t\n\n", 400),
         (b"GET /a HTTP/1.1\r\nhost: t\r\nx: a\nb: c\r\n\r\n", 400),
-        (b"GET /a HTTP/1.1\r\n folded: t\r\n\r\n", 400),
-        (b"GET /a HTTP/1.1\r\nx: a\0b\r\n\r\n", 400),
-        (b"GET /a\0b HTTP/1.1\r\n\r\n", 400),
+        (b"GET /a HTTP/1.1\r\nhost: t\r\n folded: t\r\n\r\n", 400),
+        (b"GET /a HTTP/1.1\r\nhost: t\r\nx: a\0b\r\n\r\n", 400),
+        (b"GET /a\0b HTTP/1.1\r\nhost: t\r\n\r\n", 400),
         (b"GET /a HTTP/3.7\r\n\r\n", 400),
-        (b"GET /\xff HTTP/1.1\r\n\r\n", 400),
+        (b"GET /\xff HTTP/1.1\r\nhost: t\r\n\r\n", 400),
         (b"BREW /a HTTP/1.1\r\n\r\n", 400),
-        (b"CONNECT t:443 HTTP/1.1\r\n\r\n", 400),
+        (b"CONNECT t:443 HTTP/1.1\r\nhost: t\r\n\r\n", 501),
+        (b"CONNECT /a HTTP/1.1\r\nhost: t\r\n\r\n", 501),
+        (b"GET /a HTTP/1.1\r\n\r\n", 400),
+        (b"GET /a HTTP/1.1\r\nhost: t\r\nhost: t\r\n\r\n", 400),
+        (b"GET /a HTTP/1.0\r\nhost: t\r\nHost: u\r\n\r\n", 400),
+        (b"GET /a\r\n\r\n", 400),
+        (b"GET /a HTTP/0.9\r\nhost: t\r\n\r\n", 400),
+        (b"GET /a HTTP/2.0\r\nhost: t\r\n\r\n", 400),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
-        (b"POST /a HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n2\r\nabc\r\n", 400),
-        (b"POST /a HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nfffffffffffffffff\r\n", 400),
+        (POSTED + b"transfer-encoding: chunked\r\n\r\n2\r\nabc\r\n", 400),
+        (POSTED + b"transfer-encoding: chunked\r\n\r\nfffffffffffffffff\r\n", 400),
     ],
 )
 def test_what_is_no_request_is_refused_in_our_form(data: bytes, status: int) -> None:
@@ -657,7 +730,14 @@ def test_what_follows_a_request_and_is_none_waits_for_its_answer() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"POS", GOOD[:-2], post(b"/a", b"xyz")[:-1], post(b"/wait", b""), b"GET /large HTTP/1.1\r\n\r\n"],
+    [
+        b"",
+        b"POS",
+        GOOD[:-2],
+        post(b"/a", b"xyz")[:-1],
+        post(b"/wait", b""),
+        b"GET /large HTTP/1.1\r\nhost: t\r\n\r\n",
+    ],
     ids=["at once", "in a word", "in the head", "in the body", "waiting", "in the answer"],
 )
 @pytest.mark.parametrize("how", ["close", "half", "reset"])
@@ -701,7 +781,9 @@ def test_answers_that_nobody_reads_are_not_added_to(kind: None) -> None:
         return  # an application waits by itself
 
     async def main(world: World) -> None:
-        client = await world.sent(b"GET /long HTTP/1.1\r\n\r\n" + post(b"/b", b"x") + post(b"/c", b""))
+        client = await world.sent(
+            b"GET /long HTTP/1.1\r\nhost: t\r\n\r\n" + post(b"/b", b"x") + post(b"/c", b"")
+        )
         await world.passes(5)
         assert [scope["path"] for scope in world.scopes] == ["/long"]
         bodies = [answer.body[:4] for answer in await client.answers(3)]

@@ -87,7 +87,7 @@ async def told(gate: Gate, pieces: list[bytes]) -> Echo:
 
 
 def request(body: bytes, headers: list[bytes], end: bytes = b"\r\n") -> bytes:
-    lines = [b"POST /m:predict HTTP/1.1", b"content-length: %d" % len(body), *headers]
+    lines = [b"POST /m:predict HTTP/1.1", b"host: t", b"content-length: %d" % len(body), *headers]
     return end.join([*lines, b"", body])
 
 

@@ -25,13 +25,17 @@ from autoscaler.decision import (
 )
 from autoscaler.errors import NodeError, StartFailedError
 from autoscaler.pools import Node, NodePool, NodeSpec, NodeState
+from autoscaler.supervision import Loop, Supervisor
 from autoscaler.tracking import Tracked
 
 logger = logging.getLogger(__name__)
 
+# Seconds after which the autoscaler is in trouble if it has not decided.
+_LOOKED_WITHIN = 10.0
+
 
 class Autoscaler:
-    """One per gateway. Use `run` as a task; every method is called on the event loop.
+    """One per gateway. It decides from `start` on; every method is called on the event loop.
 
     `tick` is the time between two looks in seconds. `free_memory` tells the bytes that are free on the
     machine, `memory_bytes` how many nodes may take in all (0: what is free). `on_trouble` is called with a
@@ -47,6 +51,7 @@ class Autoscaler:
         free_memory: Callable[[], int],
         memory_bytes: int,
         on_trouble: Callable[[str, str], None],
+        supervisor: Supervisor,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._activator = activator
@@ -55,8 +60,9 @@ class Autoscaler:
         self._free_memory = free_memory
         self._memory_bytes = memory_bytes
         self._on_trouble = on_trouble
+        self._supervisor = supervisor
         self._clock = clock
-        self._started = clock()
+        self._started = self._looked_at = clock()
         self._versions: dict[str, Tracked] = {}
         self._awake: dict[str, None] = {}  # a set in the order of waking
         self._stirred: set[str] = set()
@@ -164,26 +170,34 @@ class Autoscaler:
 
     # ---- looking, deciding, acting
 
-    async def run(self) -> None:
-        """Look at every version that is awake, once a tick, until cancelled."""
-        while True:
-            if not self._awake:
-                self._stir.clear()
-                await self._stir.wait()
-            began = self._clock()
-            self.look()
-            await asyncio.sleep(max(0.0, self._tick - (self._clock() - began)))
+    def start(self) -> Loop:
+        """Look at every version that is awake, once a tick, from now on."""
+        self._looked_at = self._clock() - self._tick  # now is the first time
+        return self._supervisor.start_loop(
+            "autoscaler", self._next_tick, self._look_at_all, within=_LOOKED_WITHIN
+        )
+
+    async def _next_tick(self) -> None:
+        await asyncio.sleep(max(0.0, self._tick - (self._clock() - self._looked_at)))
+        if not self._awake:
+            self._stir.clear()
+            await self._stir.wait()
+
+    async def _look_at_all(self) -> None:
+        self._looked_at = self._clock()
+        self._look(list(self._awake))
 
     def look(self, key: str | None = None) -> None:
         """Decide for all versions that are awake, or for one and those that wait for room; have it done.
 
-        Never raises: a request, a node or the next tick must not suffer from what goes wrong here.
+        Never raises: neither a request nor a node must suffer from what goes wrong here. The next tick looks
+        again.
         """
         try:
             short = [name for name in self._awake if self._versions[name].short]
             self._look(list(self._awake) if key is None else [*short, key])
-        except Exception:
-            logger.exception("cannot decide how many nodes there should be")
+        except Exception as error:
+            self._supervisor.report("autoscaler", error)
 
     def _look(self, keys: Iterable[str]) -> None:
         now = self._clock()
@@ -285,7 +299,7 @@ class Autoscaler:
                 self._missed.discard(key)
                 self.look(key)
 
-        task = asyncio.get_running_loop().create_task(scale())
+        task = self._supervisor.start_task("scaling", scale(), title=tracked.spec.title)
         self._scaling[key] = task
         task.add_done_callback(done)
 

@@ -53,6 +53,20 @@ class Server(uvicorn.Server):
         """How many connections are open."""
         return len(self.server_state.connections)
 
+    failed = False
+
+    def fail(self, reason: str) -> None:
+        """Begin to stop for a reason that is an error."""
+        if self.should_exit:
+            return  # what ends while it stops has been asked to
+        logger.critical("the server stops: %s", reason)
+        self.failed = self.should_exit = True
+
+    @property
+    def exit_code(self) -> int:
+        """Once `serve` has returned: 0 if it had started, and was told to stop."""
+        return 0 if self.started and not self.failed and not self.lifespan.shutdown_failed else 1
+
     def stop(self) -> None:
         """Begin to stop; a second call does not wait for requests in flight."""
         self.force_exit = self.should_exit
@@ -104,7 +118,9 @@ class FrontServer(Server):
 
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second: look after the connections."""
-        self._gate.look(asyncio.get_running_loop().time())
+        self._look_after_connections()
+        if self.lifespan.error_occurred:
+            self.fail("the application has ended.")
         if counter % _TOLD_EVERY == 0 and self._gate.refused:
             told = ", ".join(f"{why} {count}" for why, count in self._gate.refused.most_common())
             logger.warning("connections refused since the last time: %s", told)
@@ -129,8 +145,14 @@ class FrontServer(Server):
 
     async def _keep_looking(self) -> None:
         while True:
-            self._gate.look(asyncio.get_running_loop().time())
+            self._look_after_connections()
             await asyncio.sleep(1 / SLICES)
+
+    def _look_after_connections(self) -> None:
+        try:
+            self._gate.look(asyncio.get_running_loop().time())
+        except Exception:
+            logger.exception("connections could not be looked after; it is tried again at once")
 
 
 def most_connections() -> int:

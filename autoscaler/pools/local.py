@@ -27,6 +27,7 @@ from autoscaler.pools.output import Output
 from autoscaler.pools.pilots import PilotPolicy, Pilots, PilotState, PilotStatus
 from autoscaler.pools.wires import Wires
 from autoscaler.processes import Child, Strays, describe_exit, spawn
+from autoscaler.supervision import Loop, Supervisor, describe
 
 __all__ = ["LocalPool", "PilotPolicy", "PilotState", "PilotStatus"]
 
@@ -43,6 +44,8 @@ _HOUSEKEEPING = 10.0
 _LONGEST_PREFIX = 90
 # How often nodes whose memory is limited are looked at: a file is read for each.
 _MEMORY_LOOKED_AT = 0.25
+# Seconds after which either of these is in trouble. To measure hundreds of big nodes takes time.
+_HOUSE_KEPT_WITHIN, _LIMITED_WITHIN = 60.0, 30.0
 
 
 @dataclass(slots=True, eq=False)
@@ -85,6 +88,7 @@ class LocalPool:
         listener: Listener,
         *,
         drain: float,
+        supervisor: Supervisor,
         pilots: str | float = "auto",
         hear: Callable[[Node, str], None] = _nobody,
     ) -> None:
@@ -95,23 +99,30 @@ class LocalPool:
         self._nodes: dict[str, list[Node]] = {}  # by key: asked for all the time, for each of many versions
         self._numbers = itertools.count(1)
         self._folder = _socket_folder()
-        self._tasks = asyncio.TaskGroup()
+        self._supervisor = supervisor
+        self._loops: list[Loop] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._strays = Strays()
         self._pilots = Pilots(PilotPolicy.parse(pilots), self._run)
         self._ooms = _OutOfMemory()
         self._closed = False
         self._adopted_before = False
 
     async def __aenter__(self) -> LocalPool:
-        await self._tasks.__aenter__()
         self._adopted_before = linux.adopt_orphans(True)
-        self._loops = [self._run(self._keep_house()), self._run(self._limit_memory())]
+        start = self._supervisor.start_loop
+        self._loops = [
+            start("housekeeping", _every(_HOUSEKEEPING), self._keep_house, within=_HOUSE_KEPT_WITHIN),
+            start("memory-limit", _every(_MEMORY_LOOKED_AT), self._limit_memory, within=_LIMITED_WITHIN),
+        ]
         return self
 
     async def __aexit__(self, *details: object) -> None:
         await self.close()
         for loop in self._loops:
-            loop.cancel()
-        await self._tasks.__aexit__(None, None, None)
+            await loop.stop()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
         linux.adopt_orphans(self._adopted_before)
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -165,35 +176,30 @@ class LocalPool:
 
     async def _keep_house(self) -> None:
         """Forget kills that were none of ours, reap who was left behind, measure nodes: they may grow."""
-        strays = Strays()
-        while True:
-            await asyncio.sleep(_HOUSEKEEPING)
-            self._ooms.recent()
-            if linux.AVAILABLE:
-                strays.reap()
-            for process in list(self._processes.values()):
-                if process.node.memory is not None and process.child is not None:
-                    process.node.memory = await self.measure(process.child.pid) or process.node.memory
+        self._ooms.recent()
+        if linux.AVAILABLE:
+            self._strays.reap()
+        for process in list(self._processes.values()):
+            if process.node.memory is not None and process.child is not None:
+                process.node.memory = await self.measure(process.child.pid) or process.node.memory
 
     async def _limit_memory(self) -> None:
         """Kill nodes that take more memory than they may."""
-        while True:
-            await asyncio.sleep(_MEMORY_LOOKED_AT)
-            for process in list(self._processes.values()):
-                most, child = process.spec.limits.memory_bytes, process.child
-                if not most or child is None or process.failure:
-                    continue
-                # Roughly first, for that is cheap: it counts what is the pilot's too.
-                if (machine.resident_memory(child.pid) or 0) <= most:
-                    continue
-                memory = await self.measure(child.pid)
-                if memory is not None and memory.private > most:
-                    process.failure = (
-                        f"The node was killed: it took {memory.private >> 20} MiB of memory, and may take "
-                        f"{most >> 20} MiB (setting node_memory_bytes)."
-                    )
-                    process.node.hopeless = process.node.state is NodeState.STARTING
-                    child.kill()
+        for process in list(self._processes.values()):
+            most, child = process.spec.limits.memory_bytes, process.child
+            if not most or child is None or process.failure:
+                continue
+            # Roughly first, for that is cheap: it counts what is the pilot's too.
+            if (machine.resident_memory(child.pid) or 0) <= most:
+                continue
+            memory = await self.measure(child.pid)
+            if memory is not None and memory.private > most:
+                process.failure = (
+                    f"The node was killed: it took {memory.private >> 20} MiB of memory, and may take "
+                    f"{most >> 20} MiB (setting node_memory_bytes)."
+                )
+                process.node.hopeless = process.node.state is NodeState.STARTING
+                child.kill()
 
     # ---- one node's life
 
@@ -223,8 +229,8 @@ class LocalPool:
         self._nodes.setdefault(spec.key, []).append(node)
         if spec.pilot is not None:
             self._pilots.needed(spec.pilot)
-        process.starting = asyncio.create_task(self._launch(process))
-        self._run(self._follow(process, process.starting))
+        process.starting = asyncio.create_task(self._launch(process), name=f"launch {process.name}")
+        self._run("node", self._follow(process, process.starting), process.name)
         self._listener(node)
 
     def _stop(self, process: _Process) -> None:
@@ -232,7 +238,7 @@ class LocalPool:
             return
         self._change(process, NodeState.DRAINING)
         if process.child is not None:
-            process.end = self._run(self._finish(process, process.child))
+            process.end = self._run("drain", self._finish(process, process.child), process.name)
         elif process.starting is not None:
             process.starting.cancel()
 
@@ -255,7 +261,33 @@ class LocalPool:
         return _start_cold(spec, wires())
 
     async def _follow(self, process: _Process, starting: asyncio.Task[tuple[Child, Wires]]) -> None:
-        """From start to end: hear its reports, keep its last words, note its end."""
+        """From start to end. Whatever goes wrong meanwhile, the node is gone when this returns."""
+        try:
+            await self._live(process, starting)
+        except Exception as error:
+            self._supervisor.report("node", error, process.name)
+            await self._abandon(process, starting, error)
+
+    async def _abandon(
+        self, process: _Process, starting: asyncio.Task[tuple[Child, Wires]], error: Exception
+    ) -> None:
+        """End a node that nobody looks after any more."""
+        starting.cancel()
+        await asyncio.wait((starting,))
+        process.listener.close()
+        child = None
+        if not starting.cancelled() and starting.exception() is None:
+            child, wires = starting.result()
+            wires.close()
+            child.kill()
+            await child.wait()
+        if process.node.state is not NodeState.GONE:
+            self._note_end(process, _unattended(error), crashed=True)
+        if child is not None:
+            await child.cleared()
+
+    async def _live(self, process: _Process, starting: asyncio.Task[tuple[Child, Wires]]) -> None:
+        """Hear its reports, keep its last words, note its end."""
         await asyncio.wait((starting,))
         process.listener.close()
         if starting.cancelled():
@@ -273,28 +305,46 @@ class LocalPool:
         node = process.node
         process.child, node.pid = child, child.pid
         if node.state is NodeState.DRAINING:
-            process.end = self._run(self._finish(process, child))
+            process.end = self._run("drain", self._finish(process, child), process.name)
         logger.info(
             "%s starts (pid %d, %s)", process.name, child.pid, "forked" if node.forked else "started cold"
         )
         output = Output(wires.take_output(), process.name, lambda line: self._hear(node, line))
         process.tail = output.tail
-        reading = asyncio.create_task(output.follow())
-        hearing = asyncio.create_task(self._await_ready(process, child, wires))
-        code = await child.wait()
-        asked_to = node.state is NodeState.DRAINING
-        if node.state is NodeState.READY:
-            self._change(process, NodeState.DRAINING)  # it can be lent no more
-        # What it reported and said last is still in the pipes.
-        await asyncio.wait((hearing, reading), timeout=_LAST_WORDS)
-        tasks = [task for task in (hearing, reading, process.measuring) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
+        reading = asyncio.create_task(output.follow(), name=f"output of {process.name}")
+        hearing = asyncio.create_task(
+            self._await_ready(process, child, wires), name=f"start of {process.name}"
+        )
+        try:
+            code = await self._wait_for_end(process, child, (reading, hearing))
+            asked_to = node.state is NodeState.DRAINING
+            if node.state is NodeState.READY:
+                self._change(process, NodeState.DRAINING)  # it can be lent no more
+            # What it reported and said last is still in the pipes.
+            await asyncio.wait((hearing, reading), timeout=_LAST_WORDS)
+        finally:
+            tasks = [task for task in (hearing, reading, process.measuring) if task is not None]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
         wires.close()
         reason = process.failure or self._describe(code, process)
         self._note_end(process, reason, crashed=not asked_to)
         await child.cleared()
+
+    async def _wait_for_end(
+        self, process: _Process, child: Child, beside: Collection[asyncio.Task[None]]
+    ) -> int | None:
+        """Wait until it has ended; one that can be heard no more is killed. Returns its exit code."""
+        waiting: set[asyncio.Future[Any]] = {child.exit, *beside}
+        while not child.exit.done():
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            errors = [error for task in done - {child.exit} if (error := task.exception()) is not None]
+            if errors and not (await asyncio.wait((child.exit,), timeout=_LAST_WORDS))[0]:
+                logger.error("%s can be heard no more", process.name, exc_info=errors[0])
+                process.failure = process.failure or _unattended(errors[0])
+                child.kill()
+        return child.exit.result()
 
     def _describe(self, code: int | None, process: _Process) -> str:
         if code == -signal.SIGKILL and self._ooms.recent():
@@ -321,13 +371,17 @@ class LocalPool:
     async def _finish(self, process: _Process, child: Child) -> None:
         """See a node out: no signal while a request is inside, no mercy when the time is up."""
         deadline = time.monotonic() + self._drain
-        if process.node.in_flight:
-            await _in_time(process.node.empty.wait(), self._drain)
-        child.terminate()
-        if not await _in_time(child.wait(), deadline - time.monotonic()):
-            logger.warning("%s did not drain in time", process.name)
-            process.failure = f"The node was killed (SIGKILL): it had not ended after {self._drain:g} s."
-            child.kill()
+        try:
+            if process.node.in_flight:
+                await _in_time(process.node.empty.wait(), self._drain)
+            child.terminate()
+            if not await _in_time(child.wait(), deadline - time.monotonic()):
+                logger.warning("%s did not drain in time", process.name)
+                process.failure = f"The node was killed (SIGKILL): it had not ended after {self._drain:g} s."
+                child.kill()
+        except BaseException:
+            child.kill()  # or it would stay for ever
+            raise
 
     async def _await_ready(self, process: _Process, child: Child, wires: Wires) -> None:
         node, seconds = process.node, process.spec.start_timeout
@@ -347,7 +401,7 @@ class LocalPool:
             node.report, node.ready_at = message["ready"], time.monotonic()
             logger.info("%s is ready after %.3f s", process.name, node.ready_at - node.asked_at)
             self._change(process, NodeState.READY)
-            process.measuring = asyncio.create_task(self._remember_memory(node, child.pid))
+            process.measuring = self._run("measurement", self._remember_memory(node, child.pid), process.name)
 
     async def _remember_memory(self, node: Node, pid: int) -> None:
         await asyncio.sleep(_MEASURED_AFTER)
@@ -357,8 +411,11 @@ class LocalPool:
         process.node.state = state
         self._listener(process.node)
 
-    def _run(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        return self._tasks.create_task(coroutine)
+    def _run(self, kind: str, coroutine: Coroutine[Any, Any, None], title: str) -> asyncio.Task[None]:
+        task = self._supervisor.start_task(kind, coroutine, title=title)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
 
 class _OutOfMemory:
@@ -374,6 +431,10 @@ class _OutOfMemory:
         if kills > self._kills:
             self._kills, self._at = kills, now
         return now - self._at < 1
+
+
+def _unattended(error: BaseException) -> str:
+    return f"The node was ended: the server could not look after it ({describe(error)})."
 
 
 def _start_cold(spec: NodeSpec, wires: Wires) -> tuple[Child, Wires]:
@@ -395,6 +456,15 @@ def _least_loaded(ready: Sequence[_Process], number: int) -> list[_Process]:
     """Those to do without; of those with the same load the youngest."""
     by_load = sorted(ready, key=lambda process: (process.node.in_flight, -process.node.asked_at))
     return by_load[: max(0, number)]
+
+
+def _every(seconds: float) -> Callable[[], Coroutine[Any, Any, None]]:
+    """What waits for so long."""
+
+    async def wait() -> None:
+        await asyncio.sleep(seconds)
+
+    return wait
 
 
 async def _in_time(waiting: Coroutine[Any, Any, Any], seconds: float) -> bool:

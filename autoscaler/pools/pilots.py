@@ -24,7 +24,7 @@ from autoscaler.processes import Child, describe_exit, spawn
 
 logger = logging.getLogger(__name__)
 
-Run = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
+Run = Callable[[str, Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
 
 # For how long, in seconds, nodes wait for a pilot that is being lit: a cold start would import the same.
 _LIGHTING = 20.0
@@ -133,7 +133,7 @@ class Pilot:
         try:
             lines = Output(self._spawn(), f"pilot {self._spec.key}")
             tail = lines.tail
-            output = asyncio.create_task(lines.follow())
+            output = asyncio.create_task(lines.follow(), name=f"output of pilot {self._spec.key}")
             code = await self._last()
             self._hear()
             await asyncio.wait((output,), timeout=_GRACE)
@@ -309,7 +309,11 @@ class _Keeper:
         """Until cancelled, and the pilot is out."""
         failures = 0
         while True:
-            await self.pilot.burn()
+            try:
+                await self.pilot.burn()
+            except Exception:
+                logger.exception("the pilot %s was lost", self.spec.key)
+                self.pilot.give_up()
             lit_at = self.pilot.lit_at
             steady = lit_at is not None and time.monotonic() - lit_at > _STEADY
             failures = 1 if steady else failures + 1
@@ -330,7 +334,7 @@ class _Keeper:
 
 
 class Pilots:
-    """All pilots of a pool. `run` makes a coroutine a task that the pool waits for."""
+    """All pilots of a pool. `run` makes a task that the pool waits for; see `Supervisor.start_task`."""
 
     def __init__(self, policy: PilotPolicy, run: Run) -> None:
         self._policy = policy
@@ -402,7 +406,7 @@ class Pilots:
             keeper = None
         if keeper is None and not self._closed:
             keeper = self._keepers[spec.key] = _Keeper(spec)
-            keeper.task = self._run(keeper.run())
+            keeper.task = self._run("pilot", keeper.run(), spec.key)
         if keeper is not None:
             keeper.stay()
 
@@ -412,7 +416,7 @@ class Pilots:
 
 async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
     """Do it even if cancelled meanwhile; that then comes after it."""
-    task = asyncio.create_task(work)
+    task = asyncio.create_task(work, name="clearing away a pilot")
     cancelled = None
     while not task.done():
         try:

@@ -7,7 +7,7 @@ import contextlib
 import gc
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
@@ -20,6 +20,7 @@ from autoscaler.activator import Activator
 from autoscaler.loop import Autoscaler
 from autoscaler.pools import Node, NodeState
 from autoscaler.pools.local import LocalPool
+from autoscaler.supervision import Supervisor
 from serving.config import ServeConfig
 from serving.errors import Internal, NotFound, ServingError, Unavailable, wrong_method
 from serving.gateway.access.gate import Access, guarded
@@ -70,12 +71,17 @@ if TYPE_CHECKING:  # gRPC is imported only where it is switched on
 logger = logging.getLogger(__name__)
 
 
+def _ignore(_: str) -> None:
+    pass
+
+
 class Gateway:
     """The ASGI application in front of all nodes.
 
     `environment` is that of the server's process, handed on to the processes it starts; `job_command` starts
-    those of jobs. `tokens` are those of callers, None while access control is off. Raises InvalidArgument
-    for settings that cannot be.
+    those of jobs. `tokens` are those of callers, None while access control is off. `on_death` is told why
+    the server must stop: something that it does in the background has ended. Raises InvalidArgument for
+    settings that cannot be.
     """
 
     def __init__(
@@ -86,13 +92,18 @@ class Gateway:
         *,
         job_command: Sequence[str] = COMMAND,
         tokens: TokenStore | None = None,
+        on_death: Callable[[str], None] = _ignore,
     ) -> None:
         self._config = config
         self._access = None if tokens is None else Access(tokens)
-        self._tasks = asyncio.TaskGroup()
+        self._supervisor = Supervisor(on_death)
         self._activator = Activator(queue_requests=config.queue_requests, queue_bytes=config.queue_bytes)
         self._pool = LocalPool(
-            self._node_changed, drain=config.request_timeout, pilots=config.pilots, hear=self._node_said
+            self._node_changed,
+            drain=config.request_timeout,
+            supervisor=self._supervisor,
+            pilots=config.pilots,
+            hear=self._node_said,
         )
         self._autoscaler = Autoscaler(
             self._activator,
@@ -101,16 +112,19 @@ class Gateway:
             free_memory=machine.available_memory,
             memory_bytes=config.memory_bytes,
             on_trouble=self._trouble,
+            supervisor=self._supervisor,
         )
         self._deployment = Deployment(config, environment, self._activator, self._autoscaler)
-        self._fleet = Fleet(self._deployment, self._autoscaler, self._pool)
+        self._fleet = Fleet(self._deployment, self._autoscaler, self._pool, self._supervisor)
         self._targets = Targets(self._deployment.spec)
         self._audit = Audit(config)
         self._catalog = Catalog(store, self._published, self._committed)
-        self._schemas = Schemas(self._catalog, self._targets, self._activator, config.request_timeout)
-        self._operations = Operations(self._catalog, self._deployment, self._tasks, config)
-        self._jobs = Jobs(self._catalog, self._tasks, config, environment, command=job_command)
-        self._request_log = RequestLog.of(config, environment)
+        self._schemas = Schemas(
+            self._catalog, self._targets, self._activator, config.request_timeout, self._supervisor
+        )
+        self._operations = Operations(self._catalog, self._deployment, self._supervisor, config)
+        self._jobs = Jobs(self._catalog, self._supervisor, config, environment, command=job_command)
+        self._request_log = RequestLog.of(config, environment, self._supervisor)
         self._tallies = Tallies()
         self._call_limits = CallLimits(config)
         self._tracing = tracing(config)
@@ -127,7 +141,12 @@ class Gateway:
         self._metrics = Metrics(
             self._overview,
             self._tallies,
-            Elsewhere(spans=self._spans, audit=self._audit.stats, logs=self._request_log.counts),
+            Elsewhere(
+                spans=self._spans,
+                audit=self._audit.stats,
+                logs=self._request_log.counts,
+                errors=lambda: self._supervisor.errors,
+            ),
         )
         self._ready = False
         self._router = Starlette(
@@ -242,41 +261,43 @@ class Gateway:
         uids = {record.uid for record in self._catalog.state.versions.values()}
         await asyncio.to_thread(self._deployment.sweep, uids)
         await asyncio.to_thread(self._jobs.sweep, self._catalog.state)
-        async with self._tasks:
-            logs = [
-                self._tasks.create_task(self._request_log.run()),
-                self._tasks.create_task(self._audit.run()),
-            ]
-            async with self._pool:
-                self._ready = True
-                self._fleet.follow(Commit.loading(self._catalog.state))
-                self._activator.connect(CountedWaker(self._autoscaler, self._metrics))
-                loops = [
-                    self._tasks.create_task(self._autoscaler.run()),
-                    self._tasks.create_task(self._fleet.run(self._catalog)),
-                ]
-                if self._access is not None:
-                    loops.append(self._tasks.create_task(self._access.run()))
-                self._operations.resume()
-                self._jobs.resume()
-                # What is there by now stays: the collector need not look at it again.
-                gc.freeze()
-                gc.enable()
-                yield
-                self._ready = False
-                self._operations.suspend()
-                await self._jobs.suspend()
-                for loop in loops:
-                    loop.cancel()
-                await self._fleet.note(self._catalog)
-            self._request_log.close()
-            self._audit.close()
-            await asyncio.wait(logs)
-        if self._tracing is not None:
-            await self._tracing.close()
+        async with contextlib.AsyncExitStack() as closing:
+            closing.callback(self._catalog.close)
+            if self._access is not None:
+                closing.callback(self._access.close)
+            if self._tracing is not None:
+                closing.push_async_callback(self._tracing.close)
+            await closing.enter_async_context(self._supervisor)
+            self._audit.start(self._supervisor)
+            closing.push_async_callback(self._audit.close)
+            self._request_log.start()
+            closing.push_async_callback(self._request_log.close)
+            await closing.enter_async_context(self._pool)
+            self._begin(closing)
+            # What is there by now stays: the collector need not look at it again.
+            gc.freeze()
+            gc.enable()
+            yield
+
+    def _begin(self, closing: contextlib.AsyncExitStack) -> None:
+        """Do what a server does; each part of it ends, whatever becomes of the others."""
+        self._ready = True
+        self._fleet.follow(Commit.loading(self._catalog.state))
+        self._activator.connect(CountedWaker(self._autoscaler, self._metrics))
+        closing.push_async_callback(self._fleet.note, self._catalog)
+        loops = [self._autoscaler.start(), self._fleet.start(self._catalog)]
         if self._access is not None:
-            self._access.close()
-        self._catalog.close()
+            loops.append(self._access.start(self._supervisor))
+        for loop in loops:
+            closing.push_async_callback(loop.stop)
+        closing.push_async_callback(self._jobs.suspend)
+        closing.callback(self._operations.suspend)
+        closing.callback(self._stop_being_ready)
+        self._operations.resume()
+        self._jobs.resume()
+
+    def _stop_being_ready(self) -> None:
+        self._ready = False
 
     def _published(self, commit: Commit) -> None:
         if self._access is not None:
@@ -319,6 +340,8 @@ class Gateway:
     async def _readyz(self, _: Request) -> Response:
         if not self._ready:
             return answer_error(Unavailable("The server is starting or stopping.", retry_after=1))
+        if troubles := self._supervisor.troubles():
+            return answer_error(Unavailable(" ".join(troubles), retry_after=1))
         return answer_json({"status": "ready"})
 
     async def _stats(self, _: Request) -> Response:

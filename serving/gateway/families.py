@@ -25,7 +25,8 @@ Values = Iterable[tuple[tuple[str, ...], float]]
 @dataclass(frozen=True, slots=True)
 class Scene:
     """What a scrape tells of. `refused`, `counts` (of requests) and `memory` (of living nodes) are by uid,
-    `pilot_memory` by key, `calls` by method and status, `spans` and `audit` by what became of them."""
+    `pilot_memory` by key, `calls` by method and status, `spans` and `audit` by what became of them,
+    `errors` (in the background) by the loop or the kind of task."""
 
     versions: Sequence[VersionView]
     pilots: Sequence[PilotStatus]
@@ -38,6 +39,7 @@ class Scene:
     spans: Mapping[str, int]
     logs: Sequence[Logged]
     audit: Mapping[str, int]
+    errors: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +193,11 @@ def _audited(scene: Scene) -> Values:
 def _audit_waiting(scene: Scene) -> Values:
     if "waiting" in scene.audit:
         yield (), scene.audit["waiting"]
+
+
+def _errors(scene: Scene) -> Values:
+    for task, count in sorted(scene.errors.items()):
+        yield (task,), count
 
 
 def _lit(scene: Scene) -> Values:
@@ -358,6 +365,14 @@ FAMILIES = (
         (),
         "Lines of the audit log that are about to be written.",
         _audit_waiting,
+    ),
+    Family(
+        "pilotlight_background_errors_total",
+        "counter",
+        ("task",),
+        "Errors in what the server does in the background, by the loop or the kind of task. It goes on "
+        "nevertheless; /readyz names loops that do not get over theirs.",
+        _errors,
     ),
     Family(
         "pilotlight_trace_spans_total",

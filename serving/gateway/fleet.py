@@ -12,6 +12,8 @@ from typing import NamedTuple
 from autoscaler.loop import Autoscaler
 from autoscaler.pools import PilotSpec
 from autoscaler.pools.local import LocalPool
+from autoscaler.supervision import Loop, Supervisor
+from serving.errors import ServingError
 from serving.gateway.catalog import Catalog
 from serving.gateway.catalog import versions as version_rules
 from serving.gateway.deployment import Deployment
@@ -23,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 # How many seconds of use a kill may lose of `lastUseTime`.
 _NOTED_EVERY = 60.0
+# Seconds after which it is trouble that it could not be written down.
+_NOTED_WITHIN = 60.0
 
 
 class _Known(NamedTuple):
@@ -39,15 +43,17 @@ class _Known(NamedTuple):
 class Fleet:
     """All versions as the autoscaler and the pool are to see them."""
 
-    def __init__(self, deployment: Deployment, autoscaler: Autoscaler, pool: LocalPool) -> None:
+    def __init__(
+        self, deployment: Deployment, autoscaler: Autoscaler, pool: LocalPool, supervisor: Supervisor
+    ) -> None:
         self._deployment = deployment
         self._autoscaler = autoscaler
         self._pool = pool
+        self._supervisor = supervisor
         self._known: dict[str, _Known] = {}
         self._pilots: dict[str, PilotSpec] = {}
         self._needed: Counter[str] = Counter()  # versions by the key of their pilot
         self._stirred: set[str] = set()  # whose use may not be written down
-        self._changes: set[asyncio.Task[None]] = set()
 
     def follow(self, commit: Commit) -> None:
         """Take note of a change, at first of all there is; to be called once the pool is open."""
@@ -70,11 +76,16 @@ class Fleet:
         use = self._use(record.uid)
         return record if use is None else version_rules.used(record, use)
 
-    async def run(self, catalog: Catalog) -> None:
+    def start(self, catalog: Catalog) -> Loop:
         """Write down, now and then, what would be lost with the process."""
-        while True:
+
+        async def wait() -> None:
             await asyncio.sleep(_NOTED_EVERY)
+
+        async def note() -> None:
             await self.note(catalog)
+
+        return self._supervisor.start_loop("usage", wait, note, within=_NOTED_WITHIN)
 
     async def note(self, catalog: Catalog) -> None:
         """Write down when versions were last used, and what was measured of their nodes, if it can be."""
@@ -87,15 +98,13 @@ class Fleet:
         if uses:
             try:
                 await catalog.change(version_rules.note_use, uses)
-            except Exception:
-                # It is not worth ending the server, nor keeping it from its end.
-                logger.exception("the use of versions cannot be written down")
+            except ServingError as error:  # they are written down next time
+                logger.warning("the use of versions cannot be written down now: %s", error.message)
                 return
         self._stirred.clear()
 
     def trouble(self, catalog: Catalog, uid: str, reason: str) -> None:
         """Show on a version why its nodes cannot be started; "" once one could."""
-
         known = self._known.get(uid)
         if known is None or known.trouble == reason:
             return
@@ -104,13 +113,13 @@ class Fleet:
         async def change() -> None:
             try:
                 await catalog.change(version_rules.note_trouble, name, uid, reason)
-            except Exception:
-                logger.exception("the trouble of a version cannot be written down: %s", reason)
+            except BaseException:
+                if uid in self._known:  # the next time it is told, it is written down
+                    self._known[uid] = self._known[uid]._replace(trouble=known.trouble)
+                raise
 
         self._known[uid] = known._replace(trouble=reason)
-        task = asyncio.get_running_loop().create_task(change())
-        self._changes.add(task)
-        task.add_done_callback(self._changes.discard)
+        self._supervisor.start_task("trouble", change(), title=str(name))
 
     def _follow(self, record: VersionRecord) -> _Known:
         known = self._known.get(record.uid)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
+import math
 import sys
 from collections.abc import Mapping
 
+from autoscaler.supervision import Loop, Supervisor
 from serving.sinks.places import Options
 
 logger = logging.getLogger(__name__)
@@ -22,12 +23,14 @@ _END_SECONDS = 10.0
 class LogWriter:
     """The process: started when it is needed, started again when it dies, until `close`."""
 
-    def __init__(self, options: Options, environment: Mapping[str, str]) -> None:
+    def __init__(self, options: Options, environment: Mapping[str, str], supervisor: Supervisor) -> None:
         self._options = options
         self._environment = environment
-        self._task: asyncio.Task[None] | None = None
+        self._supervisor = supervisor
+        self._loop: Loop | None = None
         self._process: asyncio.subprocess.Process | None = None
-        self._over = asyncio.Event()
+        self._over = False
+        self._pause = 0.0
 
     @property
     def pid(self) -> int | None:
@@ -36,35 +39,29 @@ class LogWriter:
 
     def need(self) -> None:
         """See that it runs."""
-        if self._task is None and not self._over.is_set():
-            self._task = asyncio.create_task(self._keep())
+        if self._loop is None and not self._over:
+            self._loop = self._supervisor.start_loop("log-writer", self._wait, self._work, within=math.inf)
 
     async def close(self) -> None:
         """Let it deliver what it can within seconds, and end."""
-        self._over.set()
+        self._over = True
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
-        if self._task is not None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_END_SECONDS):
-                    await self._task
+        if self._loop is not None:
+            await self._loop.stop(_END_SECONDS)
 
-    async def _keep(self) -> None:
-        pause, clock = _FIRST_PAUSE, asyncio.get_running_loop().time
-        while not self._over.is_set():
-            started = clock()
-            try:
-                code = await self._run()
-            except OSError as error:
-                code = error.errno or 1
-                logger.error("the log writer cannot be started: %s", error)
-            if self._over.is_set():
-                return
-            logger.error("the log writer ended (exit code %s) and is started again; nothing is lost", code)
-            if clock() - started > _LIVED:
-                pause = _FIRST_PAUSE
-            await asyncio.sleep(pause)
-            pause = min(_LAST_PAUSE, pause * 2)
+    async def _wait(self) -> None:
+        await asyncio.sleep(self._pause)
+
+    async def _work(self) -> None:
+        clock = asyncio.get_running_loop().time
+        started, self._pause = clock(), max(_FIRST_PAUSE, min(_LAST_PAUSE, self._pause * 2))
+        code = await self._run()
+        if self._over:
+            return
+        logger.error("the log writer ended (exit code %s) and is started again; nothing is lost", code)
+        if clock() - started > _LIVED:
+            self._pause = _FIRST_PAUSE
 
     async def _run(self) -> int:
         self._process = await asyncio.create_subprocess_exec(
@@ -73,9 +70,12 @@ class LogWriter:
             env=dict(self._environment),
             start_new_session=True,
         )  # fmt: skip
-        if self._over.is_set() and self._process.stdin is not None:
+        if self._over and self._process.stdin is not None:
             self._process.stdin.close()
         try:
             return await self._process.wait()
+        except BaseException:
+            self._process.kill()  # a second one is to find no other
+            raise
         finally:
             self._process = None

@@ -44,7 +44,11 @@ def serve(config: ServeConfig, environment: Mapping[str, str], announce: Callabl
         async def main() -> int:
             store = SqlStore(config.state_dir / "state.db")
             store.load()  # what is damaged is told of before anything has begun
-            gateway = Gateway(config, store, environment, tokens=tokens)
+
+            def die(reason: str) -> None:
+                server.fail(reason)
+
+            gateway = Gateway(config, store, environment, tokens=tokens, on_death=die)
             grpc = open_grpc(
                 config, config.host, gateway.handler, gateway.questions, announce, certificate=certificate
             )
@@ -59,7 +63,7 @@ def serve(config: ServeConfig, environment: Mapping[str, str], announce: Callabl
                 beside=grpc,
             )
             await server.serve(sockets=[listener])
-            return 0
+            return server.exit_code
 
         return run(main())
 

@@ -48,11 +48,13 @@ async def _nothing_logged() -> Sequence[Logged]:
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """What others count: spans of traces and lines of the audit log by what became of them; log records."""
+    """What others count: spans of traces and lines of the audit log by what became of them; log records;
+    errors in the background by the loop or the kind of task."""
 
     spans: Callable[[], Mapping[str, int]] = dict
     audit: Callable[[], Mapping[str, int]] = dict
     logs: Callable[[], Coroutine[Any, Any, Sequence[Logged]]] = _nothing_logged
+    errors: Callable[[], Mapping[str, int]] = dict
 
 
 class Metrics:
@@ -103,13 +105,14 @@ class Metrics:
             spans=self._elsewhere.spans(),
             logs=await self._log_counts(),
             audit=self._elsewhere.audit(),
+            errors=self._elsewhere.errors(),
         )
         return await asyncio.to_thread(self._render, scene, starts, self._changes)
 
     async def _log_counts(self) -> Sequence[Logged]:
         """As they are now; as they were when the disk does not answer in time."""
         if self._asking is None or self._asking.done():
-            self._asking = asyncio.create_task(self._elsewhere.logs())
+            self._asking = asyncio.create_task(self._elsewhere.logs(), name="count of log records")
         await asyncio.wait((self._asking,), timeout=_LOGS_WITHIN)
         if self._asking.done() and not self._asking.cancelled():
             self._logs = self._asking.result()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from autoscaler.supervision import Supervisor
 from serving.config import ServeConfig
 from serving.errors import Cancelled, Internal, ServingError
 from serving.gateway.catalog import Catalog
@@ -18,14 +19,24 @@ logger = logging.getLogger(__name__)
 
 
 class Operations:
-    """Runs operations as tasks of a group that the application owns."""
+    """Runs operations as tasks of the application's supervisor.
+
+    One that cannot go on for a reason of the server's own is taken up again after `again_after` seconds.
+    """
 
     def __init__(
-        self, catalog: Catalog, deployment: Deployment, tasks: asyncio.TaskGroup, config: ServeConfig
+        self,
+        catalog: Catalog,
+        deployment: Deployment,
+        supervisor: Supervisor,
+        config: ServeConfig,
+        *,
+        again_after: float = 5.0,
     ) -> None:
         self._catalog = catalog
         self._deployment = deployment
-        self._tasks = tasks
+        self._supervisor = supervisor
+        self._again_after = again_after
         self._places = asyncio.Semaphore(config.deployments)
         self._running: dict[str, asyncio.Task[None]] = {}
 
@@ -36,7 +47,7 @@ class Operations:
     def begin(self, operation: Operation) -> None:
         """Start the work of an operation that was just committed."""
         record = self._catalog.state.operations[operation.name]
-        task = self._tasks.create_task(self._run(record))
+        task = self._supervisor.start_task("operation", self._run(record), title=record.name)
         self._running[record.name] = task
         task.add_done_callback(lambda _: self._running.pop(record.name, None))
 
@@ -59,11 +70,20 @@ class Operations:
             task.cancel()
 
     async def _run(self, record: OperationRecord) -> None:
+        while not self._catalog.state.operations[record.name].operation.done:
+            try:
+                await self._work_on(self._catalog.state.operations[record.name])
+            except Exception as error:
+                again = f"{record.name}; tried again in {self._again_after:g} s"
+                self._supervisor.report("operation", error, again)
+                await self._pause()
+
+    async def _pause(self) -> None:
         try:
-            await self._work_on(record)
-        except Exception:
-            # An error that left this task would end the group, and with it the server.
-            logger.exception("%s cannot go on; the next start of the server takes it up again", record.name)
+            await asyncio.sleep(self._again_after)
+        except asyncio.CancelledError as error:
+            if error.args != (_CANCELLED,):
+                raise  # the server stops
 
     async def _work_on(self, record: OperationRecord) -> None:
         target = record.target

@@ -20,6 +20,7 @@ from typing import TypeVar
 
 import msgspec
 
+from autoscaler.supervision import Loop, Supervisor
 from serving.config import ServeConfig
 from serving.gateway.identity import request_id, trace_id
 from serving.gateway.log_bodies import answer_text, request_text
@@ -43,6 +44,8 @@ _EVERY = 0.5
 _HURRY_BYTES = 4 << 20
 _PAUSE = 1.0
 _TOLD_WITHIN = 2.0
+# Seconds after which it is trouble that records have neither been written nor found to be unwritable.
+_WRITTEN_WITHIN = 60.0
 
 
 @dataclass(slots=True)
@@ -74,13 +77,14 @@ class RequestLog:
     """Samples requests and gets them written.
 
     `queue_bytes` bounds what may wait in memory, `spill_bytes` what may wait on disk for each destination.
-    `environment` is that of the log writer.
+    `environment` is that of the log writer, which `supervisor` keeps running.
     """
 
     def __init__(
         self,
         options: Options,
         environment: Mapping[str, str],
+        supervisor: Supervisor,
         *,
         queue_bytes: int,
         spill_bytes: int,
@@ -90,21 +94,21 @@ class RequestLog:
         self._limit = queue_bytes
         self._spill_bytes = spill_bytes
         self._chance = chance
-        self._writer = LogWriter(options, environment)
+        self._supervisor = supervisor
+        self._loop: Loop | None = None
+        self._writer = LogWriter(options, environment, supervisor)
         self._queues: dict[tuple[Kind, str], _Queue] = {}
         self._held = 0
         self._work = asyncio.Event()
         self._hurry = asyncio.Event()
-        self._over = asyncio.Event()
         self._resumed = asyncio.Event()
-        self._closing = False
         self._failing = False
         self._flushing = asyncio.Lock()
         self._telling: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, "request-log")
 
     @classmethod
-    def of(cls, config: ServeConfig, environment: Mapping[str, str]) -> RequestLog:
+    def of(cls, config: ServeConfig, environment: Mapping[str, str], supervisor: Supervisor) -> RequestLog:
         """With the server's settings."""
         return cls(
             Options(
@@ -117,6 +121,7 @@ class RequestLog:
                 log_format=config.log_format,
             ),
             environment,
+            supervisor,
             queue_bytes=config.log_queue_bytes,
             spill_bytes=config.log_spill_bytes,
         )
@@ -191,30 +196,38 @@ class RequestLog:
 
     # ---- beside it
 
-    async def run(self) -> None:
-        """Write until `close`; then what waits, and see the log writer off."""
-        await self._resume()
-        self._resumed.set()
-        while not self._closing:
-            await self._work.wait()
-            self._work.clear()
-            await self._pause(_EVERY, self._hurry)
-            self._hurry.clear()
+    def start(self) -> None:
+        """Write what comes, until `close`."""
+        self._loop = self._supervisor.start_loop(
+            "request-log", self._wait, self._flush, within=_WRITTEN_WITHIN
+        )
+
+    async def close(self) -> None:
+        """Write what waits, and see the log writer off."""
+        if self._loop is not None:
+            await self._loop.stop()
+        try:
+            if not self._resumed.is_set():
+                await self._resume()
             await self._flush()
-            if self._failing:
-                await self._pause(_PAUSE, self._over)
-                self._work.set()
-        await self._flush()
+        except Exception as error:
+            self._supervisor.report("request-log", error)
         await self._writer.close()
         await self._in_thread(self._close)
         self._thread.shutdown()
 
-    def close(self) -> None:
-        """Let `run` write what waits and end."""
-        self._closing = True
-        self._over.set()
-        self._hurry.set()
-        self._work.set()
+    async def _wait(self) -> None:
+        if not self._resumed.is_set():
+            await self._resume()
+        if self._failing:
+            await asyncio.sleep(_PAUSE)
+            return
+        await self._work.wait()
+        self._work.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_EVERY):
+                await self._hurry.wait()
+        self._hurry.clear()
 
     async def counts(self) -> Sequence[Logged]:
         """What has become of the records, those of earlier servers included, by their destination.
@@ -222,7 +235,7 @@ class RequestLog:
         As it is now, unless the disk takes too long to tell.
         """
         if self._telling is None or self._telling.done():
-            self._telling = asyncio.create_task(self._tell())
+            self._telling = asyncio.create_task(self._tell(), name="count of log records")
         await asyncio.wait((self._telling,), timeout=_TOLD_WITHIN)
         return [
             Logged(queue.appender.kind, queue.appender.address, queue.counts)
@@ -244,9 +257,9 @@ class RequestLog:
         """Go on with what an earlier server has left."""
         for appender in await self._in_thread(lambda: list(Appender.found(self._spill, self._spill_bytes))):
             self._queues.setdefault((appender.kind, appender.address), _Queue(appender))
+        self._resumed.set()
         if self._queues:
-            self._writer.need()
-            await self._flush()
+            self._work.set()
 
     async def _flush(self) -> None:
         """Bring what waits in memory into the journals. The disk may be slow, the event loop is not."""
@@ -260,12 +273,14 @@ class RequestLog:
         if loads:
             self._writer.need()
         before = sum(load.size for load in loads)
-        error = await self._in_thread(lambda: _write_all(loads))
-        self._held += sum(load.size for load in loads) - before
-        for load in loads:
-            load.queue.batches[:0] = load.batches
-            load.queue.dropped += load.dropped
-            load.queue.counts = load.counts or load.queue.counts
+        try:
+            error = await self._in_thread(lambda: _write_all(loads))
+        finally:
+            self._held += sum(load.size for load in loads) - before
+            for load in loads:
+                load.queue.batches[:0] = load.batches
+                load.queue.dropped += load.dropped
+                load.queue.counts = load.counts or load.queue.counts
         if error is not None and not self._failing:
             logger.error("log records wait in memory, they cannot be written to %s: %s", self._spill, error)
         self._failing = error is not None
@@ -278,12 +293,6 @@ class RequestLog:
                 queue.appender.close()
             except OSError as error:
                 logger.warning("cannot tidy up the journal in %s: %s", self._spill, error)
-
-    async def _pause(self, seconds: float, event: asyncio.Event) -> None:
-        if not self._closing:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await event.wait()
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)

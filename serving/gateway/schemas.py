@@ -9,6 +9,7 @@ from typing import Any
 
 from autoscaler.activator import Activator
 from autoscaler.pools import Node
+from autoscaler.supervision import Supervisor
 from serving.errors import FailedPrecondition, Internal
 from serving.gateway.catalog import Catalog
 from serving.gateway.catalog import versions as version_rules
@@ -46,21 +47,27 @@ class Schemas:
     Versions that were made before there were schemas have none until one of their nodes starts.
     """
 
-    def __init__(self, catalog: Catalog, targets: Targets, activator: Activator, timeout: float) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        targets: Targets,
+        activator: Activator,
+        timeout: float,
+        supervisor: Supervisor,
+    ) -> None:
         self._catalog = catalog
         self._targets = targets
         self._activator = activator
         self._timeout = timeout
-        self._changes: set[asyncio.Task[None]] = set()
+        self._supervisor = supervisor
 
     def heard(self, record: VersionRecord | None, node: Node) -> None:
         """A node of a READY version has started: keep what it tells, if it is new."""
         if record is not None and record.deployed is not None and not record.deployed.schema:
             text = reported(node.report)
             if text:
-                task = asyncio.get_running_loop().create_task(self._keep(record, text))
-                self._changes.add(task)
-                task.add_done_callback(self._changes.discard)
+                change = self._catalog.change(version_rules.note_schema, record.name, record.uid, text)
+                self._supervisor.start_task("schema", change, title=str(record.name))
 
     async def of(self, record: VersionRecord) -> Schema:
         """The schema of a version, of which a node is woken if there is no other way.
@@ -82,9 +89,3 @@ class Schemas:
         if not text:
             raise Internal(f"The node of {record.name} does not tell what it takes and answers.")
         return unpack(text)
-
-    async def _keep(self, record: VersionRecord, text: str) -> None:
-        try:
-            await self._catalog.change(version_rules.note_schema, record.name, record.uid, text)
-        except Exception:
-            logger.exception("what %s takes and answers cannot be written down", record.name)

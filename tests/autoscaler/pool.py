@@ -16,6 +16,7 @@ import uvloop
 
 from autoscaler.pools import Node, NodeSpec, NodeState, PilotSpec
 from autoscaler.pools.local import LocalPool, PilotState, PilotStatus
+from autoscaler.supervision import Supervisor
 
 SECONDS = 30
 ENVIRONMENT = {**os.environ, "VARIABLE": "as given"}
@@ -74,10 +75,12 @@ def run(main: Main, *, drain: float = 10, pilots: str | float = "auto") -> None:
 
     async def bounded() -> Path:
         history = History()
-        pool = LocalPool(history, drain=drain, pilots=pilots)
+        supervisor = Supervisor()
+        pool = LocalPool(history, drain=drain, supervisor=supervisor, pilots=pilots)
         async with asyncio.timeout(SECONDS):
-            async with pool:
+            async with supervisor, pool:
                 await main(pool, history)
+        assert set(supervisor.errors.values()) <= {0}, supervisor.errors
         assert all(node.state is NodeState.GONE for node in history.nodes.values())
         return pool._folder
 

@@ -17,6 +17,7 @@ from autoscaler.decision import ScalingSpec
 from autoscaler.errors import RetiredError, StartFailedError, TooLateError
 from autoscaler.loop import Autoscaler
 from autoscaler.pools import Node, NodeState
+from autoscaler.supervision import Supervisor
 from autoscaler.tracking import Tracked
 from tests.autoscaler.fakes import MIB, Asker, Clock, FakePatience, FakePool, settle, spec
 
@@ -32,6 +33,7 @@ class World:
         self.troubles: list[tuple[str, str]] = []
         self.activator = Activator(queue_requests=2000, queue_bytes=1 << 20, clock=self.clock)
         self.pool = FakePool(self.clock)
+        self.supervisor = Supervisor()
         self.autoscaler = self.start(tick, memory_bytes)
 
     def start(self, tick: float = 1.0, memory_bytes: int = 0) -> Autoscaler:
@@ -42,6 +44,7 @@ class World:
             free_memory=self._free_memory,
             memory_bytes=memory_bytes,
             on_trouble=lambda key, reason: self.troubles.append((key, reason)),
+            supervisor=self.supervisor,
             clock=self.clock,
         )
         self.activator.connect(autoscaler)
@@ -1049,7 +1052,7 @@ def test_it_looks_at_every_tick() -> None:
     """It sleeps when all versions do, and begins again by itself."""
 
     async def main(world: World) -> None:
-        running = asyncio.create_task(world.autoscaler.run())
+        loop = world.autoscaler.start()
         await settle()
         assert world.pool.looks == 0
 
@@ -1064,7 +1067,7 @@ def test_it_looks_at_every_tick() -> None:
         looks, reads = world.pool.looks, world.clock.reads
         await asyncio.sleep(0.01)
         assert (world.pool.looks, world.clock.reads) == (looks, reads)
-        assert not running.done()
+        await loop.stop()
 
     run(main, tick=0.001)
 
@@ -1077,9 +1080,8 @@ def test_nothing_that_goes_wrong_ends_it(caplog: pytest.LogCaptureFixture) -> No
         world.free_failure = RuntimeError("no such file: meminfo")
         asker = await world.asked()
         assert not asker.task.done()
-        running = asyncio.create_task(world.autoscaler.run())
+        loop = world.autoscaler.start()
         await until(lambda: world.memory_reads >= 3)
-        assert not running.done()
         assert world.pool.orders == []
 
         world.free_failure = None
@@ -1087,6 +1089,8 @@ def test_nothing_that_goes_wrong_ends_it(caplog: pytest.LogCaptureFixture) -> No
         world.pool.ready(world.pool.only())
         await settle()
         assert asker.served
+        assert world.supervisor.errors["autoscaler"] >= 3
+        await loop.stop()
 
     run(main, tick=0.001)
     assert "no such file: meminfo" in caplog.text

@@ -15,6 +15,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
+from autoscaler.supervision import Loop, Supervisor
 from serving.errors import PermissionDenied, ServingError, Unauthenticated
 from serving.gateway.access import policy
 from serving.gateway.access.caller import ANONYMOUS, Caller, note_caller
@@ -29,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 # Seconds until a token that was made or revoked by the command counts.
 _LOOK_EVERY: Final = 0.5
+# Seconds after which it is trouble that they could not be read: revoked ones would still count.
+_LOOKED_WITHIN: Final = 10.0
 # Decisions on predictions that are remembered, and the longest names in them, which callers choose.
 _MOST_DECISIONS, _LONGEST_NAME = 10_000, 1024
 _BEARER = b"bearer "
@@ -46,6 +49,7 @@ class Access:
         self._allowed: set[tuple[Caller, str]] = set()
         self._refused = 0
         self._quiet_until = 0.0
+        self._in_trouble = False
 
     def publish(self, policies: Policies) -> None:
         """From now on these policies hold."""
@@ -53,19 +57,24 @@ class Access:
             self._policies = policies
             self._allowed.clear()
 
-    async def run(self) -> None:
+    def start(self, supervisor: Supervisor) -> Loop:
         """Notice tokens that are made and revoked while the server runs."""
-        in_trouble = False
-        while True:
-            try:
-                await self.look()
-                in_trouble = False
-            except ServingError as error:
-                # Who was known stays known: a disk in trouble should lock nobody out.
-                if not in_trouble:
-                    logger.warning("%s The tokens known so far are good for now.", error.message)
-                in_trouble = True
+
+        async def wait() -> None:
             await asyncio.sleep(_LOOK_EVERY)
+
+        return supervisor.start_loop("tokens", wait, self._look_patiently, within=_LOOKED_WITHIN)
+
+    async def _look_patiently(self) -> None:
+        try:
+            await self.look()
+        except ServingError as error:
+            # Who was known stays known: a disk in trouble should lock nobody out.
+            if not self._in_trouble:
+                logger.warning("%s The tokens known so far are good for now.", error.message)
+            self._in_trouble = True
+        else:
+            self._in_trouble = False
 
     async def look(self) -> None:
         """Read the tokens if they may have changed."""

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from autoscaler.supervision import Loop, Supervisor, describe
 from serving.config import ServeConfig
 from serving.errors import Unavailable
 from serving.gateway.audit.entry import OK, Call, Event, Log, Stage, Status, encode
@@ -33,6 +34,8 @@ _GATHER = 0.2
 # Denied calls cost their sender nothing: so many per second at most fill the disk.
 _DENIED_PER_SECOND = 100
 _TRY_AGAIN_AFTER = 10
+# Seconds after which it is trouble that what waits has neither been written nor refused.
+_WRITTEN_WITHIN = 10.0
 
 _Waiting = tuple[Event, asyncio.Future[None] | None]
 
@@ -49,7 +52,8 @@ class Audit:
         self._waiting: list[_Waiting] = []
         self._work = asyncio.Event()
         self._gathering: asyncio.TimerHandle | None = None
-        self._closing = self._ended = False
+        self._ended = False
+        self._loop: Loop | None = None
         self._denied = (0, 0)
         self._broken = False
         self.reads = config.audit_data_access in {"read", "all"}
@@ -100,27 +104,33 @@ class Audit:
         """Lines since the start: written, waiting, and dropped."""
         return {"written": self.written, "waiting": len(self._waiting), "dropped": self.dropped}
 
-    async def run(self) -> None:
-        """Write what comes, until `close` and all is written."""
-        while await self._more():
-            batch, self._waiting = self._waiting, []
-            try:
-                await asyncio.to_thread(self._append, [event for event, _ in batch])
-            except OSError as error:
-                self._fail(batch, error)
-            except Exception as error:
-                # An error that left this task would end the server.
-                logger.exception("the audit log failed")
-                self._fail(batch, OSError(errno.EIO, str(error)))
-            else:
-                self._succeed(batch)
+    def start(self, supervisor: Supervisor) -> None:
+        """Write what comes, until `close`."""
+        self._loop = supervisor.start_loop("audit", self._wait, self._flush, within=_WRITTEN_WITHIN)
+
+    async def close(self) -> None:
+        """Write what waits, and end; what comes later is refused."""
+        if self._loop is not None:
+            await self._loop.stop()
         self._ended = True
+        await self._flush()
         await asyncio.to_thread(self._folder.close)
 
-    def close(self) -> None:
-        """Let `run` write what waits and end."""
-        self._closing = True
-        self._work.set()
+    async def _wait(self) -> None:
+        await self._work.wait()
+        self._work.clear()
+
+    async def _flush(self) -> None:
+        batch, self._waiting = self._waiting, []
+        try:
+            await asyncio.to_thread(self._append, [event for event, _ in batch])
+        except OSError as error:
+            self._fail(batch, error)
+        except BaseException as error:
+            self._fail(batch, OSError(errno.EIO, describe(error)))  # nobody waits for ever
+            raise
+        else:
+            self._succeed(batch)
 
     def _event(
         self, call: Call, stage: Stage, status: Status = OK, operation: str = "", *, last: bool = True
@@ -150,13 +160,6 @@ class Audit:
 
     def _put(self, event: Event, written: asyncio.Future[None] | None) -> None:
         self._waiting.append((event, written))
-
-    async def _more(self) -> bool:
-        """Wait for something to write; False when nothing waits and no more will come."""
-        if not self._closing:
-            await self._work.wait()
-            self._work.clear()
-        return bool(self._waiting) or not self._closing
 
     def _append(self, events: Sequence[Event]) -> None:
         if events:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from autoscaler.supervision import Supervisor
 from batch.messages import Failed, Outcome, Phase, Report, Request
 from serving.config import FRAMEWORK_ENVIRONMENT, ServeConfig
 from serving.environment import scrubbed
@@ -60,7 +61,7 @@ class _Running:
 
 
 class Jobs:
-    """The queue, and a task for each job that is worked on, in a group that the application owns.
+    """The queue, and a task of the application's supervisor for each job that is worked on.
 
     `environment` is that of the server's process, of which jobs get what `scrubbed` leaves. Raises
     InvalidArgument for settings that cannot be.
@@ -69,7 +70,7 @@ class Jobs:
     def __init__(
         self,
         catalog: Catalog,
-        tasks: asyncio.TaskGroup,
+        supervisor: Supervisor,
         config: ServeConfig,
         environment: Mapping[str, str],
         *,
@@ -77,7 +78,7 @@ class Jobs:
         pace: Pace | None = None,
     ) -> None:
         self._catalog = catalog
-        self._tasks = tasks
+        self._supervisor = supervisor
         self._most = config.jobs
         self._folder = config.state_dir / "jobs"
         self._defaults = Defaults.read(config)
@@ -125,7 +126,9 @@ class Jobs:
                 continue
             places -= holds
             running = self._running[record.name] = _Running(holds)
-            running.task = self._tasks.create_task(self._run(record.name, running))
+            running.task = self._supervisor.start_task(
+                "job", self._run(record.name, running), title=record.name
+            )
 
     async def check_source(self, given: PredictionInput | None) -> None:
         """Raises FailedPrecondition for a model directory whose code is not trusted."""
@@ -145,7 +148,8 @@ class Jobs:
         for record in rules.unfinished(state):
             if record.target is None or rules.is_ending(record) or rules.target_of(state, record):
                 continue
-            self._tasks.create_task(self._doom_later(record))
+            # If it fails, the next change of anything tries it again.
+            self._supervisor.start_task("job", self._doom(record), title=record.name)
 
     async def suspend(self) -> None:
         """End all processes without a word; `resume` begins anew at the next start."""
@@ -183,13 +187,6 @@ class Jobs:
         )
         self._interrupt(await self._catalog.change(rules.doom, record.name, reason))
 
-    async def _doom_later(self, record: JobRecord) -> None:
-        try:
-            await self._doom(record)
-        except Exception:
-            # The next change of anything tries it again.
-            logger.exception("%s cannot be failed", record.name)
-
     def _interrupt(self, record: JobRecord) -> None:
         running = self._running.get(record.name)
         if running is not None:
@@ -201,16 +198,17 @@ class Jobs:
             while not rules.has_ended(self._catalog.state.jobs[name]):
                 try:
                     await self._step(self._catalog.state.jobs[name], running)
-                except Exception:
-                    # An error that left this task would end the group, and with it the server.
-                    logger.exception("%s cannot go on; trying again in %g s", name, self._pace.retry)
+                except Exception as error:
+                    again = f"{name}; tried again in {self._pace.retry:g} s"
+                    self._supervisor.report("job", error, again)
                     await asyncio.sleep(self._pace.retry)
             record = self._catalog.state.jobs[name]
             logger.info("%s: %s %s", name, record.job.state, record.job.error_message)
+            # What is left if it fails goes with the next start of the server.
             await asyncio.to_thread(self._tidy, record.uid)
         finally:
             del self._running[name]
-        self.fill()
+            self.fill()
 
     async def _step(self, record: JobRecord, running: _Running) -> None:
         """Bring a job nearer to its end."""

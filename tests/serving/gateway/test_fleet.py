@@ -17,8 +17,10 @@ from autoscaler.activator import Activator
 from autoscaler.loop import Autoscaler
 from autoscaler.pools import Node, PilotSpec
 from autoscaler.pools.local import LocalPool
+from autoscaler.supervision import Supervisor
 from autoscaler.tracking import Tracked
 from serving.config import ServeConfig
+from serving.errors import Unavailable
 from serving.gateway import fleet as fleet_module
 from serving.gateway.catalog import Catalog, lookup
 from serving.gateway.deployment import Deployment
@@ -53,7 +55,7 @@ class Disk:
 
     def commit(self, changes: Mapping[tuple[str, str], object]) -> None:
         if self.full:
-            raise OSError("No space left on device")
+            raise Unavailable("No space left on device")
         self.commits += 1
 
     def close(self) -> None:
@@ -76,6 +78,7 @@ class World:
         config = ServeConfig(state_dir=folder, target_concurrency=16.0, max_nodes=3, idle_timeout=77.0)
         self.activator = Activator(queue_requests=10, queue_bytes=1000)
         self.pool = Pool(time.monotonic)
+        self.supervisor = Supervisor()
         self.autoscaler = Autoscaler(
             self.activator,
             self.pool,
@@ -83,11 +86,12 @@ class World:
             free_memory=lambda: 1 << 40,
             memory_bytes=0,
             on_trouble=lambda uid, reason: self.fleet.trouble(self.catalog, uid, reason),
+            supervisor=self.supervisor,
         )
         self.activator.connect(self.autoscaler)
         self.pool.listeners += [self.activator.node_changed, self.autoscaler.node_changed]
         self.deployment = Deployment(config, {}, self.activator, self.autoscaler)
-        self.fleet = Fleet(self.deployment, self.autoscaler, cast(LocalPool, self.pool))
+        self.fleet = Fleet(self.deployment, self.autoscaler, cast(LocalPool, self.pool), self.supervisor)
         self.disk = Disk(state)
         self.catalog = Catalog(self.disk, self.fleet.follow)
 
@@ -123,8 +127,8 @@ class World:
 
     async def settled(self) -> None:
         """Until nothing is being written."""
-        while self.fleet._changes:
-            await asyncio.wait(self.fleet._changes)
+        while self.supervisor.tasks:
+            await asyncio.wait(self.supervisor.tasks)
 
     def stored(self, record: VersionRecord) -> VersionRecord:
         return lookup.get_version(self.catalog.state, record.name)
@@ -295,7 +299,7 @@ def test_a_version_that_is_deleted_takes_its_uses_with_it(tmp_path: Path) -> Non
         assert world.fleet.record(record.uid) is None
         assert world.fleet.fresh(record) is record
         world.fleet.trouble(world.catalog, record.uid, "too late")
-        assert world.fleet._changes == set()
+        assert not world.supervisor.tasks
 
     run(tmp_path, main, before=[version("v")])
 
@@ -364,13 +368,11 @@ def test_uses_are_written_down_again_and_again(tmp_path: Path, monkeypatch: pyte
 
     async def main(world: World) -> None:
         record = world.stored(version("v"))
-        running = asyncio.create_task(world.fleet.run(world.catalog))
+        loop = world.fleet.start(world.catalog)
         await world.use(record)
         while not world.stored(record).version.last_use_time:
             await settle()
-        assert not running.done()
-        running.cancel()
-        await asyncio.wait([running])
+        await loop.stop()
 
     run(tmp_path, main, before=[version("v")])
 

@@ -18,6 +18,7 @@ from autoscaler.activator import Activator
 from autoscaler.decision import ScalingSpec
 from autoscaler.loop import Autoscaler
 from autoscaler.pools import Mark, Node, NodeState
+from autoscaler.supervision import Supervisor
 from serving.config import Limits, ServeConfig
 from serving.exchange import Exchange
 from serving.frames import ALONE, ANSWER, ASK, REQUEST, TIMING
@@ -87,7 +88,7 @@ def dying(mark: Mark) -> Reply:
 
 
 def no_log(folder: Path) -> RequestLog:
-    return RequestLog.of(ServeConfig(state_dir=folder), {})
+    return RequestLog.of(ServeConfig(state_dir=folder), {}, Supervisor())
 
 
 class World:
@@ -119,6 +120,7 @@ class World:
             free_memory=lambda: self.free,
             memory_bytes=0,
             on_trouble=lambda *_: None,
+            supervisor=Supervisor(),
             clock=self.clock,
         )
         self.activator.connect(self.autoscaler)

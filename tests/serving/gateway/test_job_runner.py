@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from autoscaler.supervision import Supervisor
 from batch.messages import Phase, Request
 from serving.config import ServeConfig
 from serving.gateway.catalog import Catalog, models, versions
@@ -46,11 +47,11 @@ class World:
         self.folder = folder
         self.disk = Disk(folder / "state.db")
         self.catalog = Catalog(self.disk, self._published)
-        self.tasks = asyncio.TaskGroup()
+        self.supervisor = Supervisor()
         self.seen: list[tuple[str, JobState | None]] = []
         self.config = ServeConfig(state_dir=folder, **settings)
         self.jobs: Jobs = Jobs(
-            self.catalog, self.tasks, self.config, dict(os.environ), command=command, pace=pace
+            self.catalog, self.supervisor, self.config, dict(os.environ), command=command, pace=pace
         )
 
     def _published(self, commit: Commit) -> None:
@@ -61,13 +62,13 @@ class World:
 
     async def open(self) -> None:
         await self.catalog.open()
-        await self.tasks.__aenter__()
+        await self.supervisor.__aenter__()
         self.jobs.sweep(self.catalog.state)
         self.jobs.resume()
 
     async def close(self) -> None:
         await self.jobs.suspend()
-        await self.tasks.__aexit__(None, None, None)
+        await self.supervisor.__aexit__(None, None, None)
         self.catalog.close()
 
     async def version(self, name: str) -> None:

@@ -17,6 +17,7 @@ import pytest
 import uvloop
 
 from autoscaler.pools import NodeSpec
+from autoscaler.supervision import Supervisor
 from serving.gateway.request_log import RequestLog
 from serving.gateway.targets import Target
 from serving.gateway.upstream import Answer
@@ -82,17 +83,21 @@ def make(
         stdout=False,
     )
     return RequestLog(
-        options, dict(os.environ), queue_bytes=queue_bytes, spill_bytes=spill_bytes, chance=chance
+        options,
+        dict(os.environ),
+        Supervisor(),
+        queue_bytes=queue_bytes,
+        spill_bytes=spill_bytes,
+        chance=chance,
     )
 
 
 @asynccontextmanager
 async def running(log: RequestLog) -> AsyncIterator[RequestLog]:
     """The log at work; at the end of the block it is closed and what can be delivered is."""
-    task = asyncio.create_task(log.run())
+    log.start()
     yield log
-    log.close()
-    await task
+    await log.close()
 
 
 async def sent(log: RequestLog, number: int) -> None:

@@ -15,6 +15,7 @@ from autoscaler.loop import Autoscaler
 from autoscaler.pools import Node, NodeSpec, NodeState, PilotSpec
 from autoscaler.pools.local import LocalPool
 from autoscaler.pools.pilots import PilotState, PilotStatus
+from autoscaler.supervision import Supervisor
 from serving.gateway.metrics import CountedWaker, Elsewhere, Metrics
 from serving.gateway.overview import Overview
 from serving.gateway.records import JobRecord, ModelRecord, State, VersionRecord
@@ -144,6 +145,7 @@ class World:
             free_memory=lambda: 1 << 40,
             memory_bytes=0,
             on_trouble=lambda *_: None,
+            supervisor=Supervisor(),
         )
         self.overview = Overview(
             lambda: self.state, self.activator, self.autoscaler, cast(LocalPool, self.pool)

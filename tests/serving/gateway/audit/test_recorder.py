@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from autoscaler.supervision import Supervisor
 from serving.config import ServeConfig
 from serving.errors import Unavailable
 from serving.gateway.audit import recorder
@@ -36,10 +37,10 @@ def run(main: Callable[[Audit], Awaitable[None]], state_dir: Path, now: list[flo
     async def bounded() -> None:
         config = ServeConfig(state_dir=state_dir, audit_data_access="all")
         audit = Audit(config) if now is None else Audit(config, lambda: now[0])
-        async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
-            tasks.create_task(audit.run())
+        async with asyncio.timeout(20), Supervisor() as supervisor:
+            audit.start(supervisor)
             await main(audit)
-            audit.close()
+            await audit.close()
 
     asyncio.run(bounded())
 
@@ -183,8 +184,7 @@ def test_nothing_is_changed_after_the_end(tmp_path: Path) -> None:
 
     async def main() -> None:
         audit = Audit(ServeConfig(state_dir=tmp_path))
-        audit.close()
-        await audit.run()
+        await audit.close()
         async with asyncio.timeout(5):
             with pytest.raises(Unavailable, match="the server stops"):
                 await audit.before(call(audit))

@@ -1,0 +1,226 @@
+"""The one way to do something in the background: named, guarded, counted, and known to be alive.
+
+An error ends neither a loop nor the program: it is logged and counted, and the loop goes on with its next
+round. A loop that ends although nobody has asked it to is told to `on_death`, which is to end the program.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Set
+from typing import Any, TypeVar
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Round = Callable[[], Awaitable[object]]
+
+# Seconds after a failed round; twice as many after each further one.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+# Seconds in which errors of one name are logged once, and counted otherwise.
+_QUIET = 60.0
+# Seconds that a round under way is given when its loop is to stop.
+_STOP_WITHIN = 30.0
+
+
+def _ignore(_: str) -> None:
+    pass
+
+
+class Loop:
+    """Does `work` whenever `wait` returns. To be had from `Supervisor.start_loop`."""
+
+    def __init__(self, supervisor: Supervisor, name: str, wait: Round, work: Round, within: float) -> None:
+        self.name = name
+        self._supervisor = supervisor
+        self._wait, self._work, self._within = wait, work, within
+        self._clock = supervisor.clock
+        self._due: float | None = None  # since when a round is due that is not completed
+        self._working = False
+        self._stopping = False
+        self._failures = 0
+        self._last_error = ""
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=name)
+        self._task.add_done_callback(self._ended)
+
+    def trouble(self) -> str:
+        """Why the program should not be trusted with work because of this loop; "" while all is well."""
+        if self._stopping:
+            return ""
+        if self._task.done():
+            return f"The background loop {self.name!r} is dead."
+        late = 0.0 if self._due is None else self._clock() - self._due
+        if late <= self._within:
+            return ""
+        why = f"its last error: {self._last_error}" if self._failures else "its round does not end"
+        return f"The background loop {self.name!r} has completed no round for {late:.0f} s; {why}."
+
+    async def stop(self, within: float = _STOP_WITHIN) -> None:
+        """Let a round under way finish, for so many seconds, and begin no other."""
+        self._stopping = True
+        if not self._working:
+            self._task.cancel()
+        _, late = await asyncio.wait((self._task,), timeout=within)
+        if late:
+            logger.error("the background loop %r hangs, and is ended in the middle of its round", self.name)
+            self._task.cancel()
+            await asyncio.wait((self._task,), timeout=_STOP_WITHIN)
+
+    async def _run(self) -> None:
+        while not self._stopping:
+            try:
+                await self._wait()
+                self._begin_round()
+                await self._work()
+            except Exception as error:
+                self._working = False
+                await self._pause(error)
+            else:
+                self._end_round()
+
+    def _begin_round(self) -> None:
+        self._working = True
+        if self._due is None:
+            self._due = self._clock()
+
+    def _end_round(self) -> None:
+        if self._failures:
+            logger.warning("the background loop %r works again, after %d errors", self.name, self._failures)
+        self._working, self._due, self._failures = False, None, 0
+
+    async def _pause(self, error: Exception) -> None:
+        self._supervisor.report(self.name, error)
+        if self._due is None:  # it could not even wait
+            self._due = self._clock()
+        self._failures += 1
+        self._last_error = describe(error)
+        if not self._stopping:
+            doublings = min(self._failures - 1, 16)
+            await asyncio.sleep(min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**doublings))
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not self._stopping:
+            self._supervisor.die(f"the background loop {self.name!r}", task)
+
+
+class Supervisor:
+    """All that a program does in the background. Use as an async context manager, on one event loop.
+
+    `on_death` is told why the program cannot go on.
+    """
+
+    def __init__(
+        self, on_death: Callable[[str], None] = _ignore, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.clock = clock
+        self._on_death = on_death
+        self._loops: dict[str, Loop] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._errors: Counter[str] = Counter()
+        self._quiet: dict[str, tuple[float, int]] = {}  # until when, and how many errors there were before
+
+    async def __aenter__(self) -> Supervisor:
+        """Take over what callbacks raise, too: it is counted like all else."""
+        asyncio.get_running_loop().set_exception_handler(self._report_callback)
+        return self
+
+    async def __aexit__(self, *details: object) -> None:
+        """Stop the loops, and wait for the tasks; those that do not end are cancelled."""
+        await asyncio.gather(*(loop.stop() for loop in self._loops.values()))
+        if self._tasks:
+            late = (await asyncio.wait(self._tasks, timeout=_STOP_WITHIN))[1]
+            for task in late:
+                logger.error("%r does not end, and is cancelled", task.get_name())
+                task.cancel()
+            if late:
+                await asyncio.wait(late, timeout=_STOP_WITHIN)
+        asyncio.get_running_loop().set_exception_handler(None)
+
+    @property
+    def loops(self) -> Mapping[str, Loop]:
+        """Those that were started, by name."""
+        return self._loops
+
+    @property
+    def tasks(self) -> Set[asyncio.Task[Any]]:
+        """Those that were started and have not ended."""
+        return self._tasks
+
+    @property
+    def errors(self) -> Mapping[str, int]:
+        """How many errors there have been, by the name of the loop or the kind of task; from 0 on."""
+        return {**dict.fromkeys(self._loops, 0), **self._errors}
+
+    def troubles(self) -> list[str]:
+        """Why the program should not be trusted with work; nothing while all loops do theirs."""
+        return [trouble for loop in self._loops.values() if (trouble := loop.trouble())]
+
+    def start_loop(self, name: str, wait: Round, work: Round, *, within: float) -> Loop:
+        """Do `work` whenever `wait` returns, until the loop is stopped.
+
+        `within` is how many seconds after `wait` has returned the work may be done at the latest, tried again
+        where it fails; if it is not, the loop is in trouble.
+        """
+        loop = self._loops[name] = Loop(self, name, wait, work, within)
+        return loop
+
+    def start_task(self, kind: str, work: Coroutine[Any, Any, T], *, title: str = "") -> asyncio.Task[T]:
+        """Do something once. `kind` is what its errors are counted by, `title` what it is about."""
+        name = f"{kind} {title}" if title else kind
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+
+        def ended(task: asyncio.Task[T]) -> None:
+            self._tasks.discard(task)
+            if task.cancelled():
+                return
+            error = task.exception()
+            if isinstance(error, Exception):
+                self.report(kind, error, title)
+            elif error is not None:
+                self.die(f"the task {name!r}", task)
+
+        task.add_done_callback(ended)
+        return task
+
+    def report(self, name: str, error: Exception, title: str = "") -> None:
+        """Count an error, and log it with its traceback unless one of the same name was logged just now."""
+        self._errors[name] += 1
+        until, before = self._quiet.get(name, (0.0, 0))
+        now = self.clock()
+        if now < until:
+            return
+        more = self._errors[name] - before - 1
+        logger.error(
+            "an error in %r%s%s: %s",
+            name,
+            f" ({title})" if title else "",
+            f", {more} more since the last line about it" if more else "",
+            describe(error),
+            exc_info=error,
+        )
+        self._quiet[name] = now + _QUIET, self._errors[name]
+
+    def die(self, what: str, task: asyncio.Task[Any]) -> None:
+        """Tell that the program cannot go on, because of a task that has ended."""
+        error = None if task.cancelled() else task.exception()
+        how = f"ended unexpectedly: {describe(error) if error else 'it was cancelled or returned'}"
+        if error is not None:
+            logger.critical("%s %s", what, how, exc_info=error)
+        self._on_death(f"{what} {how}")
+
+    def _report_callback(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if isinstance(error, Exception):
+            self.report("callback", error, str(context.get("message", "")))
+        else:
+            loop.default_exception_handler(context)
+
+
+def describe(error: BaseException) -> str:
+    """An error in one line."""
+    text = str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

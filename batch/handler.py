@@ -17,6 +17,7 @@ from batch import failures
 from batch.blocks import Bad, Batches, refused
 from batch.messages import ModelSource
 from serving.errors import InvalidOutputs, ModelError, ModelFailed
+from serving.local_folders import LocalFolders
 from serving.runtimes import Runtime, Source, load
 from serving.runtimes.instances import Batch, count, take
 from serving.storage import Storage
@@ -38,8 +39,15 @@ class Model:
     `cache_dir` is "" for machines other than this one.
     """
 
-    def __init__(self, source: ModelSource, cache_dir: str, cache_bytes: int) -> None:
+    def __init__(
+        self,
+        source: ModelSource,
+        cache_dir: str,
+        cache_bytes: int,
+        folders: LocalFolders | None = None,
+    ) -> None:
         self._source = source
+        self._folders = folders
         self._cache_dir = cache_dir
         self._cache_bytes = cache_bytes
         self._shared = Shared()
@@ -61,7 +69,8 @@ class Model:
         folder = Path(tempfile.mkdtemp(prefix="pilotlight-model-")) / "model"
         if self._source.uri:
             cache = Path(self._cache_dir or Path(tempfile.gettempdir(), "pilotlight-cache"))
-            Storage(cache, self._cache_bytes).fetch(self._source.uri, folder)
+            storage = Storage(cache, self._cache_bytes, folders=self._folders)
+            storage.fetch(self._source.uri, folder)
         else:  # a custom routine without files
             folder.mkdir()
         return folder

@@ -22,6 +22,7 @@ from batch.limits import ErrorLimit
 from batch.messages import EMBEDDED, Counts, Failed, ModelSource, Outcome, Phase, Report, Request
 from batch.output import Output
 from serving.errors import FailedPrecondition, InvalidArgument, ServingError, Unavailable
+from serving.local_folders import LocalFolders
 from serving.storage import Files, Item
 
 if TYPE_CHECKING:
@@ -42,14 +43,16 @@ _NAMED = 3
 
 def run(request: Request, say: Say) -> None:
     """Do what is asked; the last thing said is how it ended. What it raises another attempt may mend."""
-    output = Output(Files(), request)
+    folders = LocalFolders(request.allowed_folders, request.refused_folders)
+    files = Files(folders=folders)
+    output = Output(files, request)
     with _alone(Path(request.scratch_dir)):
         if request.clean:
             output.clean()
             say(Report(done=Outcome(0, 0, 0.0, 0.0)))
             return
         try:
-            say(Attempt(request, output, say).end())
+            say(Attempt(request, files, output, say).end())
         except (ServingError, JobFailed) as error:
             failed = error.failed if isinstance(error, JobFailed) else Failed(error.status, error.message)
             if failed.status == Unavailable.status:
@@ -60,9 +63,9 @@ def run(request: Request, say: Say) -> None:
 class Attempt:
     """The straight line of an attempt."""
 
-    def __init__(self, request: Request, output: Output, say: Say) -> None:
+    def __init__(self, request: Request, files: Files, output: Output, say: Say) -> None:
         self._request = request
-        self._files = Files()
+        self._files = files
         self._output = output
         self._say = say
         self._counts = Counts()
@@ -105,6 +108,7 @@ class Attempt:
         meters = Path(request.scratch_dir, "meters")
         shutil.rmtree(meters, ignore_errors=True)
         plan = Plan(
+            files=self._files,
             shards=inputs.by_size(shards, request.data_format),
             data_format=request.data_format,
             output_format=request.output_format,
@@ -112,6 +116,7 @@ class Attempt:
                 _reachable(request.model, here=is_here),
                 request.cache_dir if is_here else "",
                 request.cache_bytes,
+                self._files.folders,
             ),
             parameters={"signature_name": request.signature_name} if request.signature_name else {},
             batch_size=request.batch_size,
@@ -123,7 +128,8 @@ class Attempt:
         self._say(Report(phase=Phase.RUNNING))
         if elsewhere is None:
             return embedded.run(plan, workers, wanted)
-        packages = partial(staging.archives, request.model, Path(request.scratch_dir, "packages"))
+        folder = Path(request.scratch_dir, "packages")
+        packages = partial(staging.archives, request.model, folder, self._files.folders)
         return remote.run(plan, elsewhere, packages, wanted)
 
     def _publish(self, count: int, limit: ErrorLimit, took: Took) -> Report:

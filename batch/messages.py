@@ -11,6 +11,8 @@ from enum import StrEnum
 import msgspec
 
 EMBEDDED = "FnApiRunner"
+# In the output folder: whose that is, and the temporary files.
+JOB_FOLDER = ".pilotlight"
 
 
 class Phase(StrEnum):
@@ -45,7 +47,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `max_errors` is "" (no limit), a number of records ("100") or a share of them ("0.1" or "10%").
     `keys` names fields that pass the model by, `region` is for runners that have some. `pipeline_options`
     are Beam's, as they are typed. `scratch_dir` is a local folder that is this job's alone. With `clean`, no
-    work is done: all traces of the job's attempts in the output folder go.
+    work is done: all traces of the job's attempts in the output folder go. `allowed_folders` and
+    `refused_folders` are those of `serving.local_folders`.
     """
 
     job: str
@@ -68,6 +71,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cache_dir: str
     cache_bytes: int
     clean: bool = False
+    allowed_folders: tuple[str, ...] = ()
+    refused_folders: tuple[str, ...] = ()
 
 
 class Counts(msgspec.Struct, frozen=True, omit_defaults=True):

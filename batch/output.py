@@ -15,7 +15,7 @@ from enum import StrEnum
 
 import msgspec
 
-from batch.messages import Report, Request
+from batch.messages import JOB_FOLDER, Report, Request
 from batch.writers import Sealed, common_header, totals
 from serving.errors import FailedPrecondition, NotFound
 from serving.storage import Files
@@ -50,8 +50,8 @@ class Output:
         self._uid = request.uid
         self._root = request.output_path.rstrip("/") or "/"
         self._csv = request.output_format == "CSV"
-        self._claim_uri = f"{self._root}/.pilotlight/claim"
-        self._folder = f"{self._root}/.pilotlight/{request.uid}"
+        self._claim_uri = f"{self._root}/{JOB_FOLDER}/claim"
+        self._folder = f"{self._root}/{JOB_FOLDER}/{request.uid}"
         self.attempt_folder = f"{self._folder}/{request.attempt}"
 
     def ended(self) -> Report | None:

@@ -35,6 +35,7 @@ PREDICTIONS, ERRORS, BYTES = "predictions", "errors", "bytes"
 class Plan:
     """All that the steps need to know. `folder` takes the attempt's temporary files, `meters` see `Meter`."""
 
+    files: Files
     shards: Sequence[Shard]
     data_format: str
     output_format: str
@@ -48,18 +49,17 @@ class Plan:
 
 def build(pipeline: beam.Pipeline, plan: Plan) -> None:
     """Put the steps together."""
-    files = Files()
     (
         pipeline
         | "Shards" >> beam.Create([(shard.index, shard) for shard in plan.shards], reshuffle=False)
         | "Hand out" >> beam.GroupByKey()
-        | "Read" >> beam.ParDo(Read(files, plan.data_format))
+        | "Read" >> beam.ParDo(Read(plan.files, plan.data_format))
         | "Decode" >> beam.ParDo(Decode(plan.model, plan.parameters, plan.keys))
         | "Predict" >> RunInference(RuntimeHandler(plan.model, plan.parameters, plan.batch_size))
         | "Encode" >> beam.ParDo(Encode(plan.output_format))
-        | "Write" >> beam.ParDo(Write(files, plan.folder, Meter(plan.meters)))
+        | "Write" >> beam.ParDo(Write(plan.files, plan.folder, Meter(plan.meters)))
         | "Bring together" >> beam.GroupByKey()
-        | "Seal" >> beam.ParDo(Seal(files, plan.folder))
+        | "Seal" >> beam.ParDo(Seal(plan.files, plan.folder))
     )
 
 

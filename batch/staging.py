@@ -18,6 +18,7 @@ from packaging.version import Version
 
 from batch.messages import ModelSource
 from serving.errors import FailedPrecondition, InvalidArgument, NotFound
+from serving.local_folders import LocalFolders
 from serving.runtimes.detect import FILES_OF
 from serving.storage import Files, Storage
 
@@ -32,16 +33,16 @@ _TENSORFLOW = ("tensorflow",)
 _ARCHIVES = (".tar", ".tar.gz", ".whl", ".zip")
 
 
-def archives(model: ModelSource, folder: Path) -> list[str]:
+def archives(model: ModelSource, folder: Path, folders: LocalFolders | None = None) -> list[str]:
     """Make the archives in `folder`, which is made anew, and return them in the order of their installation.
 
     Raises FailedPrecondition when a library is not installed here, so that its version is not known,
-    InvalidArgument for user packages that Beam does not take, and what fetching those raises.
+    InvalidArgument for user packages that Beam does not take, and what fetching those from `folders` raises.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     ours = source_archive(requirements(model), folder)
-    users = [_fetched(uri, folder / f"{number}") for number, uri in enumerate(model.package_uris)]
+    users = [_fetched(uri, folder / f"{number}", folders) for number, uri in enumerate(model.package_uris)]
     names = [path.name for path in (ours, *users)]
     for name in names:
         if names.count(name) > 1:
@@ -95,13 +96,13 @@ def _version(name: str) -> str:
         ) from error
 
 
-def _fetched(uri: str, folder: Path) -> Path:
+def _fetched(uri: str, folder: Path, folders: LocalFolders | None) -> Path:
     if not uri.endswith(_ARCHIVES):
         raise InvalidArgument(
             f"{uri} cannot be handed to the workers of another runner: Beam takes packages whose names end "
             f"in {', '.join(_ARCHIVES)}."
         )
-    return Storage(folder / "cache", 0).fetch_file(uri, folder)
+    return Storage(folder / "cache", 0, folders=folders).fetch_file(uri, folder)
 
 
 def _sources() -> Iterable[tuple[str, Path]]:

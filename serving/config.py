@@ -258,6 +258,11 @@ class ServeConfig(FrontSettings):
         "Where models and packages may come from, comma separated: gs://BUCKET/FOLDER, /FOLDER; anywhere "
         "when left out. Loading one runs its code.",
     )
+    local_folders: str = setting(
+        "",
+        "Folders of this machine that callers may name for models, files of jobs and request logs, comma "
+        "separated; anywhere the server may, its state folder excepted, when left out.",
+    )
     node_environment: str = setting(
         "",
         "Variables of the server's environment that the code of models may see, comma separated, besides "

@@ -20,6 +20,7 @@ import msgspec
 
 from serving import packages
 from serving.errors import Internal, InvalidArgument, ServingError, Unavailable
+from serving.local_folders import LocalFolders
 from serving.storage import Fetched, Storage
 
 logger = logging.getLogger(__name__)
@@ -40,6 +41,7 @@ class Request(msgspec.Struct, frozen=True):
     """What to prepare. `destination` becomes a folder with `model` and `packages`; what it held before goes.
 
     `deployment_uri` may be empty if there are packages. `cache_bytes` caps the cache that servers share.
+    `folders` are those of this machine that may be fetched from.
     """
 
     deployment_uri: str
@@ -47,6 +49,7 @@ class Request(msgspec.Struct, frozen=True):
     destination: str
     cache_dir: str
     cache_bytes: int
+    folders: LocalFolders = LocalFolders()
 
 
 class Prepared(msgspec.Struct, frozen=True):
@@ -84,7 +87,7 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True):
 def prepare(request: Request, on_phase: Callable[[Phase], None]) -> Prepared:
     """Fetch and install. Raises what `Storage.fetch` and `packages.install` raise."""
     _check(request)
-    storage = Storage(Path(request.cache_dir), request.cache_bytes)
+    storage = Storage(Path(request.cache_dir), request.cache_bytes, folders=request.folders)
     destination = Path(request.destination)
     if destination.exists():
         # An attempt that was killed.

@@ -1,12 +1,12 @@
-"""Where models and packages may come from: loading either runs its code (setting `trusted_sources`)."""
+"""What the URIs of a request may name: sources whose code is trusted, and folders that callers may use."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 from serving.errors import FailedPrecondition, InvalidArgument, field_error
+from serving.local_folders import LocalFolders, real_path
 from serving.storage.uris import parse
 
 # Parts of a path that lead elsewhere than it seems. Cloud Storage takes them literally; not all that stands
@@ -28,7 +28,7 @@ class _Prefix:
     @property
     def real(self) -> _Prefix:
         """The folder that it is once links are followed."""
-        return _Prefix("", str(Path(self.path).resolve()))
+        return _Prefix("", real_path(self.path))
 
     @property
     def _folder(self) -> str:
@@ -37,7 +37,7 @@ class _Prefix:
 
 @dataclass(frozen=True, slots=True)
 class TrustedSources:
-    """The sources that are allowed; all are where none is named."""
+    """Where models and packages may come from, since loading one runs its code; none named: anywhere."""
 
     prefixes: tuple[_Prefix, ...] = ()
 
@@ -86,7 +86,7 @@ class TrustedSources:
             return False
         if bucket:
             return any(prefix.has(bucket, path) for prefix in self.prefixes)
-        real = str(Path(path).resolve())
+        real = real_path(path)
         # Both: a link from outside could be changed before the files are read, one inside by no stranger.
         return any(
             not prefix.bucket and prefix.has("", path) and prefix.real.has("", real)
@@ -98,6 +98,24 @@ class TrustedSources:
             f"gs://{prefix.bucket}/{prefix.path}" if prefix.bucket else prefix.path
             for prefix in self.prefixes
         )
+
+
+def check_folders(folders: LocalFolders, field: str, uri: str, *, whole: bool = False) -> None:
+    """Refuse a local path that callers may not use; `whole`: all that is below it is meant.
+
+    Raises FailedPrecondition naming the field. Of a pattern (`FOLDER/*`) the folder is looked at; its files
+    are when they are found. What is no URI is left to whoever opens it, with the same parser.
+    """
+    try:
+        bucket, path = parse(uri)
+    except InvalidArgument:
+        return
+    if bucket:
+        return
+    try:
+        folders.check(path.rpartition("/")[0] or "/" if uri.endswith("*") else path, whole=whole)
+    except FailedPrecondition as error:
+        raise field_error(FailedPrecondition, field, error.message) from error
 
 
 def _winds(path: str) -> bool:

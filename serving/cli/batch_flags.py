@@ -110,7 +110,7 @@ class BatchFlags:
     runner: Annotated[
         str | None,
         typer.Option(
-            help="The Beam runner, e.g. FlinkRunner; when left out, the one embedded or the server's.",
+            help="The Beam runner, e.g. FlinkRunner; a server runs its own or FnApiRunner.",
             show_default=False,
         ),
     ] = None
@@ -119,7 +119,7 @@ class BatchFlags:
         typer.Option(
             parser=shell_words,
             metavar="'--OPTION=VALUE ...'",
-            help="Beam's own options, in one string.",
+            help="Beam's own options, in one string; a server takes those for capacity.",
             show_default=False,
         ),
     ] = None

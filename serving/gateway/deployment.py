@@ -38,9 +38,11 @@ from serving.errors import (
 from serving.gateway.pilots import pilot_for
 from serving.gateway.records import Deployed, VersionRecord
 from serving.gateway.schemas import reported
+from serving.local_folders import LocalFolders
 from serving.phases import NODE_BYTES
 from serving.resources import AutoScaling, Version
-from serving.sources import TrustedSources
+from serving.sinks.places import place as log_folder
+from serving.sources import TrustedSources, check_folders
 
 NODE_ENTRY = "serving.node.main:start"
 
@@ -85,6 +87,7 @@ class Deployment:
         self._node_environment = scrubbed(environment, config.node_environment)
         self._limits = NodeLimits(config.node_memory_bytes, config.node_open_files, config.node_nice)
         self._sources = TrustedSources.read(config.trusted_sources)
+        self._folders = LocalFolders.read(config.local_folders, config.state_dir)
         self._activator = activator
         self._autoscaler = autoscaler
         self._folder = config.state_dir / "versions"
@@ -185,9 +188,14 @@ class Deployment:
         return deployed, (*prepared.warnings, *report["warnings"])
 
     async def check_sources(self, version: Version) -> None:
-        """Raises FailedPrecondition for a version whose code is not trusted."""
-        if not self._sources.any:
-            await asyncio.to_thread(self._sources.check, sources_of(version))
+        """Raises FailedPrecondition for a source that is not trusted, or a folder not open to callers."""
+        await asyncio.to_thread(self._check_sources, version)
+
+    async def check_logging(self, version: Version) -> None:
+        """Raises FailedPrecondition for a request log in a folder that callers may not use."""
+        config = version.request_logging_config
+        if config is not None:
+            await asyncio.to_thread(self._check_log, config.bigquery_table_name)
 
     async def remove(self, record: VersionRecord) -> None:
         """Stop a version's nodes and delete its files. Requests in flight finish."""
@@ -205,6 +213,18 @@ class Deployment:
                 if leftover.name not in uids:
                     shutil.rmtree(leftover, ignore_errors=True)
 
+    def _check_sources(self, version: Version) -> None:
+        self._sources.check(sources_of(version))
+        check_folders(self._folders, "version.deployment_uri", version.deployment_uri, whole=True)
+        for uri in version.package_uris:
+            check_folders(self._folders, "version.package_uris", uri)
+
+    def _check_log(self, address: str) -> None:
+        folder = log_folder(address)
+        if folder is not None:
+            field = "version.request_logging_config.bigquery_table_name"
+            check_folders(self._folders, field, str(folder.absolute()))
+
     def _settings(self, deployed: Deployed) -> dict[str, Any]:
         names = (field.name for field in dataclasses.fields(PredictSettings))
         settings = {name: getattr(self._config, name) for name in names}
@@ -220,6 +240,7 @@ class Deployment:
             destination=str(self._folder / record.uid),
             cache_dir=str(self._config.state_dir / "cache"),
             cache_bytes=self._config.cache_bytes,
+            folders=self._folders,
         )
         remote_lifeline, lifeline = os.pipe()
         try:

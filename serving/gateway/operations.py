@@ -41,8 +41,12 @@ class Operations:
         self._running: dict[str, asyncio.Task[None]] = {}
 
     async def check_sources(self, version: Version) -> None:
-        """Raises FailedPrecondition for a version whose code is not trusted."""
+        """As `Deployment` has it."""
         await self._deployment.check_sources(version)
+
+    async def check_logging(self, version: Version) -> None:
+        """As `Deployment` has it."""
+        await self._deployment.check_logging(version)
 
     def begin(self, operation: Operation) -> None:
         """Start the work of an operation that was just committed."""

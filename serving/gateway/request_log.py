@@ -28,6 +28,7 @@ from serving.gateway.log_writer import LogWriter
 from serving.gateway.targets import Target
 from serving.gateway.upstream import Answer
 from serving.journal import Appender, Batch, Counts, Kind, folder_of
+from serving.local_folders import LocalFolders
 from serving.protocols import PLAIN, Call
 from serving.sinks.entries import Call as Access
 from serving.sinks.entries import Said
@@ -119,6 +120,7 @@ class RequestLog:
                 bigquery=config.log_bigquery == "auto",
                 stdout=config.log_stdout,
                 log_format=config.log_format,
+                folders=LocalFolders.read(config.local_folders, config.state_dir),
             ),
             environment,
             supervisor,

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from serving.journal import Kind
+from serving.local_folders import LocalFolders
 from serving.sinks import Sink
 from serving.sinks.bigquery import BigQuerySink, NotAvailableError
 from serving.sinks.bucket import BucketSink
@@ -36,7 +37,7 @@ def make_sink(kind: Kind, address: str, options: Options) -> Sink:
         )
     folder = place(address)
     if folder is not None:
-        return _folder(folder, kind, options)
+        return _folder(folder, kind, options, options.folders)
     table = address.removeprefix(BIGQUERY)
     reason = "the setting log_bigquery is off"
     if options.bigquery:
@@ -55,5 +56,11 @@ def _table(table: str) -> Sink:
     return BigQuerySink(table)
 
 
-def _folder(folder: Path, kind: Kind, options: Options) -> FolderSink:
-    return FolderSink(folder, kind, rotate_bytes=options.rotate_bytes, rotate_seconds=options.rotate_seconds)
+def _folder(folder: Path, kind: Kind, options: Options, folders: LocalFolders | None = None) -> FolderSink:
+    return FolderSink(
+        folder,
+        kind,
+        rotate_bytes=options.rotate_bytes,
+        rotate_seconds=options.rotate_seconds,
+        folders=folders or LocalFolders(),
+    )

@@ -11,7 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from serving.errors import ServingError
 from serving.journal import Kind, Record
+from serving.local_folders import LocalFolders
 from serving.sinks import Sink
 from serving.sinks.rows import line, moment, runs
 
@@ -31,7 +33,7 @@ class FolderSink:
     """Files in a folder per day, with a line for each record.
 
     Lines are there for readers as soon as they are written, only ever whole ones. A file gets no more once it
-    has `rotate_bytes` or `rotate_seconds` have passed.
+    has `rotate_bytes` or `rotate_seconds` have passed. Where `folders` do not let it write, it fails.
     """
 
     collect_bytes = 4 << 20
@@ -44,12 +46,14 @@ class FolderSink:
         *,
         rotate_bytes: int,
         rotate_seconds: float,
+        folders: LocalFolders | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._folder = folder
         self._kind = kind
         self._rotate_bytes = rotate_bytes
         self._rotate_seconds = rotate_seconds
+        self._folders = folders or LocalFolders()
         self._clock = clock
         self._open: dict[str, _Open] = {}
 
@@ -66,7 +70,7 @@ class FolderSink:
                 data = b"".join([line(record, self._kind) for record in some])
                 done.append((file, len(data)))
                 _append(file.path, data)
-        except OSError:
+        except (OSError, ServingError):
             self._undo([file for file, _ in done])
             raise
         for file, length in done:
@@ -87,6 +91,7 @@ class FolderSink:
         file = self._open.get(name)
         if file is None or file.size >= self._rotate_bytes:
             folder = self._folder / name
+            self._folders.check(str(folder))
             folder.mkdir(parents=True, exist_ok=True)
             _mend(folder)
             path = folder / f"{moment(first):%H%M%S}-{secrets.token_hex(4)}.jsonl"

@@ -10,6 +10,7 @@ from urllib.parse import quote
 import msgspec
 
 from serving import log_lines
+from serving.local_folders import LocalFolders
 
 BIGQUERY = "bq://"
 SCHEMES = frozenset({"gs", "file", "bq"})
@@ -19,7 +20,8 @@ SCHEMES = frozenset({"gs", "file", "bq"})
 class Options:
     """What the server tells its log writer; see the settings `log_...`.
 
-    `spill` is the folder of the journals, `logs` that of all logs that are kept on this machine.
+    `spill` is the folder of the journals, `logs` that of all logs that are kept on this machine; `folders`
+    are those that request logs of callers may go to.
     """
 
     spill: Path
@@ -29,6 +31,7 @@ class Options:
     bigquery: bool
     stdout: bool
     log_format: str = log_lines.TEXT
+    folders: LocalFolders = LocalFolders()
 
     def to_argument(self) -> str:
         """As an argument of a command."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from serving.local_folders import LocalFolders
 from serving.storage.cache import Cache
 from serving.storage.files import Files
 from serving.storage.folder import MAX_FILES, Folder, check_names, digest_of
@@ -38,11 +39,15 @@ class Storage:
 
     `cache` is a folder that several processes may share and `capacity` its cap in bytes, which only
     artefacts in use may exceed. A transient failure of Cloud Storage is retried for `patience` seconds.
+    Local paths outside of `folders` are refused with FailedPrecondition.
     """
 
-    def __init__(self, cache: Path, capacity: int, *, patience: float = 60.0) -> None:
+    def __init__(
+        self, cache: Path, capacity: int, *, patience: float = 60.0, folders: LocalFolders | None = None
+    ) -> None:
         self._cache = Cache(cache, capacity)
         self._gcs = Gcs(patience)
+        self._folders = folders or LocalFolders()
 
     def fetch(self, uri: str, destination: Path) -> Fetched:
         """Copy the folder `uri` to `destination`, which must not exist; it appears complete or not at all.
@@ -60,7 +65,7 @@ class Storage:
     def fetch_file(self, uri: str, destination_dir: Path) -> Path:
         """Copy the one file `uri` into `destination_dir` under its own name. Raises as `fetch` does."""
         bucket, name = parse(uri)
-        folder, file = self._gcs.file(bucket, name) if bucket else local_file(Path(name))
+        folder, file = self._gcs.file(bucket, name) if bucket else local_file(Path(name), self._folders)
         check_names(folder.uri, [file])
         destination_dir.mkdir(parents=True, exist_ok=True)
         target = destination_dir / file.name
@@ -70,4 +75,4 @@ class Storage:
 
     def _folder(self, uri: str) -> Folder:
         bucket, name = parse(uri)
-        return GcsFolder(self._gcs, bucket, name) if bucket else LocalFolder(Path(name))
+        return GcsFolder(self._gcs, bucket, name) if bucket else LocalFolder(Path(name), self._folders)

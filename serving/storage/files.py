@@ -7,6 +7,7 @@ from pathlib import PurePath
 from typing import BinaryIO
 
 from serving.errors import InvalidArgument, NotFound
+from serving.local_folders import LocalFolders
 from serving.storage.gcs import Gcs
 from serving.storage.gcs_files import Bucket
 from serving.storage.items import Item, Place
@@ -18,15 +19,17 @@ class Files:
     """Reads and writes files by URI: gs://bucket/name, file:///path or a path.
 
     Threads may share one. A copy that is sent to another process connects there anew. A transient failure
-    of Cloud Storage is retried for `patience` seconds.
+    of Cloud Storage is retried for `patience` seconds. Local paths outside of `folders` are refused, each
+    time they are used, with FailedPrecondition.
 
     Besides what they say, all methods raise InvalidArgument (no URI of ours), PermissionDenied,
     Unavailable (the storage keeps failing) and, where something is written, NotFound (no such bucket) and
     ResourceExhausted (the disk is full).
     """
 
-    def __init__(self, *, patience: float = 60.0) -> None:
+    def __init__(self, *, patience: float = 60.0, folders: LocalFolders | None = None) -> None:
         self._gcs = Gcs(patience)
+        self.folders = folders or LocalFolders()
 
     def find(self, pattern: str) -> list[Item]:
         """The files that an exact path, `folder/*` or `prefix*` names, in the order of their URIs.
@@ -112,4 +115,4 @@ class Files:
 
     def _place(self, uri: str) -> tuple[Place, str]:
         bucket, name = parse(uri)
-        return (Bucket(self._gcs, bucket) if bucket else Disk(), name)
+        return (Bucket(self._gcs, bucket) if bucket else Disk(self.folders), name)

@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 
 from serving.errors import InvalidArgument, NotFound, PermissionDenied, Unavailable
+from serving.local_folders import LocalFolders
 from serving.storage.folder import MAX_LISTED, File, Folder
 
 # File systems and users for which a hard link is refused while a copy works.
@@ -30,14 +31,16 @@ def local_errors(uri: str) -> Iterator[None]:
 
 
 class LocalFolder:
-    """A folder of this machine."""
+    """A folder of this machine. It, and whatever links in it lead to, must be in `folders`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, folders: LocalFolders) -> None:
         self._path = path
+        self._folders = folders
         self.uri = str(path)
 
     def files(self) -> list[File]:
         """Every file below it, at most MAX_LISTED; links are followed. Raises when there is none."""
+        self._folders.check(self.uri, whole=True)
         with local_errors(self.uri):
             if not self._path.exists():
                 raise NotFound(
@@ -62,11 +65,15 @@ class LocalFolder:
             for link in links:
                 if link.resolve() in {above.resolve() for above in link.parents}:
                     raise InvalidArgument(f"{link} is a symbolic link to a folder it lies in; remove it.")
-            for name in names:
-                yield _local(Path(parent, name), self._path)
+                self._folders.check(str(link), whole=True)
+            for path in map(Path(parent).joinpath, names):
+                if path.is_symlink():
+                    self._folders.check(str(path))
+                yield _local(path, self._path)
 
     def copy(self, file: File, target: Path) -> None:
         """Copy a file that was listed; Unavailable when it changed meanwhile."""
+        self._folders.check(str(file.origin))
         with local_errors(self.uri):
             shutil.copyfile(file.origin, target)
             if _local(file.origin, self._path) != file:
@@ -82,12 +89,13 @@ def _local(path: Path, root: Path) -> File:
     return File(path.relative_to(root).as_posix(), status.st_size, str(status.st_mtime_ns), path)
 
 
-def local_file(path: Path) -> tuple[Folder, File]:
+def local_file(path: Path, folders: LocalFolders) -> tuple[Folder, File]:
     """One file, as a file of the folder that holds it."""
+    folders.check(str(path))
     with local_errors(str(path)):
         if path.is_dir():
             raise InvalidArgument(f"{path} is a folder; expected a single file.")
-        return LocalFolder(path.parent), _local(path, path.parent)
+        return LocalFolder(path.parent, folders), _local(path, path.parent)
 
 
 def flush(path: Path) -> None:

@@ -23,6 +23,7 @@ from serving.errors import (
     ResourceExhausted,
     ServingError,
 )
+from serving.local_folders import LocalFolders
 from serving.storage.items import Item, changed
 from serving.storage.local import UNLINKABLE, flush, local_errors
 
@@ -36,7 +37,9 @@ _PARTIAL = re.compile(r"\..+\.[0-9a-f]+\.part", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """The file systems of this machine; names are absolute paths."""
+    """The file systems of this machine, as far as `folders` lets them be used; names are absolute paths."""
+
+    folders: LocalFolders = LocalFolders()
 
     def uri(self, name: str) -> str:
         """The path itself."""
@@ -44,6 +47,7 @@ class Disk:
 
     def find(self, name: str) -> Item:
         """One file, which the server must be allowed to read."""
+        self.folders.check(name)
         with local_errors(name):
             if Path(name).is_dir():
                 raise InvalidArgument(f"{name} is a folder; write {name.rstrip('/')}/* for the files in it.")
@@ -58,9 +62,12 @@ class Disk:
     def match(self, stem: str) -> list[Item]:
         """Files beside each other whose paths start with `stem`; the server must be allowed to read them."""
         folder, _, start = stem.rpartition("/")
+        self.folders.check(folder or "/")
         try:
             with local_errors(folder), os.scandir(folder or "/") as entries:
                 names = [one.path for one in entries if one.name.startswith(start) and not one.is_dir()]
+                for name in names:
+                    self.folders.check(name)
                 items = [item for name in names if (item := _item(name))]
         except (NotFound, NotADirectoryError):
             return []
@@ -73,6 +80,7 @@ class Disk:
             if not isinstance(error, FileNotFoundError | NotADirectoryError):
                 raise error
 
+        self.folders.check(folder)
         with local_errors(folder):
             return [
                 item
@@ -85,7 +93,7 @@ class Disk:
         """The file, watched for changes."""
         with local_errors(name):
             try:
-                file = _Watched(item)
+                file = _Watched(item, self.folders)
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
                 raise changed(name) from error
         file.seek(start)
@@ -94,11 +102,12 @@ class Disk:
     @contextmanager
     def create(self, name: str) -> Iterator[BinaryIO]:
         """Written beside itself, then renamed. A process that dies leaves `.NAME.PID.part` behind."""
+        self.folders.check(name)
         path = Path(name)
         _make_parent(path)
         partial = path.with_name(f".{path.name}.{os.getpid()}.part")
         with _writing(name):
-            file = io.BufferedWriter(_Partial(partial, name), _BUFFER)
+            file = io.BufferedWriter(_Partial(partial, name, self.folders), _BUFFER)
         try:
             yield file
             file.close()
@@ -114,8 +123,10 @@ class Disk:
 
     def read(self, name: str) -> bytes:
         """The whole file."""
-        with local_errors(name):
-            return Path(name).read_bytes()
+        self.folders.check(name)
+        with local_errors(name), open(name, "rb", opener=_open_at_once) as file:
+            self.folders.check_open(file.fileno(), name)
+            return file.read()
 
     def write(self, name: str, data: bytes) -> None:
         """As `create` does."""
@@ -124,6 +135,7 @@ class Disk:
 
     def claim(self, name: str, data: bytes) -> bool:
         """Written beside itself, then linked: a link is made by one only, on network file systems too."""
+        self.folders.check(name)
         path = Path(name)
         _make_parent(path)
         partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
@@ -138,6 +150,8 @@ class Disk:
 
     def move(self, name: str, target: str) -> None:
         """A rename."""
+        self.folders.check(name)
+        self.folders.check(target)
         with local_errors(name):
             os.stat(name)  # noqa: PTH116 - raises NotFound before a folder is made for nothing
         _make_parent(Path(target))
@@ -146,11 +160,13 @@ class Disk:
 
     def delete(self, name: str) -> None:
         """Unlink."""
+        self.folders.check(name)
         with _writing(name), suppress(NotADirectoryError):
             Path(name).unlink(missing_ok=True)
 
     def delete_folder(self, name: str) -> None:
         """The folder with all that is in it, whoever else is removing it too."""
+        self.folders.check(name, whole=True)
         with _writing(name):
             while os.path.lexists(name):
                 with suppress(FileNotFoundError):
@@ -189,11 +205,12 @@ class _Watched(io.FileIO):
     A file that is replaced meanwhile is no matter: what was opened is still there to be read.
     """
 
-    def __init__(self, item: Item) -> None:
-        super().__init__(item.uri)
+    def __init__(self, item: Item, folders: LocalFolders) -> None:
+        super().__init__(item.uri, opener=_open_at_once)
         self._item = item
         self._told = False
         try:
+            folders.check_open(self.fileno(), item.uri)
             self._check()
         except BaseException:
             self.close()
@@ -229,14 +246,31 @@ class _Watched(io.FileIO):
 class _Partial(io.FileIO):
     """A file being written that will be called `name`, which is what its errors say."""
 
-    def __init__(self, path: Path, name: str) -> None:
+    def __init__(self, path: Path, name: str, folders: LocalFolders) -> None:
         self._name = name
-        super().__init__(path, "w")
+        super().__init__(path, "w", opener=_open_as_it_is)
+        try:
+            folders.check_open(self.fileno(), name)
+            if os.fstat(self.fileno()).st_size:
+                self.truncate(0)
+        except BaseException:
+            self.close()
+            raise
 
     def write(self, data: ReadableBuffer) -> int:
         """Write, with errors of ours."""
         with _writing(self._name):
             return super().write(data)
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """As `open` does, but without waiting for the other end of a pipe that has taken a file's place."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _open_as_it_is(path: str, flags: int) -> int:
+    """For writing, before it is known what the path leads to."""
+    return os.open(path, flags & ~os.O_TRUNC, 0o666)
 
 
 def _make_parent(path: Path) -> None:

@@ -33,7 +33,7 @@ from batch.handler import Model, RuntimeHandler
 from batch.inputs import Shard, Split
 from batch.messages import Counts, Failed, ModelSource, Phase, Report, Request
 from serving.runtimes import Source, load
-from serving.storage import Item
+from serving.storage import Files, Item
 from tests.batch.models import X, build_sklearn, build_xgboost
 from tests.server import until
 from tests.written import as_written
@@ -359,7 +359,9 @@ def test_every_step_can_be_sent(folders: Folders) -> None:
     """Steps and what they hold go to workers by cloudpickle, before they are first used."""
     model = Model(ModelSource(model_dir=str(folders.root / "model")), "", 0)
     split = Split(Item("gs://bucket/x", 1, "1", gzip=False), 0, 1)
-    plan = pipeline.Plan([Shard(0, (split,))], "JSON", "JSON", model, {}, 0, ("id",), "gs://b/out", "")
+    plan = pipeline.Plan(
+        Files(), [Shard(0, (split,))], "JSON", "JSON", model, {}, 0, ("id",), "gs://b/out", ""
+    )
     steps = beam.Pipeline()
     pipeline.build(steps, plan)
     found: dict[str, Any] = {}

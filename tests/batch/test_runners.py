@@ -37,6 +37,7 @@ from batch.messages import EMBEDDED, Counts, ModelSource, Report, Request
 from batch.pipeline import Plan
 from batch.runners import Remote, Wish
 from serving.errors import FailedPrecondition, InvalidArgument, ServingError
+from serving.storage import Files
 from tests.emulator import Emulator
 from tests.server import until
 
@@ -197,7 +198,7 @@ def run_fake(runner: FakeRunner, limit: ErrorLimit, *, bare: bool = False) -> tu
     counted: list[Counts] = []
     options = PipelineOptions([])
     remote.run(
-        Plan([Shard(0, ())], "JSON", "JSON", Model(ModelSource(), "", 0), {}, 0, (), "/nowhere", ""),
+        Plan(Files(), [Shard(0, ())], "JSON", "JSON", Model(ModelSource(), "", 0), {}, 0, (), "/nowhere", ""),
         Remote("FakeRunner", runner, options, here=False, bare=bare),
         lambda: ["ours.tar.gz"],
         execution.Run(limit, 100, counted.append, lambda failed: pytest.fail(failed.message)),
@@ -314,6 +315,34 @@ def results(folder: Path) -> str:
 def loopback(job_server: str) -> dict[str, Any]:
     options = (f"--job_endpoint={job_server}", "--environment_type=LOOPBACK")
     return {"runner": "PortableRunner", "pipeline_options": options}
+
+
+@pytest.mark.parametrize("field", ["input_paths", "output_path", "model"])
+def test_a_job_stays_in_its_folders(tmp_path: Path, booster: Path, field: str) -> None:
+    """A link that leads to what is refused ends the job at once, and nothing of it is told or written."""
+    write_rows(tmp_path)
+    state = tmp_path / "state"
+    state.mkdir()
+    (state / "admin-token").write_text("very secret")
+    asked = request(
+        tmp_path, ModelSource(uri=str(booster), framework="XGBOOST"), refused_folders=(str(state),)
+    )
+    if field == "input_paths":
+        (tmp_path / "in" / "row-link").symlink_to(state / "admin-token")
+    elif field == "output_path":
+        (tmp_path / "out").symlink_to(state)
+    else:
+        (tmp_path / "model").symlink_to(state)
+        asked = msgspec.structs.replace(asked, model=ModelSource(uri=str(tmp_path / "model")))
+
+    report = end(start(asked))
+
+    assert report.failed is not None
+    assert report.failed.status == "FAILED_PRECONDITION"
+    assert "local_folders" in report.failed.message
+    assert [path.name for path in state.iterdir()] == ["admin-token"]
+    written = (path for path in (tmp_path / "out").rglob("*") if path.is_file())
+    assert field == "output_path" or not any(b"secret" in path.read_bytes() for path in written)
 
 
 def test_a_job_server_gives_the_embedded_runners_results(

@@ -45,7 +45,7 @@ class Jobs:
         sent = parts_of(body)
         project, caller = request.path_params["project"], caller_of(request.scope)
         self._check_model(caller, project, job)
-        await self._runner.check_source(job.prediction_input)
+        await self._runner.check_settings(job)
         record = await self._catalog.change(rules.create_job, project, job, sent, most=self._queue_jobs)
         shown = self._render(record)
         self._runner.fill()

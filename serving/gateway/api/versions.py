@@ -22,7 +22,7 @@ from serving.gateway.catalog import Catalog, lookup, versions
 from serving.gateway.operations import Operations
 from serving.gateway.records import VersionRecord
 from serving.names import VersionName
-from serving.resources import Version, operation_to_wire, to_wire
+from serving.resources import Version, camel, operation_to_wire, to_wire
 
 
 class Versions:
@@ -72,6 +72,8 @@ class Versions:
     async def patch(self, request: Request) -> Response:
         """projects.models.versions.patch."""
         mask, given = read_mask(request), await read(request, Version)
+        if any(camel(path.split(".")[0]) == "requestLoggingConfig" for path in mask):
+            await self._operations.check_logging(given)
         operation = await self._catalog.change(versions.update_version, version_name(request), given, mask)
         return answer_json(operation_to_wire(operation))
 

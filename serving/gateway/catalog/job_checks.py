@@ -57,8 +57,6 @@ def check_options(given: BatchOptions) -> None:
         raise _bad_option(
             "runner", f"{given.runner!r} is no Beam runner; name it like FlinkRunner or DataflowRunner."
         )
-    if any(option.split("=")[0] == "--runner" for option in given.pipeline_options):
-        raise _bad_option("pipeline_options", "Name the runner in batchOptions.runner.")
 
 
 def is_runner(name: str) -> bool:

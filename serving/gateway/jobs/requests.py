@@ -12,6 +12,7 @@ from serving.errors import InvalidArgument
 from serving.gateway.catalog.job_checks import UNSPECIFIED, is_runner
 from serving.gateway.deployment import create_version_request
 from serving.gateway.records import JobRecord, VersionRecord
+from serving.local_folders import LocalFolders
 from serving.resources import BatchOptions, PredictionInput
 
 # What AI Platform took when a job said nothing.
@@ -20,12 +21,13 @@ _WORKERS = 10
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What holds for every job of a server: its runner and that one's options, and where models are kept."""
+    """What holds for every job of a server: its runner and that one's options, and the folders for files."""
 
     runner: str
     options: tuple[str, ...]
     cache_dir: Path
     cache_bytes: int
+    folders: LocalFolders
 
     @classmethod
     def read(cls, config: ServeConfig) -> Defaults:
@@ -39,7 +41,8 @@ class Defaults:
             options = tuple(shlex.split(config.batch_options))
         except ValueError as error:
             raise InvalidArgument(f"batch_options cannot be split into options: {error}.") from error
-        return cls(config.batch_runner, options, config.state_dir / "cache", config.cache_bytes)
+        folders = LocalFolders.read(config.local_folders, config.state_dir)
+        return cls(config.batch_runner, options, config.state_dir / "cache", config.cache_bytes, folders)
 
 
 def request_for(
@@ -69,10 +72,13 @@ def request_for(
         max_errors=options.max_errors,
         region=given.region,
         runner=runner,
-        pipeline_options=options.pipeline_options or inherited,
+        # Beam takes the last of two that say the same; a job can say no more than how much it wants.
+        pipeline_options=(*inherited, *options.pipeline_options),
         scratch_dir=str(folder),
         cache_dir=str(defaults.cache_dir),
         cache_bytes=defaults.cache_bytes,
+        allowed_folders=defaults.folders.allowed,
+        refused_folders=defaults.folders.refused,
         clean=clean,
     )
 

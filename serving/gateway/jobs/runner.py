@@ -11,19 +11,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autoscaler.supervision import Supervisor
-from batch.messages import Failed, Outcome, Phase, Report, Request
+from batch.messages import JOB_FOLDER, Failed, Outcome, Phase, Report, Request
 from serving.config import FRAMEWORK_ENVIRONMENT, ServeConfig
 from serving.environment import scrubbed
-from serving.errors import FailedPrecondition
+from serving.errors import FailedPrecondition, InvalidArgument
 from serving.gateway.catalog import Catalog
 from serving.gateway.catalog import jobs as rules
+from serving.gateway.jobs.beam_options import check_beam
 from serving.gateway.jobs.log import JobLog
 from serving.gateway.jobs.process import LIFELINE, Ending, Hear, Launch, Lost
 from serving.gateway.jobs.progress import Progress
 from serving.gateway.jobs.requests import Defaults, request_for
 from serving.gateway.records import JobRecord, State
-from serving.resources import PredictionInput
-from serving.sources import TrustedSources
+from serving.resources import BatchOptions, Job, PredictionInput
+from serving.sources import TrustedSources, check_folders
 
 logger = logging.getLogger(__name__)
 
@@ -130,10 +131,11 @@ class Jobs:
                 "job", self._run(record.name, running), title=record.name
             )
 
-    async def check_source(self, given: PredictionInput | None) -> None:
-        """Raises FailedPrecondition for a model directory whose code is not trusted."""
-        if given is not None and not self._sources.any:
-            await asyncio.to_thread(self._sources.check, [("prediction_input.uri", given.uri)])
+    async def check_settings(self, job: Job) -> None:
+        """Raises InvalidArgument or FailedPrecondition for what the settings do not let a job have."""
+        check_beam(job.batch_options or BatchOptions(), self._defaults.runner)
+        if job.prediction_input is not None:
+            await asyncio.to_thread(self._check_uris, job.prediction_input)
 
     async def cancel(self, name: str) -> JobRecord:
         """End a job, if it has not ended."""
@@ -237,8 +239,8 @@ class Jobs:
 
     async def _attempt(self, record: JobRecord, running: _Running) -> Ending:
         try:
-            await self.check_source(record.job.prediction_input)
-        except FailedPrecondition as error:  # the setting has changed
+            await self.check_settings(record.job)
+        except (FailedPrecondition, InvalidArgument) as error:  # a setting has changed
             return Failed(error.status, error.message)
         log = self.log(record)
         if record.attempt > 1:
@@ -321,6 +323,16 @@ class Jobs:
                     continue
         logger.warning("%s: temporary files may be left. %s", record.name, reason)
         return f"Temporary files may be left in {request.output_path}/.pilotlight: {reason}"
+
+    def _check_uris(self, given: PredictionInput) -> None:
+        self._sources.check([("prediction_input.uri", given.uri)])
+        folders = self._defaults.folders
+        check_folders(folders, "prediction_input.uri", given.uri, whole=True)
+        for path in given.input_paths:
+            check_folders(folders, "prediction_input.input_paths", path)
+        # A job has a folder of its own in the one for its results.
+        for path in (given.output_path, f"{given.output_path}/{JOB_FOLDER}"):
+            check_folders(folders, "prediction_input.output_path", path)
 
     def _tidy(self, uid: str) -> None:
         """Leave of a job's local files only its log. Blocks."""

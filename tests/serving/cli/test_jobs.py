@@ -89,8 +89,8 @@ def test_every_flag_reaches_the_server(pilotlight: Run, models_dir: Path, tmp_pa
         f"jobs submit prediction flags --model-dir {models_dir / 'forest'} --input-paths a*,gs://b/c/* "
         "--input-paths d --output-path gs://b/out --data-format tf-record-gzip --output-format csv --async "
         "--region europe-west1 --batch-size 32 --max-worker-count 3 --signature-name s --runtime-version 2.1 "
-        "--keys id,name --max-errors 10% --runner FnApiRunner --pipeline-options '--a=1 --b=\"two words\"' "
-        "--format json"
+        "--keys id,name --max-errors 10% --runner FnApiRunner --format json "
+        "--pipeline-options '--num_workers=1 --labels=\"two words\"'"
     )
     pilotlight("jobs cancel flags")
 
@@ -111,7 +111,7 @@ def test_every_flag_reaches_the_server(pilotlight: Run, models_dir: Path, tmp_pa
         "keys": ["id", "name"],
         "maxErrors": "10%",
         "runner": "FnApiRunner",
-        "pipelineOptions": ["--a=1", "--b=two words"],
+        "pipelineOptions": ["--num_workers=1", "--labels=two words"],
     }
 
 

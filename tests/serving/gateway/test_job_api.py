@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -74,8 +76,9 @@ def run(folder: Path, main: Callable[[Api], Awaitable[None]], **settings: Any) -
     """A test on a gateway from its start to its stop."""
 
     async def bounded() -> None:
-        config = ServeConfig(state_dir=folder, pilots="off", **settings)
-        store = SqlStore(folder / "state.db")
+        (folder / "state").mkdir(exist_ok=True)
+        config = ServeConfig(state_dir=folder / "state", pilots="off", **settings)
+        store = SqlStore(folder / "state" / "state.db")
         gateway = Gateway(config, store, dict(os.environ), job_command=FAKE)
         router = gateway._router
         transport = httpx.ASGITransport(router)
@@ -306,6 +309,69 @@ def test_a_restart_of_the_server(tmp_path: Path) -> None:
 
     run(tmp_path, before)
     run(tmp_path, after)
+
+
+@pytest.mark.parametrize(
+    ("field", "changes"),
+    [
+        ("prediction_input.input_paths", {"input": {"inputPaths": ["{open}/a", "{state}/admin-token"]}}),
+        ("prediction_input.input_paths", {"input": {"inputPaths": ["{state}/*"]}}),
+        ("prediction_input.input_paths", {"input": {"inputPaths": ["/etc/hostname"]}}),
+        ("prediction_input.output_path", {"input": {"outputPath": "{state}/out"}}),
+        ("prediction_input.output_path", {"input": {"outputPath": "{open}/../out"}}),
+        ("prediction_input.output_path", {"input": {"outputPath": "{open}/taken"}}),
+        ("prediction_input.uri", {"input": {"uri": "{state}/versions/1/model"}}),
+        ("batch_options.pipeline_options", {"batchOptions": {"pipelineOptions": ["--sdk_location=/x"]}}),
+        ("batch_options.runner", {"batchOptions": {"runner": "FlinkRunner"}}),
+    ],
+)
+def test_what_the_settings_do_not_let_a_job_have(tmp_path: Path, field: str, changes: dict[str, Any]) -> None:
+    """It is refused at once, with its field and the setting; no job is left behind."""
+    (tmp_path / "open" / "taken").mkdir(parents=True)
+    (tmp_path / "open" / "taken" / ".pilotlight").symlink_to(tmp_path / "state")
+    here: dict[str, Any] = {"inputPaths": ["{open}/in"], "outputPath": "{open}/out", "uri": "{open}/model"}
+
+    async def main(api: Api) -> None:
+        body = api.body("j", **{**changes, "input": here | changes.get("input", {})})
+        text = json.dumps(body).replace("{open}", f"{tmp_path}/open").replace("{state}", f"{tmp_path}/state")
+        told = await api.call("POST", JOBS, 400, json=json.loads(text))
+
+        assert f"Field: {field} " in told["error"]["message"]
+        assert re.search("setting|local_folders", told["error"]["message"])
+        assert await api.call("GET", JOBS) == {}
+
+    run(tmp_path, main, local_folders=f"{tmp_path}/open")
+
+
+def test_what_the_settings_do_not_let_a_version_have(tmp_path: Path) -> None:
+    """A model, packages or a request log in the state folder or outside of the folders that are open."""
+    opened = tmp_path / "open"
+    opened.mkdir()
+    (opened / "link").symlink_to(tmp_path / "state")
+
+    async def main(api: Api) -> None:
+        model = "/v1/projects/p/models"
+        await api.call("POST", model, json={"name": "m"})
+        for changes, field in (
+            ({"deploymentUri": f"{tmp_path}/state"}, "deployment_uri"),
+            ({"deploymentUri": str(tmp_path)}, "deployment_uri"),
+            ({"deploymentUri": f"{opened}/link/versions"}, "deployment_uri"),
+            ({"packageUris": [f"{opened}/../a.tar.gz"], "predictionClass": "a.B"}, "package_uris"),
+        ):
+            version = {"name": "v", "deploymentUri": f"{opened}/model", **changes}
+            told = await api.call("POST", f"{model}/m/versions", 400, json=version)
+            assert f"Field: version.{field} " in told["error"]["message"]
+            assert "local_folders" in told["error"]["message"]
+        for address in (f"{tmp_path}/state/logs", f"file://{opened}/link/x", "/elsewhere", "file://relative"):
+            body = {"requestLoggingConfig": {"bigqueryTableName": address, "samplingPercentage": 1}}
+            for mask in ("requestLoggingConfig", "request_logging_config.bigquery_table_name"):
+                path = f"{model}/m/versions/v?updateMask={mask}"
+                told = await api.call("PATCH", path, 400, json=body)
+                assert "bigquery_table_name" in told["error"]["message"]
+                assert "local_folders" in told["error"]["message"]
+        await api.call("PATCH", f"{model}/m/versions/v?updateMask=description", 404, json=body)
+
+    run(tmp_path, main, local_folders=str(opened))
 
 
 @pytest.mark.parametrize(

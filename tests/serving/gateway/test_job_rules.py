@@ -208,7 +208,6 @@ def test_input_that_cannot_be(world: World, changes: dict[str, Any], field: str,
         ({"maxErrors": -1}, "max_errors"),
         ({"runner": "Flink"}, "runner"),
         ({"runner": "os.system('x')Runner"}, "runner"),
-        ({"pipelineOptions": ["--runner=FlinkRunner"]}, "pipeline_options"),
     ],
 )
 def test_options_that_cannot_be(world: World, options: dict[str, Any], field: str) -> None:

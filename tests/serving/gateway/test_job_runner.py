@@ -45,11 +45,12 @@ class World:
 
     def __init__(self, folder: Path, command: tuple[str, ...] = FAKE, pace: Pace = PACE, **settings: Any):
         self.folder = folder
-        self.disk = Disk(folder / "state.db")
+        (folder / "state").mkdir(exist_ok=True)
+        self.disk = Disk(folder / "state" / "state.db")
         self.catalog = Catalog(self.disk, self._published)
         self.supervisor = Supervisor()
         self.seen: list[tuple[str, JobState | None]] = []
-        self.config = ServeConfig(state_dir=folder, **settings)
+        self.config = ServeConfig(state_dir=folder / "state", **settings)
         self.jobs: Jobs = Jobs(
             self.catalog, self.supervisor, self.config, dict(os.environ), command=command, pace=pace
         )
@@ -178,7 +179,7 @@ def test_a_job_from_queued_to_succeeded(tmp_path: Path) -> None:
         assert world.attempts("a") == 1
         assert not world.cleaned("a")
         await world.until(lambda: not world.jobs._running)
-        folder = tmp_path / "jobs" / world.record("a").uid
+        folder = tmp_path / "state" / "jobs" / world.record("a").uid
         assert [entry.name for entry in folder.iterdir()] == ["log"]
         assert world.jobs.log(world.record("a")).tail(20) == ["hello"]
 
@@ -217,10 +218,12 @@ def test_what_a_process_is_asked_for(tmp_path: Path) -> None:
             "max_errors": "5",
             "runner": "SparkRunner",
             "pipeline_options": ("--name=a b", "--x"),
-            "scratch_dir": str(tmp_path / "jobs" / record.uid),
-            "cache_dir": str(tmp_path / "cache"),
+            "scratch_dir": str(tmp_path / "state" / "jobs" / record.uid),
+            "cache_dir": str(tmp_path / "state" / "cache"),
             "cache_bytes": world.config.cache_bytes,
             "clean": False,
+            "allowed_folders": (),
+            "refused_folders": (str(tmp_path / "state"), "/proc", "/sys", "/dev"),
         }
         assert msgspec.structs.asdict(found.model) == {
             "model_dir": "/models/v1",
@@ -236,21 +239,22 @@ def test_what_a_process_is_asked_for(tmp_path: Path) -> None:
 
 
 def test_a_job_with_a_runner_and_a_model_of_its_own(tmp_path: Path) -> None:
-    """The server's options are for the server's runner."""
+    """The server's options are for the server's runner; what a job may say comes behind them."""
 
     async def main(world: World) -> None:
-        await world.submit("a", options={"runner": "FlinkRunner"})
-        await world.submit("b", options={"pipelineOptions": ["--mine"]})
+        await world.submit("a", options={"runner": "FnApiRunner"})
+        await world.submit("b", options={"pipelineOptions": ["--num_workers=2"]})
         await world.until_ended("a")
         await world.until_ended("b")
         first, second = world.request("a"), world.request("b")
 
-        assert (first.runner, first.pipeline_options) == ("FlinkRunner", ())
-        assert (second.runner, second.pipeline_options) == ("FnApiRunner", ("--mine",))
+        assert (first.runner, first.pipeline_options) == ("FnApiRunner", ())
+        assert second.runner == "FlinkRunner"
+        assert second.pipeline_options == ("--server", "--num_workers=2")
         assert (first.model.uri, first.model.model_dir) == ("/model", "")
         assert (first.batch_size, first.max_workers, first.output_format) == (0, 10, "JSON")
 
-    run(main, folder=tmp_path, batch_options="--server")
+    run(main, folder=tmp_path, batch_runner="FlinkRunner", batch_options="--server")
 
 
 def test_jobs_wait_for_their_turn(tmp_path: Path) -> None:
@@ -614,16 +618,16 @@ def test_local_files_of_the_past_are_removed(tmp_path: Path) -> None:
         await world.submit("a", "log/hello")
         await world.until_ended("a")
         await world.until(lambda: not world.jobs._running)
-        folder = tmp_path / "jobs" / world.record("a").uid
+        folder = tmp_path / "state" / "jobs" / world.record("a").uid
         (folder / "meters").mkdir()
         (folder / "lock").touch()
-        (tmp_path / "jobs" / "unknown" / "x").mkdir(parents=True)
+        (tmp_path / "state" / "jobs" / "unknown" / "x").mkdir(parents=True)
 
     async def after(world: World) -> None:
-        found = [path for path in (tmp_path / "jobs").rglob("*") if path.is_file()]
+        found = [path for path in (tmp_path / "state" / "jobs").rglob("*") if path.is_file()]
 
         assert [path.name for path in found] == ["log"]
-        assert not (tmp_path / "jobs" / "unknown").exists()
+        assert not (tmp_path / "state" / "jobs" / "unknown").exists()
 
     run(before, after, folder=tmp_path)
 
@@ -679,3 +683,26 @@ def test_a_job_whose_model_is_trusted_no_more_fails(tmp_path: Path) -> None:
         assert not world.started("j").exists()
 
     run(main, folder=tmp_path, trusted_sources="gs://models")
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"runner": "FlinkRunner"}, "setting batch_runner"),
+        ({"pipelineOptions": ["--job_server_java_launcher=sh"]}, "setting batch_options"),
+        (None, "local_folders"),
+    ],
+)
+def test_what_a_job_may_have_is_asked_again_before_it_starts(
+    tmp_path: Path, options: dict[str, Any] | None, reason: str
+) -> None:
+    """It may have been queued under other settings, or by an earlier release."""
+
+    async def main(world: World) -> None:
+        await world.submit("j", "run", options=options)
+
+        assert await world.until_ended("j") is JobState.FAILED
+        assert reason in world.message("j")
+        assert not world.started("j").exists()
+
+    run(main, folder=tmp_path, local_folders="" if options else "/elsewhere")

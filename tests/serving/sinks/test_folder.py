@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from serving.errors import FailedPrecondition
 from serving.journal import Kind, Record
+from serving.local_folders import LocalFolders
 from serving.sinks.folder import Both, FolderSink, StdoutSink
 from tests.serving.sinks.records import DAY, NOON, entry, record
 
@@ -34,6 +36,21 @@ class Sinks:
             for path in self.folder.rglob("*.jsonl")
         ]
         return sorted(found, key=lambda rows: int(rows[-1]))
+
+
+def test_a_folder_that_is_not_open_gets_nothing(tmp_path: Path) -> None:
+    """Also when a link is put in the place of its folder after it was allowed; the records wait."""
+    state = tmp_path / "state"
+    state.mkdir()
+    folders = LocalFolders.read(f"{tmp_path}/open", state)
+    sink = FolderSink(tmp_path / "open", Kind.REQUESTS, rotate_bytes=1, rotate_seconds=60, folders=folders)
+    sink.write([record(1)], "key")
+    (tmp_path / "open").rename(tmp_path / "moved")
+    (tmp_path / "open").symlink_to(state)
+
+    with pytest.raises(FailedPrecondition, match="state folder"):
+        sink.write([record(2)], "key")
+    assert list(state.iterdir()) == []
 
 
 def test_a_day_has_a_folder(tmp_path: Path) -> None:

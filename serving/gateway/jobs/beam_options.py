@@ -1,0 +1,61 @@
+"""What a job may ask of Beam."""
+
+from __future__ import annotations
+
+from batch.messages import EMBEDDED
+from serving.errors import InvalidArgument, field_error
+from serving.resources import BatchOptions
+
+# Beam's options that name nothing but how much of the runner's machines a job gets, and of which kind.
+_CAPACITY = (
+    "autoscaling_algorithm",
+    "disk_size_gb",
+    "element_processing_timeout_minutes",
+    "flexrs_goal",
+    "label",
+    "labels",
+    "machine_type",
+    "max_cache_memory_usage_mb",
+    "max_num_workers",
+    "max_parallelism",
+    "min_cpu_platform",
+    "num_workers",
+    "number_of_worker_harness_threads",
+    "parallelism",
+    "region",
+    "sdk_worker_parallelism",
+    "worker_machine_type",
+    "worker_region",
+    "worker_zone",
+    "zone",
+)
+
+
+def check_beam(given: BatchOptions, runner: str) -> None:
+    """A job asks for capacity and chooses between the server's `runner` and the one on this machine.
+
+    All else that Beam can be told starts programs, fetches code or names files, addresses and accounts.
+    """
+    if given.runner not in ("", EMBEDDED, runner):
+        choice = EMBEDDED if runner == EMBEDDED else f"{EMBEDDED} or {runner}"
+        raise field_error(
+            InvalidArgument,
+            "batch_options.runner",
+            f"{given.runner!r} is not the runner of this server (setting batch_runner). Leave it out, or "
+            f"name {choice}.",
+        )
+    takes_value = False
+    for word in given.pipeline_options:
+        name, separator, _ = word.partition("=")
+        if takes_value and not word.startswith("-"):
+            takes_value = False
+        elif name.removeprefix("--") in _CAPACITY and name.startswith("--"):
+            takes_value = not separator
+        else:
+            # Names to the letter: Beam and job servers know more spellings than can be told here.
+            raise field_error(
+                InvalidArgument,
+                "batch_options.pipeline_options",
+                f"A job cannot set {name!r}, only {', '.join(f'--{name}' for name in _CAPACITY)}. All other "
+                "options are the server's (setting batch_options).",
+            )

@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,7 @@ class LocalPool:
         self._strays = Strays()
         self._pilots = Pilots(PilotPolicy.parse(pilots), self._run)
         self._ooms = _OutOfMemory()
+        self._measurer = ThreadPoolExecutor(1, "memory")
         self._closed = False
         self._adopted_before = False
 
@@ -162,7 +164,8 @@ class LocalPool:
     async def measure(self, pid: int) -> Memory | None:
         """What a process takes; None when that cannot be known. Takes milliseconds if it is a big one."""
         with contextlib.suppress(ProcessLookupError):
-            return await asyncio.to_thread(machine.memory, pid)
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._measurer, machine.memory, pid)
         return None
 
     async def close(self) -> None:

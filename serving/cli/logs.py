@@ -71,12 +71,19 @@ def logs(
     """
     path = f"/logs/{_full(client, name)}"
     query: dict[str, Any] = {"kind": kind.value, "limit": limit}
-    page = client.look(path, {**query, "since": None if since is None else since.isoformat()})
-    _print(page["entries"], kind, format_)
+    query["since"] = None if since is None else since.isoformat()
+    page = client.look(path, query)
+    cursor, entries = page["cursor"], page["entries"]
+    # An answer has what the server has found in a second; of a long log there may be more before that.
+    while len(entries) < limit and (token := page.get("nextPageToken")):
+        page = client.look(path, {**query, "limit": limit - len(entries), "pageToken": token})
+        entries[:0] = page["entries"]
+    _print(entries, kind, format_)
     while follow:
-        page = client.look(path, {"kind": kind.value, "limit": 1000, "cursor": page["cursor"]})
+        page = client.look(path, {"kind": kind.value, "limit": 1000, "cursor": cursor})
         _print(page["entries"], kind, format_)
-        if not page["entries"]:
+        cursor, before = page["cursor"], cursor
+        if cursor == before:
             time.sleep(_EVERY)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import gc
 import logging
@@ -60,6 +59,7 @@ from serving.gateway.schemas import Schemas
 from serving.gateway.store import Store
 from serving.gateway.tallies import Tallies
 from serving.gateway.targets import Targets
+from serving.gateway.thread_pool import ThreadPool
 from serving.gateway.witnesses import Witnesses
 from serving.names import check_project
 from serving.protocols.paths import dialect_of
@@ -259,8 +259,9 @@ class Gateway:
         if self._access is not None:
             await self._access.look()
         uids = {record.uid for record in self._catalog.state.versions.values()}
-        await asyncio.to_thread(self._deployment.sweep, uids)
-        await asyncio.to_thread(self._jobs.sweep, self._catalog.state)
+        sweeping = ThreadPool("sweep", 1)
+        await sweeping.run(self._deployment.sweep, uids)
+        await sweeping.run(self._jobs.sweep, self._catalog.state)
         async with contextlib.AsyncExitStack() as closing:
             closing.callback(self._catalog.close)
             if self._access is not None:

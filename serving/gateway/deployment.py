@@ -38,6 +38,7 @@ from serving.errors import (
 from serving.gateway.pilots import pilot_for
 from serving.gateway.records import Deployed, VersionRecord
 from serving.gateway.schemas import reported
+from serving.gateway.thread_pool import ThreadPool
 from serving.local_folders import LocalFolders
 from serving.phases import NODE_BYTES
 from serving.resources import AutoScaling, Version
@@ -47,6 +48,8 @@ from serving.sources import TrustedSources, check_folders
 NODE_ENTRY = "serving.node.main:start"
 
 _LINE_LIMIT = 1 << 20
+# For looks at sources and the removal of files, which may be slow.
+_THREADS = 4
 
 # Seconds by which a creation waits longer for its node than a node may take to start.
 _GRACE = 30.0
@@ -91,6 +94,7 @@ class Deployment:
         self._activator = activator
         self._autoscaler = autoscaler
         self._folder = config.state_dir / "versions"
+        self._threads = ThreadPool("versions", _THREADS)
         # One for all versions that need it: its lists and environment are the most of what one knows.
         self._pilot_for = functools.cache(functools.partial(pilot_for, environment=self._node_environment))
 
@@ -171,7 +175,7 @@ class Deployment:
             digest=prepared.digest,
             packages=prepared.packages,
             tensorflow=prepared.tensorflow,
-            files_bytes=await asyncio.to_thread(_size, Path(prepared.model_dir)),
+            files_bytes=await self._threads.run(_size, Path(prepared.model_dir)),
         )
         begun = msgspec.structs.replace(record, deployed=deployed)
         self.track(begun)
@@ -189,18 +193,18 @@ class Deployment:
 
     async def check_sources(self, version: Version) -> None:
         """Raises FailedPrecondition for a source that is not trusted, or a folder not open to callers."""
-        await asyncio.to_thread(self._check_sources, version)
+        await self._threads.run(self._check_sources, version)
 
     async def check_logging(self, version: Version) -> None:
         """Raises FailedPrecondition for a request log in a folder that callers may not use."""
         config = version.request_logging_config
         if config is not None:
-            await asyncio.to_thread(self._check_log, config.bigquery_table_name)
+            await self._threads.run(self._check_log, config.bigquery_table_name)
 
     async def remove(self, record: VersionRecord) -> None:
         """Stop a version's nodes and delete its files. Requests in flight finish."""
         await self.stop(record)
-        await asyncio.to_thread(shutil.rmtree, self._folder / record.uid, ignore_errors=True)
+        await self._threads.run(shutil.rmtree, self._folder / record.uid, ignore_errors=True)
 
     async def stop(self, record: VersionRecord) -> None:
         """Stop a version's nodes and wait until they are gone."""

@@ -1,140 +1,259 @@
-"""Reads logs in folders as the log writer makes them. All calls are blocking, in bounded memory."""
+"""Reads logs in folders as the log writer makes them. Calls block, for a bounded time, in bounded memory."""
 
 from __future__ import annotations
 
-import itertools
+import contextlib
+import errno
+import os
 import re
-from collections import deque
+import stat
+import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
+import msgspec
 import orjson
 
 from serving.errors import InvalidArgument
 
-# What one answer may be made of; a single line may be longer.
+# What one answer may be made of and may cost, but for a single line that is longer.
 _BYTES = 8 << 20
 _SCANNED = 32 << 20
+_SECONDS = 1.0
+# A block holds the interpreter for a fraction of a millisecond. A thread that only released it would mostly
+# be the next to take it again; one that pauses lets the event loop have it.
+_BLOCK = 64 << 10
+_PAUSE = 0.0005
+# A longer line is none of the log writer's.
+_LONGEST = 128 << 20
 _BEGIN = "begin"
-_CURSOR = re.compile(r"(dt=\d{4}-\d\d-\d\d/[\w-]+\.jsonl):(\d+)")
+_DAY = re.compile(r"dt=\d{4}-\d\d-\d\d")
+_FILE = re.compile(r"[\w-]+\.jsonl")
+_POSITION = re.compile(r"(dt=\d{4}-\d\d-\d\d/[\w-]+\.jsonl):(\d{1,18})")
+# A file may be replaced by anything: a pipe must not be waited for.
+_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 Entry = dict[str, Any]
 
 
+class Heading(msgspec.Struct, frozen=True):
+    """What entries are chosen by."""
+
+    time: str
+    model: str = ""
+    model_version: str = ""
+
+
+_HEADING = msgspec.json.Decoder(Heading)
+
+
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some entries, oldest first. `cursor` is where those after them begin."""
+    """Some entries, oldest first.
+
+    `cursor` is where those after them begin. `next_page_token` is where to go on towards the beginning of the
+    log, "" when nothing is left there that is asked for.
+    """
 
     entries: Sequence[Entry]
     cursor: str
+    next_page_token: str = ""
+
+
+@dataclass(slots=True)
+class _Scan:
+    """What has been found for an answer, and what it has cost."""
+
+    limit: int
+    is_cancelled: Callable[[], bool]
+    found: list[Entry] = field(default_factory=list)
+    size: int = 0
+    scanned: int = 0
+    deadline: float = field(default_factory=lambda: time.monotonic() + _SECONDS)
+
+    def read(self, file: int, length: int, start: int) -> bytes:
+        """Bytes of a file."""
+        if self.scanned:
+            time.sleep(_PAUSE)
+        block = os.pread(file, length, start)
+        self.scanned += len(block)
+        return block
+
+    def add(self, entry: Entry, size: int) -> None:
+        """Take an entry into the answer."""
+        self.found.append(entry)
+        self.size += size
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the answer is to be given with what there is."""
+        return (
+            len(self.found) >= self.limit
+            or self.size >= _BYTES
+            or self.scanned >= _SCANNED
+            or time.monotonic() >= self.deadline
+            or self.is_cancelled()
+        )
 
 
 class LogFiles:
-    """The files of a log, `FOLDER/dt=DAY/NAME.jsonl`, and which of their entries are meant."""
+    """The files of a log, `FOLDER/dt=DAY/NAME.jsonl`, and which of their entries are meant.
 
-    def __init__(self, folder: Path, meant: Callable[[Entry], bool]) -> None:
+    Each call ends early once `is_cancelled`, which is asked between blocks.
+    """
+
+    def __init__(
+        self, folder: Path, meant: Callable[[Heading], bool], is_cancelled: Callable[[], bool] = lambda: False
+    ) -> None:
         self._folder = folder
         self._meant = meant
+        self._is_cancelled = is_cancelled
 
-    def last(self, limit: int, since: str = "") -> Page:
-        """The last entries, of those from the moment `since` on, a time as the log has it."""
-        names = self._names()
-        found: list[Entry] = []
-        size = 0
-        for name in reversed(names):
-            if size >= _BYTES or name < f"dt={since[:10]}":
+    def last(self, limit: int, since: str = "", page_token: str = "") -> Page:
+        """The last entries before a page token, of those from the moment `since` on.
+
+        `since` is a time as the log has it. Raises InvalidArgument.
+        """
+        scan = _Scan(limit, self._is_cancelled)
+        cursor = token = ""
+        for line, position in self._lines_before(page_token, since, scan):
+            cursor = cursor or position
+            self._take(line, since, scan)
+            if scan.is_over and position != page_token:  # each page gets further, whatever it costs
+                token = position
                 break
-            entries, taken, more = self._tail(name, limit - len(found), since, _BYTES - size)
-            found[:0] = entries
-            size += taken
-            if more:
-                break
-        return Page(found, self._end(names))
+        return Page(scan.found[::-1], cursor or _BEGIN, token)
 
     def after(self, cursor: str, limit: int) -> Page:
         """The entries after a cursor, the first of them. Raises InvalidArgument."""
-        first, offset = _parse(cursor)
-        found: list[Entry] = []
-        scanned = size = 0
-        for name in self._names():
-            if name < first:
-                continue
-            start = offset if name == first else 0
-            cursor = f"{name}:{start}"
-            for line, end in self._lines(name, start):
-                if len(found) >= limit or size >= _BYTES or scanned >= _SCANNED:
-                    return Page(found, cursor)
-                cursor = f"{name}:{end}"
-                scanned += len(line)
-                entry = self._entry(line)
-                if entry is not None:
-                    found.append(entry)
-                    size += len(line)
-        return Page(found, cursor)
+        scan = _Scan(limit, self._is_cancelled)
+        end = cursor
+        for line, end in self._lines_after(cursor, scan):
+            self._take(line, "", scan)
+            if scan.is_over and end != cursor:
+                break
+        return Page(scan.found, end)
 
-    def _tail(self, name: str, limit: int, since: str, most: int) -> tuple[list[Entry], int, bool]:
-        """The last entries of a file, their size, and whether it has more."""
-        kept: deque[tuple[Entry, int]] = deque()
-        size, more = 0, False
-        for line, _ in self._lines(name, 0):
-            entry = self._entry(line)
-            if entry is None or entry["time"] < since:
-                continue
-            kept.append((entry, len(line)))
-            size += len(line)
-            while len(kept) > limit or (size > most and len(kept) > 1):
-                size -= kept.popleft()[1]
-                more = True
-        return [entry for entry, _ in kept], size, more
-
-    def _entry(self, line: bytes) -> Entry | None:
-        """What a line says, None when that is not meant."""
+    def _take(self, line: bytes, since: str, scan: _Scan) -> None:
+        """Add what a line says to what is found, if it is meant."""
         try:
-            entry = orjson.loads(line)
-        except orjson.JSONDecodeError:  # somebody else's file
-            return None
-        meant = isinstance(entry, dict) and isinstance(entry.get("time"), str) and self._meant(entry)
-        return entry if meant else None
-
-    def _names(self) -> list[str]:
-        """Those of all files, in the order of their times."""
-        return sorted(f"{path.parent.name}/{path.name}" for path in self._folder.glob("dt=*/*.jsonl"))
-
-    def _end(self, names: Sequence[str]) -> str:
-        """The cursor behind everything."""
-        if not names:
-            return _BEGIN
-        end = 0
-        for _, end in self._lines(names[-1], 0):  # noqa: B007  the last one counts
+            heading = _HEADING.decode(line)
+            if heading.time >= since and self._meant(heading):
+                scan.add(orjson.loads(line), len(line))
+        except (msgspec.DecodeError, orjson.JSONDecodeError, RecursionError):  # no line of ours
             pass
-        return f"{names[-1]}:{end}"
 
-    def _lines(self, name: str, start: int) -> Iterator[tuple[bytes, int]]:
-        """Whole lines from a byte on, each with the byte it ends at."""
-        try:
-            file = (self._folder / name).open("rb")
-        except FileNotFoundError:  # it was removed meanwhile
+    def _lines_before(self, page_token: str, since: str, scan: _Scan) -> Iterator[tuple[bytes, str]]:
+        """Whole lines, last first, each with the token for those before it; the first is empty."""
+        newest, end = _parse(page_token, "page_token") if page_token else ("", None)
+        for name in self._names(descending=True):
+            if newest and name > newest:
+                continue
+            with _opened(self._folder / name) as file:
+                if file is None:
+                    continue
+                for line, start in _lines_before(file, end if name == newest else None, scan):
+                    yield line, f"{name}:{start}"
+                    if name < f"dt={since[:10]}":
+                        return
+
+    def _lines_after(self, cursor: str, scan: _Scan) -> Iterator[tuple[bytes, str]]:
+        """Whole lines, each with the cursor for those after it."""
+        oldest, offset = ("", 0) if cursor == _BEGIN else _parse(cursor, "cursor")
+        for name in self._names(oldest.partition("/")[0]):
+            if name < oldest:
+                continue
+            with _opened(self._folder / name) as file:
+                if file is None:
+                    continue
+                start = offset if name == oldest else 0
+                yield b"", f"{name}:{start}"
+                for line, end in _lines_after(file, start, scan):
+                    yield line, f"{name}:{end}"
+
+    def _names(self, first_day: str = "", *, descending: bool = False) -> Iterator[str]:
+        """The names of the files, in the order of their times, each day listed when it is its turn."""
+        for day in _listed(self._folder, _DAY, descending=descending):
+            if day >= first_day:
+                for file in _listed(self._folder / day, _FILE, descending=descending):
+                    yield f"{day}/{file}"
+
+
+def _listed(folder: Path, pattern: re.Pattern[str], *, descending: bool) -> list[str]:
+    try:
+        with os.scandir(folder) as found:
+            names = [entry.name for entry in found if pattern.fullmatch(entry.name)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted(names, reverse=descending)
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int | None]:
+    """A descriptor of a file; None for what was removed meanwhile or is no file."""
+    try:
+        file = os.open(path, _FLAGS)
+    except OSError as error:
+        if error.errno not in {errno.ENOENT, errno.ELOOP, errno.ENXIO}:
+            raise
+        yield None
+        return
+    try:
+        yield file if stat.S_ISREG(os.fstat(file).st_mode) else None
+    finally:
+        os.close(file)
+
+
+def _lines_after(file: int, start: int, scan: _Scan) -> Iterator[tuple[bytes, int]]:
+    """Whole lines from a byte on, each with the byte it ends at."""
+    line = bytearray()
+    while block := scan.read(file, _BLOCK, start):
+        *ended, rest = block.split(b"\n")
+        for part in ended:
+            start += len(part) + 1
+            yield bytes(line) + part, start
+            line.clear()
+        start += len(rest)
+        line += rest
+        if len(line) > _LONGEST:
+            line.clear()
+            yield b"", start
+
+
+def _lines_before(file: int, end: int | None, scan: _Scan) -> Iterator[tuple[bytes, int]]:
+    """Whole lines that end before a byte, last first, each with the byte it begins at; the first is empty.
+
+    None is the end of the file. What follows the last line end there is a line that is being written.
+    """
+    size = os.fstat(file).st_size
+    start = size if end is None else min(end, size)
+    is_whole = False
+    parts: list[bytes] = []  # of the line whose beginning is not read yet, last first
+    while start > 0:
+        block = scan.read(file, min(start, _BLOCK), max(0, start - _BLOCK))
+        if len(block) < min(start, _BLOCK):  # it was truncated meanwhile
             return
-        with file:
-            file.seek(start)
-            yield from _whole(file, start)
+        first, *others = block.split(b"\n")
+        for part in reversed(others):
+            start -= len(part)
+            yield b"".join((part, *reversed(parts))) if is_whole else b"", start
+            start -= 1
+            parts.clear()
+            is_whole = True
+        start -= len(first)
+        parts.append(first)
+        if len(parts) > _LONGEST // _BLOCK:
+            parts.clear()
+            yield b"", start
+    yield b"".join(reversed(parts)) if is_whole else b"", 0
 
 
-def _whole(file: BinaryIO, start: int) -> Iterator[tuple[bytes, int]]:
-    lines = itertools.takewhile(lambda line: line.endswith(b"\n"), file)
-    for line in lines:
-        start += len(line)
-        yield line, start
-
-
-def _parse(cursor: str) -> tuple[str, int]:
-    if cursor == _BEGIN:
-        return "", 0
-    match = _CURSOR.fullmatch(cursor)
+def _parse(position: str, name: str) -> tuple[str, int]:
+    match = _POSITION.fullmatch(position)
     if match is None:
         raise InvalidArgument(
-            f"Field: cursor Error: {cursor!r} is no cursor; take the one of the last answer.", field="cursor"
+            f"Field: {name} Error: {position!r} is not the {name} of an earlier answer.", field=name
         )
     return match[1], int(match[2])

@@ -32,11 +32,14 @@ from serving.gateway.overview import (
 )
 from serving.gateway.request_log import Logged
 from serving.gateway.tallies import Phases, Tallies, Told
+from serving.gateway.thread_pool import ThreadPool
 from serving.names import VersionName
 from serving.phases import BOUNDS
 
 # Seconds that logs may take to be counted.
 _LOGS_WITHIN = 1.0
+# Scrapes that may wait for another.
+_QUEUE = 15
 
 # Every Prometheus takes the plain text format.
 _RENDER, CONTENT_TYPE = choose_encoder("")
@@ -64,6 +67,7 @@ class Metrics:
         self._overview = overview
         self._tallies = tallies
         self._elsewhere = elsewhere or Elsewhere()
+        self._thread = ThreadPool("metrics", 1, queue=_QUEUE)
         self._logs: Sequence[Logged] = ()
         self._asking: asyncio.Task[Sequence[Logged]] | None = None
         self._starts: dict[str, prometheus_client.Histogram] = {}
@@ -107,7 +111,7 @@ class Metrics:
             audit=self._elsewhere.audit(),
             errors=self._elsewhere.errors(),
         )
-        return await asyncio.to_thread(self._render, scene, starts, self._changes)
+        return await self._thread.run(self._render, scene, starts, self._changes)
 
     async def _log_counts(self) -> Sequence[Logged]:
         """As they are now; as they were when the disk does not answer in time."""

@@ -117,12 +117,15 @@ _OPERATIONS: Mapping[str, Operation] = {
     "pilotlight.versions.logs": _gives(
         "What a version has logged",
         "Server",
-        shaped({"entries": listed(OBJECT), "cursor": STRING}, ["entries", "cursor"]),
+        shaped({"entries": listed(OBJECT), "cursor": STRING, "nextPageToken": STRING}, ["entries", "cursor"]),
         query=(
             parameter("kind", {"type": "string", "enum": ["requests", "access", "console"]}, "Which log."),
             parameter("limit", {"type": "integer", "minimum": 1, "maximum": 1000}, "How many entries."),
             parameter("since", {"type": "string", "format": "date-time"}, "From this time on."),
             parameter("cursor", STRING, "The cursor of an earlier answer: those after its entries."),
+            parameter(
+                "pageToken", STRING, "The nextPageToken of an earlier answer: those before its entries."
+            ),
         ),
     ),
     "pilotlight.versions.acceleration": _about(

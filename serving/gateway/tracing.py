@@ -6,7 +6,6 @@ collector does not take in time is dropped and counted: no request ever waits fo
 
 from __future__ import annotations
 
-import asyncio
 import random
 import re
 import threading
@@ -27,6 +26,7 @@ from autoscaler.activator import Lease
 from serving.errors import InvalidArgument
 from serving.gateway.identity import request_id
 from serving.gateway.server_timing import phases_of_start, times
+from serving.gateway.thread_pool import ThreadPool
 from serving.gateway.upstream import Answer
 from serving.wire import Scope, headers
 
@@ -82,7 +82,7 @@ class Tracing:
         """Send what waits, for a moment at most."""
         closing = threading.Thread(target=self._provider.shutdown, name="traces-close", daemon=True)
         closing.start()
-        await asyncio.to_thread(closing.join, _LAST)
+        await ThreadPool("traces", 1).run(closing.join, _LAST)
 
 
 class Trace:

@@ -24,6 +24,7 @@ from serving.gateway.access.token_store import TokenStore
 from serving.gateway.access.tokens import TokenRecord, hash_of, looks_like_one
 from serving.gateway.api.requests import Endpoint
 from serving.gateway.methods import Method
+from serving.gateway.thread_pool import ThreadPool
 from serving.wire import Scope, header
 
 logger = logging.getLogger(__name__)
@@ -44,6 +45,7 @@ class Access:
         self._store = store
         self._clock = clock
         self._looking = asyncio.Lock()
+        self._thread = ThreadPool("tokens", 1)
         self._tokens: dict[str, TokenRecord] = {}
         self._policies: Policies = {}
         self._allowed: set[tuple[Caller, str]] = set()
@@ -79,7 +81,7 @@ class Access:
     async def look(self) -> None:
         """Read the tokens if they may have changed."""
         async with self._looking:
-            changed = await asyncio.to_thread(self._store.load_changed)
+            changed = await self._thread.run(self._store.load_changed)
             if changed is not None:
                 self._tokens = {record.hash: record for record in changed}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -14,9 +13,12 @@ from serving.gateway.api.requests import answer_json, version_name
 from serving.gateway.catalog.lookup import get_version
 from serving.gateway.deployment import Deployment
 from serving.gateway.records import State, VersionRecord
+from serving.gateway.thread_pool import ThreadPool
 from serving.verdicts import PLAIN, Damaged, Range, Verdict
 
 Json = dict[str, Any]
+
+_QUEUE = 31
 
 _OFF = "It is switched off (setting acceleration)."
 _USER_CODE = "Nothing is known of the faster ways of user code."
@@ -32,11 +34,12 @@ class AccelerationApi:
     def __init__(self, deployment: Deployment, read: Callable[[], State]) -> None:
         self._deployment = deployment
         self._read = read
+        self._threads = ThreadPool("acceleration", 1, queue=_QUEUE)
 
     async def get(self, request: Request) -> Response:
         """`GET /acceleration/…/versions/V`: which way serves, by rows of a call, and what it gains."""
         record = get_version(self._read(), version_name(request))
-        return answer_json(await asyncio.to_thread(self._told, record))
+        return answer_json(await self._threads.run(self._told, record))
 
     def _told(self, record: VersionRecord) -> Json:
         place = self._deployment.acceleration(record)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime
 import os
 from collections.abc import Iterator, Mapping
@@ -31,9 +30,12 @@ from serving.gateway.overview import (
     memory_of_pilot,
 )
 from serving.gateway.records import VersionRecord
+from serving.gateway.thread_pool import ThreadPool
 from serving.names import VersionName
 
 Json = dict[str, Any]
+
+_QUEUE = 31
 
 
 class Fleet:
@@ -42,6 +44,7 @@ class Fleet:
     def __init__(self, overview: Overview, metrics: Metrics) -> None:
         self._overview = overview
         self._metrics = metrics
+        self._threads = ThreadPool("nodes", 1, queue=_QUEUE)
 
     async def metrics(self, _: Request) -> Response:
         """`GET /metrics`, for Prometheus."""
@@ -58,7 +61,7 @@ class Fleet:
                 "gateway": {"pid": os.getpid(), **_memory(memory_of_gateway())},
             }
 
-        return answer_json(await asyncio.to_thread(measured))
+        return answer_json(await self._threads.run(measured))
 
     async def why_version(self, request: Request) -> Response:
         """`GET /why/…/versions/V`: how a version is, and how that came about."""

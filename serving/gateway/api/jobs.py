@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import operator
 from typing import Any
 
@@ -18,9 +17,11 @@ from serving.gateway.catalog import Catalog
 from serving.gateway.catalog import jobs as rules
 from serving.gateway.jobs.runner import Jobs as Runner
 from serving.gateway.records import JobRecord
+from serving.gateway.thread_pool import ThreadPool
 from serving.resources import Job, from_wire
 
 _LOG_LINES = 20
+_QUEUE = 62
 
 
 class Jobs:
@@ -33,6 +34,7 @@ class Jobs:
         self._runner = runner
         self._queue_jobs = queue_jobs
         self._access = access
+        self._threads = ThreadPool("job logs", 2, queue=_QUEUE)
 
     async def create(self, request: Request) -> Response:
         """projects.jobs.create."""
@@ -84,7 +86,7 @@ class Jobs:
         record = self._record(request)
         progress = self._runner.progress(record)
         output = self._runner.fresh(record).job.prediction_output
-        lines = await asyncio.to_thread(self._runner.log(record).tail, _LOG_LINES)
+        lines = await self._threads.run(self._runner.log(record).tail, _LOG_LINES)
         told: dict[str, Any] = {
             "state": record.job.state,
             "phase": progress.phase or "",

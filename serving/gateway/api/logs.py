@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from serving.errors import FailedPrecondition, InvalidArgument
+from serving.errors import Cancelled, FailedPrecondition, InvalidArgument
 from serving.gateway.api.requests import answer_json, version_name
 from serving.gateway.catalog.lookup import get_model, get_version
-from serving.gateway.log_files import LogFiles
+from serving.gateway.log_files import Heading, LogFiles
 from serving.gateway.records import State, VersionRecord
+from serving.gateway.thread_pool import ThreadPool
 from serving.journal import Kind
 from serving.names import VersionName
 from serving.sinks.entries import rfc3339
 from serving.sinks.places import own_folder, place
 
 _LIMIT, _MOST = 100, 1000
+# Reads that are at work, and that may wait for it; one takes about a second at most.
+_THREADS, _QUEUE = 2, 30
 
 
 class Logs:
@@ -30,21 +33,38 @@ class Logs:
     def __init__(self, folder: Path, state: Callable[[], State]) -> None:
         self._folder = folder
         self._state = state
+        self._threads = ThreadPool("logs", _THREADS, queue=_QUEUE)
 
     async def get(self, request: Request) -> Response:
-        """The last entries of a version's log, or with `cursor` those after the ones of an earlier answer."""
+        """The last entries of a version's log, or those before a `pageToken`, or those after a `cursor`."""
         query = request.query_params
         name = version_name(request)
         kind = _kind(query.get("kind") or Kind.REQUESTS)
-        limit, since, cursor = _limit(query.get("limit")), _since(query.get("since")), query.get("cursor")
+        limit, since = _limit(query.get("limit")), _since(query.get("since"))
+        cursor, page_token = query.get("cursor", ""), query.get("pageToken", "")
         record = get_version(self._state(), name)
 
-        def read() -> dict[str, Any]:
-            files = LogFiles(self._place(record, kind), _meant(name))
-            page = files.after(cursor, limit) if cursor else files.last(limit, since)
-            return {"entries": page.entries, "cursor": page.cursor}
+        cancelled = threading.Event()
 
-        return answer_json(await asyncio.to_thread(read))
+        def read() -> Response:
+            files = LogFiles(self._place(record, kind), _meant(name), cancelled.is_set)
+            page = files.after(cursor, limit) if cursor else files.last(limit, since, page_token)
+            body = {"entries": page.entries, "cursor": page.cursor}
+            if page.next_page_token:
+                body["nextPageToken"] = page.next_page_token
+            return answer_json(body)
+
+        reading = asyncio.create_task(self._threads.run(read))
+        leaving = asyncio.create_task(_has_left(request))
+        try:
+            await asyncio.wait((reading, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if not reading.done():
+                raise Cancelled("The client went away.")
+            return reading.result()
+        finally:
+            cancelled.set()
+            reading.cancel()
+            leaving.cancel()
 
     def _place(self, record: VersionRecord, kind: Kind) -> Path:
         """Where the log is. Raises FailedPrecondition where there is none to be read here."""
@@ -80,11 +100,17 @@ class Logs:
         return folder
 
 
-def _meant(name: VersionName) -> Callable[[dict[str, Any]], bool]:
+async def _has_left(request: Request) -> None:
+    """Wait until the client goes away."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _meant(name: VersionName) -> Callable[[Heading], bool]:
     """Several versions may log their requests to the same place."""
 
-    def meant(entry: dict[str, Any]) -> bool:
-        return entry.get("model") == name.model and entry.get("model_version") == name.version
+    def meant(heading: Heading) -> bool:
+        return heading.model == name.model and heading.model_version == name.version
 
     return meant
 

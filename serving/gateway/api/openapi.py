@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 
@@ -17,12 +16,14 @@ from serving.gateway.api.paging import named_by, size_of, token_for
 from serving.gateway.api.requests import answer_json
 from serving.gateway.openapi import general, of_versions
 from serving.gateway.records import State, VersionRecord
+from serving.gateway.thread_pool import ThreadPool
 from serving.names import ModelName, VersionName, check_project, parse_target
 from serving.openapi import page
 from serving.resources import VersionState
 
 # Of what a document tells of versions: packed, they are that long at most.
 _MOST = 1 << 18
+_QUEUE = 31
 _SEES = ("ml.versions.get",)
 
 
@@ -32,6 +33,7 @@ class OpenApi:
     def __init__(self, state: Callable[[], State], access: Access | None, config: ServeConfig) -> None:
         self._state = state
         self._access = access
+        self._threads = ThreadPool("openapi", 1, queue=_QUEUE)
         self._old_errors = config.legacy_model_errors
         self._general = general(
             tokens=access is not None, project=config.default_project, old_errors=self._old_errors
@@ -46,7 +48,7 @@ class OpenApi:
         fitting = _fitting(shown[:size])
         token = token_for(str(fitting[-1].name)) if len(fitting) < len(shown) else ""
         # Not on the loop: of versions that nobody has asked about it takes tens of milliseconds.
-        return await asyncio.to_thread(self._told, fitting, token)
+        return await self._threads.run(self._told, fitting, token)
 
     def _told(self, records: Sequence[VersionRecord], token: str) -> Response:
         info, paths = self._general["info"], self._general["paths"]

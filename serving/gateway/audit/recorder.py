@@ -25,6 +25,7 @@ from serving.config import ServeConfig
 from serving.errors import Unavailable
 from serving.gateway.audit.entry import OK, Call, Event, Log, Stage, Status, encode
 from serving.gateway.audit.folder import Folder, audit_folder
+from serving.gateway.thread_pool import ThreadPool
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +47,7 @@ class Audit:
     def __init__(self, config: ServeConfig, now: Callable[[], float] = time.time) -> None:
         self._path = audit_folder(config.state_dir)
         self._folder = Folder(self._path, config.audit_retention_days)
+        self._thread = ThreadPool("audit", 1)
         self._now = now
         self._prefix = secrets.token_hex(8)
         self._numbers = itertools.count()
@@ -114,7 +116,7 @@ class Audit:
             await self._loop.stop()
         self._ended = True
         await self._flush()
-        await asyncio.to_thread(self._folder.close)
+        await self._thread.run(self._folder.close)
 
     async def _wait(self) -> None:
         await self._work.wait()
@@ -123,7 +125,7 @@ class Audit:
     async def _flush(self) -> None:
         batch, self._waiting = self._waiting, []
         try:
-            await asyncio.to_thread(self._append, [event for event, _ in batch])
+            await self._thread.run(self._append, [event for event, _ in batch])
         except OSError as error:
             self._fail(batch, error)
         except BaseException as error:

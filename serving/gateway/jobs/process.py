@@ -17,6 +17,7 @@ import msgspec
 from autoscaler.processes import Child, describe_exit
 from batch.messages import Failed, Outcome, Report, Request
 from serving.gateway.jobs.log import JobLog
+from serving.gateway.thread_pool import ThreadPool
 
 _LINE_LIMIT = 1 << 20
 # Seconds for which a process's last words are waited for once it has ended: others may hold its pipe.
@@ -41,13 +42,14 @@ Hear = Callable[[Report], Awaitable[None]]
 @dataclass(frozen=True, slots=True)
 class Launch:
     """How processes are started. `silence` is how long one may say nothing, `grace` how long it may take to
-    end when it should; both are in seconds.
+    end when it should; both are in seconds. `threads` read its log.
     """
 
     command: Sequence[str]
     environment: Mapping[str, str]
     silence: float
     grace: float
+    threads: ThreadPool
 
     async def run(self, request: Request, log: JobLog, hear: Hear, stop: asyncio.Event) -> Ending:
         """Run a process until it has said how the job ends, or has ended, or `stop` is set.
@@ -63,7 +65,7 @@ class Launch:
                 if ending is not None:
                     return ending
                 await self._end(child)
-                tail = await asyncio.to_thread(log.tail, _TAIL_LINES, since=before)
+                tail = await self.threads.run(log.tail, _TAIL_LINES, since=before)
             finally:
                 stopping.cancel()
         how = describe_exit(child.exit.result(), [line[:_LINE_CHARACTERS] for line in tail])

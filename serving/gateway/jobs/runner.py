@@ -23,6 +23,7 @@ from serving.gateway.jobs.process import LIFELINE, Ending, Hear, Launch, Lost
 from serving.gateway.jobs.progress import Progress
 from serving.gateway.jobs.requests import Defaults, request_for
 from serving.gateway.records import JobRecord, State
+from serving.gateway.thread_pool import ThreadPool
 from serving.resources import BatchOptions, Job, PredictionInput
 from serving.sources import TrustedSources, check_folders
 
@@ -32,6 +33,8 @@ COMMAND = (sys.executable, "-m", "serving.gateway.child", LIFELINE, "batch")
 
 # So many lost attempts make a job fail; so often the removal of what they have left is tried.
 _MOST_LOST, _CLEANINGS = 4, 3
+# For logs, and for the removal of files.
+_THREADS = 4
 # Removing says nothing while it is at work, however many files there are.
 _CLEANING_SECONDS = 600.0
 
@@ -82,6 +85,7 @@ class Jobs:
         self._supervisor = supervisor
         self._most = config.jobs
         self._folder = config.state_dir / "jobs"
+        self._threads = ThreadPool("jobs", _THREADS)
         self._defaults = Defaults.read(config)
         self._pace = pace or Pace()
         self._sources = TrustedSources.read(config.trusted_sources)
@@ -90,8 +94,8 @@ class Jobs:
             **FRAMEWORK_ENVIRONMENT,
             "PYTHONUNBUFFERED": "1",
         }
-        self._launch = Launch(command, environment, self._pace.silence, self._pace.grace)
-        self._cleaning = Launch(command, environment, _CLEANING_SECONDS, self._pace.grace)
+        self._launch = Launch(command, environment, self._pace.silence, self._pace.grace, self._threads)
+        self._cleaning = Launch(command, environment, _CLEANING_SECONDS, self._pace.grace, self._threads)
         self._running: dict[str, _Running] = {}
         self._open = False
 
@@ -135,7 +139,7 @@ class Jobs:
         """Raises InvalidArgument or FailedPrecondition for what the settings do not let a job have."""
         check_beam(job.batch_options or BatchOptions(), self._defaults.runner)
         if job.prediction_input is not None:
-            await asyncio.to_thread(self._check_uris, job.prediction_input)
+            await self._threads.run(self._check_uris, job.prediction_input)
 
     async def cancel(self, name: str) -> JobRecord:
         """End a job, if it has not ended."""
@@ -207,7 +211,7 @@ class Jobs:
             record = self._catalog.state.jobs[name]
             logger.info("%s: %s %s", name, record.job.state, record.job.error_message)
             # What is left if it fails goes with the next start of the server.
-            await asyncio.to_thread(self._tidy, record.uid)
+            await self._threads.run(self._tidy, record.uid)
         finally:
             del self._running[name]
             self.fill()
@@ -244,7 +248,7 @@ class Jobs:
             return Failed(error.status, error.message)
         log = self.log(record)
         if record.attempt > 1:
-            await asyncio.to_thread(log.note, f"attempt {record.attempt}")
+            await self._threads.run(log.note, f"attempt {record.attempt}")
         running.progress = Progress()
 
         async def hear(report: Report) -> None:
@@ -277,7 +281,7 @@ class Jobs:
                 if rules.is_ending(self._catalog.state.jobs[name]):
                     return  # we have ended it ourselves
                 logger.warning("%s: attempt %d is lost. %s", name, record.attempt, reason)
-                await asyncio.to_thread(self.log(record).note, reason)
+                await self._threads.run(self.log(record).note, reason)
                 await change(rules.note_lost, name, reason, _MOST_LOST)
 
     async def _hear(self, record: JobRecord, running: _Running, report: Report) -> None:
@@ -296,7 +300,7 @@ class Jobs:
         """Write down how far an attempt is."""
         counts = running.progress.counts
         try:
-            await asyncio.to_thread(self.log(record).trim)
+            await self._threads.run(self.log(record).trim)
             await self._catalog.change(
                 rules.note_progress,
                 record.name,

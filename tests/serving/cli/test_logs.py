@@ -127,10 +127,13 @@ def test_a_log_elsewhere_is_read_there(pilotlight: Run, server: Server, models_d
         assert address in result.err
 
 
-@pytest.mark.parametrize("query", ["kind=x", "limit=0", "limit=1001", "limit=x", "since=x", "cursor=x"])
+@pytest.mark.parametrize(
+    "query", ["kind=x", "limit=0", "limit=1001", "limit=x", "since=x", "cursor=x", "pageToken=x"]
+)
 def test_bad_queries(server: Server, talkative: str, query: str) -> None:
     """Each names the field."""
     reply = server.call("GET", f"/logs/{VERSION}?{query}")
 
     assert reply.status == 400
-    assert query.partition("=")[0] in reply.error["message"]
+    field = query.partition("=")[0].replace("pageToken", "page_token")
+    assert field in reply.error["message"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ class World:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.files = LogFiles(folder, lambda entry: entry["model"] == "m")
+        self.files = LogFiles(folder, lambda heading: heading.model == "m")
 
     def write(self, name: str, *numbers: int, model: str = "m") -> None:
         path = self.folder / name
@@ -88,25 +89,101 @@ def test_from_the_beginning(tmp_path: Path) -> None:
     assert numbers(world.files.after(page.cursor, 10)) == [1]
 
 
-def test_an_answer_is_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In bytes too, but for a single line; the rest comes with the next one."""
-    monkeypatch.setattr(log_files, "_BYTES", 100)
-    assert numbers(world.files.last(100)) == [7]
-    found: list[int] = []
-    cursor = "begin"
-    for _ in range(4):
-        page = world.files.after(cursor, 100)
-        assert len(page.entries) <= 2
-        found += numbers(page)
-        cursor = page.cursor
+def pages(files: LogFiles, limit: int = 100, since: str = "") -> list[Page]:
+    """All pages of a log, the newest first."""
+    found = [files.last(limit, since)]
+    while token := found[-1].next_page_token:
+        found.append(files.last(limit, since, token))
+    return found
+
+
+@pytest.mark.parametrize("block", [1, 7, 1 << 16])
+@pytest.mark.parametrize(("name", "bound"), [("_BYTES", 100), ("_SCANNED", 100), ("_SECONDS", 0.0)])
+def test_an_answer_is_bounded(
+    world: World, monkeypatch: pytest.MonkeyPatch, name: str, bound: float, block: int
+) -> None:
+    """In bytes found, in bytes read and in time, but for a single line; the rest comes with the next ones."""
+    monkeypatch.setattr(log_files, name, bound)
+    monkeypatch.setattr(log_files, "_BLOCK", block)
+    back = pages(world.files)
+    there: list[Page] = [world.files.after("begin", 100)]
+    while (page := world.files.after(there[-1].cursor, 100)).cursor != there[-1].cursor:
+        there.append(page)
+
+    for several in (back, there):
+        assert len(several) > 2
+        assert all(len(page.entries) <= 2 for page in several)
+    assert [number for page in reversed(back) for number in numbers(page)] == [1, 2, 3, 4, 5, 7]
+    assert [number for page in there for number in numbers(page)] == [1, 2, 3, 4, 5, 7]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5])
+def test_pages_go_back_to_the_beginning(world: World, limit: int) -> None:
+    """Each entry once, whatever comes meanwhile; no further than is asked for."""
+    first = world.files.last(limit)
+    world.write("dt=2030-01-02/1.jsonl", 8)
+    world.write("dt=2030-01-03/1.jsonl", 9)
+    found, page = numbers(first), first
+    while page.next_page_token:
+        page = world.files.last(limit, "", page.next_page_token)
+        assert len(page.entries) <= limit
+        found[:0] = numbers(page)
 
     assert found == [1, 2, 3, 4, 5, 7]
+    assert numbers(world.files.after(first.cursor, 10)) == [8, 9]
+    late = pages(world.files, limit, "2030-01-02T00:00:00.000000Z")
+    assert [number for page in reversed(late) for number in numbers(page)] == [5, 7, 8, 9]
+
+
+def test_what_is_too_old_is_not_read(world: World) -> None:
+    """Days before the time that is asked for are none of its cost; what comes is told all the same."""
+    (world.folder / "dt=2030-01-01" / "1.jsonl").unlink()
+    os.mkfifo(world.folder / "dt=2030-01-01" / "0.jsonl")
+    page = world.files.last(10, "2030-01-03T00:00:00.000000Z")
+    world.write("dt=2030-01-03/1.jsonl", 9)
+
+    assert (numbers(page), page.next_page_token) == ([], "")
+    assert numbers(world.files.after(page.cursor, 10)) == [9]
+
+
+def test_a_cancelled_read_ends(world: World) -> None:
+    """At the next line, with what it has; it goes on from there."""
+    files = LogFiles(world.folder, lambda heading: heading.model == "m", lambda: True)
+    page = files.last(10)
+
+    assert numbers(page) == []
+    assert numbers(world.files.last(10, "", page.next_page_token)) == [1, 2, 3, 4, 5, 7]
+
+
+def test_a_line_without_an_end_is_not_held(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of whatever else, however long; what is before and after it is found."""
+    monkeypatch.setattr(log_files, "_LONGEST", 4000)
+    monkeypatch.setattr(log_files, "_BLOCK", 1000)
+    (world.folder / "dt=2030-01-02" / "0.jsonl").write_bytes(b"x" * 100_000)
+
+    assert numbers(world.files.last(100)) == [1, 2, 3, 4, 5, 7]
+    assert numbers(world.files.after("begin", 100)) == [1, 2, 3, 4, 5, 7]
+
+
+def test_only_files_are_read(world: World) -> None:
+    """No pipe is waited for, and no link followed."""
+    os.mkfifo(world.folder / "dt=2030-01-02" / "2.jsonl")
+    (world.folder / "dt=2030-01-02" / "3.jsonl").symlink_to("1.jsonl")
+    (world.folder / "dt=2030-01-02" / "4.jsonl").mkdir()
+
+    assert numbers(world.files.last(100)) == [1, 2, 3, 4, 5, 7]
+    assert numbers(world.files.after("begin", 100)) == [1, 2, 3, 4, 5, 7]
 
 
 def test_other_files_are_no_log(world: World) -> None:
     """Nor are lines that are none."""
     (world.folder / "dt=2030-01-02" / "1.txt").write_text("{}")
-    (world.folder / "dt=2030-01-02" / "2.jsonl").write_text('no\n[1]\n{"a": 1}\n{"time": 1}\n')
+    (world.folder / "dt=2030-01-02" / "2.jsonl").write_text(
+        'no\n[1]\n{"a": 1}\n{"time": 1}\n'
+        + '{"time": "2030-01-02", "model": "m", "a": '
+        + "[" * 10_000
+        + "\n"
+    )
 
     assert numbers(world.files.last(100)) == [1, 2, 3, 4, 5, 7]
 
@@ -118,3 +195,5 @@ def test_a_cursor_is_nothing_else(world: World, cursor: str) -> None:
     """It names no other file."""
     with pytest.raises(InvalidArgument, match="cursor"):
         world.files.after(cursor, 1)
+    with pytest.raises(InvalidArgument, match="page_token"):
+        world.files.last(1, "", cursor)

@@ -123,6 +123,7 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the request that is being answered: it may be an earlier one than the newest."""
         if self._slice is None:
+            self.parser = None
             return
         self._gate.leave(self, self._slice)
         self._let_go()
@@ -131,6 +132,7 @@ class Connection(HttpToolsProtocol):
         if isinstance(self.cycle, Exchange):
             self.cycle = None
         super().connection_lost(exc)
+        self.cycle = self._running = None
 
     def data_received(self, data: bytes) -> None:
         """Parse what came."""
@@ -252,13 +254,15 @@ class Connection(HttpToolsProtocol):
         if self.expect_100_continue and not cycle.response_started:
             cycle.keep_alive = self._keeps_alive()
         self.phase, self.since = REQUEST, self._gate.now
-        self._raw = b""  # what follows in the same data has another head
+        # What follows in the same data has another head; an idle connection has none.
+        self._raw, self.url, self.headers, self.scope = b"", b"", [], None
         if not isinstance(cycle, Exchange):
             super().on_message_complete()
         elif not cycle.response_complete:
             cycle.more_body = False
             if cycle is self._running:
                 self._complete(cycle)
+        self._forget_answered()
 
     # ---- callbacks of uvicorn
 
@@ -271,6 +275,7 @@ class Connection(HttpToolsProtocol):
         self.server_state.total_requests += 1
         if self.held:
             self._let_go()
+        self._forget_answered()
         if self.transport.is_closing():
             return
         self.since = self.begun = self._gate.now
@@ -280,7 +285,7 @@ class Connection(HttpToolsProtocol):
     def resume_writing(self) -> None:
         """The client has read most of what it was sent."""
         super().resume_writing()
-        if self._running is not None and self._running.response_complete:
+        if self._running is None or self._running.response_complete:
             self._go_on()
 
     def _go_on(self) -> None:
@@ -291,6 +296,12 @@ class Connection(HttpToolsProtocol):
                 self._start(cycle)
             else:
                 self._start_asgi_task(cycle, app)
+
+    def _forget_answered(self) -> None:
+        """Hold nothing of the newest request once it is whole and answered."""
+        newest = self.cycle
+        if newest is not None and newest.response_complete and self.phase is not BODY:
+            self.cycle = self._running = None
 
     def _begin_call(self) -> None:
         """Have the application answer a request, once those before it are."""
@@ -474,6 +485,7 @@ class Connection(HttpToolsProtocol):
         `why` is the setting that was not kept to, or a word.
         """
         self._gate.refused[why] += 1
+        self._problem = None  # it has come through frames that hold the connection
         if self._earlier():
             self._end_after_those_before()
             return

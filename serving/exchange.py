@@ -47,7 +47,8 @@ class Exchange:
     """One request, and its answer.
 
     `client` is where it comes from; `body` is there once `Handler.complete` is called. `on_gone` is called,
-    once, if the client goes away before the answer. `state` is the handler's own.
+    once, if the client goes away before the answer. `state` is the handler's own. Once it is over it refers to
+    neither of them, nor to its connection: reference counts are enough to free them.
     """
 
     __slots__ = (
@@ -102,8 +103,6 @@ class Exchange:
         """
         if self.response_complete:
             return
-        self.response_started = self.response_complete = True
-        self.on_gone = None
         lines = b""
         for header in headers:
             lines += b"%b: %b\r\n" % header
@@ -111,14 +110,18 @@ class Exchange:
             lines += b"connection: close\r\n"
         beginnings = _TYPED if headers and headers[0][0] == CONTENT_TYPE else _BEGINNINGS
         head = b"%b%d\r\n%b\r\n" % (beginnings[status], len(body), lines)
-        peer = self._peer
-        transport = peer.transport
         if self.head.method == "HEAD":
-            transport.write(head)
-        elif len(body) > _LONG:
-            transport.writelines((head, body))
+            body = b""
+        long = len(body) > _LONG
+        data = head if long else head + body
+        # Whatever raises does so before this: then it can still be answered with an error.
+        peer = self._peer
+        self._end()
+        transport = peer.transport
+        if long:
+            transport.writelines((data, body))
         else:
-            transport.write(head + body)
+            transport.write(data)
         if not self.keep_alive:
             transport.close()
         peer.on_response_complete()
@@ -132,10 +135,16 @@ class Exchange:
         """The client is gone: nobody is there to be answered."""
         if self.response_complete:
             return
-        self.response_started = self.response_complete = True
-        on_gone, self.on_gone = self.on_gone, None
+        on_gone = self.on_gone
+        self._end()
         if on_gone is not None:
             on_gone()
+
+    def _end(self) -> None:
+        self.response_started = self.response_complete = True
+        self.body, self.parts = b"", None
+        self.on_gone = self.state = None
+        del self._peer
 
 
 class Handler(Protocol):

@@ -24,7 +24,7 @@ from serving.gateway.deadlines import Allowance, Deadlines
 from serving.gateway.identity import identify, note_id
 from serving.gateway.insistence import Insistence
 from serving.gateway.limits import PredictionLimits
-from serving.gateway.patience import Patience, left, too_late
+from serving.gateway.patience import Patience, forget_frames, left, too_late
 from serving.gateway.server_timing import without_server_timing
 from serving.gateway.tallies import Fare
 from serving.gateway.targets import Target, Targets
@@ -97,6 +97,8 @@ class Forwarder:
             passage.proceed()
         except ServingError as error:
             passage.refuse(error)
+        except Exception:
+            passage.fail()
 
     def node_gone(self, node: Node) -> None:
         """Close what was open to a node that is gone."""
@@ -116,9 +118,10 @@ class Forwarder:
             answer = await self._insistence.ask(passage, patience, lost)
         except ServingError as error:
             passage.refuse(error)
-        except Exception:
-            logger.exception("forwarding failed")
-            passage.refuse(Internal("Internal error encountered."))
+            forget_frames(error)
+        except Exception as error:
+            passage.fail()
+            forget_frames(error)
         else:
             passage.finish(answer, self.activator.clock())
 
@@ -147,13 +150,13 @@ class Passage:
     _sharing: Target | None = None
     _within = False
     _inside = 0.0
+    _number = -1
 
     target: Target
     timeout: float
     deadline: float
     _lease: Lease
     _upstream: Upstream
-    _number: int
     _allowance: Allowance
     _sent: float
 
@@ -263,10 +266,14 @@ class Passage:
     def answered(self, answer: Answer) -> None:
         """The node has answered."""
         self._allowance.remove(self)
-        now = self._release(answer)
-        if self._trace is not None:
-            answer = replace(answer, headers=without_server_timing(answer.headers))
-        self.finish(answer, now)
+        try:
+            now = self._release(answer)
+            if self._trace is not None:
+                answer = replace(answer, headers=without_server_timing(answer.headers))
+        except Exception:
+            self.fail()
+        else:
+            self.finish(answer, now)
 
     def lost(self) -> None:
         """The node died or hung up."""
@@ -302,29 +309,47 @@ class Passage:
     # ---- the end
 
     def finish(self, answer: Answer, now: float) -> None:
-        """Hand the client what a node answered."""
+        """Hand the client what a node answered; raises nothing, since that would close the channel."""
         exchange, target = self._exchange, self.target
         self._give_back()
+        body = exchange.body
+        try:
+            exchange.answer(answer.status, answer.body, (*answer.headers, (REQUEST_ID, self._id)))
+        except Exception:
+            self.fail()
+            return
         fare = Fare(now - self._began, self._inside, self.waits)
         witnesses = self._forwarder.witnesses
         try:
-            exchange.answer(answer.status, answer.body, (*answer.headers, (REQUEST_ID, self._id)))
             if self._trace is not None:
                 self._trace.end(answer.status, version=str(target.name))
-            if witnesses.answered(fare, target, exchange.body, answer):
-                witnesses.tell(self._asked(target), fare.total, target, exchange.body, answer)
-        except Exception:  # it would close the channel, with all that is in it
-            logger.exception("an answer could not be handed on")
+            if witnesses.answered(fare, target, body, answer):
+                witnesses.tell(self._asked(target), fare.total, target, body, answer)
+        except Exception:
+            logger.exception("an answer could not be counted or logged")
 
     def refuse(self, error: ServingError) -> None:
-        """Hand the client an error, if it is still there."""
+        """Hand the client an error, if it is still there; raises nothing."""
         forwarder, found = self._forwarder, self._found
         self._give_back()
-        if self._trace is not None:
-            self._trace.end(http_status(error), version="" if found is None else str(found.name))
-        seconds = forwarder.activator.clock() - self._began
-        forwarder.witnesses.refused(self._asked(found), seconds, found, error)
         self._exchange.refuse(error, ((REQUEST_ID, self._id),))
+        try:
+            if self._trace is not None:
+                self._trace.end(http_status(error), version="" if found is None else str(found.name))
+            seconds = forwarder.activator.clock() - self._began
+            forwarder.witnesses.refused(self._asked(found), seconds, found, error)
+        except Exception:
+            logger.exception("a refusal could not be counted or logged")
+
+    def fail(self) -> None:
+        """Answer with what an exception makes of the request, and give back all that it has."""
+        logger.exception("a prediction could not be answered")
+        if self._within:
+            self._within = False
+            self._allowance.remove(self)
+            self._upstream.cancel(self._number)
+            self._lease.release()
+        self.refuse(Internal("Internal error encountered."))
 
     def _asked(self, found: Target | None) -> Asked:
         """The request, for those who are told of it."""
@@ -342,3 +367,4 @@ class Passage:
         """Let others have its share."""
         if self._sharing is not None and self._forwarder.shares is not None:
             self._forwarder.shares.give(self._sharing)
+            self._sharing = None

@@ -55,6 +55,17 @@ class Patience:
             future.set_exception(error)
 
 
+def forget_frames(error: BaseException | None) -> None:
+    """Let go of the frames that an error came through, and its causes.
+
+    A future keeps the error that it raised, and the frames keep the future, and the request with its body:
+    only the garbage collector would find that.
+    """
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
+
+
 def too_late(timeout: float) -> DeadlineExceeded:
     """The error for a request that had so many seconds."""
     return DeadlineExceeded(f"The request was not answered within {timeout:g} s (setting request_timeout).")

@@ -99,8 +99,7 @@ class GrpcCall:
         """Take the whole answer; does nothing if there is one, or if the client is gone."""
         if self.response_complete:
             return
-        self.response_complete = True
-        self.on_gone = None
+        self._end()
         if not self._reply.done():  # it is cancelled a moment before the call is left
             self._reply.set_result(Reply(status, body, headers))
 
@@ -114,10 +113,16 @@ class GrpcCall:
         if self.response_complete:
             return
         self.late = asyncio.get_running_loop().time() >= self._deadline - _ABOUT
-        self.response_complete = True
-        on_gone, self.on_gone = self.on_gone, None
+        on_gone = self.on_gone
+        self._end()
         if on_gone is not None:
             on_gone()
+
+    def _end(self) -> None:
+        """Refer to nothing that refers to the call."""
+        self.response_complete = True
+        self.body = b""
+        self.on_gone = self.state = None
 
     async def reply(self) -> Reply:
         """The answer, once it is there."""

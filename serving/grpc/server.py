@@ -106,8 +106,7 @@ class GrpcServer:
         async def serve(_: Any, context: Any) -> bytes:
             self.under_way += 1
             try:
-                call = GrpcCall(rpc, context, await self._read(context))
-                reply = await (self._predict(call) if rpc.verb else self._tell(call))
+                reply = await self._answer(rpc, context)
             except ServingError as error:
                 reply = refusal(error, rpc.dialect)
             except Exception:
@@ -118,6 +117,11 @@ class GrpcServer:
             return await finish(context, reply)
 
         return serve
+
+    async def _answer(self, rpc: Rpc, context: Any) -> Reply:
+        """The answer to a call, of which nothing is left in memory then. Raises what it is refused with."""
+        call = GrpcCall(rpc, context, await self._read(context))
+        return await (self._predict(call) if rpc.verb else self._tell(call))
 
     async def _read(self, context: Any) -> bytes:
         """The message of a call; b"" if there is none. Raises what it is refused with."""

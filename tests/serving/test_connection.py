@@ -15,6 +15,7 @@ import orjson
 import pytest
 import uvicorn
 import uvloop
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.server import ServerState
 
 from serving.config import FrontSettings
@@ -24,6 +25,7 @@ from serving.exchange import Exchange
 from serving.gate import SLICES, Gate
 from serving.wire import Receive, Scope, Send, too_large
 from tests.asgi import read_body, send_error, send_json
+from tests.garbage import nothing_for_the_collector
 
 SETTINGS = FrontSettings(
     header_timeout=10,
@@ -279,8 +281,10 @@ def run(main: Callable[[World], Awaitable[None]], settings: FrontSettings = SETT
         assert world.gate.arriving == 0
         assert not state.tasks
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(bounded())
+    with nothing_for_the_collector(Connection, Exchange, RequestResponseCycle) as check:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(bounded())
+        check()
 
 
 @pytest.fixture(autouse=True, params=["application", "exchanges"])

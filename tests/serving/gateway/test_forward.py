@@ -24,7 +24,7 @@ from serving.exchange import Exchange
 from serving.frames import ALONE, ANSWER, ASK, REQUEST, TIMING
 from serving.gateway import insistence
 from serving.gateway.audit.recorder import Audit
-from serving.gateway.forward import Forwarder
+from serving.gateway.forward import Forwarder, Passage
 from serving.gateway.limits import PredictionLimits
 from serving.gateway.records import Commit, ModelRecord, State, VersionRecord
 from serving.gateway.request_log import RequestLog
@@ -38,6 +38,7 @@ from serving.protocols import from_bytes
 from serving.resources import Model, Version, VersionState
 from tests.autoscaler.fakes import Clock, FakePool, settle, spec
 from tests.exchanges import Answered, Peer
+from tests.garbage import nothing_for_the_collector
 from tests.serving.gateway.collector import collecting
 
 NAME = VersionName("p", "m", "v")
@@ -282,14 +283,18 @@ def run(
     shares: PredictionLimits | None = None,
     tracing: Tracing | None = None,
 ) -> None:
+    """A test with a world of its own; at its end nothing of its requests is left."""
+
     async def bounded() -> None:
         async with asyncio.timeout(20):
             limits = Limits(request_timeout=request_timeout)
             async with World(tmp_path, limits, queue_requests, shares, tracing) as world:
                 await main(world)
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # as the gateway does
-        runner.run(bounded())
+    with nothing_for_the_collector(Exchange, Passage) as check:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # as the gateway does
+            runner.run(bounded())
+        check()
 
 
 @pytest.fixture(autouse=True)

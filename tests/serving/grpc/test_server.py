@@ -18,6 +18,7 @@ from serving.grpc.server import GrpcServer
 from serving.heads import TIMEOUT
 from serving.protocols import Reply
 from tests.calls import grpc, infer_request, predict_request
+from tests.garbage import nothing_for_the_collector
 
 aio = grpc.aio
 PREDICT = "/tensorflow.serving.PredictionService/Predict"
@@ -95,6 +96,7 @@ async def serving(settings: FrontSettings) -> AsyncIterator[World]:
             yield World(fake, server, address, channel)
     finally:
         await server.stop(0)
+        fake.calls.clear()
 
 
 def run(main: Callable[[World], Awaitable[None]], **settings: Any) -> None:
@@ -104,8 +106,10 @@ def run(main: Callable[[World], Awaitable[None]], **settings: Any) -> None:
         async with asyncio.timeout(20), serving(FrontSettings(**settings)) as world:
             await main(world)
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(bounded())
+    with nothing_for_the_collector(GrpcCall) as check:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(bounded())
+        check()
 
 
 async def until(reached: Callable[[], bool]) -> None:
@@ -128,7 +132,7 @@ def test_a_prediction_is_asked_and_answered() -> None:
         made = world.fake.calls[0]
         assert made.head.asked is not None
         assert (made.head.asked.model, made.head.asked.label) == ("now", "canary")
-        assert (made.head.method, made.head.path, made.head.length) == ("POST", PREDICT, len(made.body))
+        assert (made.head.method, made.head.path, made.head.length) == ("POST", PREDICT, request.ByteSize())
         assert (b"a", b"b") in made.scope["headers"]
         assert made.scope["client"][0] == "127.0.0.1"
         assert TIMEOUT not in made.head.told

@@ -123,7 +123,7 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the request that is being answered: it may be an earlier one than the newest."""
         if self._slice is None:
-            self.parser = None
+            self.parser = None  # type: ignore[assignment]
             return
         self._gate.leave(self, self._slice)
         self._let_go()
@@ -255,7 +255,8 @@ class Connection(HttpToolsProtocol):
             cycle.keep_alive = self._keeps_alive()
         self.phase, self.since = REQUEST, self._gate.now
         # What follows in the same data has another head; an idle connection has none.
-        self._raw, self.url, self.headers, self.scope = b"", b"", [], None
+        self._raw, self.url, self.headers = b"", b"", []
+        self.scope = None  # type: ignore[assignment]
         if not isinstance(cycle, Exchange):
             super().on_message_complete()
         elif not cycle.response_complete:

@@ -47,8 +47,8 @@ class Exchange:
     """One request, and its answer.
 
     `client` is where it comes from; `body` is there once `Handler.complete` is called. `on_gone` is called,
-    once, if the client goes away before the answer. `state` is the handler's own. Once it is over it refers to
-    neither of them, nor to its connection: reference counts are enough to free them.
+    once, if the client goes away before the answer. `state` is the handler's own. Once it is over it refers
+    to none of them, nor to its connection: nothing of it is left to the garbage collector.
     """
 
     __slots__ = (

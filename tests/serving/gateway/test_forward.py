@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +80,13 @@ async def good(seen: Seen) -> bytes | None:
     return b'{"predictions": [%b]}' % seen.node.id.encode()
 
 
+class BrokenTallies(Tallies):
+    """Counts nothing, and breaks."""
+
+    def of(self, key: str) -> Any:
+        raise RuntimeError
+
+
 def dying(mark: Mark) -> Reply:
     async def die(seen: Seen) -> bytes | None:
         seen.mark(mark)
@@ -110,6 +117,7 @@ class World:
         self.free = 1 << 40
         self.replies: list[Reply] = [good]
         self.seen: list[Seen] = []
+        self.status = 200  # of what nodes answer
         self.withdrawn = 0
         self.held = False
         self.activator = Activator(queue_requests=queue_requests, queue_bytes=1 << 20, clock=self.clock)
@@ -212,7 +220,9 @@ class World:
                 writer.transport.abort()
                 return
             timing = b"server-timing: infer;dur=1.5\r\n" if seen.timing else b""
-            writer.write(ANSWER.pack(number, 200, len(timing), len(timing) + len(body)) + timing + body)
+            writer.write(
+                ANSWER.pack(number, self.status, len(timing), len(timing) + len(body)) + timing + body
+            )
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             connections.append(writer)
@@ -846,6 +856,46 @@ def test_nobody_waits_longer_than_the_server_allows(tmp_path: Path) -> None:
         assert world.seen[0].timeout <= 3
 
     run(tmp_path, main, request_timeout=3.0)
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["at once", "after a wait"])
+def test_an_answer_that_cannot_be_sent_is_an_internal_error(tmp_path: Path, waits: bool) -> None:
+    """Here one whose status HTTP does not have. What the request held is given back, and it counts once."""
+
+    async def main(world: World) -> None:
+        world.deploy()
+        if not waits:
+            await world.post()
+        world.status = 999
+        answered = await world.post()
+        assert (answered.status, answered.message) == (500, "Internal error encountered.")
+        assert world.pool.only().in_flight == 0
+        world.status = 200
+        for _ in range(2):  # there is one place
+            assert (await world.post()).status == 200
+        assert world.tallies.of("v").told(()).statuses[500] == 1
+
+    run(tmp_path, main, shares=PredictionLimits(ServeConfig(version_concurrency=1), Clock()))
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["at once", "after a wait"])
+def test_who_is_told_of_predictions_cannot_keep_them_from_their_clients(tmp_path: Path, waits: bool) -> None:
+    """Neither answers nor refusals, nor what the requests held."""
+
+    async def main(world: World) -> None:
+        world.deploy()
+        if not waits:
+            await world.post()
+        working = world.forwarder.witnesses
+        world.forwarder.witnesses = replace(working, tallies=BrokenTallies())
+        assert (await world.post()).status == 200
+        assert (await world.post(within="none")).status == 400
+        assert (await world.post(path="/v1/projects/p/models/none:predict")).status == 404
+        world.forwarder.witnesses = working
+        assert (await world.post()).status == 200
+        assert world.pool.only().in_flight == 0
+
+    run(tmp_path, main, shares=PredictionLimits(ServeConfig(version_concurrency=1), Clock()))
 
 
 def test_a_client_that_goes_away_leaves_its_place(tmp_path: Path) -> None:

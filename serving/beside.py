@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from serving.config import OFF, FrontSettings
 from serving.conversation import Answers
+from serving.cross_origin import UNPROTECTED, CrossOriginPolicy
 from serving.errors import FailedPrecondition
 from serving.http import most_connections
 from serving.tls import Certificate
@@ -23,6 +24,7 @@ def open_grpc(
     announce: Callable[[str], None],
     *,
     certificate: Certificate | None = None,
+    cross_origin: CrossOriginPolicy = UNPROTECTED,
 ) -> GrpcServer | None:
     """The server, with its port taken; None where it is switched off. Only inside of an event loop.
 
@@ -38,7 +40,14 @@ def open_grpc(
             "gRPC (setting grpc_port) needs grpcio, which is not installed: pip install 'pilotlight[grpc]'."
         ) from error
     connections = min(settings.max_connections, most_connections())
-    server = GrpcServer(predictions, tell(), settings, most_connections=connections, certificate=certificate)
+    server = GrpcServer(
+        predictions,
+        tell(),
+        settings,
+        most_connections=connections,
+        certificate=certificate,
+        cross_origin=cross_origin,
+    )
     address = server.bind(host, int(settings.grpc_port))
     announce(f"{'grpcs' if certificate else 'grpc'}://{address}")
     return server

@@ -129,6 +129,16 @@ class FrontSettings(PredictSettings):
         "Connections that may be open; at most four fifths of the files that the process may open.",
         minimum=1,
     )
+    allowed_hosts: str = setting(
+        "",
+        "Hosts that a server without access control may be called by, comma separated, besides loopback "
+        "ones and the address it listens on: NAME, *.DOMAIN, or * for any.",
+    )
+    allowed_origins: str = setting(
+        "",
+        "Origins of web pages that may call it all the same, and read its answers, comma separated: "
+        "https://app.example.com.",
+    )
     arriving_bytes: int = setting(
         256 * MIB,
         "Bytes of half-arrived bodies in all; beyond, the one that has been arriving longest is refused.",

@@ -37,9 +37,13 @@ _REFUSED_FOR, _DISCARD_FOR = 2.0, 30.0
 # Per header beside its name and value, and per request: what stands between and around them.
 _HEADER_EXTRA, _LINE_EXTRA = 4, 20
 
-_HEEDED = frozenset({b"host", b"expect", b"transfer-encoding", b"content-length", b"upgrade"})
+_HEEDED = frozenset(
+    {
+        b"host", b"origin", b"sec-fetch-site", b"expect", b"transfer-encoding", b"content-length", b"upgrade",
+    }
+)  # fmt: skip
 _VERSIONS = frozenset({"1.0", "1.1"})
-_CONNECT = b"CONNECT"
+_CONNECT, _OPTIONS = b"CONNECT", b"OPTIONS"
 # Paths of which is remembered where they lead, and the longest of them in bytes.
 _PATHS, _LONGEST_PATH = 1024, 512
 
@@ -80,6 +84,8 @@ class Connection(HttpToolsProtocol):
         self._length = 0  # of the body, if it was told
         self._raw = b""  # what may be the head of the request, if it came by itself
         self._host: bytes | None = None
+        self._origin: bytes | None = None
+        self._fetch_site: bytes | None = None
         self.phase = REQUEST
         self.since = self.begun = gate.now
         self.held = 0
@@ -184,7 +190,7 @@ class Connection(HttpToolsProtocol):
         self.expect_100_continue = False
         self._head = self._moved = self._window = self._length = 0
         self._problem, self._upgrading = None, False
-        self._host = None
+        self._host = self._origin = self._fetch_site = None
         if self.phase is not CLOSE:
             self.phase, self.since = HEAD, self._gate.now
 
@@ -223,11 +229,17 @@ class Connection(HttpToolsProtocol):
             self._begin_exchange("", _no_tunnel())
             self.phase = CLOSE  # what follows would be for the other end of the tunnel
             return
-        path = self._path() if self._handles else ""
-        if not (self._handles and self._exchanges.takes(method.decode(), path)):
-            self._begin_call()
-        else:
+        cross_origin = self._gate.cross_origin
+        refusal = cross_origin.check(self._host, self._origin, self._fetch_site)
+        if refusal is not None:
+            self._gate.refused["cross_origin"] += 1
+            self._begin_exchange(self._path(), refusal)
+        elif not self._handles or (method == _OPTIONS and self._origin in cross_origin.origins):
+            self._begin_call()  # the application answers preflights, for all paths
+        elif self._exchanges.takes(method.decode(), path := self._path()):
             self._begin_exchange(path)
+        else:
+            self._begin_call()
 
     def on_body(self, body: bytes) -> None:
         """More of a body has come."""
@@ -336,7 +348,15 @@ class Connection(HttpToolsProtocol):
             return
         parser, expects = self.parser, self.expect_100_continue
         method, version = parser.get_method().decode(), parser.get_http_version()
-        head = Head(method, path, self.headers, length=self._length, version=version, refusal=refusal)
+        head = Head(
+            method,
+            path,
+            self.headers,
+            length=self._length,
+            version=version,
+            refusal=refusal,
+            answer_headers=self._gate.cross_origin.answer_headers(self._origin),
+        )
         keep_alive = not expects and self._keeps_alive()
         if keep_alive and self._length and self._raw and refusal is None:
             self._gate.heads.keep(self._raw, head)
@@ -563,6 +583,10 @@ class Connection(HttpToolsProtocol):
             if self._host is not None:
                 self._problem = InvalidArgument("The request has two Host headers: HTTP/1.1 asks for one.")
             self._host = value
+        elif name == b"origin":
+            self._origin = value if self._origin is None else b"%b, %b" % (self._origin, value)
+        elif name == b"sec-fetch-site":
+            self._fetch_site = value if self._fetch_site is None else b"%b, %b" % (self._fetch_site, value)
         elif name == b"expect":
             self.expect_100_continue = value.lower() == b"100-continue"
         elif name == b"content-length":

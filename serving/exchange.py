@@ -104,7 +104,7 @@ class Exchange:
         if self.response_complete:
             return
         lines = b""
-        for header in headers:
+        for header in (*headers, *self.head.answer_headers) if self.head.answer_headers else headers:
             lines += b"%b: %b\r\n" % header
         if not self.keep_alive:
             lines += b"connection: close\r\n"

@@ -12,6 +12,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from serving.config import FrontSettings
+from serving.cross_origin import UNPROTECTED, CrossOriginPolicy
 from serving.errors import Unavailable
 from serving.heads import Heads
 
@@ -28,8 +29,14 @@ _CROWDED = 0.9
 class Gate:
     """All connections of one server."""
 
-    def __init__(self, settings: FrontSettings, most_connections: float = math.inf) -> None:
+    def __init__(
+        self,
+        settings: FrontSettings,
+        most_connections: float = math.inf,
+        cross_origin: CrossOriginPolicy = UNPROTECTED,
+    ) -> None:
         self.settings = settings
+        self.cross_origin = cross_origin
         self.most_connections = min(settings.max_connections, most_connections)
         self.most_head = settings.max_header_bytes
         self.now = 0.0  # seconds since the start in which the event loop was alive, in steps

@@ -30,10 +30,20 @@ class Head:
 
     `length` is that of the body, 0 if it is not told. `told` has the headers that predictions heed, by name.
     `known` is what who answers it wants to remember of it, for the next one that says the same. With a
-    `refusal` nobody is asked: it is answered with that.
+    `refusal` nobody is asked: it is answered with that. All answers have the headers `answer_headers` too.
     """
 
-    __slots__ = ("headers", "known", "length", "method", "path", "refusal", "told", "version")
+    __slots__ = (
+        "answer_headers",
+        "headers",
+        "known",
+        "length",
+        "method",
+        "path",
+        "refusal",
+        "told",
+        "version",
+    )
 
     def __init__(
         self,
@@ -44,6 +54,7 @@ class Head:
         length: int = 0,
         version: str = "1.1",
         refusal: ServingError | None = None,
+        answer_headers: Headers = (),
     ) -> None:
         self.method = method
         self.path = path
@@ -51,6 +62,7 @@ class Head:
         self.length = length
         self.version = version
         self.refusal = refusal
+        self.answer_headers = answer_headers
         self.known: Any = None
         self.told: Mapping[bytes, bytes] = {
             name: value for name, value in reversed(headers) if name in _HEEDED

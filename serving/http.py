@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Protocol, cast
 
 import uvicorn
+from starlette.middleware.cors import CORSMiddleware
 
 from serving.config import FrontSettings
 from serving.connection import Connection
+from serving.cross_origin import EXPOSED, UNPROTECTED, CrossOriginPolicy
 from serving.errors import Unavailable
 from serving.exchange import Handler
 from serving.gate import SLICES, Gate
@@ -123,7 +125,7 @@ class FrontServer(Server):
             self.fail("the application has ended.")
         if counter % _TOLD_EVERY == 0 and self._gate.refused:
             told = ", ".join(f"{why} {count}" for why, count in self._gate.refused.most_common())
-            logger.warning("connections refused since the last time: %s", told)
+            logger.warning("connections and requests refused since the last time: %s", told)
             self._gate.refused.clear()
         return await super().on_tick(counter)
 
@@ -169,14 +171,18 @@ def make_server(
     certificate: Certificate | None = None,
     handler: Handler | None = None,
     beside: Beside | None = None,
+    cross_origin: CrossOriginPolicy = UNPROTECTED,
 ) -> FrontServer:
     """A server for the application, and for predictions a `handler` of them.
 
-    `front` is what a connection is granted; `drain` how many seconds requests in flight are given when the
-    server stops. With a `certificate` it answers HTTPS. What runs `beside` it starts and stops with it.
+    `front` is what a connection is granted; `cross_origin` says which requests are answered; `drain` how many
+    seconds requests in flight are given when the server stops. With a `certificate` it answers HTTPS. What
+    runs `beside` it starts and stops with it.
     """
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    gate = Gate(front, most_connections())
+    if cross_origin.origins:
+        app = _readable_across_origins(app, cross_origin)
+    gate = Gate(front, most_connections(), cross_origin)
     config = uvicorn.Config(
         app,
         http=cast(type[asyncio.Protocol], functools.partial(Connection, gate, handler)),
@@ -193,6 +199,17 @@ def make_server(
         ssl_keyfile=certificate.key if certificate else None,
     )
     return FrontServer(config, gate, beside)
+
+
+def _readable_across_origins(app: App, policy: CrossOriginPolicy) -> App:
+    """The application, for scripts of allowed origins; it answers their preflights, for predictions too."""
+    return CORSMiddleware(
+        app,
+        allow_origins=[origin.decode() for origin in policy.origins],
+        allow_methods=["*"],
+        allow_headers=["*"],
+        expose_headers=EXPOSED,
+    )
 
 
 def listen_tcp(host: str, port: int) -> socket.socket:

@@ -88,7 +88,7 @@ class Client:
         body = json.dumps({"instances": instances}).encode()
         extra = "".join(f"{name}: {value}\r\n" for name, value in self.headers.items())
         extra += f"content-length: {len(body)}\r\n"
-        head = f"POST /v1/{self.name}:predict HTTP/1.1\r\nhost: tests\r\n{extra}\r\n"
+        head = f"POST /v1/{self.name}:predict HTTP/1.1\r\nhost: localhost\r\n{extra}\r\n"
         start = due or time.perf_counter()
         try:
             async with asyncio.timeout(self.timeout):

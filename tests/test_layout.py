@@ -77,7 +77,7 @@ FORBIDDEN: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
     ("serving.gateway", (), ("serving.node", "serving.cli", "serving.runtimes")),
     ("serving.node", (), ("serving.gateway", "serving.cli")),
     ("serving.runtimes", (), ("serving.gateway", "serving.node", "serving.cli", "starlette", "uvicorn")),
-    ("serving", ("serving.gateway", "serving.node"), ("starlette",)),
+    ("serving", ("serving.gateway", "serving.node", "serving.http"), ("starlette",)),
     ("serving", TENSORFLOW, ("tensorflow",)),
     ("serving", XGBOOST, ("xgboost",)),
     ("serving", SKLEARN, ("sklearn",)),

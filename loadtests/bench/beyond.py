@@ -27,7 +27,7 @@ from loadtests.bench.processes import cpu_seconds, on_core
 
 _HOST = "127.0.0.1"
 _BODY = b'{"instances":[[5.1,3.5,1.4,0.2]]}'
-_HEAD = b"POST /v1/models/m:predict HTTP/1.1\r\nhost: h\r\ncontent-length: %d\r\n\r\n" % len(_BODY)
+_HEAD = b"POST /v1/models/m:predict HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(_BODY)
 _ANSWER = b'HTTP/1.1 200 OK\r\ncontent-length: 19\r\n\r\n{"predictions":[0]}'
 _MOST = 65536
 

@@ -66,6 +66,7 @@ def node(config: NodeConfig) -> int:
     Example: pilotlight node --model-dir gs://my-bucket/flowers --port 8080
     """
     prepare_frameworks()
+    from serving.cross_origin import CrossOriginPolicy  # noqa: PLC0415
     from serving.node.alone import serve as alone  # noqa: PLC0415
     from serving.running import run  # noqa: PLC0415
 
@@ -75,6 +76,7 @@ def node(config: NodeConfig) -> int:
             "Say what to serve: --model-dir gs://BUCKET/PATH or --model-dir PATH; in a container, "
             f"AIP_STORAGE_URI or a model in {MOUNT}."
         )
+    cross_origin = CrossOriginPolicy.from_settings(config, None if config.uds else config.host, enforced=True)
     with prepared(config, lambda phase: print(phase, flush=True)) as source:
         listener = _listen(config)
         return run(
@@ -82,6 +84,7 @@ def node(config: NodeConfig) -> int:
                 source,
                 config,
                 listener,
+                cross_origin=cross_origin,
                 acceleration=_acceleration(config, source),
                 announce=lambda address: print(f"Listening on {address}", flush=True),
                 on_ready=lambda report: print(

@@ -14,6 +14,11 @@ MOUNT = Path("/mnt/models")
 """Where KServe's storage initializer puts a model."""
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104  what these platforms ask for: they connect from outside
+ANY = "*"
+"""Hosts that they call a server by: names that it cannot know."""
+
+# Says that Kubernetes runs the container, and calls it by names of its services.
+_KUBERNETES = "KUBERNETES_SERVICE_HOST"
 
 # The variables that say what a setting is; of several, the first that is there.
 _VARIABLES: Mapping[str, tuple[str, ...]] = {
@@ -39,7 +44,7 @@ def contract(environment: Mapping[str, str], chosen: Iterable[str], mount: Path 
     """What the platform asks for; `chosen` are settings that somebody has chosen: it changes none of them.
 
     An empty variable says nothing, as Vertex AI has it. If anything is asked for, so is to listen on every
-    interface.
+    interface, and to answer to any host.
     """
     taken = frozenset(chosen)
     found = {
@@ -50,8 +55,9 @@ def contract(environment: Mapping[str, str], chosen: Iterable[str], mount: Path 
     }
     if "model_dir" not in found and "model_dir" not in taken and mount.is_dir():
         found["model_dir"] = (str(mount), str(mount))
-    if not found:
-        return Contract()
-    first = next(iter(found.values()))[0]
-    asked = {**found, "host": (first, EVERYWHERE)}
+    if found:
+        first = next(iter(found.values()))[0]
+        asked = {**found, "host": (first, EVERYWHERE), "allowed_hosts": (first, ANY)}
+    else:
+        asked = {"allowed_hosts": (_KUBERNETES, ANY)} if environment.get(_KUBERNETES) else {}
     return Contract({name: value for name, value in asked.items() if name not in taken})

@@ -13,6 +13,7 @@ from pathlib import Path
 from serving import http
 from serving.beside import open_grpc
 from serving.config import ServeConfig
+from serving.cross_origin import CrossOriginPolicy
 from serving.errors import FailedPrecondition, Unavailable
 from serving.gateway.access.start import is_on, open_tokens
 from serving.gateway.app import Gateway
@@ -31,7 +32,9 @@ def serve(config: ServeConfig, environment: Mapping[str, str], announce: Callabl
     damaged, and InvalidArgument for a server open to others by mistake or a certificate that does not work.
     """
     certificate = Certificate.checked(config.tls_cert, config.tls_key)
-    is_on(config)  # before anything is made
+    cross_origin = CrossOriginPolicy.from_settings(
+        config, config.host, enforced=not is_on(config), scheme="https" if certificate else "http"
+    )
     config = dataclasses.replace(config, state_dir=config.state_dir.expanduser().absolute())
     with (
         _exclusive(config.state_dir),
@@ -50,7 +53,13 @@ def serve(config: ServeConfig, environment: Mapping[str, str], announce: Callabl
 
             gateway = Gateway(config, store, environment, tokens=tokens, on_death=die)
             grpc = open_grpc(
-                config, config.host, gateway.handler, gateway.questions, announce, certificate=certificate
+                config,
+                config.host,
+                gateway.handler,
+                gateway.questions,
+                announce,
+                certificate=certificate,
+                cross_origin=cross_origin,
             )
             if grpc is not None:
                 grpc.ready()  # from its start, which is when the gateway has started
@@ -61,6 +70,7 @@ def serve(config: ServeConfig, environment: Mapping[str, str], announce: Callabl
                 certificate=certificate,
                 handler=gateway.handler,
                 beside=grpc,
+                cross_origin=cross_origin,
             )
             await server.serve(sockets=[listener])
             return server.exit_code

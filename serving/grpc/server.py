@@ -13,6 +13,7 @@ from grpc import aio
 
 from serving.config import FrontSettings
 from serving.conversation import Answers
+from serving.cross_origin import UNPROTECTED, CrossOriginPolicy
 from serving.errors import Internal, ServingError, Unavailable, Unimplemented
 from serving.grpc import health, reflection
 from serving.grpc.arrivals import Arrivals
@@ -59,6 +60,7 @@ class GrpcServer:
         *,
         most_connections: int,
         certificate: Certificate | None = None,
+        cross_origin: CrossOriginPolicy = UNPROTECTED,
     ) -> None:
         self._predictions, self._tell_of = predictions, tell
         self.under_way = 0
@@ -68,6 +70,7 @@ class GrpcServer:
         self._server = aio.server(options=_options(settings, most_connections))
         self._server.add_generic_rpc_handlers(
             (
+                _CrossOrigin(cross_origin),  # the first to know a method answers it
                 self._health.handler(),
                 *reflection.handlers((*SERVICES, health.SERVICE)),
                 _Methods(self._serve),
@@ -168,6 +171,33 @@ class _Reading:
         if self._task is not None:
             self.error = error
             self._task.cancel()
+
+
+class _CrossOrigin(grpc.GenericRpcHandler):  # type: ignore[misc]  # it has no types
+    """Knows every method, of whatever service, for calls of web pages that are not allowed to make them.
+
+    No page reaches gRPC but by HTTP/2, so over TLS: a name of another's would not fit the certificate.
+    """
+
+    def __init__(self, policy: CrossOriginPolicy) -> None:
+        self._policy = policy
+
+    def service(self, handler_call_details: Any) -> Any:
+        """What refuses a call; None if it is not refused."""
+        told = dict(handler_call_details.invocation_metadata or ())
+        origin, site = (told.get(name) for name in ("origin", "sec-fetch-site"))
+        error = self._policy.check(None, _as_header(origin), _as_header(site))
+        if error is None:
+            return None
+
+        async def refuse(_: Any, context: Any) -> None:
+            await finish(context, refusal(error, Dialect.INFERENCE_GRPC))
+
+        return grpc.stream_unary_rpc_method_handler(refuse)
+
+
+def _as_header(value: str | None) -> bytes | None:
+    return None if value is None else value.encode("latin-1", "replace")
 
 
 class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]  # it has no types

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from serving import http
 from serving.beside import open_grpc
 from serving.config import NodeConfig
+from serving.cross_origin import CrossOriginPolicy
 from serving.errors import ServingError
 from serving.node.acceleration import Acceleration
 from serving.node.app import Node, Report
@@ -45,6 +46,7 @@ async def serve(
     settings: NodeConfig,
     listener: socket.socket,
     *,
+    cross_origin: CrossOriginPolicy,
     acceleration: Acceleration | None = None,
     announce: Callable[[str], None],
     on_ready: Callable[[Report], None],
@@ -97,13 +99,16 @@ async def serve(
         on_failed=stop,
     )
     handler = predictions(node, lambda: server.connections + (0 if grpc is None else grpc.under_way))
-    grpc = open_grpc(settings, settings.host, handler, lambda: _questions(node), announce)
+    grpc = open_grpc(
+        settings, settings.host, handler, lambda: _questions(node), announce, cross_origin=cross_origin
+    )
     server = http.make_server(
         application(node, settings.health_route),
         front=settings,
         drain=settings.request_timeout,
         handler=handler,
         beside=grpc,
+        cross_origin=cross_origin,
     )
     await server.serve(sockets=[listener])
     return 1 if failed.is_set() else 0

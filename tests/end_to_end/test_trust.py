@@ -253,7 +253,7 @@ def waiting(server: Server) -> socket.socket:
     connection = socket.create_connection((host, int(port)), timeout=10)
     body = b'{"instances": [1]}'
     connection.sendall(
-        f"POST /v1/{ROUTINE}:predict HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+        f"POST /v1/{ROUTINE}:predict HTTP/1.1\r\nhost: [::1]\r\ncontent-length: {len(body)}\r\n\r\n".encode()
         + body
     )
     return connection

@@ -8,7 +8,7 @@ import pytest
 
 from serving.cli import server
 from serving.config import NodeConfig, load, load_node
-from serving.containers import EVERYWHERE, Contract, contract
+from serving.containers import ANY, EVERYWHERE, Contract, contract
 from serving.errors import InvalidArgument
 
 VERTEX = {
@@ -18,7 +18,14 @@ VERTEX = {
     "AIP_STORAGE_URI": "gs://managed/copy",
 }
 NOWHERE = Path("/nowhere")
-OURS = ("AIP_HTTP_PORT", "AIP_HEALTH_ROUTE", "AIP_PREDICT_ROUTE", "AIP_STORAGE_URI", "PORT")
+OURS = (
+    "AIP_HTTP_PORT",
+    "AIP_HEALTH_ROUTE",
+    "AIP_PREDICT_ROUTE",
+    "AIP_STORAGE_URI",
+    "PORT",
+    "KUBERNETES_SERVICE_HOST",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -46,18 +53,34 @@ def test_vertex_ai() -> None:
         "predict_route": "/predict",
         "model_dir": "gs://managed/copy",
         "host": EVERYWHERE,
+        "allowed_hosts": ANY,
     }
 
 
 def test_cloud_run() -> None:
     """Only the port; Vertex AI's variable goes before it."""
-    assert values(contract({"PORT": "9000"}, (), NOWHERE)) == {"port": "9000", "host": EVERYWHERE}
+    assert values(contract({"PORT": "9000"}, (), NOWHERE)) == {
+        "port": "9000",
+        "host": EVERYWHERE,
+        "allowed_hosts": ANY,
+    }
     assert values(contract({"PORT": "9000", "AIP_HTTP_PORT": "7080"}, (), NOWHERE))["port"] == "7080"
+
+
+def test_kubernetes() -> None:
+    """Pods are called by the names of their services; where to listen is said by who starts the node."""
+    kubernetes = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+    assert values(contract(kubernetes, (), NOWHERE)) == {"allowed_hosts": ANY}
+    assert values(contract(kubernetes, {"allowed_hosts"}, NOWHERE)) == {}
 
 
 def test_kserve(tmp_path: Path) -> None:
     """The folder that its model is put into, if there is one and nobody has chosen another."""
-    assert values(contract({}, (), tmp_path)) == {"model_dir": str(tmp_path), "host": EVERYWHERE}
+    assert values(contract({}, (), tmp_path)) == {
+        "model_dir": str(tmp_path),
+        "host": EVERYWHERE,
+        "allowed_hosts": ANY,
+    }
     assert contract({}, {"model_dir"}, tmp_path) == Contract()
     assert values(contract(VERTEX, (), tmp_path))["model_dir"] == "gs://managed/copy"
 
@@ -80,7 +103,7 @@ def test_what_somebody_has_chosen_stays(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
     assert (found.port, found.predict_route, found.health_route) == (1, "/from-variable", "/from-file")
     assert (found.model_dir, found.host) == ("gs://managed/copy", EVERYWHERE)
-    assert values(asked) == {"model_dir": "gs://managed/copy", "host": EVERYWHERE}
+    assert values(asked) == {"model_dir": "gs://managed/copy", "host": EVERYWHERE, "allowed_hosts": ANY}
     assert load_node({"host": "127.0.0.1"})[0].host == "127.0.0.1"
 
 
@@ -120,5 +143,5 @@ def test_a_start_says_what_the_platform_has_asked_for(
     monkeypatch.setenv("PORT", "9000")
     server.node_settings({}, None)
     assert capsys.readouterr().out == (
-        "As the container's platform asks for (PORT): --port 9000, --host 0.0.0.0\n"
+        "As the container's platform asks for (PORT): --port 9000, --host 0.0.0.0, --allowed-hosts *\n"
     )

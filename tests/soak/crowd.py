@@ -36,7 +36,7 @@ class Rude:
 
 def rude(kind: str, name: str) -> Rude:
     """A client of a kind."""
-    post = f"POST /v1/{name}:predict HTTP/1.1\r\nhost: crowd\r\n"
+    post = f"POST /v1/{name}:predict HTTP/1.1\r\nhost: localhost\r\n"
     whole = b'{"instances": [1]}'
     request = f"{post}content-length: {len(whole)}\r\n\r\n".encode() + whole
     match kind:
@@ -46,7 +46,9 @@ def rude(kind: str, name: str) -> Rude:
             return Rude(kind, f"{post}content-length: 100000\r\n\r\n{{".encode(), b" ")
         case "pipeline":
             # Nothing that a node would have to work on: that would be load, and others would wait behind it.
-            return Rude(kind, b"GET /healthz HTTP/1.1\r\nhost: crowd\r\n\r\n" * 8 + b"nonsense\r\n\r\n", b"")
+            return Rude(
+                kind, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n" * 8 + b"nonsense\r\n\r\n", b""
+            )
         case "half":
             return Rude(kind, request[:-1], b"")
         case _:

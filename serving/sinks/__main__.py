@@ -55,7 +55,7 @@ class Writer:
                 reader = Reader(folder)
             except FileNotFoundError:  # it is just being made
                 continue
-            make = partial(make_sink, reader.kind, reader.address, self._options)
+            make = partial(make_sink, reader.kind, reader.address, reader.uid, self._options)
             self._threads[folder] = threading.Thread(
                 target=self._deliver, args=(Delivery(reader, make),), daemon=True
             )

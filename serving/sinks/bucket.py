@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from serving.journal import Kind, Record
@@ -13,9 +14,9 @@ _MOST_BYTES = 64 << 20
 
 
 class BucketSink:
-    """Objects in a folder per day below a gs:// prefix, each written once, whole.
+    """Objects in a folder per day below a gs:// prefix, each written once, whole; none is ever replaced.
 
-    Records that come again replace the object they came in: it has the same name.
+    Records that come again are known by the object they came in, which has the same name.
     """
 
     def __init__(
@@ -30,8 +31,17 @@ class BucketSink:
     def write(self, records: Sequence[Record], key: str) -> int:
         """Create an object for each day."""
         for folder, some in runs(records, self._kind):
-            name = f"{folder}/{moment(some[0]):%H%M%S}-{key}.jsonl"
-            self._files.write(
-                f"{self._prefix}/{name}", b"".join([line(record, self._kind) for record in some])
-            )
+            lines = b"".join([line(record, self._kind) for record in some])
+            self._create(f"{self._prefix}/{folder}/{moment(some[0]):%H%M%S}-{key}", lines)
         return 0
+
+    def _create(self, stem: str, lines: bytes) -> None:
+        for number in itertools.count(1):
+            uri = f"{stem}.jsonl" if number == 1 else f"{stem}-{number}.jsonl"
+            if self._files.claim(uri, lines):
+                return
+            there = self._files.read(uri)
+            if there.startswith(lines):
+                return
+            # The lines came before, and perhaps fewer of them; or the object is somebody else's.
+            lines = lines.removeprefix(there)

@@ -22,10 +22,10 @@ _TABLE = re.compile(r"[\w.:-]+\.\w+\.[\w$-]+")
 _PATIENCE = 10.0
 
 
-def make_sink(kind: Kind, address: str, options: Options) -> Sink:
-    """The sink for the journal of an address. May take seconds."""
+def make_sink(kind: Kind, address: str, journal: int, options: Options) -> Sink:
+    """The sink for the journal of an address, which has this number. May take seconds."""
     if kind is not Kind.REQUESTS:
-        sink = _folder(options.logs / kind, kind, options)
+        sink = _folder(options.logs / kind, kind, journal, options)
         return Both(sink, StdoutSink(kind)) if options.stdout else sink
     if address.startswith("gs://"):
         return BucketSink(
@@ -37,7 +37,7 @@ def make_sink(kind: Kind, address: str, options: Options) -> Sink:
         )
     folder = place(address)
     if folder is not None:
-        return _folder(folder, kind, options, options.folders)
+        return _folder(folder, kind, journal, options, options.folders)
     table = address.removeprefix(BIGQUERY)
     reason = "the setting log_bigquery is off"
     if options.bigquery:
@@ -47,7 +47,7 @@ def make_sink(kind: Kind, address: str, options: Options) -> Sink:
             reason = str(error)
     folder = own_folder(options.logs, address)
     logger.warning("the request log for the table %s is kept in %s: %s", table, folder, reason)
-    return _folder(folder, kind, options)
+    return _folder(folder, kind, journal, options)
 
 
 def _table(table: str) -> Sink:
@@ -56,10 +56,13 @@ def _table(table: str) -> Sink:
     return BigQuerySink(table)
 
 
-def _folder(folder: Path, kind: Kind, options: Options, folders: LocalFolders | None = None) -> FolderSink:
+def _folder(
+    folder: Path, kind: Kind, journal: int, options: Options, folders: LocalFolders | None = None
+) -> FolderSink:
     return FolderSink(
         folder,
         kind,
+        journal=journal,
         rotate_bytes=options.rotate_bytes,
         rotate_seconds=options.rotate_seconds,
         folders=folders or LocalFolders(),

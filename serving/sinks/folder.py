@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import secrets
+import stat
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,13 +20,16 @@ from serving.sinks import Sink
 from serving.sinks.rows import line, moment, runs
 
 _CHUNK = 1 << 16
+# Nothing but a file is opened, and none that was not there or is somebody else's is made or emptied.
+_FLAGS = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @dataclass(slots=True)
 class _Open:
-    """The file that a folder's records go to now."""
+    """The file that a folder's records go to now; `identity` is its device and inode."""
 
     path: Path
+    identity: tuple[int, int]
     size: int
     since: float
 
@@ -34,6 +39,9 @@ class FolderSink:
 
     Lines are there for readers as soon as they are written, only ever whole ones. A file gets no more once it
     has `rotate_bytes` or `rotate_seconds` have passed. Where `folders` do not let it write, it fails.
+
+    Others may write to the same folders. The names of our files contain `journal`, the number of the journal
+    that the records are from: only these are appended to or mended, and what is there is never opened as new.
     """
 
     collect_bytes = 4 << 20
@@ -44,6 +52,7 @@ class FolderSink:
         folder: Path,
         kind: Kind,
         *,
+        journal: int,
         rotate_bytes: int,
         rotate_seconds: float,
         folders: LocalFolders | None = None,
@@ -51,6 +60,7 @@ class FolderSink:
     ) -> None:
         self._folder = folder
         self._kind = kind
+        self._owner = f"{journal:08x}"
         self._rotate_bytes = rotate_bytes
         self._rotate_seconds = rotate_seconds
         self._folders = folders or LocalFolders()
@@ -63,27 +73,31 @@ class FolderSink:
         self._open = {
             name: file for name, file in self._open.items() if now - file.since < self._rotate_seconds
         }
-        done: list[tuple[_Open, int]] = []
+        done: list[tuple[_Open, bytes]] = []
         try:
             for name, some in runs(records, self._kind):
                 file = self._file(name, some[0], now)
                 data = b"".join([line(record, self._kind) for record in some])
-                done.append((file, len(data)))
-                _append(file.path, data)
+                done.append((file, data))
+                with _opened(file.path, file.identity) as descriptor:
+                    _write(descriptor, data)
         except (OSError, ServingError):
-            self._undo([file for file, _ in done])
+            self._undo(done)
             raise
-        for file, length in done:
-            file.size += length
+        for file, data in done:
+            file.size += len(data)
         return 0
 
-    def _undo(self, files: Sequence[_Open]) -> None:
+    def _undo(self, done: Sequence[tuple[_Open, bytes]]) -> None:
         """Take back what was written, and begin with other files the next time: these may be gone."""
         self._open = {}
-        for file in files:
-            with contextlib.suppress(OSError):
+        for file, data in done:
+            with contextlib.suppress(OSError), _opened(file.path, file.identity) as descriptor:
+                written = os.pread(descriptor, len(data) + 1, file.size)
+                if not data.startswith(written):  # somebody else has written to it
+                    continue
                 if file.size:
-                    os.truncate(file.path, file.size)
+                    os.ftruncate(descriptor, file.size)
                 else:
                     file.path.unlink()
 
@@ -93,9 +107,9 @@ class FolderSink:
             folder = self._folder / name
             self._folders.check(str(folder))
             folder.mkdir(parents=True, exist_ok=True)
-            _mend(folder)
-            path = folder / f"{moment(first):%H%M%S}-{secrets.token_hex(4)}.jsonl"
-            file = self._open[name] = _Open(path, 0, now)
+            _mend(folder, self._owner)
+            path = folder / f"{moment(first):%H%M%S}-{self._owner}-{secrets.token_hex(4)}.jsonl"
+            file = self._open[name] = _Open(path, _create(path), 0, now)
         return file
 
 
@@ -128,31 +142,71 @@ class Both:
         return max(sink.write(records, key) for sink in self._sinks)
 
 
-def _append(path: Path, data: bytes) -> None:
-    with path.open("ab", buffering=0) as file:
-        view = memoryview(data)
-        while view:
-            view = view[file.write(view) :]
+def _create(path: Path) -> tuple[int, int]:
+    """Make a file that was not there."""
+    descriptor = os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        return _identity(os.fstat(descriptor))
+    finally:
+        os.close(descriptor)
 
 
-def _mend(folder: Path) -> None:
-    """Cut off half a line, which a writer that was killed may have left in the last file of a folder.
+@contextlib.contextmanager
+def _opened(path: Path, identity: tuple[int, int]) -> Iterator[int]:
+    """A file of ours, locked. Raises FileNotFoundError if it is gone or another one has taken its name."""
+    descriptor = os.open(path, _FLAGS)
+    try:
+        if _identity(os.fstat(descriptor)) != identity:
+            raise FileNotFoundError(f"{path} was replaced by another file")
+        with contextlib.suppress(OSError):  # not every file system has locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _mend(folder: Path, owner: str) -> None:
+    """Cut off half a line, which a writer that was killed may have left in the last of its files in a folder.
 
     Its record comes again: it was not noted as sent.
     """
-    last = max(folder.glob("*.jsonl"), key=lambda path: path.stat().st_mtime, default=None)
+    files = folder.glob(f"*-{owner}-*.jsonl")
+    last = max(files, key=lambda path: path.lstat().st_mtime, default=None)
     if last is None:
         return
-    with last.open("r+b") as file:
-        end = file.seek(0, os.SEEK_END)
-        keep = end
-        while keep > 0:
-            start = max(0, keep - _CHUNK)
-            file.seek(start)
-            newline = file.read(keep - start).rfind(b"\n")
-            if newline >= 0:
-                keep = start + newline + 1
-                break
-            keep = start
-        if keep < end:
-            file.truncate(keep)
+    try:
+        descriptor = os.open(last, _FLAGS)
+    except OSError:  # no file, or gone
+        return
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_nlink != 1:
+            return
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        end = _end_of_lines(descriptor, status.st_size)
+        if end < status.st_size:
+            os.ftruncate(descriptor, end)
+    except OSError:  # a copy of this server is at it, or the file system has no locks
+        return
+    finally:
+        os.close(descriptor)
+
+
+def _end_of_lines(descriptor: int, size: int) -> int:
+    while size > 0:
+        start = max(0, size - _CHUNK)
+        newline = os.pread(descriptor, size - start, start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        size = start
+    return 0

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from serving.errors import InvalidArgument, NotFound
-from serving.storage.gcs import THREADS, Gcs, no_bucket
+from serving.storage.gcs import THREADS, Gcs, emulator_host, no_bucket
 from serving.storage.items import Item, changed
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Bucket:
             from google.api_core.exceptions import PreconditionFailed  # noqa: PLC0415
 
             # Emulators know no conditions: looking first is what they leave us.
-            if self._get(name) is not None:
+            if emulator_host() and self._get(name) is not None:
                 return False
             blob = self._blob(name)
             blob.metadata = {"claim": uuid.uuid4().hex}

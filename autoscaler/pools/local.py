@@ -6,18 +6,13 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import os
-import shutil
 import signal
-import socket
 import sys
-import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from autoscaler import linux, machine
@@ -26,6 +21,7 @@ from autoscaler.launch import Order
 from autoscaler.pools import Listener, Memory, Node, NodeSpec, NodeState, PilotSpec
 from autoscaler.pools.output import Output
 from autoscaler.pools.pilots import PilotPolicy, Pilots, PilotState, PilotStatus
+from autoscaler.pools.sockets import NodeSocket
 from autoscaler.pools.wires import Wires
 from autoscaler.processes import Child, Strays, describe_exit, spawn
 from autoscaler.supervision import Loop, Supervisor, describe
@@ -34,15 +30,11 @@ __all__ = ["LocalPool", "PilotPolicy", "PilotState", "PilotStatus"]
 
 logger = logging.getLogger(__name__)
 
-_BACKLOG = 2048
-_PREFIX = "pilotlight-sockets-"
 # How long, in seconds, a dead node's last words may take to be read.
 _LAST_WORDS = 1.0
 # To measure a big process takes time, which the first request has more need of.
 _MEASURED_AFTER = 0.25
 _HOUSEKEEPING = 10.0
-# The path of a unix socket has at most 107 bytes; a random name and the number of a node are to come.
-_LONGEST_PREFIX = 90
 # How often nodes whose memory is limited are looked at: a file is read for each.
 _MEMORY_LOOKED_AT = 0.25
 # Seconds after which either of these is in trouble. To measure hundreds of big nodes takes time.
@@ -56,7 +48,7 @@ class _Process:
     node: Node
     spec: NodeSpec
     board: Board
-    listener: socket.socket
+    socket: NodeSocket
     starting: asyncio.Task[tuple[Child, Wires]] | None = None
     child: Child | None = None
     end: asyncio.Task[None] | None = None
@@ -99,7 +91,6 @@ class LocalPool:
         self._processes: dict[str, _Process] = {}
         self._nodes: dict[str, list[Node]] = {}  # by key: asked for all the time, for each of many versions
         self._numbers = itertools.count(1)
-        self._folder = _socket_folder()
         self._supervisor = supervisor
         self._loops: list[Loop] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -126,7 +117,6 @@ class LocalPool:
         if self._tasks:
             await asyncio.wait(self._tasks)
         linux.adopt_orphans(self._adopted_before)
-        shutil.rmtree(self._folder, ignore_errors=True)
 
     def nodes(self, key: str) -> Sequence[Node]:
         """The nodes of a version that are not gone, oldest first."""
@@ -209,25 +199,21 @@ class LocalPool:
     def _start(self, spec: NodeSpec) -> None:
         """Begin a node's life; raises OSError."""
         name = f"{next(self._numbers)}"
-        path = self._folder / name
         board = Board(spec.concurrency, spec.notes)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            listener.bind(str(path))
-            listener.listen(_BACKLOG)
+            socket = NodeSocket()
         except BaseException:
-            listener.close()
             board.close()
             raise
         node = Node(
             id=name,
             key=spec.key,
-            address=str(path),
+            address=socket.address,
             board=board.marks,
             notes=board.notes,
             asked_at=time.monotonic(),
         )
-        process = _Process(node, spec, board, listener)
+        process = _Process(node, spec, board, socket)
         self._processes[name] = process
         self._nodes.setdefault(spec.key, []).append(node)
         if spec.pilot is not None:
@@ -254,7 +240,7 @@ class LocalPool:
         def wires() -> Wires:
             # How long a pilot took to be lit is not how long a node takes to start.
             process.node.asked_at = time.monotonic()
-            return Wires(order, process.listener.fileno(), process.board.fileno())
+            return Wires(order, process.socket.fileno(), process.board.fileno())
 
         if spec.pilot is not None:
             forked = await self._pilots.fork(spec.pilot, wires)
@@ -277,7 +263,7 @@ class LocalPool:
         """End a node that nobody looks after any more."""
         starting.cancel()
         await asyncio.wait((starting,))
-        process.listener.close()
+        process.socket.hand_over()
         child = None
         if not starting.cancelled() and starting.exception() is None:
             child, wires = starting.result()
@@ -292,7 +278,7 @@ class LocalPool:
     async def _live(self, process: _Process, starting: asyncio.Task[tuple[Child, Wires]]) -> None:
         """Hear its reports, keep its last words, note its end."""
         await asyncio.wait((starting,))
-        process.listener.close()
+        process.socket.hand_over()
         if starting.cancelled():
             self._note_end(process, "The node was stopped before it had started.", crashed=False)
             return
@@ -356,8 +342,6 @@ class LocalPool:
 
     def _note_end(self, process: _Process, reason: str, *, crashed: bool) -> None:
         node = process.node
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(node.address)  # noqa: PTH108  on tmpfs or page cache: does not block
         del self._processes[node.id]
         self._nodes[node.key].remove(node)
         if not self._nodes[node.key]:
@@ -366,6 +350,7 @@ class LocalPool:
         node.board, node.notes = process.board.close()
         (logger.error if crashed else logger.info)("%s is gone: %s", process.name, reason)
         self._change(process, NodeState.GONE)
+        process.socket.close()  # after all who connect to it were told: another may get its address
         node.gone.set()
         pilot = process.spec.pilot
         if pilot is not None and not any(other.spec.pilot == pilot for other in self._processes.values()):
@@ -478,21 +463,3 @@ async def _in_time(waiting: Coroutine[Any, Any, Any], seconds: float) -> bool:
     except TimeoutError:
         return False
     return True
-
-
-def _socket_folder() -> Path:
-    """A folder of our own where temporary files go, or in /tmp if that is too far down for a socket."""
-    prefix = f"{_PREFIX}{os.getpid()}-"
-    place = Path(tempfile.gettempdir())
-    if len(os.fsencode(place / prefix)) > _LONGEST_PREFIX:
-        place = Path("/tmp")  # noqa: S108  mkdtemp makes it ours alone
-    _sweep(place)
-    return Path(tempfile.mkdtemp(prefix=prefix, dir=place))
-
-
-def _sweep(folder: Path) -> None:
-    """Remove the socket folders of servers that were killed."""
-    for leftover in folder.glob(f"{_PREFIX}*-*"):
-        pid = leftover.name.removeprefix(_PREFIX).partition("-")[0]
-        if not Path("/proc", pid).exists():
-            shutil.rmtree(leftover, ignore_errors=True)

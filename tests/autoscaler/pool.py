@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import os
 import re
+import tempfile
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,7 @@ Main = Callable[[LocalPool, History], Awaitable[None]]
 def run(main: Main, *, drain: float = 10, pilots: str | float = "auto") -> None:
     """Run with a pool; no process, no descriptor and no file of it may be left."""
 
-    async def bounded() -> Path:
+    async def bounded() -> None:
         history = History()
         supervisor = Supervisor()
         pool = LocalPool(history, drain=drain, supervisor=supervisor, pilots=pilots)
@@ -82,15 +83,27 @@ def run(main: Main, *, drain: float = 10, pilots: str | float = "auto") -> None:
                 await main(pool, history)
         assert set(supervisor.errors.values()) <= {0}, supervisor.errors
         assert all(node.state is NodeState.GONE for node in history.nodes.values())
-        return pool._folder
 
     _first_loop()
     before, open_before = children(), descriptors()
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # as the server does
-        folder = runner.run(bounded())
-    assert {pid: command(pid) for pid in children() - before} == {}
-    assert descriptors() == open_before
-    assert not folder.exists()
+    with temporary_files() as folder:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # as the server does
+            runner.run(bounded())
+        assert {pid: command(pid) for pid in children() - before} == {}
+        assert descriptors() == open_before
+        assert not folder.exists() or list(folder.iterdir()) == []
+
+
+@contextlib.contextmanager
+def temporary_files() -> Iterator[Path]:
+    """Where this process's temporary files go for the length of the block; a test may remove the folder."""
+    usual = tempfile.tempdir
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        tempfile.tempdir = folder
+        try:
+            yield Path(folder)
+        finally:
+            tempfile.tempdir = usual
 
 
 @cache

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shutil
 import signal
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable
@@ -507,37 +507,51 @@ def test_many_lives_leave_nothing(run: Run, way: str) -> None:
     run(main)
 
 
-def test_the_sockets_of_a_killed_server_are_swept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pool removes the folders of processes that are no more, and leaves those of the living."""
-    gone = subprocess.Popen(["true"])
-    gone.wait()
+def test_a_node_is_reached_though_temporary_files_are_cleaned_away(run: Run, way: str) -> None:
+    """Also while it starts; and others start after it, wherever their sockets can be bound."""
 
-    async def nothing(pool: LocalPool, history: History) -> None:
-        pass
+    def clean() -> None:
+        if way != "elsewhere":  # there a node needs the file of its socket
+            shutil.rmtree(tempfile.gettempdir())
 
-    with tempfile.TemporaryDirectory() as place:  # its path is short
-        monkeypatch.setattr(tempfile, "tempdir", place)
-        dead, alive = (Path(place) / f"pilotlight-sockets-{pid}-x" for pid in (gone.pid, os.getpid()))
-        dead.mkdir()
-        alive.mkdir()
+    async def main(pool: LocalPool, history: History) -> None:
+        await pool.scale(spec("echo", word="first"), 1)
+        clean()
+        (first,) = await history.until(NodeState.READY)
+        assert await ask(first, "here") == "first here"
+        await pool.scale(spec("echo", word="second", key="other"), 1)
+        second = next(node for node in await history.until(NodeState.READY, 2) if node is not first)
+        assert await ask(second, "here") == "second here"
+        assert await ask(first, "still") == "first still"
 
-        pools.run(nothing)
-
-        assert not dead.exists()
-        assert alive.exists()
+    run(main)
 
 
-def test_sockets_have_short_paths_wherever_temporary_files_go(
+def test_a_node_leaves_no_file_where_servers_could_share_it() -> None:
+    """Neither while it starts nor later: there is nothing that a killed server could leave behind."""
+
+    async def main(pool: LocalPool, history: History) -> None:
+        folder = Path(tempfile.gettempdir())
+        await pool.scale(spec("echo", word="hello"), 2)
+        assert list(folder.iterdir()) == []
+        await history.until(NodeState.READY, 2)
+        assert list(folder.iterdir()) == []
+
+    pools.run(main)
+
+
+def test_sockets_are_bound_wherever_temporary_files_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nodes start although the folder for temporary files is too far down for a unix socket."""
     deep = tmp_path / ("d" * 100)
     deep.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(deep))
 
     async def main(pool: LocalPool, history: History) -> None:
+        monkeypatch.setattr(tempfile, "tempdir", str(deep))
         await pool.scale(spec("echo", word="hello"), 1)
-        await history.until(NodeState.READY)
+        (node,) = await history.until(NodeState.READY)
+        assert await ask(node, "world") == "hello world"
         assert list(deep.iterdir()) == []
 
     pools.run(main)

@@ -1,0 +1,98 @@
+"""The listening socket of a node, out of reach of whatever cleans up temporary files.
+
+A unix socket needs a path to be bound to, but not to be reached: on Linux the path is removed as soon as the
+socket is bound, and connections go through a descriptor of its inode. So there is nothing to clean up when a
+server is killed, nothing that servers could share by mistake, and no limit on the length of paths.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from autoscaler import linux
+
+_BACKLOG = 2048
+_PREFIX = "pilotlight-socket-"
+_NAME = "s"
+# Where to bind if the folder for temporary files is gone, full or read-only.
+_ELSEWHERE = ("/tmp", "/dev/shm")  # noqa: S108  mkdtemp makes a folder that is ours alone
+
+
+class NodeSocket:
+    """A socket that listens; raises OSError when none can be had.
+
+    `address` is a path by which this process, and no other, connects to it until `close`. Elsewhere than on
+    Linux it is a file, and any process of the same user may.
+    """
+
+    def __init__(self) -> None:
+        self._listener: socket.socket | None = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._folder: Path | None = None
+        self._inode: int | None = None
+        try:
+            self.address = self._bind(self._listener)
+            self._listener.listen(_BACKLOG)
+        except BaseException:
+            self.close()
+            raise
+
+    def fileno(self) -> int:
+        """The descriptor to hand to the node; raises ValueError once it was handed over."""
+        if self._listener is None:
+            raise ValueError("the listener was handed over")
+        return self._listener.fileno()
+
+    def hand_over(self) -> None:
+        """Close the listening end, once the node has it."""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+    def close(self) -> None:
+        """Let go of it. The address may be another socket's from now on: nobody may connect to it any more."""
+        self.hand_over()
+        if self._inode is not None:
+            os.close(self._inode)
+            self._inode = None
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    def _bind(self, listener: socket.socket) -> str:
+        folder = self._folder = _make_folder()
+        if not linux.AVAILABLE:
+            listener.bind(str(folder / _NAME))
+            return str(folder / _NAME)
+        with _opened(folder) as descriptor:
+            # By the descriptor of its folder, for a socket's path must be short.
+            listener.bind(f"/proc/self/fd/{descriptor}/{_NAME}")
+            self._inode = os.open(_NAME, os.O_PATH | os.O_CLOEXEC, dir_fd=descriptor)
+        shutil.rmtree(folder)
+        self._folder = None
+        return f"/proc/self/fd/{self._inode}"
+
+
+def _make_folder() -> Path:
+    """A folder of our own where temporary files go, or where that works. Raises OSError where nothing does."""
+    try:
+        return Path(tempfile.mkdtemp(prefix=_PREFIX))
+    except OSError:
+        for place in _ELSEWHERE:
+            with contextlib.suppress(OSError):
+                return Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
+        raise
+
+
+@contextlib.contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

@@ -20,6 +20,7 @@ from serving.errors import InvalidOutputs, ModelError, ModelFailed
 from serving.local_folders import LocalFolders
 from serving.runtimes import Runtime, Source, load
 from serving.runtimes.instances import Batch, count, take
+from serving.scratch import make_scratch_folder, sweep_scratch
 from serving.storage import Storage
 
 # Rows per call where nobody says. 64 is the contract's, for calls whose memory or time nobody knows. What is
@@ -66,7 +67,8 @@ class Model:
         )
 
     def _fetched(self) -> Path:
-        folder = Path(tempfile.mkdtemp(prefix="pilotlight-model-")) / "model"
+        sweep_scratch()
+        folder = make_scratch_folder("model") / "model"
         if self._source.uri:
             cache = Path(self._cache_dir or Path(tempfile.gettempdir(), "pilotlight-cache"))
             storage = Storage(cache, self._cache_bytes, folders=self._folders)

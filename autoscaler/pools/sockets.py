@@ -55,7 +55,7 @@ class NodeSocket:
             self._listener = None
 
     def close(self) -> None:
-        """Let go of it. The address may be another socket's from now on: nobody may connect to it any more."""
+        """Let go of it. Nobody may connect any more: the address may be another socket's from now on."""
         self.hand_over()
         if self._inode is not None:
             os.close(self._inode)
@@ -79,7 +79,7 @@ class NodeSocket:
 
 
 def _make_folder() -> Path:
-    """A folder of our own where temporary files go, or where that works. Raises OSError where nothing does."""
+    """A folder of our own, where temporary files go if that works. Raises OSError."""
     try:
         return Path(tempfile.mkdtemp(prefix=_PREFIX))
     except OSError:

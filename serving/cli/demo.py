@@ -11,7 +11,6 @@ import math
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from urllib.parse import quote
 
 from serving import config
 from serving.errors import Internal
+from serving.scratch import scratch_folder
 
 if TYPE_CHECKING:
     import httpx
@@ -60,8 +60,7 @@ def demo() -> None:
     import httpx  # noqa: PLC0415  only this command needs it: start-up time
 
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="pilotlight-demo-") as name:
-        folder = Path(name)
+    with scratch_folder("demo") as folder:
         _say("Training four small models on data sets that come with scikit-learn")
         trained = _train(folder / "trained")
         with _emulator() as emulator, _server(folder / "state", emulator) as server:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import secrets
-import tempfile
 import time
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ from serving.cli.sources import prepared
 from serving.cli.standing import Standing, display
 from serving.config import NodeConfig
 from serving.errors import FailedPrecondition
+from serving.scratch import scratch_folder
 
 if TYPE_CHECKING:
     from batch.messages import Counts, Outcome, Report, Request
@@ -59,7 +59,7 @@ def run(config: NodeConfig, flags: BatchFlags) -> Outcome:
     from serving.runtimes.detect import detect  # noqa: PLC0415
 
     with (
-        tempfile.TemporaryDirectory(prefix="pilotlight-batch-") as scratch,
+        scratch_folder("batch") as scratch,
         prepared(config, note) as source,
     ):
         if not source.framework:
@@ -67,7 +67,7 @@ def run(config: NodeConfig, flags: BatchFlags) -> Outcome:
         meter = Meter()
         with display("Batch prediction") as shown:
             return batch_process.run(
-                request(source, config, flags, scratch),
+                request(source, config, flags, str(scratch)),
                 lambda report: shown.show(meter.read(report, time.monotonic())),
                 shown.log,
             )

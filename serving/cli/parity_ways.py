@@ -20,6 +20,7 @@ from serving.cli.lines import note
 from serving.cli.options import absolute
 from serving.config import ClientConfig, NodeConfig, process_environment
 from serving.errors import Internal, InvalidArgument, NotFound, Unavailable
+from serving.scratch import scratch_folder
 
 # As many instances as gcloud puts into a request.
 REQUEST_ROWS = 100
@@ -115,8 +116,8 @@ def workplace(output_path: str | None) -> Iterator[str]:
     if output_path is not None:
         yield absolute(output_path).rstrip("/")
         return
-    with tempfile.TemporaryDirectory(prefix="pilotlight-parity-") as folder:
-        yield folder
+    with scratch_folder("parity") as folder:
+        yield str(folder)
 
 
 def flags_for(folder: str, content: bytes, signature: str | None) -> BatchFlags:

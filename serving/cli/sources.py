@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from serving.config import NodeConfig
+from serving.scratch import scratch_folder, sweep_scratch
 
 if TYPE_CHECKING:
     from serving.runtimes import Source
@@ -23,11 +22,9 @@ def prepared(config: NodeConfig, say: Say) -> Iterator[Source]:
 
     A local folder without packages is used where it is.
     """
-    workplace = Path(tempfile.mkdtemp(prefix="pilotlight-node-"))
-    try:
+    sweep_scratch()
+    with scratch_folder("node") as workplace:
         yield _prepare(config, workplace, say)
-    finally:
-        shutil.rmtree(workplace, ignore_errors=True)
 
 
 def _prepare(config: NodeConfig, workplace: Path, say: Say) -> Source:

@@ -63,6 +63,7 @@ from serving.gateway.thread_pool import ThreadPool
 from serving.gateway.witnesses import Witnesses
 from serving.names import check_project
 from serving.protocols.paths import dialect_of
+from serving.scratch import sweep_scratch
 from serving.wire import Receive, Scope, Send
 
 if TYPE_CHECKING:  # gRPC is imported only where it is switched on
@@ -262,6 +263,7 @@ class Gateway:
         sweeping = ThreadPool("sweep", 1)
         await sweeping.run(self._deployment.sweep, uids)
         await sweeping.run(self._jobs.sweep, self._catalog.state)
+        await sweeping.run(sweep_scratch)
         async with contextlib.AsyncExitStack() as closing:
             closing.callback(self._catalog.close)
             if self._access is not None:

@@ -12,7 +12,6 @@ import importlib.util
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import msgspec
 import uvloop
@@ -27,6 +26,7 @@ from serving.runtimes import load, sklearn_smallest
 from serving.runtimes.acceleration import Accelerable
 from serving.runtimes.acceleration.mount import store
 from serving.runtimes.acceleration.study import Findings, Proof, Timing
+from serving.scratch import scratch_folder
 from serving.verdicts import Key
 from serving.wire import Headers
 
@@ -47,8 +47,8 @@ def tabular() -> Iterator[None]:
 
 
 def _wakes(framework: str, write: Write) -> Iterator[None]:
-    with TemporaryDirectory(prefix="pilotlight-rehearsal-") as folder:
-        model_dir, ways = Path(folder, "model"), Path(folder, "ways")
+    with scratch_folder("rehearsal") as folder:
+        model_dir, ways = folder / "model", folder / "ways"
         model_dir.mkdir()
         write(model_dir)
         told = {

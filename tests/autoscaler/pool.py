@@ -106,6 +106,11 @@ def temporary_files() -> Iterator[Path]:
             tempfile.tempdir = usual
 
 
+def temporary() -> list[str]:
+    """The names of all temporary files."""
+    return [file.name for file in Path(tempfile.gettempdir()).iterdir()]
+
+
 @cache
 def _first_loop() -> None:
     """uvloop opens pipes with its first loop and keeps them."""

@@ -531,11 +531,10 @@ def test_a_node_leaves_no_file_where_servers_could_share_it() -> None:
     """Neither while it starts nor later: there is nothing that a killed server could leave behind."""
 
     async def main(pool: LocalPool, history: History) -> None:
-        folder = Path(tempfile.gettempdir())
         await pool.scale(spec("echo", word="hello"), 2)
-        assert list(folder.iterdir()) == []
+        assert pools.temporary() == []
         await history.until(NodeState.READY, 2)
-        assert list(folder.iterdir()) == []
+        assert pools.temporary() == []
 
     pools.run(main)
 
@@ -552,6 +551,6 @@ def test_sockets_are_bound_wherever_temporary_files_go(
         await pool.scale(spec("echo", word="hello"), 1)
         (node,) = await history.until(NodeState.READY)
         assert await ask(node, "world") == "hello world"
-        assert list(deep.iterdir()) == []
+        assert pools.temporary() == []
 
     pools.run(main)

@@ -1,0 +1,71 @@
+"""Folders for temporary files that do not outlive their process for long, however it ended.
+
+Their owner holds a lock on the folder, which the kernel lets go of when the process is gone. `sweep_scratch`
+removes folders that nobody has locked: unlike a pid, a lock means the same in every container that shares
+the place for temporary files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+_PREFIX = "pilotlight-scratch-"
+
+
+@contextlib.contextmanager
+def scratch_folder(purpose: str) -> Iterator[Path]:
+    """A folder of this process, until the end of the block; `purpose` is a word in its name."""
+    folder, lock = _make(purpose)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def make_scratch_folder(purpose: str) -> Path:
+    """A folder that this process has for as long as it lives; a later `sweep_scratch` removes it."""
+    return _make(purpose)[0]
+
+
+def sweep_scratch() -> None:
+    """Remove the folders of processes that are gone: of this user only, and never through a link."""
+    with contextlib.suppress(OSError):
+        for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+            with contextlib.suppress(OSError):  # another's, a link, or gone meanwhile
+                _sweep(folder)
+
+
+def _sweep(folder: Path) -> None:
+    descriptor = _open(folder)
+    try:
+        if os.fstat(descriptor).st_uid == os.geteuid():
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(descriptor)
+
+
+def _make(purpose: str) -> tuple[Path, int]:
+    """A new folder, and the descriptor that locks it."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{purpose}-"))
+        try:
+            descriptor = _open(folder)
+        except FileNotFoundError:  # swept before it was locked
+            continue
+        with contextlib.suppress(OSError):  # a file system without locks: nothing is swept there either
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+        if folder.exists():
+            return folder, descriptor
+        os.close(descriptor)
+
+
+def _open(folder: Path) -> int:
+    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -60,6 +60,15 @@ def cpu_seconds(pid: int) -> float:
     return seconds
 
 
+def starved_seconds(pid: int) -> float:
+    """For how long the main thread of a process has been ready to run and got no processor, since its start.
+
+    0 where the kernel does not count that.
+    """
+    numbers = _text(Path(f"/proc/{pid}/schedstat")).split()
+    return int(numbers[1]) / 1e9 if len(numbers) > 1 else 0.0
+
+
 def resident_memory(pid: int) -> int | None:
     """Bytes of memory that a process takes, those of files left out; at least its own pages.
 

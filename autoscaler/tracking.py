@@ -78,7 +78,8 @@ class Tracked:
 
     `since` is the autoscaler's start, `memory` what one node takes as far as is known, `lost` how many
     ready nodes have crashed and are to be replaced, `asked` whether a request asked for a node since the last
-    look, `short` why fewer nodes were granted than wanted.
+    look, `short` why fewer nodes were granted than wanted, `hung` how many nodes
+    were killed because they hung.
     """
 
     spec: NodeSpec
@@ -97,6 +98,7 @@ class Tracked:
     lost: int = 0
     asked: bool = False
     wakeups: dict[str, int] = field(default_factory=dict)
+    hung: int = 0
     _history: History = field(init=False)
     _cpu: dict[str, History] = field(default_factory=dict)
     _looked_at: float = field(init=False)
@@ -236,6 +238,7 @@ class Tracked:
     def note_crash(self, node: Node, now: float) -> None:
         """A node is gone that nobody had asked to go."""
         self._tell(self.desired, f"node {node.id} is lost: {node.reason}")
+        self.hung += node.hung
         if node.ready_at is None:
             self.failures.add(node.reason, now, hopeless=node.hopeless)
         else:

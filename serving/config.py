@@ -97,11 +97,29 @@ class PredictSettings(Limits):
         "Compute predictions in faster ways where these gave the same answers: proven, off.",
         choices=("proven", "off"),
     )
+    call_timeout: str = setting(
+        "auto",
+        "Seconds that one call of a model may take; a node whose call takes longer is killed and replaced, "
+        "and one without a server ends: auto (request_timeout, for nobody waits longer), off, or a number.",
+        choices=("auto", OFF),
+        or_seconds=True,
+    )
     merge_rows: int = setting(64, "Most rows in one merged call.", minimum=1)
     legacy_model_errors: bool = setting(
         False, 'Answer model errors as AI Platform did: status 200 with {"error": "TEXT"}.'
     )
     threads: int = setting(1, "Compute threads of a node.", minimum=1)
+
+    @property
+    def call_seconds(self) -> float:
+        """What `call_timeout` says, as a number."""
+        match self.call_timeout:
+            case "auto":
+                return self.request_timeout
+            case "off":
+                return math.inf
+            case seconds:
+                return float(seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,9 @@
 """The channel between gateway and node: many requests at a time over one unix-socket connection.
 
 A frame is a head of fixed size and what follows it: a few bytes in front, where there is need, and the body.
-The gateway sends requests, and withdraws those that nobody waits for any more; the node sends answers, in the
-order in which they are ready. What is sent in one turn of the event loop goes out in one write.
+The gateway sends requests, withdraws those that nobody waits for any more, and asks whether the node still
+reacts (a ping, whose answer is empty). The node sends answers, in the order in which they are ready.
+What is sent in one turn of the event loop goes out in one write.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 # From the gateway: kind, flags, number of the request, its slot on the board, the seconds it has, the length
 # of what stands in front of its body and tells of its call (see `serving.protocols`), and that of both.
 REQUEST = struct.Struct("<BBIIdIQ")
-ASK, CANCEL = 1, 2
+ASK, CANCEL, PING = 1, 2, 3
 # The request's call is to be its own; its answer is to say how long things took.
 ALONE, TIMING = 1, 2
 

@@ -28,7 +28,10 @@ _WIDTH = _SUM + 1
 # What a node counts behind the histograms: calls whose fast answer was compared, and those that differed.
 NODE_COUNTS = ("compared", "different")
 
-NODE_BYTES = (len(NODE_PHASES) * _WIDTH + len(NODE_COUNTS)) * _CELL
+# Between the two it tells which call of its model is under way: by a number, 0 while there is none.
+NODE_CALL = len(NODE_PHASES) * _WIDTH
+
+NODE_BYTES = (NODE_CALL + 1 + len(NODE_COUNTS)) * _CELL
 
 
 @dataclass(frozen=True, slots=True)

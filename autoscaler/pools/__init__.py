@@ -103,7 +103,8 @@ class Node:
     `notes`. `report` is what the node told
     when it became ready, `memory` what it then took. `reason` is why it is gone, in words; `crashed` whether
     nobody had asked it to go, `hopeless` whether it gave the reason itself or took too long to start, so
-    that another would fare no better. `asked_at`
+    that another would fare no better; `hung` that it
+    was killed because it did not go on. `asked_at`
     and `ready_at` are on `time.monotonic`; `forked` says whether a pilot bore it, `used` whether a request
     has ever been inside.
     """
@@ -123,6 +124,7 @@ class Node:
     reason: str = ""
     hopeless: bool = False
     crashed: bool = False
+    hung: bool = False
     in_flight: int = 0
     used: bool = False
     slots: deque[int] = field(init=False)
@@ -173,6 +175,9 @@ class NodePool(Protocol):
         The least loaded go first, those that start only when `count` is 0. A draining node is asked to end
         when it has no request left, so none is lost. Changes are told to the pool's listener.
         """
+
+    def kill_hung(self, node: Node, reason: str) -> None:
+        """Kill a ready node that hangs: it is lent no more from now on, and counts as crashed."""
 
     def cpu_seconds(self, node: Node) -> float | None:
         """What a node has computed since its start; None when that cannot be known."""

@@ -133,6 +133,15 @@ class LocalPool:
         for process in _least_loaded(ready, len(ready) - count) + (starting if count == 0 else []):
             self._stop(process)
 
+    def kill_hung(self, node: Node, reason: str) -> None:
+        """Kill a ready node that hangs: it is lent no more from now on, and counts as crashed."""
+        process = self._processes.get(node.id)
+        if process is None or process.child is None or node.state is not NodeState.READY:
+            return
+        process.failure, node.hung = reason, True
+        self._change(process, NodeState.DRAINING)
+        process.child.kill()
+
     def light(self, specs: Collection[PilotSpec]) -> None:
         """Tell which pilots versions may need; with the policy "auto" these are lit, and no others."""
         self._pilots.light(specs)
@@ -306,7 +315,7 @@ class LocalPool:
         )
         try:
             code = await self._wait_for_end(process, child, (reading, hearing))
-            asked_to = node.state is NodeState.DRAINING
+            asked_to = node.state is NodeState.DRAINING and not node.hung
             if node.state is NodeState.READY:
                 self._change(process, NodeState.DRAINING)  # it can be lent no more
             # What it reported and said last is still in the pipes.

@@ -60,6 +60,7 @@ from serving.gateway.store import Store
 from serving.gateway.tallies import Tallies
 from serving.gateway.targets import Targets
 from serving.gateway.thread_pool import ThreadPool
+from serving.gateway.watchdog import Watchdog
 from serving.gateway.witnesses import Witnesses
 from serving.names import check_project
 from serving.protocols.paths import dialect_of
@@ -137,6 +138,11 @@ class Gateway:
             shares=PredictionLimits.of(config),
             access=self._access,
             project=check_project(config.default_project),
+        )
+        self._watchdog = Watchdog(
+            self._pool.kill_hung,
+            lambda node: self._forwarder.upstreams.get(node.id),
+            config.call_seconds,
         )
         self._overview = Overview(lambda: self._catalog.state, self._activator, self._autoscaler, self._pool)
         self._metrics = Metrics(
@@ -288,7 +294,11 @@ class Gateway:
         self._fleet.follow(Commit.loading(self._catalog.state))
         self._activator.connect(CountedWaker(self._autoscaler, self._metrics))
         closing.push_async_callback(self._fleet.note, self._catalog)
-        loops = [self._autoscaler.start(), self._fleet.start(self._catalog)]
+        loops = [
+            self._autoscaler.start(),
+            self._fleet.start(self._catalog),
+            self._watchdog.start(self._supervisor),
+        ]
         if self._access is not None:
             loops.append(self._access.start(self._supervisor))
         for loop in loops:
@@ -327,6 +337,7 @@ class Gateway:
         self._activator.node_changed(node)
         self._autoscaler.node_changed(node)
         self._metrics.node_changed(node)
+        self._watchdog.node_changed(node)
         if node.state is NodeState.READY:
             self._schemas.heard(self._fleet.record(node.key), node)
         if node.state is NodeState.GONE:

@@ -107,6 +107,10 @@ def _wakeups(view: VersionView, _: Scene) -> Values:
         yield (result,), view.wakeups.get(result, 0)
 
 
+def _hung_nodes(view: VersionView, _: Scene) -> Values:
+    return _counted(view.hung_nodes)
+
+
 def _node_seconds(view: VersionView, _: Scene) -> Values:
     return _counted(view.node_seconds)
 
@@ -398,6 +402,14 @@ FAMILIES = (
         "How often the version was woken from zero nodes: ready, a node came up; failed, none did after "
         "several tries.",
         _each(_wakeups),
+    ),
+    Family(
+        "pilotlight_hung_nodes_total",
+        "counter",
+        VERSION,
+        "Nodes that were killed because they hung: one call of the model took longer than call_timeout, or "
+        "the process did not react. `pilotlight why` tells which. Left out while there are none.",
+        _each(_hung_nodes),
     ),
     Family(
         "pilotlight_node_seconds_total",

@@ -26,8 +26,9 @@ from serving.gateway.ways import Way
 logger = logging.getLogger(__name__)
 
 # A request is given up when this many nodes died while they computed it, or so many more with it inside: that
-# may be chance, but also what it takes to read it or to write its answer.
-_DEATHS, _LOSSES = 3, 10
+# may be chance, but also what it takes to read it or to write its answer. That it hangs is no chance: two are
+# enough, for in the second the request had its call to itself.
+_DEATHS, _HANGS, _LOSSES = 3, 2, 10
 # Seconds within which the pool knows of the end of a node that hung up.
 _NOTICED_WITHIN = 2.0
 
@@ -168,7 +169,7 @@ def _judge(request: Request, lease: Lease) -> None:
     request.losses += 1
     request.deaths += mark == Mark.COMPUTING
     unseen = mark == Mark.UNTOUCHED and node.state is NodeState.GONE
-    hopeless = request.deaths >= _DEATHS or request.losses >= _LOSSES
+    hopeless = request.deaths >= (_HANGS if node.hung else _DEATHS) or request.losses >= _LOSSES
     if hopeless or not (unseen or request.target.repeatable):
         raise ModelFailed(f"The node died while it worked on the request. {node.reason}".rstrip())
 

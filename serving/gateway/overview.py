@@ -53,7 +53,8 @@ class VersionView:
     `idle_seconds` is how long nothing has happened, `node_seconds` how long its nodes have lived, together,
     and `idle_node_seconds` how much of that they were ready with nothing to do. `request_seconds` is how
     long its requests have waited and run, together. `start_seconds` is what a node takes to start, by how:
-    what was never measured is missing. `wakeups` are counted by how they ended. `exact` is that of Deployed.
+    what was never measured is missing. `wakeups` are counted by how they ended,
+    `hung_nodes` were killed because they hung. `exact` is that of Deployed.
     """
 
     name: VersionName
@@ -69,6 +70,7 @@ class VersionView:
     request_seconds: float
     start_seconds: Mapping[str, float]
     wakeups: Mapping[str, int]
+    hung_nodes: int
     reason: str
     nodes: tuple[NodeView, ...]
 
@@ -140,6 +142,7 @@ class Overview:
             request_seconds=tracked.meter.integral_at(now),
             start_seconds={how: seconds for how, seconds in starts.items() if seconds is not None},
             wakeups=dict(tracked.wakeups),
+            hung_nodes=tracked.hung,
             reason=tracked.failures.reason if condition is Condition.FAILING else tracked.reason,
             nodes=tuple(
                 NodeView(

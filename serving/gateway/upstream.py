@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from serving.frames import ALONE, ANSWER, ASK, CANCEL, REQUEST, TIMING, Body, End, headers
+from serving.frames import ALONE, ANSWER, ASK, CANCEL, PING, REQUEST, TIMING, Body, End, headers
 
 # An answer may be as long as a node cares to make it.
 _LONGEST = 1 << 40
@@ -132,6 +132,14 @@ class Upstream:
         told = len(about)
         channel.send(REQUEST.pack(ASK, flags, number, slot, timeout, told, told + len(body)) + about, body)
         return number
+
+    def ping(self, asker: Asker) -> None:
+        """Ask the node, if there is a channel, whether it still reacts; the answer is empty."""
+        channel = self._channel
+        if channel is not None:
+            self._number = number = (self._number + 1) % _NUMBERS
+            channel.asking[number] = asker
+            channel.send(REQUEST.pack(PING, 0, number, 0, 0.0, 0, 0))
 
     def cancel(self, number: int) -> None:
         """Nobody waits for this answer any more: the node drops the work if it has not begun."""

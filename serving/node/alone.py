@@ -16,6 +16,7 @@ from serving.errors import ServingError
 from serving.node.acceleration import Acceleration
 from serving.node.app import Node, Report
 from serving.node.front import Loaded, Predictions
+from serving.node.hang_guard import guard_calls
 from serving.node.practice import questions
 from serving.node.practice_http import practise
 from serving.node.predict import Predictor
@@ -52,7 +53,7 @@ async def serve(
     on_ready: Callable[[Report], None],
     on_failed: Callable[[ServingError], None],
 ) -> int:
-    """Serve until SIGTERM (exit code 0) or until loading fails (exit code 1).
+    """Serve until SIGTERM (exit code 0) or until loading fails, or a call of the model hangs (exit code 1).
 
     There is no board to mark, and nothing is counted. `acceleration` has the model's faster ways, if any.
     `announce` is called with the address of gRPC, if that is switched on.
@@ -98,6 +99,7 @@ async def serve(
         on_ready=ready,
         on_failed=stop,
     )
+    guard_calls(node.call_mark, settings.call_seconds)
     handler = predictions(node, lambda: server.connections + (0 if grpc is None else grpc.under_way))
     grpc = open_grpc(
         settings, settings.host, handler, lambda: _questions(node), announce, cross_origin=cross_origin

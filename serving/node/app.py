@@ -24,7 +24,7 @@ from serving.node.practice import StandIn, practise, questions
 from serving.node.predict import Predictor
 from serving.node.probe import Judging, Verdict, judging, warm, warm_briefly
 from serving.node.servable import MeasuredPlace
-from serving.node.watch import Board
+from serving.node.watch import Board, CallMark
 from serving.phases import Histograms
 from serving.runtimes import Runtime, Source, load
 from serving.runtimes.acceleration import Predict
@@ -110,6 +110,7 @@ class Node:
         self._settings = settings
         self._board = board
         self._histograms = histograms
+        self.call_mark = CallMark(histograms)
         self._waking = waking
         self._known = schema
         self._patience = patience
@@ -185,6 +186,7 @@ class Node:
             board=self._board,
             schema=self.schema,
             histograms=self._histograms,
+            call_mark=self.call_mark,
         )
         if self._user_code:
             gc.collect()
@@ -197,7 +199,11 @@ class Node:
             report.merge_reason,
         )
         self._on_ready(report)
-        self._improving = loop.create_task(self._improve(predictor, judgement, place.do))
+        self._improving = loop.create_task(self._improve(predictor, judgement, self._marked(place.do)))
+
+    def _marked(self, here: Here) -> Here:
+        """Other work with the model, of which the mark tells as of its calls."""
+        return lambda work: here(self.call_mark.around(work))
 
     async def _practise(self, runtime: Runtime, place: MeasuredPlace, bounds: Bounds) -> None:
         """Have it asked what clients will ask. User code is not: it may remember what it was asked."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from serving.errors import Unavailable
-from serving.frames import ALONE, ANSWER, ASK, CANCEL, REQUEST, TIMING, Body, End, FrameError, lines
+from serving.frames import ALONE, ANSWER, ASK, CANCEL, PING, REQUEST, TIMING, Body, End, FrameError, lines
 from serving.node.predict import Predictor
 from serving.node.request import NOWHERE, Request
 from serving.protocols import PLAIN, from_bytes
@@ -78,6 +78,8 @@ class Channel(End):
                 request = self._under_way.pop(number, None)
                 if request is not None and predictor is not None:
                     predictor.give_up(request)
+            elif kind == PING:
+                self.answer(number, 200, b"", ())
             else:
                 raise FrameError
         if predictor is not None:

@@ -22,7 +22,7 @@ from serving.node.dialects import Model, Reader
 from serving.node.dialects.readers import Readers
 from serving.node.request import Request
 from serving.node.servable import MeasuredPlace, Servable
-from serving.node.watch import Board, note, told
+from serving.node.watch import Board, CallMark, note, told
 from serving.phases import Histograms
 from serving.protocols import PLAIN, Call, Reply
 from serving.protocols.errors import refusal
@@ -39,7 +39,7 @@ class Predictor:
     """Answers prediction requests with a runtime, and marks on the board what the model is doing.
 
     `schema` is what is known of the model's inputs and outputs; ordinary JSON does without it. `histograms`
-    counts how long the phases of answered requests took.
+    counts how long the phases of answered requests took, `call_mark` tells of each call of the runtime.
     """
 
     def __init__(
@@ -52,8 +52,9 @@ class Predictor:
         board: Board,
         schema: Schema | None = None,
         histograms: Histograms | None = None,
+        call_mark: CallMark | None = None,
     ) -> None:
-        self._servable = Servable(runtime, place, bounds, board, self._answer)
+        self._servable = Servable(runtime, place, bounds, board, self._answer, call_mark=call_mark)
         self._form = runtime.form
         self._timeout = settings.request_timeout
         self._legacy = settings.legacy_model_errors

@@ -16,7 +16,7 @@ from typing import Any
 
 from serving.node.batcher import Batcher, Bounds, Outcome
 from serving.node.request import Request
-from serving.node.watch import Board, begin, end
+from serving.node.watch import Board, CallMark, begin, end
 from serving.runtimes import Runtime
 from serving.runtimes.instances import Batch
 
@@ -99,7 +99,7 @@ class MeasuredPlace:
 class Servable:
     """What a request reaches: the runtime with its batcher and its place.
 
-    `answer` is told what became of requests; see `Batcher`.
+    `answer` is told what became of requests; see `Batcher`. `call_mark` tells of each call of the runtime.
     """
 
     def __init__(
@@ -109,11 +109,14 @@ class Servable:
         bounds: Bounds,
         board: Board,
         answer: Callable[[Sequence[Request], Batch | Exception], None],
+        *,
+        call_mark: CallMark | None = None,
     ) -> None:
         self._runtime = runtime
+        self._predict = predict = (call_mark or CallMark()).around(runtime.predict)
         self._place = place
         self._board = board
-        self._batcher = batcher = Batcher(runtime.predict, place, bounds, board=board, answer=answer)
+        self._batcher = batcher = Batcher(predict, place, bounds, board=board, answer=answer)
         self.submit = batcher.submit
         self.merge_up_to = batcher.merge_up_to
         self.start = batcher.start
@@ -131,7 +134,7 @@ class Servable:
         group = (request,)
         began = begin(group, self._board)
         try:
-            return self._runtime.predict(request.instances, **request.parameters)
+            return self._predict(request.instances, **request.parameters)
         finally:
             end(group, self._board, began)
             self._place.learn(request.infer)

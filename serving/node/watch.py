@@ -7,12 +7,13 @@ the node is dead, it still tells which requests the model had seen, and which it
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable, Sequence
-from typing import Protocol, cast
+from collections.abc import Callable, MutableSequence, Sequence
+from typing import ParamSpec, Protocol, TypeVar, cast
 
 from serving.node.request import NOWHERE, Request
-from serving.phases import NODE_BYTES, NODE_PHASES, Histograms, cells
+from serving.phases import NODE_BYTES, NODE_CALL, NODE_PHASES, Histograms, cells
 from serving.wire import Headers
 
 # The marks of a slot; without one, the model has not seen the request.
@@ -20,6 +21,9 @@ COMPUTING = 1
 COMPUTED = 2
 
 Clock = Callable[[], float]
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Board(Protocol):
@@ -38,6 +42,36 @@ def parts(board: Board, slots: int) -> tuple[Board, Histograms | None]:
         return board, None
     whole = memoryview(cast(bytearray, board))
     return whole[:slots], Histograms(len(NODE_PHASES), cells(whole[-NODE_BYTES:]))
+
+
+class CallMark:
+    """Tells which call of the model is under way, in memory shared with whoever watches over the node.
+
+    `histograms` are those with the cell for it behind them; None: nobody else is told.
+    """
+
+    def __init__(self, histograms: Histograms | None = None) -> None:
+        self._cells: MutableSequence[int] = [0] if histograms is None else histograms.cells
+        self._index = 0 if histograms is None else NODE_CALL
+        self._numbers = itertools.count(1)
+
+    @property
+    def number(self) -> int:
+        """The number of the call under way; 0 while there is none."""
+        return self._cells[self._index]
+
+    def around(self, call: Callable[P, T]) -> Callable[P, T]:
+        """The same call, marked for as long as it takes. Only one of all these is under way at a time."""
+        cells, index, numbers = self._cells, self._index, self._numbers
+
+        def marked(*args: P.args, **kwargs: P.kwargs) -> T:
+            cells[index] = next(numbers)
+            try:
+                return call(*args, **kwargs)
+            finally:
+                cells[index] = 0
+
+        return marked
 
 
 def begin(group: Sequence[Request], board: Board, clock: Clock = time.monotonic) -> float:

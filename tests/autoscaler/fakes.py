@@ -69,6 +69,10 @@ class FakePool:
         for node in surplus + (starting if count == 0 else []):
             self._change(node, NodeState.DRAINING)
 
+    def kill_hung(self, node: Node, reason: str) -> None:
+        node.hung = True
+        self.crash(node, reason)
+
     def cpu_seconds(self, node: Node) -> float | None:
         return self.cpu.get(node.id)
 

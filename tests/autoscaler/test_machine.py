@@ -164,6 +164,16 @@ def test_what_a_process_computes() -> None:
     assert before > 0
 
 
+def test_how_long_a_process_has_waited_for_a_processor() -> None:
+    """It only grows; nothing is said of processes that are gone."""
+    before = machine.starved_seconds(os.getpid())
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+
+    assert 0 <= before <= machine.starved_seconds(os.getpid())
+    assert machine.starved_seconds(gone.pid) == 0
+
+
 def test_nothing_is_known_of_a_process_that_is_gone() -> None:
     """ProcessLookupError."""
     gone = subprocess.Popen(["true"])

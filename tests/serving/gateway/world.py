@@ -60,6 +60,9 @@ class FakePool:
         for node in nodes[count:]:
             self.end(node)
 
+    def kill_hung(self, node: Node, reason: str) -> None:
+        raise NotImplementedError
+
     def cpu_seconds(self, node: Node) -> float | None:
         return None
 

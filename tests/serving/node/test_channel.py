@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.config import PredictSettings
-from serving.frames import ALONE, ANSWER, ASK, CANCEL, REQUEST, TIMING
+from serving.frames import ALONE, ANSWER, ASK, CANCEL, PING, REQUEST, TIMING
 from serving.node.batcher import Bounds
 from serving.node.channel import Channel, Server, _Asked
 from serving.node.predict import Predictor
@@ -304,6 +304,23 @@ def test_work_that_was_cancelled_is_dropped(tmp_path: Path) -> None:
     run(tmp_path, runtime, main, short=False)
 
     assert runtime.calls == [[0], [2]]
+
+
+def test_a_node_says_that_it_reacts_while_its_model_computes(tmp_path: Path) -> None:
+    """The answer to a ping is empty, and does not wait for a call."""
+
+    runtime = Summing(seconds=0.3)
+
+    async def main(world: World) -> None:
+        gateway = await world.connect()
+        gateway.writer.write(frame(1, [1]))
+        await asyncio.to_thread(runtime.begun.wait)
+        gateway.writer.write(frame(2, kind=PING))
+        head = ANSWER.unpack(await gateway.reader.readexactly(ANSWER.size))
+        assert head == (2, 200, 0, 0)
+        assert await gateway.answers(1) == {1: [1.0]}
+
+    run(tmp_path, runtime, main, short=False)
 
 
 def test_requests_in_flight_finish_before_the_end(tmp_path: Path) -> None:

@@ -1,0 +1,115 @@
+"""Finds nodes that hang and has them killed: their requests are judged as after any death of a node.
+
+Of every node it looks at the call that its notes tell of. Only nodes with requests inside are asked whether
+they still react: the others have nothing to do, and need not wake up for that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from autoscaler import machine
+from autoscaler.pools import Node, NodeState
+from autoscaler.supervision import Loop, Supervisor
+from serving.gateway.upstream import Answer, Upstream
+from serving.hangs import HangLimits, Sign, Standstill, follow, hangs
+from serving.phases import NODE_BYTES, NODE_CALL, cells
+
+_LOOK_EVERY = 0.5
+# Seconds after which the watchdog is in trouble itself.
+_LOOKED_WITHIN = 30.0
+# Seconds without a reaction, where a call may take longer. Reading a large body takes part of it.
+_SILENT = 15.0
+
+
+@dataclass(slots=True, eq=False)
+class _Watched:
+    """A node with what was seen of it; it waits for the answer to a ping as requests wait for theirs.
+
+    `starved` are the seconds for which its main thread has waited for a processor since its start.
+    """
+
+    node: Node
+    standstill: Standstill = field(default_factory=Standstill)
+    silent: bool = False
+    starved: float = 0.0
+
+    def answered(self, answer: Answer) -> None:
+        self.silent = False
+
+    def lost(self) -> None:
+        self.silent = False
+
+
+class Watchdog:
+    """`kill` kills a node for a reason; `upstream` is the open channel to a node, if there is one.
+
+    `call_timeout` is how many seconds a call may take. However long this process stands still itself, maybe
+    with the whole machine, counts as no more than two looks take.
+    """
+
+    def __init__(
+        self,
+        kill: Callable[[Node, str], None],
+        upstream: Callable[[Node], Upstream | None],
+        call_timeout: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._kill = kill
+        self._upstream = upstream
+        self._limits = HangLimits(call=call_timeout, silent=min(call_timeout, _SILENT))
+        self._clock = clock
+        self._looked_at = clock()
+        self._watched: dict[str, _Watched] = {}
+
+    def node_changed(self, node: Node) -> None:
+        """A pool's listener. What loads has a limit of its own, and so has what drains."""
+        if node.state is NodeState.READY and len(node.notes) == NODE_BYTES:
+            self._watched[node.id] = _Watched(node)
+        else:
+            self._watched.pop(node.id, None)
+
+    def start(self, supervisor: Supervisor) -> Loop:
+        """Look at all nodes that are ready from now on."""
+
+        async def wait() -> None:
+            await asyncio.sleep(_LOOK_EVERY)
+
+        async def look() -> None:
+            self.look()
+
+        return supervisor.start_loop("watchdog", wait, look, within=_LOOKED_WITHIN)
+
+    def look(self) -> None:
+        """Look at them once."""
+        now = self._clock()
+        seconds, self._looked_at = min(now - self._looked_at, 2 * _LOOK_EVERY), now
+        for watched in list(self._watched.values()):
+            self._look_at(watched, seconds)
+
+    def _look_at(self, watched: _Watched, seconds: float) -> None:
+        node = watched.node
+        sign = Sign(call=cells(node.notes)[NODE_CALL], silent=watched.silent)
+        if sign.silent and not sign.call:
+            seconds -= self._starved_since(watched)
+        watched.standstill = follow(watched.standstill, sign, max(0.0, seconds))
+        if reason := hangs(watched.standstill, self._limits):
+            self._kill(node, f"The node was killed: {reason}.")
+        elif node.in_flight and not watched.silent:
+            self._ping(watched)
+
+    def _ping(self, watched: _Watched) -> None:
+        upstream = self._upstream(watched.node)
+        if upstream is not None and upstream.connected:
+            watched.silent = True
+            self._starved_since(watched)
+            upstream.ping(watched)
+
+    def _starved_since(self, watched: _Watched) -> float:
+        """Seconds for which it has waited for a processor since this was last asked: it could not react."""
+        before, pid = watched.starved, watched.node.pid
+        watched.starved = 0.0 if pid is None else machine.starved_seconds(pid)
+        return watched.starved - before

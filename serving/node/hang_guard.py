@@ -1,0 +1,44 @@
+"""Ends a node alone whose model does not come back from a call: it could answer nothing more."""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import math
+import os
+import sys
+import threading
+import time
+
+from serving.hangs import HangLimits, Sign, Standstill, follow, hangs
+from serving.node.watch import CallMark
+
+logger = logging.getLogger(__name__)
+
+_LOOK_EVERY = 0.5
+
+
+def guard_calls(call_mark: CallMark, call_timeout: float) -> None:
+    """End this process with exit code 1 once a call takes more than that many seconds (infinity: never).
+
+    It is watched from a thread, for the event loop may be what computes. Compiled code that keeps all other
+    threads waiting keeps this one waiting too; then the node does not answer for its health either.
+    """
+    if math.isfinite(call_timeout):
+        limits = HangLimits(call=call_timeout, silent=math.inf)
+        thread = threading.Thread(target=_watch, args=(call_mark, limits), name="hang-guard", daemon=True)
+        thread.start()
+
+
+def _watch(call_mark: CallMark, limits: HangLimits) -> None:
+    standstill, looked_at = Standstill(), time.monotonic()
+    while not (reason := hangs(standstill, limits)):
+        time.sleep(_LOOK_EVERY)
+        now = time.monotonic()
+        # This process, or the whole machine, may have been stopped meanwhile.
+        seconds, looked_at = min(now - looked_at, 2 * _LOOK_EVERY), now
+        standstill = follow(standstill, Sign(call=call_mark.number), seconds)
+    logger.critical("The node ends: %s. This is what its threads do:", reason)
+    faulthandler.dump_traceback(sys.stderr)
+    sys.stderr.flush()
+    os._exit(1)

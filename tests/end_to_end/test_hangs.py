@@ -126,16 +126,15 @@ def test_a_node_whose_model_does_not_come_back_is_replaced(world: World, poison:
 
 def test_a_node_that_does_not_react_is_replaced(world: World) -> None:
     """What it had been sent goes to the next one."""
-    server, before = world.server, world.hung(PLAIN)
-    instances = [[1.0, 2.0, 3.0, 4.0]]
-    expected = server.predict(PLAIN, instances).json
-    (node,) = server.nodes(PLAIN)
+    server, before = world.server, world.hung(ROUTINE)
+    assert server.predict(ROUTINE, [1]).json == {"predictions": [2]}
+    (node,) = server.nodes(ROUTINE)
     os.kill(node, signal.SIGSTOP)
 
-    assert server.predict(PLAIN, instances).json == expected
-    assert node not in server.nodes(PLAIN)
-    assert world.hung(PLAIN) == before + 1
-    assert "did not react" in world.why(PLAIN)
+    assert server.predict(ROUTINE, [1]).json == {"predictions": [2]}
+    assert node not in server.nodes(ROUTINE)
+    assert world.hung(ROUTINE) == before + 1
+    assert "did not react" in world.why(ROUTINE)
 
 
 def test_a_version_wakes_though_temporary_files_were_cleaned_away(world: World) -> None:

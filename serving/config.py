@@ -239,6 +239,9 @@ class ServeConfig(FrontSettings):
         60.0, "Seconds for which fewer nodes must be enough before some go.", minimum=0
     )
     tick: float = setting(1.0, "Seconds between two looks at the load; waking needs none.", minimum=0.05)
+    node_starts: int = setting(
+        0, "Nodes that start at the same time; more wait. 0: twice as many as there are cores.", minimum=0
+    )
     start_timeout: float = setting(300.0, "Seconds a node may take from its start to ready.", minimum=0.1)
     pilots: str = setting(
         "auto",

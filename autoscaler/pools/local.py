@@ -22,6 +22,7 @@ from autoscaler.pools import Listener, Memory, Node, NodeSpec, NodeState, PilotS
 from autoscaler.pools.output import Output
 from autoscaler.pools.pilots import PilotPolicy, Pilots, PilotState, PilotStatus
 from autoscaler.pools.sockets import NodeSocket
+from autoscaler.pools.starts import StartSlot, StartSlots
 from autoscaler.pools.wires import Wires
 from autoscaler.processes import Child, Strays, describe_exit, spawn
 from autoscaler.supervision import Loop, Supervisor, describe
@@ -43,12 +44,18 @@ _HOUSE_KEPT_WITHIN, _LIMITED_WITHIN = 60.0, 30.0
 
 @dataclass(slots=True, eq=False)
 class _Process:
-    """A node with what only this pool knows about it; `end` is the task that sees to its end."""
+    """A node with what only this pool knows about it.
+
+    `first` says whether its version had no other, `slot` is its leave to start, `end` the task that sees to
+    its end.
+    """
 
     node: Node
     spec: NodeSpec
     board: Board
     socket: NodeSocket
+    first: bool
+    slot: StartSlot | None = None
     starting: asyncio.Task[tuple[Child, Wires]] | None = None
     child: Child | None = None
     end: asyncio.Task[None] | None = None
@@ -69,6 +76,7 @@ def _nobody(_: Node, __: str) -> None:
 class LocalPool:
     """Starts node processes; `listener` is told of every change, `drain` is in seconds.
 
+    `starts` is how many nodes may start at a time; those that wait for it are starting for all others.
     `hear` is told of every line a node prints; it must not block or raise.
 
     `pilots` is "off", "auto" (lit while `light` asks for them, and once a node has needed one) or for how
@@ -82,6 +90,7 @@ class LocalPool:
         *,
         drain: float,
         supervisor: Supervisor,
+        starts: int,
         pilots: str | float = "auto",
         hear: Callable[[Node, str], None] = _nobody,
     ) -> None:
@@ -95,6 +104,7 @@ class LocalPool:
         self._loops: list[Loop] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._strays = Strays()
+        self._slots = StartSlots(starts)
         self._pilots = Pilots(PilotPolicy.parse(pilots), self._run)
         self._ooms = _OutOfMemory()
         self._measurer = ThreadPoolExecutor(1, "memory")
@@ -222,7 +232,7 @@ class LocalPool:
             notes=board.notes,
             asked_at=time.monotonic(),
         )
-        process = _Process(node, spec, board, socket)
+        process = _Process(node, spec, board, socket, first=not self._nodes.get(spec.key))
         self._processes[name] = process
         self._nodes.setdefault(spec.key, []).append(node)
         if spec.pilot is not None:
@@ -242,6 +252,7 @@ class LocalPool:
 
     async def _launch(self, process: _Process) -> tuple[Child, Wires]:
         """Have its process started, forked or cold; raises OSError."""
+        process.slot = await self._slots.take(first=process.first)
         spec = process.spec
         limits = spec.limits
         order = Order(spec.entry, spec.arguments, spec.environment, limits.open_files, limits.nice)
@@ -406,6 +417,8 @@ class LocalPool:
 
     def _change(self, process: _Process, state: NodeState) -> None:
         process.node.state = state
+        if process.slot is not None:
+            process.slot.release()
         self._listener(process.node)
 
     def _run(self, kind: str, coroutine: Coroutine[Any, Any, None], title: str) -> asyncio.Task[None]:

@@ -104,6 +104,7 @@ class Gateway:
             self._node_changed,
             drain=config.request_timeout,
             supervisor=self._supervisor,
+            starts=config.node_starts or 2 * machine.cores(),
             pilots=config.pilots,
             hear=self._node_said,
         )

@@ -71,13 +71,13 @@ class History:
 Main = Callable[[LocalPool, History], Awaitable[None]]
 
 
-def run(main: Main, *, drain: float = 10, pilots: str | float = "auto") -> None:
+def run(main: Main, *, drain: float = 10, pilots: str | float = "auto", starts: int = 100) -> None:
     """Run with a pool; no process, no descriptor and no file of it may be left."""
 
     async def bounded() -> None:
         history = History()
         supervisor = Supervisor()
-        pool = LocalPool(history, drain=drain, supervisor=supervisor, pilots=pilots)
+        pool = LocalPool(history, drain=drain, supervisor=supervisor, starts=starts, pilots=pilots)
         async with asyncio.timeout(SECONDS):
             async with supervisor, pool:
                 await main(pool, history)

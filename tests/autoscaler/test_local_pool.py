@@ -527,6 +527,25 @@ def test_a_node_is_reached_though_temporary_files_are_cleaned_away(run: Run, way
     run(main)
 
 
+def test_so_many_nodes_start_at_a_time() -> None:
+    """The others have no process until one of them is ready; one that is stopped meanwhile never has."""
+
+    async def main(pool: LocalPool, history: History) -> None:
+        keys = ("a", "b", "c", "d")
+        for key in keys:
+            await pool.scale(spec("echo", word="hello", key=key), 1)
+        assert [pool.nodes(key)[0].state for key in keys] == [NodeState.STARTING] * 4
+        await pool.scale(spec("echo", word="hello", key="c"), 0)
+        for count in (1, 2, 3):
+            await history.until(NodeState.READY, count)
+            begun = [node.pid for node in history.nodes.values() if node.state is NodeState.STARTING]
+            assert sum(pid is not None for pid in begun) <= 1
+        assert {node.key for node in await history.until(NodeState.READY, 3)} == {"a", "b", "d"}
+        assert [node.pid for node in history.nodes.values() if node.key == "c"] == [None]
+
+    pools.run(main, starts=1)
+
+
 def test_a_node_leaves_no_file_where_servers_could_share_it() -> None:
     """Neither while it starts nor later: there is nothing that a killed server could leave behind."""
 

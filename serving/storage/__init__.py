@@ -1,8 +1,8 @@
 """Artefact URI (`gs://bucket/folder`, `file:///folder` or a plain path) to a local directory; single files.
 
-`Storage` fetches: it lists the source, copies its files once into a cache entry named after what was
-listed, and hard-links the entry into the destination. The link count of a cached file is its reference
-count: an entry none of whose files is linked elsewhere is free to go when the cache is over its cap.
+`Storage` fetches: it lists the source and copies its files to the destination; those of Cloud Storage by way
+of a cache entry named after what was listed, so that they are downloaded once. No two destinations share a
+file, though they share its blocks where the file system can copy on write.
 `Files` reads and writes files where they lie.
 
 Nothing of google.cloud.storage is imported before a `gs://` URI is touched.
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from serving.local_folders import LocalFolders
-from serving.storage.cache import Cache
+from serving.storage.cache import Cache, copy_folder
 from serving.storage.files import Files
 from serving.storage.folder import MAX_FILES, Folder, check_names, digest_of
 from serving.storage.gcs import Gcs, GcsFolder, emulator_host
@@ -27,7 +27,7 @@ __all__ = ["MAX_FILES", "Fetched", "Files", "Item", "Storage", "emulator_host"]
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What a fetch put in place: number of files, their size in bytes, hex digest of the cache entry."""
+    """What a fetch put in place: number of files, their size in bytes, hex digest of what was listed."""
 
     files: int
     bytes: int
@@ -37,9 +37,9 @@ class Fetched:
 class Storage:
     """Fetches artefacts.
 
-    `cache` is a folder that several processes may share and `capacity` its cap in bytes, which only
-    artefacts in use may exceed. A transient failure of Cloud Storage is retried for `patience` seconds.
-    Local paths outside of `folders` are refused with FailedPrecondition.
+    `cache` is a folder that several processes may share, and `capacity` its cap in bytes, which only the
+    artefact that was fetched last may exceed. A transient failure of Cloud Storage is retried for `patience`
+    seconds. Local paths outside of `folders` are refused with FailedPrecondition.
     """
 
     def __init__(
@@ -59,7 +59,10 @@ class Storage:
         files = folder.files()
         check_names(folder.uri, files)
         digest = digest_of(folder.uri, files)
-        self._cache.fetch(digest, files, folder.copy, destination)
+        if isinstance(folder, LocalFolder):
+            copy_folder(files, folder.copy, destination)
+        else:
+            self._cache.fetch(digest, files, folder.copy, destination)
         return Fetched(len(files), sum(file.size for file in files), digest)
 
     def fetch_file(self, uri: str, destination_dir: Path) -> Path:

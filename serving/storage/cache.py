@@ -20,13 +20,13 @@ from typing import IO
 
 from serving.storage.folder import File
 from serving.storage.gcs import THREADS
-from serving.storage.local import UNLINKABLE, flush
+from serving.storage.local import copy_file, flush
 
 _DIGEST = re.compile("[0-9a-f]{64}")
 
 
 class Cache:
-    """Entries below `root`, kept under `capacity` bytes as far as those in use allow."""
+    """Entries below `root`, kept under `capacity` bytes; a larger one goes with the next."""
 
     def __init__(self, root: Path, capacity: int) -> None:
         self._root = root
@@ -37,7 +37,7 @@ class Cache:
     def fetch(
         self, digest: str, files: Sequence[File], copy: Callable[[File, Path], None], destination: Path
     ) -> None:
-        """Link the entry `digest` into `destination`, after filling it with `copy` if it is not there yet."""
+        """Copy the entry `digest` to `destination`, after filling it with `copy` if it is not there yet."""
         self._locks.mkdir(parents=True, exist_ok=True)
         self._partial.mkdir(exist_ok=True)
         entry = self._root / digest
@@ -45,46 +45,25 @@ class Cache:
         with self._lock(digest):
             if not entry.is_dir():
                 self._evict(sum(file.size for file in files))
-                self._fill(entry, files, copy)
+                _assemble(files, copy, self._partial / digest, entry)
+                flush(self._root)
             now = time.time_ns()
             os.utime(entry, ns=(now, now))
-            _link(entry, [file.name for file in files], destination)
-
-    def _fill(self, entry: Path, files: Sequence[File], copy: Callable[[File, Path], None]) -> None:
-        partial = self._partial / entry.name
-        shutil.rmtree(partial, ignore_errors=True)
-        _make_folders(partial, [file.name for file in files])
-
-        def settle(file: File) -> None:
-            target = partial / file.name
-            copy(file, target)
-            # Read-only, because every version made from this entry shares the file.
-            target.chmod(0o444)
-            flush(target)
-
-        with ThreadPoolExecutor(THREADS) as pool:
-            copies = [pool.submit(settle, file) for file in files]
-            try:
-                for done in as_completed(copies):
-                    done.result()
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
-        partial.rename(entry)
-        flush(self._root)
+            # Not linked: what the code of a model does to its files must not change another version's.
+            copy_folder(files, lambda file, target: copy_file(entry / file.name, target), destination)
 
     def _evict(self, needed: int) -> None:
-        """Remove unused entries, least recently used first, until `needed` more bytes fit under the cap."""
+        """Remove entries, least recently used first, until `needed` more bytes fit; none that is in work."""
         with self._lock(".evict"):
             # Nothing but our own entries: the folder may be one that holds other things too.
             entries = [path for path in self._root.iterdir() if _DIGEST.fullmatch(path.name)]
-            sizes = {entry: sum(file.st_size for file in _statuses(entry)) for entry in entries}
+            sizes = {entry: _size(entry) for entry in entries}
             excess = sum(sizes.values()) + needed - self._capacity
             for entry in sorted(entries, key=lambda entry: entry.stat().st_mtime_ns):
                 if excess <= 0:
                     return
                 with self._lock(entry.name, wait=False) as held:
-                    if held and all(file.st_nlink == 1 for file in _statuses(entry)):
+                    if held:
                         self._discard(entry)
                         excess -= sizes[entry]
 
@@ -129,25 +108,36 @@ def _same(file: IO[bytes], path: Path) -> bool:
         return False
 
 
-def _statuses(entry: Path) -> list[os.stat_result]:
-    return [path.stat() for path in entry.rglob("*") if path.is_file()]
+def _size(entry: Path) -> int:
+    return sum(path.stat().st_size for path in entry.rglob("*") if path.is_file())
 
 
-def _make_folders(root: Path, names: Sequence[str]) -> None:
-    for folder in {(root / name).parent for name in names}:
+def copy_folder(files: Sequence[File], copy: Callable[[File, Path], None], destination: Path) -> None:
+    """Copy files to a new folder, which appears when all of them are there."""
+    _assemble(files, copy, destination.with_name(f".{destination.name}.part"), destination)
+    flush(destination.parent)
+
+
+def _assemble(
+    files: Sequence[File], copy: Callable[[File, Path], None], partial: Path, destination: Path
+) -> None:
+    shutil.rmtree(partial, ignore_errors=True)
+    for folder in {(partial / file.name).parent for file in files}:
         folder.mkdir(parents=True, exist_ok=True)
 
+    def settle(file: File) -> None:
+        target = partial / file.name
+        copy(file, target)
+        # Read-only, so that nothing is written to it by mistake.
+        target.chmod(0o444)
+        flush(target)
 
-def _link(entry: Path, names: Sequence[str], destination: Path) -> None:
-    partial = destination.with_name(f".{destination.name}.part")
-    shutil.rmtree(partial, ignore_errors=True)
-    _make_folders(partial, names)
-    for name in names:
+    with ThreadPoolExecutor(THREADS) as pool:
+        copies = [pool.submit(settle, file) for file in files]
         try:
-            (partial / name).hardlink_to(entry / name)
-        except OSError as error:
-            if error.errno not in UNLINKABLE:
-                raise
-            shutil.copy(entry / name, partial / name)
+            for done in as_completed(copies):
+                done.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
     partial.rename(destination)
-    flush(destination.parent)

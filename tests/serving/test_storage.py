@@ -14,6 +14,8 @@ import pytest
 
 from serving.errors import InvalidArgument, NotFound, PermissionDenied, ServingError, Unavailable
 from serving.storage import MAX_FILES, Fetched, Storage, emulator_host
+from serving.storage.cache import Cache
+from serving.storage.folder import File
 from tests.emulator import Answer, Emulator, Front
 
 pytestmark = [
@@ -109,7 +111,7 @@ def test_what_was_fetched_never_changes(emulator: Emulator, storage: Storage, tm
 def test_the_second_fetch_downloads_nothing(
     emulator: Emulator, front: Front, storage: Storage, tmp_path: Path
 ) -> None:
-    """A folder in the cache is linked, not copied, and its shared files are read-only."""
+    """A folder in the cache is copied from there."""
     uri = f"gs://{emulator.bucket()}/model"
     emulator.put(f"{uri}/model.pkl", b"1")
 
@@ -117,8 +119,7 @@ def test_the_second_fetch_downloads_nothing(
     storage.fetch(uri, tmp_path / "b")
 
     assert len(front.downloads()) == 1
-    assert (tmp_path / "a/model.pkl").samefile(tmp_path / "b/model.pkl")
-    assert (tmp_path / "a/model.pkl").stat().st_mode & 0o777 == 0o444
+    assert tree(tmp_path / "a") == tree(tmp_path / "b") == {"model.pkl": b"1"}
 
 
 def test_compressed_objects_are_unpacked(emulator: Emulator, storage: Storage, tmp_path: Path) -> None:
@@ -487,7 +488,8 @@ def test_a_killed_fetch_leaves_no_rubbish_for_long(
     partial = tmp_path / "cache/.partial"
     left = list(partial.iterdir())
 
-    storage.fetch(str(make(tmp_path / "other", {"x": b"x"})), tmp_path / "other copy")
+    emulator.put(f"{uri} too/x", b"x")
+    storage.fetch(f"{uri} too", tmp_path / "other copy")
     swept = list(partial.iterdir())
     storage.fetch(uri, tmp_path / "model")
 
@@ -523,55 +525,83 @@ def test_a_running_fetch_is_not_swept(
     assert tree(tmp_path / "model") == {"model.pkl": b"1"}
 
 
-def test_eviction_takes_the_least_used_but_never_what_is_in_use(tmp_path: Path) -> None:
-    """Over the cap, entries go by least use; one with a linked file stays however old it is."""
-    storage = Storage(tmp_path / "cache", 350)
-    digests = {}
+def test_eviction_takes_the_least_used(tmp_path: Path) -> None:
+    """Over the cap, entries go by least use; those that were fetched from them stay as they are."""
+    cache = Cache(tmp_path / "cache", 350)
+    files = [File("part 1", 60, "", b"x" * 60), File("part 2", 40, "", b"y" * 40)]
+
+    def copy(file: File, target: Path) -> None:
+        target.write_bytes(file.origin)
 
     def fetch(name: str) -> Path:
-        source = make(tmp_path / "sources" / name, {"part 1": b"x" * 60, "part 2": b"x" * 40})
         destination = tmp_path / f"{name}-{time.monotonic_ns()}"
-        digests[name] = storage.fetch(str(source), destination).digest
+        cache.fetch(name * 64, files, copy, destination)
         return destination
 
     def held() -> str:
-        return "".join(name for name in sorted(digests) if digests[name] in entries(tmp_path))
+        return "".join(name for name in "abcdef" if name * 64 in entries(tmp_path))
 
-    # In use by a single file: the user of the entry has removed the other.
-    (fetch("a") / "part 1").unlink()
-    for name in "bcb":
-        for path in fetch(name).iterdir():
-            path.unlink()
+    fetched = [fetch(name) for name in "abcb"]
     assert held() == "abc"
-    fetch("d")
-    assert held() == "abd"
+    fetched.append(fetch("d"))
+    assert held() == "bcd"
+    fetch("b")
     fetch("e")
-    assert held() == "ade"
-    # Everything is in use, so the cap has to give way.
-    fetch("f")
-    assert held() == "adef"
+    assert held() == "bde"
+    assert all(tree(path) == {"part 1": b"x" * 60, "part 2": b"y" * 40} for path in fetched)
 
 
-def test_a_cache_folder_may_hold_other_things(tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["bucket", "folder"])
+def test_versions_share_no_file(emulator: Emulator, storage: Storage, tmp_path: Path, place: str) -> None:
+    """What code does to the files of one, as whatever user, changes none of another or of a later one."""
+    source = make(tmp_path / "source", {"model.pkl": b"good", "deep/vocabulary": b"good"})
+    uri = str(source)
+    if place == "bucket":
+        uri = f"gs://{emulator.bucket()}/model"
+        emulator.upload(source, uri)
+    storage.fetch(uri, tmp_path / "a")
+    storage.fetch(uri, tmp_path / "b")
+    for path in (tmp_path / "a").rglob("*"):
+        if path.is_file():
+            assert path.stat().st_mode & 0o777 == 0o444
+            path.chmod(0o644)
+            with path.open("r+b") as file:
+                file.write(b"evil")
+    storage.fetch(uri, tmp_path / "c")
+
+    expected = {"model.pkl": b"good", "deep/vocabulary": b"good"}
+    assert tree(source) == tree(tmp_path / "b") == tree(tmp_path / "c") == expected
+
+
+def test_a_cache_folder_may_hold_other_things(emulator: Emulator, tmp_path: Path) -> None:
     """Eviction removes entries of the cache and nothing else."""
     make(tmp_path / "cache", {"precious/file": b"x" * 1000, "notes": b"1"})
-    source = make(tmp_path / "model", {"model.pkl": b"1"})
+    uri = f"gs://{emulator.bucket()}/model"
+    emulator.put(f"{uri}/model.pkl", b"1")
 
-    Storage(tmp_path / "cache", 0).fetch(str(source), tmp_path / "copy")
+    Storage(tmp_path / "cache", 0, patience=10).fetch(uri, tmp_path / "copy")
 
     assert tree(tmp_path / "cache/precious") == {"file": b"x" * 1000}
     assert (tmp_path / "cache/notes").exists()
 
 
-def test_an_artefact_over_the_cap_is_served(tmp_path: Path) -> None:
+def test_an_artefact_over_the_cap_is_served(emulator: Emulator, tmp_path: Path) -> None:
     """The cap bounds what is kept without need; it does not forbid a large model."""
-    source = make(tmp_path / "model", {"model.pkl": b"x" * 1000})
+    uri = f"gs://{emulator.bucket()}/model"
+    emulator.put(f"{uri}/model.pkl", b"x" * 1000)
 
-    assert Storage(tmp_path / "cache", 10).fetch(str(source), tmp_path / "copy").bytes == 1000
+    assert Storage(tmp_path / "cache", 10, patience=10).fetch(uri, tmp_path / "copy").bytes == 1000
+
+
+def test_a_local_folder_is_not_kept_in_the_cache(storage: Storage, tmp_path: Path) -> None:
+    """It is as near as the cache."""
+    storage.fetch(str(make(tmp_path / "model", {"model.pkl": b"1"})), tmp_path / "copy")
+
+    assert not (tmp_path / "cache").exists()
 
 
 def test_another_file_system_gets_a_copy(storage: Storage, tmp_path: Path) -> None:
-    """Where no hard link can be made, files are copied."""
+    """Where the kernel copies nothing by itself."""
     shm = Path("/dev/shm")
     if not shm.is_dir() or shm.stat().st_dev == tmp_path.stat().st_dev:
         pytest.skip("needs a second file system")
@@ -581,7 +611,6 @@ def test_another_file_system_gets_a_copy(storage: Storage, tmp_path: Path) -> No
         storage.fetch(str(source), destination)
 
         assert tree(destination) == {"model.pkl": b"1"}
-        assert (destination / "model.pkl").stat().st_nlink == 1
     finally:
         for path in destination.iterdir():
             path.unlink()

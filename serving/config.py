@@ -76,6 +76,7 @@ class Limits:
 
     request_timeout: float = setting(60.0, "Seconds a request may take, waiting included.", minimum=0.001)
     max_body_bytes: int = setting(32 * MIB, "Largest request body, in bytes.", minimum=1)
+    max_answer_bytes: int = setting(64 * MIB, "Largest answer to a prediction, in bytes.", minimum=1)
     queue_requests: int = setting(4096, "Requests that may wait per version.", minimum=1)
     queue_bytes: int = setting(256 * MIB, "Bytes of bodies that may wait in all.", minimum=1)
     max_json_depth: int = setting(
@@ -133,7 +134,9 @@ class FrontSettings(PredictSettings):
         30.0, "Seconds in each of which a body must go on by min_bytes_per_second, on average.", minimum=1
     )
     answer_timeout: float = setting(
-        60.0, "Seconds in each of which a client must read that much of an answer, on average.", minimum=1
+        60.0,
+        "Seconds in each of which a client must read that much of an answer, on average, and a tenth of it.",
+        minimum=1,
     )
     min_bytes_per_second: int = setting(
         1024, "Slowest pace of bodies and answers; 0: as long as they go on at all.", minimum=0
@@ -160,6 +163,11 @@ class FrontSettings(PredictSettings):
     arriving_bytes: int = setting(
         256 * MIB,
         "Bytes of half-arrived bodies in all; beyond, the one that has been arriving longest is refused.",
+        minimum=1,
+    )
+    unsent_bytes: int = setting(
+        256 * MIB,
+        "Bytes of answers that wait for clients to read them, in all; beyond, the slowest reader is closed.",
         minimum=1,
     )
     grpc_port: str = setting(

@@ -6,6 +6,7 @@ import asyncio
 import enum
 import functools
 import logging
+import math
 import urllib.parse
 from typing import Any
 
@@ -34,6 +35,8 @@ logger = logging.getLogger(__name__)
 MAX_PIPELINED = 16
 # Seconds for which the rest of a request is read and dropped, so that the client gets to see its answer.
 _REFUSED_FOR, _DISCARD_FOR = 2.0, 30.0
+# A client has so many times `answer_timeout` to read an answer, however long that is.
+_ANSWER_TIMEOUTS = 10
 # Per header beside its name and value, and per request: what stands between and around them.
 _HEADER_EXTRA, _LINE_EXTRA = 4, 20
 
@@ -93,8 +96,11 @@ class Connection(HttpToolsProtocol):
         self._chunk = 0  # bytes of the data being parsed
         self._moved = 0  # bytes of the body so far
         self._window = 0  # of these, before `since`
-        self._unsent = 0  # bytes of answers that the client had not taken at `_unsent_since`
+        self.unsent = 0  # bytes of answers that the client had not read when they were last counted
+        self._unsent = 0  # the same at `_unsent_since`, with what has been sent after that
         self._unsent_since = 0.0
+        self._answer = 0  # bytes of answers that it is reading since `_answer_since`
+        self._answer_since = 0.0
         self._problem: ServingError | None = None
         self._upgrading = False
 
@@ -132,6 +138,8 @@ class Connection(HttpToolsProtocol):
             self.parser = None  # type: ignore[assignment]
             return
         self._gate.leave(self, self._slice)
+        self._gate.count_unsent(-self.unsent)
+        self.unsent = 0
         self._let_go()
         self._abandon(self._running)
         self.pipeline.clear()
@@ -295,9 +303,15 @@ class Connection(HttpToolsProtocol):
         if not self.flow.write_paused:
             self._go_on()
 
+    def pause_writing(self) -> None:
+        """The client does not read as fast as it is sent."""
+        super().pause_writing()
+        self._count_unsent()
+
     def resume_writing(self) -> None:
         """The client has read most of what it was sent."""
         super().resume_writing()
+        self._count_unsent()
         if self._running is None or self._running.response_complete:
             self._go_on()
 
@@ -487,16 +501,38 @@ class Connection(HttpToolsProtocol):
                 self.since, self._window = now, self._moved
 
     def _reads_too_slowly(self, now: float) -> bool:
-        unsent = self.transport.get_write_buffer_size()
-        if not unsent or not self._unsent:
-            self._unsent, self._unsent_since = unsent, now
+        self._count_unsent()
+        settings, seconds = self._gate.settings, now - self._unsent_since
+        if not self.unsent or seconds < settings.answer_timeout:
             return False
-        settings = self._gate.settings
-        seconds = now - self._unsent_since
-        if seconds < settings.answer_timeout:
-            return False
-        read, self._unsent, self._unsent_since = self._unsent - unsent, unsent, now
-        return read < _least(seconds, settings)
+        read, self._unsent, self._unsent_since = self._unsent - self.unsent, self.unsent, now
+        share = self._answer * seconds / settings.answer_timeout / _ANSWER_TIMEOUTS
+        return read < max(share, _least(seconds, settings))
+
+    def _count_unsent(self) -> None:
+        before, self.unsent = self.unsent, self.transport.get_write_buffer_size()
+        more = self.unsent - before
+        if not self.unsent or not self._unsent:
+            self._unsent = self._answer = self.unsent
+            self._unsent_since = self._answer_since = self._gate.now
+        elif more > 0:
+            self._unsent += more
+            self._answer += more
+        self._gate.count_unsent(more)
+
+    @property
+    def reading_pace(self) -> tuple[float, float]:
+        """Bytes per second at which the client reads, and since when; nobody is slow in the first second."""
+        seconds = self._gate.now - self._answer_since
+        pace = (self._answer - self.unsent) / seconds if seconds >= 1 else math.inf
+        return pace, self._answer_since
+
+    def drop_answers(self) -> None:
+        """Close the connection, with all that its client has not read."""
+        self._gate.refused["unsent_bytes"] += 1
+        self._gate.count_unsent(-self.unsent)
+        self.unsent = 0
+        self.loop.call_soon(self.transport.abort)  # not within a write of its own
 
     # ---- refusing
 

@@ -41,6 +41,7 @@ class Gate:
         self.most_head = settings.max_header_bytes
         self.now = 0.0  # seconds since the start in which the event loop was alive, in steps
         self.arriving = 0  # bytes of bodies that are not whole yet
+        self.unsent = 0  # bytes of answers that clients have not read, as far as that is known
         self.refused: Counter[str] = Counter()  # connections, by the setting that was not kept to
         self.heads = Heads()
         self._slices: list[set[Connection]] = [set() for _ in range(SLICES)]
@@ -81,6 +82,20 @@ class Gate:
         self.arriving += size
         if self.arriving > self.settings.arriving_bytes:
             self._refuse_slowest()
+
+    def count_unsent(self, change: int) -> None:
+        """Answers that are not read have become so many bytes more."""
+        self.unsent += change
+        if change > 0 and self.unsent > self.settings.unsent_bytes:
+            self._drop_slowest_readers()
+
+    def _drop_slowest_readers(self) -> None:
+        """Close those that have read least per second, until what is left is within the limit."""
+        readers = [one for members in self._slices for one in members if one.unsent]
+        readers.sort(key=lambda one: one.reading_pace, reverse=True)
+        # Alone, an answer may be of any size that an answer may have.
+        while self.unsent > self.settings.unsent_bytes and len(readers) > 1:
+            readers.pop().drop_answers()
 
     def _refuse_slowest(self) -> None:
         """Let go of the body that has been arriving longest: healthy ones do not take long."""

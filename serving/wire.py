@@ -11,6 +11,7 @@ import orjson
 
 from serving.errors import (
     BodyTooLarge,
+    Internal,
     MethodNotAllowed,
     ServingError,
     Unauthenticated,
@@ -41,6 +42,14 @@ def too_large(limit: int) -> BodyTooLarge:
     return BodyTooLarge(
         f"Request payload size exceeds the limit: {limit} bytes (setting max_body_bytes). "
         "Send fewer instances per request."
+    )
+
+
+def answer_too_large(size: int, limit: int) -> Internal:
+    """The error in place of an answer over the limit."""
+    return Internal(
+        f"The answer has {size} bytes, over the limit of {limit} bytes (setting max_answer_bytes). "
+        "Send fewer instances per request, or ask for fewer outputs."
     )
 
 

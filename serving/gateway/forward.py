@@ -66,6 +66,7 @@ class Forwarder:
         self.shares = shares
         self.access = access
         self.max_body_bytes = limits.max_body_bytes
+        self._max_answer_bytes = limits.max_answer_bytes
         self.request_timeout = limits.request_timeout
         self.deadlines = Deadlines(limits.request_timeout)
         self.upstreams: dict[str, Upstream] = {}
@@ -129,7 +130,7 @@ class Forwarder:
         """The channel to a node, None if it is gone since it was leased: nobody would close that one."""
         upstream = self.upstreams.get(node.id)
         if upstream is None and node.state is not NodeState.GONE:
-            upstream = self.upstreams[node.id] = Upstream(node.address)
+            upstream = self.upstreams[node.id] = Upstream(node.address, self._max_answer_bytes)
         return upstream
 
 

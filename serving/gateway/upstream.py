@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 from serving.frames import ALONE, ANSWER, ASK, CANCEL, PING, REQUEST, TIMING, Body, End, headers
 
-# An answer may be as long as a node cares to make it.
-_LONGEST = 1 << 40
+# A node may always tell of an error in so many bytes.
+_ERROR_BYTES = 1 << 20
 _NUMBERS = 1 << 32
 
 
@@ -44,8 +44,8 @@ class Asker(Protocol):
 class _Channel(End):
     """An open connection with the requests that are under way on it."""
 
-    def __init__(self) -> None:
-        super().__init__(ANSWER, _LONGEST)
+    def __init__(self, max_answer_bytes: int) -> None:
+        super().__init__(ANSWER, max(max_answer_bytes, _ERROR_BYTES))
         self.asking: dict[int, Asker] = {}
         self.ending = False
 
@@ -67,10 +67,14 @@ class _Channel(End):
 
 
 class Upstream:
-    """The channel to one node, opened when it is needed and again when it was lost."""
+    """The channel to one node, opened when it is needed and again when it was lost.
 
-    def __init__(self, address: str) -> None:
+    It is closed by an answer that is announced to be longer than `max_answer_bytes`.
+    """
+
+    def __init__(self, address: str, max_answer_bytes: int) -> None:
         self._address = address
+        self._max_answer_bytes = max_answer_bytes
         self._channel: _Channel | None = None
         self._opening: asyncio.Task[OSError | None] | None = None
         self._number = 0
@@ -95,7 +99,9 @@ class Upstream:
     async def _open(self) -> OSError | None:
         loop = asyncio.get_running_loop()
         try:
-            _, channel = await loop.create_unix_connection(_Channel, self._address)
+            _, channel = await loop.create_unix_connection(
+                lambda: _Channel(self._max_answer_bytes), self._address
+            )
         except OSError as error:
             return error
         finally:

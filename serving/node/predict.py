@@ -31,6 +31,7 @@ from serving.runtimes.codec import Decoder, encode, encode_each
 from serving.runtimes.describing import unknown
 from serving.runtimes.instances import Batch, split
 from serving.schema import Schema
+from serving.wire import answer_too_large
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +58,7 @@ class Predictor:
         self._servable = Servable(runtime, place, bounds, board, self._answer, call_mark=call_mark)
         self._form = runtime.form
         self._timeout = settings.request_timeout
+        self._max_answer = settings.max_answer_bytes
         self._legacy = settings.legacy_model_errors
         self._histograms = histograms
         self._decoder = Decoder(settings.max_json_depth)
@@ -131,7 +133,9 @@ class Predictor:
             return
         encoded = time.monotonic()
         for request, body in zip(group, bodies, strict=True):
-            if not request.over:
+            if len(body) > self._max_answer:
+                self._refuse(request, answer_too_large(len(body), self._max_answer))
+            elif not request.over:
                 request.over = True
                 request.answer(200, body, told(request, predicted, encoded) if request.told else ())
         if self._histograms is not None:
@@ -155,7 +159,9 @@ class Predictor:
                 self._refuse(request, error)
         encoded = time.monotonic()
         for request, (status, body, headers) in written:
-            if not request.over:
+            if len(body) > self._max_answer:
+                self._refuse(request, answer_too_large(len(body), self._max_answer))
+            elif not request.over:
                 request.over = True
                 more = told(request, predicted, encoded) if request.told else ()
                 request.answer(status, body, (*headers, *more))

@@ -36,6 +36,7 @@ SETTINGS = FrontSettings(
     max_header_bytes=2048,
     max_connections=8,
     arriving_bytes=700_000,
+    unsent_bytes=90_000_000,
 )
 # Of answers, beside what they say. No buffer on the way holds them.
 _LENGTHS = {"/large": 40_000_000, "/long": 12_000_000}
@@ -279,6 +280,7 @@ def run(main: Callable[[World], Awaitable[None]], settings: FrontSettings = SETT
         assert left == []
         assert world.gate.open == 0
         assert world.gate.arriving == 0
+        assert world.gate.unsent == 0
         assert not state.tasks
 
     with nothing_for_the_collector(Connection, Exchange, RequestResponseCycle) as check:
@@ -502,10 +504,9 @@ def test_who_does_not_read_the_answer_is_left() -> None:
 
     async def main(world: World) -> None:
         lazy = await world.sent(b"GET /large HTTP/1.1\r\nhost: t\r\n\r\n")
-        slow = await world.sent(b"GET /large HTTP/1.1\r\nhost: t\r\n\r\n")
-        slow.reader._limit = 1 << 16  # type: ignore[attr-defined]  # so that the kernel's buffers fill
+        slow = await reading(world)
         for _ in range(32):
-            await slow.reader.read(1 << 17)
+            await slow.reader.read(1 << 18)
             await world.passes(1)
         assert world.gate.open == 1
         assert world.gate.refused == {"answer_timeout": 1}
@@ -513,6 +514,56 @@ def test_who_does_not_read_the_answer_is_left() -> None:
         size = 0
         while size < 30_000_000:
             size += len(await slow.reader.read(1 << 20))
+
+    run(main)
+
+
+async def reading(world: World) -> Client:
+    """A client that has asked for a long answer and takes it from the socket only when it is told to."""
+    client = await world.sent(b"GET /large HTTP/1.1\r\nhost: t\r\n\r\n")
+    client.reader._limit = 1 << 16  # type: ignore[attr-defined]  # so that the kernel's buffers fill
+    return client
+
+
+def test_a_long_answer_is_to_be_read_in_ten_times_of_answer_timeout() -> None:
+    """Whatever the slowest pace of others is: each of them takes memory of its size."""
+
+    async def main(world: World) -> None:
+        slow, steady = await reading(world), await reading(world)
+        for _ in range(62):  # what the kernel's buffers take at first is read too
+            await slow.reader.read(1 << 14)
+            await steady.reader.read(1 << 18)
+            await steady.reader.read(1 << 18)
+            await world.passes(1)
+        assert world.gate.open == 1
+        assert world.gate.refused == {"answer_timeout": 1}
+        slow.writer.close()
+        assert await steady.reader.read(1 << 18)
+
+    run(main)
+
+
+def test_the_slowest_reader_makes_room_for_answers() -> None:
+    """Neither who reads nor who has just been answered; what all have not read is within the limit then."""
+
+    async def main(world: World) -> None:
+        steady = await reading(world)
+        await world.passes(2)
+        lazy = await reading(world)
+        for _ in range(20):
+            await steady.reader.read(1 << 18)
+            await world.passes(0.1)
+        assert world.gate.refused == {}
+        assert 60_000_000 < world.gate.unsent < 80_000_000
+        fresh = await reading(world)
+        assert world.gate.refused == {"unsent_bytes": 1}
+        assert world.gate.unsent < 80_000_000
+        lazy.writer.close()
+        for client in (steady, fresh):
+            size = 0
+            while size < 20_000_000:
+                size += len(await client.reader.read(1 << 20))
+        assert world.gate.open == 2
 
     run(main)
 

@@ -260,6 +260,20 @@ def test_each_gets_its_form_from_a_shared_call() -> None:
     assert [reply.json["predictions"] for reply in replies] == [[{"twice": 2}], [4]]
 
 
+@pytest.mark.parametrize("lone", [True, False])
+def test_an_answer_over_the_limit_is_an_error(lone: bool) -> None:
+    """That names the setting; others of the same call get theirs."""
+    with predictor(Peeking(bytearray(4)), max_answer_bytes=24) as asked:
+
+        async def main() -> list[Reply]:
+            return await asyncio.gather(*(ask(asked, *rows, lone=lone) for rows in ([[1]], [[1]] * 99)))
+
+        small, large = asyncio.run(main())
+    assert (small.status, small.json) == (200, {"predictions": [2]})
+    assert large.status == 500
+    assert "over the limit of 24 bytes (setting max_answer_bytes)" in large.json["error"]["message"]
+
+
 def test_model_errors_in_the_old_form() -> None:
     """Status 200 and a string."""
     with predictor(Peeking(bytearray(1)), legacy_model_errors=True) as asked:

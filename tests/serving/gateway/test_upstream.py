@@ -18,7 +18,7 @@ from serving.gateway.upstream import Answer, ConnectError, ConnectionLostError, 
 Reply = Callable[[tuple[Any, ...], bytes], bytes | None]
 
 
-MAX_ANSWER = 8 << 20
+MAX_ANSWER = 64 << 20
 
 
 def answer(number: int, body: bytes, lines: bytes = b"", status: int = 200) -> bytes:

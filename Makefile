@@ -45,9 +45,9 @@ test: $(READY) $(CLIENTS)/.ready ## run the tests (minutes)
 	@echo "== tests that need the machine for themselves"
 	@$(call run,alone and not soak)
 
-soak: $(READY)   ## run the long forms of the tests (half an hour)
+soak: $(READY)   ## run the long forms of the tests, an hour of random faults among them (two hours)
 	@echo "== long tests"
-	@$(PYTEST) -m soak
+	@$(PYTEST) -m soak -v --durations 0 --durations-min 1
 
 bench: $(READY)  ## fail if serving became slower; measure parsing and batch beside references
 	@echo "== serving"

@@ -70,12 +70,16 @@ class _Connection(asyncio.Protocol):
 
 @dataclass
 class Client:
-    """Predictions over as many connections as there are requests at a time; use inside `drive`."""
+    """Predictions over as many connections as there are requests at a time; use inside `drive`.
+
+    `keep` is how many of them stay open when they are idle.
+    """
 
     url: str
     name: str
     timeout: float = 60.0
     headers: Mapping[str, str] = field(default_factory=dict)
+    keep: int = 10_000
     _idle: deque[_Connection] = field(default_factory=deque)
 
     async def connect(self, count: int) -> None:
@@ -86,9 +90,13 @@ class Client:
     async def ask(self, instances: Any, due: float | None = None) -> Answer:
         """One request; `due` is when it should have been sent, on `time.perf_counter`."""
         body = json.dumps({"instances": instances}).encode()
+        return await self.send(f"/v1/{self.name}:predict", body, due)
+
+    async def send(self, path: str, body: bytes, due: float | None = None) -> Answer:
+        """One POST of a body as it is."""
         extra = "".join(f"{name}: {value}\r\n" for name, value in self.headers.items())
         extra += f"content-length: {len(body)}\r\n"
-        head = f"POST /v1/{self.name}:predict HTTP/1.1\r\nhost: localhost\r\n{extra}\r\n"
+        head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\n{extra}\r\n"
         start = due or time.perf_counter()
         try:
             async with asyncio.timeout(self.timeout):
@@ -96,7 +104,10 @@ class Client:
                 status, headers, answer = await connection.ask(head.encode() + body)
         except (OSError, TimeoutError) as error:
             return Answer(0, {}, repr(error).encode(), time.perf_counter() - start)
-        self._idle.append(connection)
+        if len(self._idle) < self.keep:
+            self._idle.append(connection)
+        else:
+            connection.transport.close()
         return Answer(status, headers, answer, time.perf_counter() - start)
 
     async def burst(self, many: Sequence[Any]) -> list[asyncio.Task[Answer]]:

@@ -1,7 +1,7 @@
 """A crowd of rude clients in a process of its own, on plain sockets and epoll, so that it costs little.
 
-`python -m tests.soak.crowd HOST PORT SECONDS IDLE SLOW NAME` prints "there" once all are connected, and
-a line of JSON at the end: how many of each kind the server has ended. Who is ended comes back.
+`python -m tests.soak.crowd HOST PORT SECONDS IDLE SLOW COSTLY NAME` prints "there" once all are
+connected, and a line of JSON at the end: how many of each kind the server has ended. Who is ended comes back.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from dataclasses import dataclass, field
 PACE = 1.0
 VANISHING_EVERY = 0.1
 KINDS = ("head", "body", "pipeline", "half")
+# Those that cost the server more than a connection: large answers that nobody reads, bytes that mean nothing.
+COSTLY = ("reader", "garbage")
+LARGE = b'{"instances": [' + b"1, " * 50_000 + b"1]}"
 
 
 @dataclass(eq=False)
@@ -51,6 +54,10 @@ def rude(kind: str, name: str) -> Rude:
             )
         case "half":
             return Rude(kind, request[:-1], b"")
+        case "reader":
+            return Rude(kind, f"{post}content-length: {len(LARGE)}\r\n\r\n".encode() + LARGE, b"")
+        case "garbage":
+            return Rude(kind, os.urandom(random.randrange(1, 4096)), b"")
         case _:
             return Rude(kind, b"", b"")
 
@@ -81,7 +88,8 @@ class Crowd:
             return
         one.socket.setblocking(False)
         self._by_file[one.socket.fileno()] = one
-        self._poll.register(one.socket.fileno(), select.EPOLLIN | select.EPOLLRDHUP)
+        reads = 0 if one.kind == "reader" else select.EPOLLIN
+        self._poll.register(one.socket.fileno(), reads | select.EPOLLRDHUP)
         if one.then:
             self._later(one, PACE)
 
@@ -150,7 +158,7 @@ class Crowd:
         self._number += 1
 
 
-def main(host: str, port: int, seconds: float, idle: int, slow: int, name: str) -> None:
+def main(host: str, port: int, seconds: float, idle: int, slow: int, costly: int, name: str) -> None:
     """Come, be rude, tell."""
     os.nice(15)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -160,6 +168,8 @@ def main(host: str, port: int, seconds: float, idle: int, slow: int, name: str) 
         crowd.join(rude("idle", name))
     for number in range(slow):
         crowd.join(rude(KINDS[number % len(KINDS)], name))
+    for number in range(costly):
+        crowd.join(rude(COSTLY[number % len(COSTLY)], name))
     print("there", flush=True)
     crowd.run(seconds)
     crowd.close()
@@ -168,4 +178,5 @@ def main(host: str, port: int, seconds: float, idle: int, slow: int, name: str) 
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5]), sys.argv[6])
+    host, port, seconds, idle, slow, costly, name = sys.argv[1:]
+    main(host, int(port), float(seconds), int(idle), int(slow), int(costly), name)

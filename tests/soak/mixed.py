@@ -523,24 +523,26 @@ def _check_audit(world: World) -> None:
 def _check_files(world: World) -> None:
     """The state folder holds what the catalog explains."""
     state = world.server.state_dir
-    uids = {table: _uids(state, table) for table in ("versions", "jobs")}
+    known = {table: uids(state, table) for table in ("versions", "jobs")}
     until(
-        lambda: _folders(state / "versions") <= uids["versions"],
-        f"no version leaves files {_folders(state / 'versions') - uids['versions']}",
+        lambda: folders(state / "versions") <= known["versions"],
+        f"no version leaves files {folders(state / 'versions') - known['versions']}",
     )
-    assert _folders(state / "jobs") <= uids["jobs"]
+    assert folders(state / "jobs") <= known["jobs"]
     for name in (".partial", ".locks"):
-        assert not _folders(state / "cache" / name)
+        assert not folders(state / "cache" / name)
     # The server and its pilots.
     allowed = {world.server.process.pid, *world.pids("pilot")}
     until(lambda: world.server.processes().keys() <= allowed | set(world.pids("pilot")), "no process is left")
 
 
-def _folders(folder: Path) -> set[str]:
+def folders(folder: Path) -> set[str]:
+    """The names in a folder, if it is there."""
     return {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
 
 
-def _uids(state_dir: Path, table: str) -> set[str]:
+def uids(state_dir: Path, table: str) -> set[str]:
+    """The uids of all resources of a table."""
     with closing(sqlite3.connect(f"file:{state_dir / 'state.db'}?mode=ro", uri=True)) as database:
         rows = database.execute(f"SELECT document FROM {table}").fetchall()
     return {json.loads(document)["uid"] for (document,) in rows}

@@ -123,7 +123,7 @@ def crowd(server: Server, size: Size) -> Iterator[dict[str, Any]]:
     process = subprocess.Popen(
         [
             *(sys.executable, "-m", "tests.soak.crowd", host, port),
-            *(str(size.seconds + 2), str(size.idle), str(size.slow), NAME),
+            *(str(size.seconds + 2), str(size.idle), str(size.slow), "0", NAME),
         ],
         stdout=subprocess.PIPE,
         text=True,

@@ -32,6 +32,7 @@ T = TypeVar("T")
 _NUMBER = re.compile(r"\d+(\.\d+)?")
 _ROUTE = re.compile(r"/[^\s?#{}]*")
 _MOST_PORT = 65535
+_MOST_DAYS = 36500
 
 # What frameworks must be told before they are imported: one thread per library unless a node raises it
 # (more are slower for small models, and their pools would be there before a fork), and no chatter.
@@ -264,6 +265,24 @@ class ServeConfig(FrontSettings):
     deployments: int = setting(2, "Versions that are created at the same time; more wait.", minimum=1)
     jobs: int = setting(2, "Batch predictions that run at the same time; more wait.", minimum=1)
     queue_jobs: int = setting(1000, "Batch predictions that may run and wait in all.", minimum=1)
+    job_retention_days: int = setting(
+        90,
+        "Days that jobs are kept for after their end, with their logs; 0: for ever.",
+        minimum=0,
+        maximum=_MOST_DAYS,
+    )
+    job_retention_count: int = setting(
+        10_000, "Jobs that are kept after their end, the last ones to end; 0: any number.", minimum=0
+    )
+    operation_retention_days: int = setting(
+        30,
+        "Days that operations are kept for after they are done; 0: for ever.",
+        minimum=0,
+        maximum=_MOST_DAYS,
+    )
+    operation_retention_count: int = setting(
+        10_000, "Operations that are kept after they are done, the last ones; 0: any number.", minimum=0
+    )
     project_requests_per_second: float = setting(
         0.0, "Predictions per second of one project; 0: no limit.", minimum=0
     )

@@ -54,6 +54,7 @@ from serving.gateway.operations import Operations
 from serving.gateway.overview import Overview
 from serving.gateway.records import Commit
 from serving.gateway.request_log import RequestLog
+from serving.gateway.retention import Pruner
 from serving.gateway.routes import routes
 from serving.gateway.schemas import Schemas
 from serving.gateway.store import Store
@@ -127,6 +128,7 @@ class Gateway:
         )
         self._operations = Operations(self._catalog, self._deployment, self._supervisor, config)
         self._jobs = Jobs(self._catalog, self._supervisor, config, environment, command=job_command)
+        self._pruner = Pruner(self._catalog, self._jobs, config)
         self._request_log = RequestLog.of(config, environment, self._supervisor)
         self._tallies = Tallies()
         self._call_limits = CallLimits(config)
@@ -299,6 +301,7 @@ class Gateway:
             self._autoscaler.start(),
             self._fleet.start(self._catalog),
             self._watchdog.start(self._supervisor),
+            self._pruner.start(self._supervisor),
         ]
         if self._access is not None:
             loops.append(self._access.start(self._supervisor))
@@ -361,11 +364,14 @@ class Gateway:
 
     async def _stats(self, _: Request) -> Response:
         state = self._catalog.state
+        jobs: Counter[str] = Counter()
+        for (_project, kind), count in state.job_index.states.items():
+            jobs[kind] += count
         return answer_json(
             {
                 "models": len(state.models),
                 "versions": len(state.versions),
-                "jobs": Counter(str(record.job.state) for record in state.jobs.values()),
+                "jobs": jobs,
                 "auditLog": self._audit.stats(),
                 "requestLog": await self._request_log.stats(),
             }

@@ -5,15 +5,13 @@ All values come from one scene, which was looked up before; nothing here waits o
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from autoscaler.pools import Memory, NodeState
 from autoscaler.pools.pilots import PilotState, PilotStatus
-from serving.gateway.catalog.jobs import has_ended
+from serving.gateway.index import JobIndex
 from serving.gateway.overview import Condition, VersionView
-from serving.gateway.records import JobRecord
 from serving.gateway.request_log import Logged
 from serving.gateway.tallies import Told
 from serving.names import VersionName
@@ -33,7 +31,7 @@ class Scene:
     refused: Mapping[str, Mapping[str, int]]
     memory: Mapping[str, Memory]
     pilot_memory: Mapping[str, Memory]
-    jobs: Iterable[JobRecord]
+    jobs: JobIndex
     counts: Mapping[str, Told]
     calls: Mapping[tuple[str, int], int]
     spans: Mapping[str, int]
@@ -216,21 +214,15 @@ def _pilot_memory(scene: Scene) -> Values:
 
 
 def _jobs(scene: Scene) -> Values:
-    found = Counter((record.project, str(record.job.state)) for record in scene.jobs)
+    found = scene.jobs.states
     # From 0 on, so that an empty queue is told from a server that is gone.
     for project in {project for project, _ in found}:
         for state in JobState:
-            yield (project, state.value), found[project, state.value]
+            yield (project, state.value), found.get((project, state.value), 0)
 
 
 def _job_records(scene: Scene) -> Values:
-    sums: Counter[tuple[str, ...]] = Counter()
-    for record in scene.jobs:
-        output = record.job.prediction_output
-        if output is not None and has_ended(record):
-            sums[record.project, "predicted"] += int(output.prediction_count or 0)
-            sums[record.project, "refused"] += int(output.error_count or 0)
-    return sums.items()
+    return scene.jobs.records.items()
 
 
 def _kinds(memory: Memory | None) -> Values:
@@ -465,8 +457,8 @@ FAMILIES = (
         "pilotlight_jobs",
         "gauge",
         ("project", "state"),
-        "Batch predictions by their state, those that have ended included. Left out for projects that never "
-        "had one.",
+        "Batch predictions by their state, those that have ended included as long as they are kept. Left out "
+        "for projects that have none.",
         _jobs,
     ),
     Family(
@@ -474,7 +466,7 @@ FAMILIES = (
         "counter",
         ("project", "result"),
         "Records of batch predictions that have ended: predicted, or refused and named in the errors files. "
-        "It goes on over restarts of the server.",
+        "A restart of the server goes on from the jobs that are kept.",
         _job_records,
     ),
 )

@@ -103,7 +103,7 @@ class Metrics:
             refused={uid: dict(counts) for uid, counts in self._refused.items()},
             memory={},
             pilot_memory={},
-            jobs=self._overview.state.jobs.values(),
+            jobs=self._overview.state.job_index,
             counts=dict(self._counts(versions)),
             calls=dict(self._tallies.calls),
             spans=self._elsewhere.spans(),

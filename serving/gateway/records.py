@@ -17,7 +17,9 @@ import msgspec
 
 from serving.gateway.access.policy import Policy
 from serving.gateway.cause import Cause
+from serving.gateway.index import JobIndex, OperationIndex
 from serving.gateway.order import Order
+from serving.gateway.table import Table
 from serving.names import ModelName, VersionName, parse_target
 from serving.resources import Job, Model, Operation, Version
 
@@ -104,6 +106,11 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     failure: str = ""
     cause: Cause | None = None
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the job stays as it is."""
+        return self.job.state is not None and self.job.state.is_end
+
 
 class PolicyRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Who may do what with a resource; `name` is the resource's."""
@@ -148,6 +155,16 @@ class State:
     def version_order(self) -> Order[ModelName, VersionName]:
         """Versions by model."""
         return Order.of(self.versions, operator.attrgetter("parent"))
+
+    @cached_property
+    def job_index(self) -> JobIndex:
+        """What is asked of all jobs."""
+        return JobIndex.of(self.jobs.values())
+
+    @cached_property
+    def operation_index(self) -> OperationIndex:
+        """What is asked of all operations."""
+        return OperationIndex.of(self.operations.values())
 
     def versions_by_name(self) -> Iterator[VersionRecord]:
         """All of them, in the order of their names."""
@@ -197,36 +214,46 @@ class Draft:
     def __init__(self, state: State) -> None:
         self.model_order = state.model_order
         self.version_order = state.version_order
-        self.models = dict(state.models)
-        self.versions = dict(state.versions)
-        self.operations = dict(state.operations)
-        self.jobs = dict(state.jobs)
+        self.job_index = state.job_index
+        self.operation_index = state.operation_index
+        self.models = Table.of(state.models)
+        self.versions = Table.of(state.versions)
+        self.operations = Table.of(state.operations)
+        self.jobs = Table.of(state.jobs)
         self._policies_before = state.policies
-        self.policies = dict(state.policies)
+        self.policies = Table.of(state.policies)
         self.changes: dict[tuple[str, str], Record | None] = {}
 
     def put(self, record: Record) -> None:
         """Add or replace a record."""
-        kind, table = self._table(type(record))
-        if record.name not in table:
-            match record.name:
-                case ModelName() as model:
-                    self.model_order = self.model_order.adding(model.project, model)
-                case VersionName() as version:
-                    self.version_order = self.version_order.adding(version.parent, version)
-        table[record.name] = record
-        self.changes[kind, str(record.name)] = record
+        table = _TABLES[type(record)]
+        records: Table[Any, Record] = getattr(self, table)
+        self._index(records.get(record.name), record)
+        setattr(self, table, records.putting(record.name, record))
+        self.changes[table, str(record.name)] = record
 
     def delete(self, record: Record) -> None:
         """Remove a record."""
-        kind, table = self._table(type(record))
-        del table[record.name]
-        match record.name:
-            case ModelName() as model:
+        table = _TABLES[type(record)]
+        records: Table[Any, Record] = getattr(self, table)
+        self._index(records[record.name], None)
+        setattr(self, table, records.dropping(record.name))
+        self.changes[table, str(record.name)] = None
+
+    def _index(self, before: Record | None, after: Record | None) -> None:
+        match after or before:
+            case JobRecord():
+                self.job_index = self.job_index.changed(before, after)  # type: ignore[arg-type]
+            case OperationRecord():
+                self.operation_index = self.operation_index.changed(before, after)  # type: ignore[arg-type]
+            case ModelRecord(name=model) if before is None:
+                self.model_order = self.model_order.adding(model.project, model)
+            case ModelRecord(name=model) if after is None:
                 self.model_order = self.model_order.dropping(model.project, model)
-            case VersionName() as version:
+            case VersionRecord(name=version) if before is None:
+                self.version_order = self.version_order.adding(version.parent, version)
+            case VersionRecord(name=version) if after is None:
                 self.version_order = self.version_order.dropping(version.parent, version)
-        self.changes[kind, str(record.name)] = None
 
     def finished(self) -> State:
         """The state with the changes in it."""
@@ -234,15 +261,19 @@ class Draft:
         same = all(table != "policies" for table, _ in self.changes)
         policies = self._policies_before if same else self.policies
         state = State(self.models, self.versions, self.operations, self.jobs, policies)
-        vars(state).update(model_order=self.model_order, version_order=self.version_order)
+        vars(state).update(
+            model_order=self.model_order,
+            version_order=self.version_order,
+            job_index=self.job_index,
+            operation_index=self.operation_index,
+        )
         return state
 
-    def _table(self, kind: type[Record]) -> tuple[str, Any]:
-        tables: dict[type, tuple[str, Any]] = {
-            ModelRecord: ("models", self.models),
-            VersionRecord: ("versions", self.versions),
-            OperationRecord: ("operations", self.operations),
-            JobRecord: ("jobs", self.jobs),
-            PolicyRecord: ("policies", self.policies),
-        }
-        return tables[kind]
+
+_TABLES: Mapping[type[Record], str] = {
+    ModelRecord: "models",
+    VersionRecord: "versions",
+    OperationRecord: "operations",
+    JobRecord: "jobs",
+    PolicyRecord: "policies",
+}

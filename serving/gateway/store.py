@@ -15,6 +15,7 @@ import sqlalchemy as sa
 
 from serving.errors import FailedPrecondition, Unavailable
 from serving.gateway.records import (
+    Draft,
     JobRecord,
     ModelRecord,
     OperationRecord,
@@ -64,13 +65,15 @@ class SqlStore:
         operations = self._read("operations", OperationRecord)
         jobs = self._read("jobs", JobRecord)
         policies = self._read("policies", PolicyRecord)
-        return State(
+        state = State(
             {record.name: record for record in models},
             {record.name: record for record in versions},
             {record.name: record for record in operations},
             {record.name: record for record in jobs},
             {record.name: record for record in policies},
         )
+        # With its tables and indexes, which would take their time on the event loop.
+        return Draft(state).finished()
 
     def commit(self, changes: Changes) -> None:
         """Write all changes in one transaction."""

@@ -276,7 +276,7 @@ _ROWS = [
 ]
 
 
-_LISTING = Listing(_ROWS, lambda row: row, operator.itemgetter("name"), by_name=True)
+_LISTING = Listing(_ROWS, lambda row: row, operator.itemgetter("name"))
 
 
 def _page(query: dict[str, str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 from starlette.requests import Request
@@ -63,10 +62,11 @@ class Jobs:
         state = self._catalog.state
         places = rules.positions(state)
 
-        def show(record: JobRecord) -> dict[str, Any]:
+        def show(key: tuple[int, str]) -> dict[str, Any]:
+            record = state.jobs[key[1]]
             return rules.render_job(self._runner.fresh(record), places.get(record.name, 0))
 
-        listing = Listing(rules.list_jobs(state, project), show, operator.attrgetter("name"))
+        listing = Listing(rules.list_jobs(state, project), show, _token_text, _token_key)
         return answer_page(request, "jobs", listing)
 
     async def patch(self, request: Request) -> Response:
@@ -119,6 +119,15 @@ class Jobs:
 
 def _name(request: Request) -> str:
     return rules.job_name(request.path_params["project"], request.path_params["job"])
+
+
+def _token_text(key: tuple[int, str]) -> str:
+    return f"{key[1]}/{-key[0]}"
+
+
+def _token_key(text: str) -> tuple[int, str]:
+    name, _, number = text.rpartition("/")
+    return -int(number), name
 
 
 def parts_of(body: Any) -> rules.Sent:

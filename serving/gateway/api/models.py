@@ -55,7 +55,7 @@ class Models:
             return to_wire(lookup.render_model(state, state.models[name], self._fresh))
 
         names = models.names_of_models(state, request.path_params["project"])
-        return answer_page(request, "models", Listing(names, show, by_name=True))
+        return answer_page(request, "models", Listing(names, show))
 
     async def patch(self, request: Request) -> Response:
         """projects.models.patch."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -10,6 +11,7 @@ from starlette.responses import Response
 from serving.gateway.api.paging import Listing
 from serving.gateway.api.requests import answer_json, answer_page
 from serving.gateway.catalog import Catalog, operations
+from serving.gateway.index import operation_key
 from serving.gateway.operations import Operations as Runner
 from serving.resources import operation_to_wire
 
@@ -28,8 +30,13 @@ class Operations:
 
     async def list(self, request: Request) -> Response:
         """projects.operations.list."""
-        found = operations.list_operations(self._catalog.state, request.path_params["project"])
-        listing = Listing(found, operation_to_wire, operator.attrgetter("name"))
+        state = self._catalog.state
+
+        def show(key: tuple[int, str]) -> dict[str, Any]:
+            return operation_to_wire(state.operations[key[1]].operation)
+
+        found = operations.list_operations(state, request.path_params["project"])
+        listing = Listing(found, show, operator.itemgetter(1), operation_key)
         return answer_page(request, "operations", listing)
 
     async def cancel(self, request: Request) -> Response:

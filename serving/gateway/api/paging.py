@@ -23,14 +23,15 @@ _MAX_SIZE = 100
 class Listing(Generic[T]):
     """What a list has, in its order: `name_of` tells the full name of one, `show` how answers carry it.
 
-    `by_name` says that the order is that of the names. Only what is looked at is shown: with a filter what
-    comes before the end of the page, without one the page.
+    The order is that of the names, unless what is in the list has an order of its own: then `key_of` makes it
+    of the name again. Only what is looked at is shown: with a filter what comes before the end of the page,
+    without one the page.
     """
 
     found: Sequence[T]
     show: Callable[[T], dict[str, Any]]
     name_of: Callable[[T], str] = str
-    by_name: bool = False
+    key_of: Callable[[str], T] | None = None
 
     def page(self, query: Mapping[str, str]) -> tuple[list[dict[str, Any]], str]:
         """One page of what matches the filter, and the token of the next page ("" on the last).
@@ -52,12 +53,13 @@ class Listing(Generic[T]):
         if not token:
             return 0
         last = named_by(token)
-        if self.by_name:
+        if self.key_of is None:
             return bisect.bisect_right(self.found, last, key=self.name_of)
-        names = [self.name_of(one) for one in self.found]
-        # Of the lists that are not sorted by name, jobs never go, and operations go when they are old:
-        # everything after one that is gone is gone too.
-        return names.index(last) + 1 if last in names else len(names)
+        try:
+            key: Any = self.key_of(last)
+        except ValueError:
+            raise _no_token() from None
+        return bisect.bisect_right(self.found, key)
 
 
 def size_of(text: str) -> int:
@@ -83,7 +85,11 @@ def named_by(token: str) -> str:
     except (binascii.Error, UnicodeDecodeError, ValueError):
         last = ""
     if not last.startswith("projects/"):
-        raise InvalidArgument(
-            "Field: page_token Error: This is not a token that a list gave out.", field="page_token"
-        )
+        raise _no_token()
     return last
+
+
+def _no_token() -> InvalidArgument:
+    return InvalidArgument(
+        "Field: page_token Error: This is not a token that a list gave out.", field="page_token"
+    )

@@ -31,7 +31,6 @@ async def list_locations(request: Request) -> Response:
         REGIONS,
         lambda region: _location(project, region),
         lambda region: f"projects/{project}/locations/{region}",
-        by_name=True,
     )
     return answer_page(request, "locations", listing)
 

@@ -67,7 +67,7 @@ class Versions:
             return to_wire(lookup.render_version(state, self._fresh(state.versions[name])))
 
         names = versions.names_of_versions(state, model_name(request))
-        return answer_page(request, "versions", Listing(names, show, by_name=True))
+        return answer_page(request, "versions", Listing(names, show))
 
     async def patch(self, request: Request) -> Response:
         """projects.models.versions.patch."""

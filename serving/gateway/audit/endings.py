@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from serving.errors import RPC_CODES
 from serving.gateway.audit.entry import OK, Call, Log, Status
-from serving.gateway.catalog.jobs import has_ended
 from serving.gateway.cause import Cause
 from serving.gateway.records import JobRecord, OperationRecord, State
 from serving.gateway.store import Changes
@@ -39,9 +38,9 @@ def endings(before: State, changes: Changes) -> Iterator[Ending]:
                 known = before.operations.get(name)
                 if known is not None and not known.operation.done:
                     yield _of_operation(record, cause)
-            case JobRecord(cause=Cause() as cause) if has_ended(record):
+            case JobRecord(cause=Cause() as cause) if record.has_ended:
                 started = before.jobs.get(name)
-                if started is not None and not has_ended(started):
+                if started is not None and not started.has_ended:
                     yield _of_job(record, cause)
 
 

@@ -68,7 +68,7 @@ def create_job(draft: Draft, stamp: Stamp, project: str, job: Job, sent: Sent, *
     check_input(job.prediction_input)
     check_options(job.batch_options or BatchOptions())
     version = _version(draft, job.prediction_input)
-    if len(unfinished(draft)) >= most:
+    if len(draft.job_index.unfinished) >= most:
         raise ResourceExhausted(
             f"{most} jobs wait or run already (setting queue_jobs). Wait until some have ended, or cancel "
             "some."
@@ -87,7 +87,7 @@ def create_job(draft: Draft, stamp: Stamp, project: str, job: Job, sent: Sent, *
         name=name,
         project=project,
         uid=stamp.token,
-        number=len(draft.jobs) + 1,  # jobs are never deleted
+        number=draft.job_index.last_number + 1,
         job=stored,
         given=dict(sent.prediction_input),
         options=dict(sent.batch_options),
@@ -106,11 +106,9 @@ def get_job(state: State | Draft, name: str) -> JobRecord:
     return state.jobs[name]
 
 
-def list_jobs(state: State, project: str) -> list[JobRecord]:
-    """The jobs of a project, newest first."""
-    check_project(project)
-    found = [record for record in state.jobs.values() if record.project == project]
-    return sorted(found, key=lambda record: record.number, reverse=True)
+def list_jobs(state: State, project: str) -> Sequence[tuple[int, str]]:
+    """The jobs of a project, newest first: the negatives of their numbers, with their names."""
+    return state.job_index.by_project.below(check_project(project))
 
 
 def render_job(record: JobRecord, position: int = 0) -> dict[str, Any]:
@@ -128,18 +126,12 @@ def positions(state: State) -> dict[str, int]:
 
 def unfinished(state: State | Draft) -> list[JobRecord]:
     """The jobs that have not ended, oldest first."""
-    found = [record for record in state.jobs.values() if not has_ended(record)]
-    return sorted(found, key=lambda record: record.number)
-
-
-def has_ended(record: JobRecord) -> bool:
-    """Whether the job stays as it is."""
-    return record.job.state is not None and record.job.state.is_end
+    return [state.jobs[name] for _, name in state.job_index.unfinished]
 
 
 def is_ending(record: JobRecord) -> bool:
     """Whether the job is to end as soon as nothing is left of its work."""
-    return not has_ended(record) and (bool(record.failure) or record.job.state is JobState.CANCELLING)
+    return not record.has_ended and (bool(record.failure) or record.job.state is JobState.CANCELLING)
 
 
 def target_of(state: State | Draft, record: JobRecord) -> VersionRecord | None:
@@ -165,7 +157,7 @@ def update_job(draft: Draft, stamp: Stamp, name: str, given: Job, mask: Sequence
 def cancel_job(draft: Draft, stamp: Stamp, name: str) -> JobRecord:
     """End a job that is queued; have one that has begun ended. One that is ending already goes on so."""
     record = get_job(draft, name)
-    if has_ended(record):
+    if record.has_ended:
         raise field_error(FailedPrecondition, "name", f"The job has ended already: it is {record.job.state}.")
     if is_ending(record):
         return record
@@ -177,7 +169,7 @@ def cancel_job(draft: Draft, stamp: Stamp, name: str) -> JobRecord:
 def doom(draft: Draft, stamp: Stamp, name: str, reason: str) -> JobRecord:
     """Fail a job that is queued; have one that has begun ended, to fail."""
     record = get_job(draft, name)
-    if has_ended(record) or is_ending(record):
+    if record.has_ended or is_ending(record):
         return record
     if not record.attempt:
         return _end(draft, stamp, record, JobState.FAILED, reason)
@@ -190,7 +182,7 @@ def doom(draft: Draft, stamp: Stamp, name: str, reason: str) -> JobRecord:
 def start_attempt(draft: Draft, stamp: Stamp, name: str) -> JobRecord:
     """Begin the next attempt, unless nobody wants it any more."""
     record = get_job(draft, name)
-    if has_ended(record) or is_ending(record):
+    if record.has_ended or is_ending(record):
         return record
     is_queued = record.job.state is JobState.QUEUED
     begun = _with_job(

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import datetime
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from serving.errors import InvalidArgument, NotFound
+from serving.gateway.index import operation_key
 from serving.gateway.records import Draft, OperationRecord, Stamp, State, VersionRecord
 from serving.names import ModelName, VersionName, check_project
 from serving.resources import Operation, OperationMetadata, RpcStatus, Version, timestamp
 
 _TYPES = "type.googleapis.com/google.cloud.ml.v1."
-# Finished operations are kept for as long as a client may still ask for them.
-_OPERATIONS_KEPT = datetime.timedelta(days=30)
 
 
 def get_operation(state: State | Draft, name: str) -> OperationRecord:
@@ -24,12 +23,9 @@ def get_operation(state: State | Draft, name: str) -> OperationRecord:
     return state.operations[name]
 
 
-def list_operations(state: State, project: str) -> list[Operation]:
-    """The operations of a project, newest first."""
-    check_project(project)
-    found = (record.operation for record in state.operations.values() if record.project == project)
-    # A name ends in the milliseconds of its creation; the times in the metadata have only seconds.
-    return sorted(found, key=lambda operation: int(operation.name.rpartition("-")[2]), reverse=True)
+def list_operations(state: State, project: str) -> Sequence[tuple[int, str]]:
+    """The operations of a project, newest first, by `operation_key`."""
+    return state.operation_index.by_project.below(check_project(project))
 
 
 def cancel_operation(draft: Draft, stamp: Stamp, name: str) -> OperationRecord:
@@ -43,8 +39,9 @@ def cancel_operation(draft: Draft, stamp: Stamp, name: str) -> OperationRecord:
 
 
 def unfinished(state: State) -> list[OperationRecord]:
-    """The operations that a restarted server has to take up again."""
-    return [record for record in state.operations.values() if not record.operation.done]
+    """The operations that a restarted server has to take up again, in the order of their creation."""
+    left = [record for record in state.operations.values() if not record.operation.done]
+    return sorted(left, key=lambda record: operation_key(record.name), reverse=True)
 
 
 def enter_phase(draft: Draft, stamp: Stamp, operation: str, phase: str) -> Operation:
@@ -110,7 +107,6 @@ def with_metadata(record: OperationRecord, metadata: OperationMetadata) -> Opera
 def _new_operation(
     draft: Draft, stamp: Stamp, target: ModelName | VersionName, kind: str, version: Version | None
 ) -> OperationRecord:
-    _forget_old_operations(draft, stamp.now)
     ids = [target.model] + ([target.version] if isinstance(target, VersionName) else [])
     millis = int(stamp.now.timestamp() * 1000)
     prefix = f"projects/{target.project}/operations/{kind.split('_', maxsplit=1)[0].lower()}_{'_'.join(ids)}-"
@@ -129,10 +125,3 @@ def _new_operation(
         operation=Operation(name=f"{prefix}{millis}", metadata=metadata),
         target=target if isinstance(target, VersionName) else None,
     )
-
-
-def _forget_old_operations(draft: Draft, now: datetime.datetime) -> None:
-    oldest = timestamp(now - _OPERATIONS_KEPT)
-    for record in list(draft.operations.values()):
-        if record.operation.done and record.operation.metadata.end_time < oldest:
-            draft.delete(record)

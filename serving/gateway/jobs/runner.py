@@ -7,7 +7,7 @@ import logging
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autoscaler.supervision import Supervisor
@@ -105,7 +105,7 @@ class Jobs:
         """Delete the files of jobs that are not at work, up to their logs (a kill may have left some)."""
         if not self._folder.is_dir():
             return
-        ended = {record.uid: rules.has_ended(record) for record in state.jobs.values()}
+        ended = {record.uid: record.has_ended for record in state.jobs.values()}
         for folder in self._folder.iterdir():
             if folder.name not in ended:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -165,12 +165,21 @@ class Jobs:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    def is_working_on(self, name: str) -> bool:
+        """Whether a job is not over yet for those who run it, whatever its state."""
+        return name in self._running
+
+    async def remove_files(self, uids: Iterable[str]) -> None:
+        """Remove the logs of jobs that are forgotten."""
+        for uid in uids:
+            await self._threads.run(shutil.rmtree, self._folder / uid, ignore_errors=True)
+
     # ---- how far jobs are
 
     def fresh(self, record: JobRecord) -> JobRecord:
         """The job with its counts as they are now."""
         running = self._running.get(record.name)
-        if running is None or rules.has_ended(record) or not running.progress.has_counts:
+        if running is None or record.has_ended or not running.progress.has_counts:
             return record
         counts = running.progress.counts
         return rules.counted(record, counts.predictions, counts.errors)
@@ -178,7 +187,7 @@ class Jobs:
     def progress(self, record: JobRecord) -> Progress:
         """What is known only as long as a job is at work."""
         running = self._running.get(record.name)
-        return Progress() if running is None or rules.has_ended(record) else running.progress
+        return Progress() if running is None or record.has_ended else running.progress
 
     def log(self, record: JobRecord) -> JobLog:
         """The job's log, over all its attempts."""
@@ -201,7 +210,7 @@ class Jobs:
 
     async def _run(self, name: str, running: _Running) -> None:
         try:
-            while not rules.has_ended(self._catalog.state.jobs[name]):
+            while not self._catalog.state.jobs[name].has_ended:
                 try:
                     await self._step(self._catalog.state.jobs[name], running)
                 except Exception as error:
@@ -227,7 +236,7 @@ class Jobs:
             await self._doom(record)
             return
         record = await self._catalog.change(rules.start_attempt, record.name)
-        if rules.has_ended(record) or rules.is_ending(record):
+        if record.has_ended or rules.is_ending(record):
             return
         await self._conclude(record, running, await self._attempt(record, running))
 

@@ -121,7 +121,7 @@ class World:
         return int(self.started(job, attempt).read_text())
 
     async def until_ended(self, job: str) -> JobState | None:
-        await self.until(lambda: rules.has_ended(self.record(job)))
+        await self.until(lambda: self.record(job).has_ended)
         return self.state(job)
 
     async def until(self, reached: Callable[[], bool]) -> None:

@@ -17,10 +17,8 @@ def page(
     found: Rows,
     query: Mapping[str, str],
     name_of: Callable[[dict[str, Any]], str] = itemgetter("name"),
-    *,
-    by_name: bool = False,
 ) -> tuple[Rows, str]:
-    return Listing(found, lambda row: row, name_of, by_name).page(query)
+    return Listing(found, lambda row: row, name_of).page(query)
 
 
 def rows(*ids: str, **fields: str) -> Rows:
@@ -83,9 +81,9 @@ def test_what_is_deleted_meanwhile_moves_nothing() -> None:
     """The token names the last resource shown; without it the list goes on where it was."""
     _, token = page(rows("a", "b", "c", "d", "e"), {"pageSize": "2"})
 
-    assert ids(page(rows("a", "c", "d"), {"pageToken": token}, by_name=True)[0]) == ["c", "d"]
-    assert ids(page(rows("c"), {"pageToken": token}, by_name=True)[0]) == ["c"]
-    assert ids(page(rows("a"), {"pageToken": token}, by_name=True)[0]) == []
+    assert ids(page(rows("a", "c", "d"), {"pageToken": token})[0]) == ["c", "d"]
+    assert ids(page(rows("c"), {"pageToken": token})[0]) == ["c"]
+    assert ids(page(rows("a"), {"pageToken": token})[0]) == []
 
 
 def test_what_is_added_meanwhile_moves_nothing() -> None:
@@ -94,39 +92,38 @@ def test_what_is_added_meanwhile_moves_nothing() -> None:
 
     now = rows("a", "b", "c", "d", "e", "f")
 
-    assert ids(page(now, {"pageToken": token}, by_name=True)[0]) == ["e", "f"]
+    assert ids(page(now, {"pageToken": token})[0]) == ["e", "f"]
 
 
-def test_a_resource_that_no_longer_matches_still_marks_the_place() -> None:
-    """Operations are listed newest first, not by name, and end while somebody pages through them."""
-    running = rows("z", "a", "y", "b", state="RUNNING")
+def newest_first(found: list[int], query: Mapping[str, str], states: Mapping[int, str]) -> tuple[Rows, str]:
+    """Of a list that is sorted by numbers, which its tokens tell."""
+    return Listing(
+        [-number for number in sorted(found, reverse=True)],
+        lambda key: {"name": f"n{-key}", "state": states.get(-key, "RUNNING")},
+        lambda key: f"projects/p/jobs/n/{-key}",
+        lambda text: -int(text.rpartition("/")[2]),
+    ).page(query)
+
+
+def test_a_list_with_an_order_of_its_own() -> None:
+    """What no longer matches, has gone or is new moves nothing: neither is one repeated nor left out."""
     query = {"filter": "state:RUNNING", "pageSize": "2"}
-    found, token = page(running, query)
-    running[1]["state"] = "DONE"
+    found, token = newest_first([1, 2, 3, 4, 5], query, {})
+    assert ids(found) == ["n5", "n4"]
+    query["pageToken"] = token
 
-    rest, _ = page(running, {**query, "pageToken": token})
-
-    assert ids(found) + ids(rest) == ["z", "a", "y", "b"]
-
-
-def test_operations_that_were_forgotten_are_the_last_ones() -> None:
-    """They go by age, and the list is sorted by it."""
-    _, token = page(rows("z", "a", "y", "b"), {"pageSize": "3"})
-
-    assert page(rows("z", "a"), {"pageToken": token}) == ([], "")
+    assert ids(newest_first([1, 2, 3, 4, 5, 6], query, {4: "DONE"})[0]) == ["n3", "n2"]
+    assert ids(newest_first([1, 3, 6], query, {})[0]) == ["n3", "n1"]
+    assert newest_first([5, 6], query, {}) == ([], "")
 
 
-def test_what_has_its_full_name_elsewhere() -> None:
-    """Jobs show bare ids, and are listed newest first; none is ever gone."""
-    jobs: Rows = [{"jobId": one} for one in ("z", "a", "y", "b")]
+def test_a_token_of_another_list() -> None:
+    """Its name has no place in the order."""
+    _, token = page(NUMBERED, {"pageSize": "1"})
+    with pytest.raises(InvalidArgument) as caught:
+        newest_first([1], {"pageToken": token}, {})
 
-    found, token = page(jobs, {"pageSize": "3"}, lambda job: f"projects/p/jobs/{job['jobId']}")
-    rest, _ = page(
-        [{"jobId": "new"}, *jobs], {"pageToken": token}, lambda job: f"projects/p/jobs/{job['jobId']}"
-    )
-
-    assert found == jobs[:3]
-    assert rest == jobs[3:]
+    assert caught.value.field == "page_token"
 
 
 @pytest.mark.parametrize("size", ["-1", "many", "1.5"])
@@ -164,7 +161,7 @@ def test_a_page_costs_what_is_on_it(before: int) -> None:
     names = [row["name"] for row in NUMBERED]
     token = base64.urlsafe_b64encode(names[before - 1].encode()).decode() if before else ""
 
-    found, _ = Listing(names, show, name_of, by_name=True).page({"pageSize": "10", "pageToken": token})
+    found, _ = Listing(names, show, name_of).page({"pageSize": "10", "pageToken": token})
 
     assert [row["name"] for row in found] == names[before : before + 10]
     assert shown == names[before : before + 11]

@@ -79,7 +79,7 @@ class Limits:
     max_body_bytes: int = setting(32 * MIB, "Largest request body, in bytes.", minimum=1)
     max_answer_bytes: int = setting(64 * MIB, "Largest answer to a prediction, in bytes.", minimum=1)
     queue_requests: int = setting(4096, "Requests that may wait per version.", minimum=1)
-    queue_bytes: int = setting(256 * MIB, "Bytes of bodies that may wait in all.", minimum=1)
+    queue_bytes: int = setting(256 * MIB, "Bytes of bodies that may wait or be in nodes, in all.", minimum=1)
     max_json_depth: int = setting(
         100, "How deep lists and objects of a request body may be nested, the outermost counted.", minimum=2
     )

@@ -16,7 +16,14 @@ from autoscaler.activator import Activator, Lease
 from autoscaler.pools import Node, NodeState
 from serving.config import Limits
 from serving.conversation import Conversation
-from serving.errors import Internal, InvalidArgument, ServingError, http_status, wrong_method
+from serving.errors import (
+    Internal,
+    InvalidArgument,
+    ResourceExhausted,
+    ServingError,
+    http_status,
+    wrong_method,
+)
 from serving.exchange import PREDICT
 from serving.gateway.access.gate import Access
 from serving.gateway.audit.endpoint import Asked
@@ -66,6 +73,8 @@ class Forwarder:
         self.shares = shares
         self.access = access
         self.max_body_bytes = limits.max_body_bytes
+        self.queue_bytes = limits.queue_bytes
+        self.held_bytes = 0  # of whole bodies that are not answered
         self._max_answer_bytes = limits.max_answer_bytes
         self.request_timeout = limits.request_timeout
         self.deadlines = Deadlines(limits.request_timeout)
@@ -152,6 +161,7 @@ class Passage:
     _within = False
     _inside = 0.0
     _number = -1
+    _held = 0
 
     target: Target
     timeout: float
@@ -199,6 +209,7 @@ class Passage:
         forwarder, exchange = self._forwarder, self._exchange
         if len(exchange.body) > forwarder.max_body_bytes:
             raise too_large(forwarder.max_body_bytes)
+        self._hold(len(exchange.body))
         self.timeout = timeout = self._wanted(exchange.head)
         self.deadline = asyncio.get_running_loop().time() + timeout
         # Once more: the version may have been deleted while the body came.
@@ -230,6 +241,18 @@ class Passage:
             timing=self._trace is not None,
             about=about,
         )
+
+    def _hold(self, size: int) -> None:
+        """Count its body, from now to its answer. Raises ResourceExhausted if there are too many bytes."""
+        forwarder = self._forwarder
+        if forwarder.held_bytes and forwarder.held_bytes + size > forwarder.queue_bytes:
+            limit = forwarder.queue_bytes
+            raise ResourceExhausted(
+                f"Too many bytes of bodies wait or are in nodes (setting queue_bytes = {limit}).",
+                retry_after=1,
+            )
+        forwarder.held_bytes += size
+        self._held = size
 
     def _wanted(self, head: Head) -> float:
         """The seconds it has."""
@@ -365,7 +388,9 @@ class Passage:
         return scope
 
     def _give_back(self) -> None:
-        """Let others have its share."""
+        """Let others have its share, and its memory."""
+        self._forwarder.held_bytes -= self._held
+        self._held = 0
         if self._sharing is not None and self._forwarder.shares is not None:
             self._forwarder.shares.give(self._sharing)
             self._sharing = None

@@ -290,6 +290,7 @@ def run(
     *,
     request_timeout: float = 60.0,
     queue_requests: int = 100,
+    queue_bytes: int = 1 << 20,
     shares: PredictionLimits | None = None,
     tracing: Tracing | None = None,
 ) -> None:
@@ -297,9 +298,10 @@ def run(
 
     async def bounded() -> None:
         async with asyncio.timeout(20):
-            limits = Limits(request_timeout=request_timeout)
+            limits = Limits(request_timeout=request_timeout, queue_bytes=queue_bytes)
             async with World(tmp_path, limits, queue_requests, shares, tracing) as world:
                 await main(world)
+                assert world.forwarder.held_bytes == 0
 
     with nothing_for_the_collector(Exchange, Passage) as check:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # as the gateway does
@@ -725,6 +727,31 @@ def test_too_many_requests_are_refused_by_the_name_of_the_limit(tmp_path: Path) 
         assert (await waiting).status == 200
 
     run(tmp_path, main, queue_requests=1)
+
+
+def test_the_bodies_inside_nodes_count_among_those_that_wait(tmp_path: Path) -> None:
+    """A single one may have any size; there is room again as soon as it is answered or given up."""
+
+    async def main(world: World) -> None:
+        async def never(seen: Seen) -> bytes | None:
+            await asyncio.get_running_loop().create_future()
+            return None
+
+        world.replies = [never]
+        world.deploy()
+        left = asyncio.Event()
+        first = asyncio.create_task(world.post(b"x" * 200, left=left))
+        await world.until(lambda: len(world.seen) == 1)
+        refused = await world.post(b"x")
+        assert refused.status == 429
+        assert "wait or are in nodes (setting queue_bytes = 100)" in refused.message
+        assert refused.headers[b"retry-after"] == b"1"
+        left.set()
+        await first
+        second = asyncio.create_task(world.post(b"x" * 50, within="0.05"))
+        assert (await second).status == 504
+
+    run(tmp_path, main, queue_bytes=100)
 
 
 def test_who_has_had_their_share_is_told_when_to_come_back(tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ from serving.gateway.witnesses import Witnesses
 from serving.names import check_project
 from serving.protocols.paths import dialect_of
 from serving.scratch import sweep_scratch
+from serving.shortage import shortage_of
 from serving.wire import Receive, Scope, Send
 
 if TYPE_CHECKING:  # gRPC is imported only where it is switched on
@@ -401,8 +402,8 @@ async def _wrong_method(request: Request, _: Exception) -> Response:
     return _refused(request, wrong_method(request.method, request.url.path, allow))
 
 
-async def _internal_error(request: Request, _: Exception) -> Response:
-    return _refused(request, Internal("Internal error encountered."))
+async def _internal_error(request: Request, error: Exception) -> Response:
+    return _refused(request, shortage_of(error) or Internal("Internal error encountered."))
 
 
 def _refused(request: Request, error: ServingError) -> Response:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Protocol
+
+logger = logging.getLogger(__name__)
 
 
 class Hurried(Protocol):
@@ -50,7 +53,11 @@ class Allowance:
                     self._timer = self._loop.call_at(first.deadline, self._look)
                 return
             del self._requests[first]
-            first.expire()
+            try:
+                first.expire()
+            except Exception:
+                # Those behind it are not to wait for ever.
+                logger.exception("a request could not be told that its time is out")
         if not self._lasts:
             self._end()
 

@@ -22,6 +22,7 @@ from serving.gateway.server_timing import with_server_timing, without_server_tim
 from serving.gateway.targets import Target, Targets
 from serving.gateway.upstream import Answer, ConnectError, Upstream
 from serving.gateway.ways import Way
+from serving.shortage import shortage_of
 
 logger = logging.getLogger(__name__)
 
@@ -82,9 +83,11 @@ class Insistence:
                 async with self._activator.lease(target.spec, len(request.body), patience) as lease:
                     try:
                         answer = await self._send(request, lease, patience)
-                    except ConnectError:
+                    except ConnectError as error:
                         logger.warning("%s: node %s cannot be reached", target.name, lease.node.id)
                         await _noticed(lease.node, patience)
+                        if lease.node.state is NodeState.READY and (short := _shortage_behind(error)):
+                            raise short from error
                     else:
                         if answer is not None:
                             return answer
@@ -172,6 +175,11 @@ def _judge(request: Request, lease: Lease) -> None:
     hopeless = request.deaths >= (_HANGS if node.hung else _DEATHS) or request.losses >= _LOSSES
     if hopeless or not (unseen or request.target.repeatable):
         raise ModelFailed(f"The node died while it worked on the request. {node.reason}".rstrip())
+
+
+def _shortage_behind(error: ConnectError) -> Unavailable | None:
+    """What the server itself is short of, if that is why it cannot reach the node."""
+    return None if error.__cause__ is None else shortage_of(error.__cause__)
 
 
 def _check(patience: Patience, lease: Lease) -> None:

@@ -91,7 +91,7 @@ class Upstream:
         if self.connected:
             return
         if self._opening is None:
-            self._opening = asyncio.create_task(self._open())
+            self._opening = asyncio.create_task(self._open(), name=f"channel {self._address}")
         error = await asyncio.shield(self._opening)
         if not self.connected:
             raise ConnectError(str(error or "It hung up.")) from error

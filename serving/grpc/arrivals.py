@@ -69,6 +69,8 @@ class Arrivals:
 
     def _look(self) -> None:
         self._timer = None
-        self.look(self._clock())
-        if self._since:
-            self._timer = asyncio.get_running_loop().call_later(_EVERY, self._look)
+        try:
+            self.look(self._clock())
+        finally:
+            if self._since:
+                self._timer = asyncio.get_running_loop().call_later(_EVERY, self._look)

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from serving.config import PredictSettings
-from serving.errors import ServingError
+from serving.errors import ServingError, Unavailable
 from serving.node.acceleration import Acceleration
 from serving.node.batcher import Bounds
 from serving.node.merging import Here, Judgement, conclude
@@ -31,6 +31,7 @@ from serving.runtimes.acceleration import Predict
 from serving.runtimes.describing import describe
 from serving.runtimes.threads import ThreadLimit
 from serving.schema import Schema, pack
+from serving.shortage import shortage_of
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +89,7 @@ class Node:
     `acceleration` has the model's faster ways, if there are to be any. `practice` asks a predictor, that is
     gone after it, what clients will ask, before the node is ready; None: as much as its start leaves time
     for. `on_ready` is called once with the report, `on_failed` once with the error when the version cannot be
-    loaded; both on the loop.
+    loaded; both on the loop. An Unavailable is no fault of the version: another node may do better.
     """
 
     def __init__(
@@ -158,6 +159,9 @@ class Node:
             gc.disable()
         try:
             await self._make_ready()
+        except Exception as error:
+            logger.exception("the node cannot start")
+            self._on_failed(shortage_of(error) or Unavailable(f"The node cannot start: {error!r}."))
         finally:
             gc.enable()
 

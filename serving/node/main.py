@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from serving.config import PredictSettings
-from serving.errors import ServingError
+from serving.errors import ServingError, Unavailable
 from serving.node.acceleration import Acceleration, Place, counts
 from serving.node.app import Node, Report
 from serving.node.channel import Server
@@ -108,7 +108,8 @@ async def _serve(
     def fail(error: ServingError) -> None:
         nonlocal failed
         failed = True
-        on_failed(error)
+        if not isinstance(error, Unavailable):  # of those the pool makes a crash, and tries again
+            on_failed(error)
         server.stop()
 
     node = Node(

@@ -24,10 +24,10 @@ def shortage_of(error: BaseException) -> Unavailable | None:
     elif isinstance(error, RuntimeError) and str(error) == "can't start new thread":
         missing = _MISSING[errno.EAGAIN]
     elif isinstance(error, OSError) and error.errno in _MISSING:
-        missing = _MISSING[error.errno]
+        missing = _MISSING[error.errno or 0]
     else:
         return None
     return Unavailable(
-        f"The server is short of {missing}: {error or type(error).__name__}. Try again.",
+        f"The server is short of {missing}: {str(error) or type(error).__name__}. Try again.",
         retry_after=_RETRY_AFTER,
     )

@@ -67,7 +67,7 @@ def _serve(listener: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
 async def _do(what: str, *words: str) -> Any:
     if what == "list":
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        return [(task.get_name(), task.get_coro().__qualname__) for task in tasks]
+        return [(task.get_name(), getattr(task.get_coro(), "__qualname__", "")) for task in tasks]
     name, error = words
     for task in asyncio.all_tasks():
         if task.get_name() == name:
@@ -87,7 +87,7 @@ def _fail(task: asyncio.Future[Any], error: str) -> bool:
     return True
 
 
-def _new_event_loop() -> asyncio.AbstractEventLoop:
+def _new_event_loop() -> uvloop.Loop:
     loop = _MAKE_LOOP()
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(os.environ[SOCKET])

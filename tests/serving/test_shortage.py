@@ -26,7 +26,7 @@ def test_a_shortage(error: Exception, missing: str) -> None:
     told = shortage_of(error)
 
     assert told is not None
-    assert told.http_status == 503
+    assert told.status == "UNAVAILABLE"
     assert f"The server is short of {missing}" in told.message
     assert told.retry_after
 

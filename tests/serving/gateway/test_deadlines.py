@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from serving.gateway.deadlines import Deadlines
 
 
@@ -97,3 +99,25 @@ def test_a_timer_is_not_set_for_each() -> None:
         assert timers == 1
 
     asyncio.run(main())
+
+
+def test_one_that_cannot_be_told_holds_up_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    """Its error is logged; those behind it expire."""
+
+    async def main() -> None:
+        deadlines = Deadlines(0.02)
+
+        class Broken(Waiting):
+            def expire(self) -> None:
+                raise OSError("no room")
+
+        Broken(deadlines, 0.02)
+        behind = Waiting(deadlines, 0.02)
+        await asyncio.sleep(0.03)
+        later = Waiting(deadlines, 0.02)
+        await asyncio.sleep(0.03)
+        assert behind.expired
+        assert later.expired
+
+    asyncio.run(main())
+    assert "OSError: no room" in caplog.text

@@ -36,7 +36,12 @@ class ThreadPool:
                 f"Too many requests of this kind ({self._name}) wait already; try again.",
                 retry_after=_RETRY_AFTER,
             )
-        future = self._executor.submit(functools.partial(work, *args, **kwargs))
+        try:
+            future = self._executor.submit(functools.partial(work, *args, **kwargs))
+        except BaseException:  # no thread can be started now
+            if self._free is not None:
+                self._free.release()
+            raise
         if self._free is not None:
             free = self._free
             # Not when the caller stops waiting: a call that has begun keeps its thread until it ends.

@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from serving.config import PredictSettings
-from serving.errors import ModelError, ModelFailed, ServingError
+from serving.errors import Internal, ModelError, ModelFailed, ServingError
 from serving.node.batcher import Bounds
 from serving.node.dialects import Model, Reader
 from serving.node.dialects.readers import Readers
@@ -116,7 +116,17 @@ class Predictor:
     # ---- answers
 
     def _answer(self, group: Sequence[Request], outcome: Batch | Exception) -> None:
-        """Answer requests that were computed together; `outcome` has the predictions of all in one piece."""
+        """Answer requests that were computed together; `outcome` has the predictions of all in one piece.
+
+        Raises nothing, and what keeps one request from its answer concerns no other.
+        """
+        try:
+            self._answer_group(group, outcome)
+        except Exception as error:
+            for request in group:
+                self._refuse(request, error)
+
+    def _answer_group(self, group: Sequence[Request], outcome: Batch | Exception) -> None:
         if isinstance(outcome, Exception):
             for request in group:
                 self._refuse(request, outcome)
@@ -135,9 +145,9 @@ class Predictor:
         for request, body in zip(group, bodies, strict=True):
             if len(body) > self._max_answer:
                 self._refuse(request, answer_too_large(len(body), self._max_answer))
-            elif not request.over:
-                request.over = True
-                request.answer(200, body, told(request, predicted, encoded) if request.told else ())
+            else:
+                more = told(request, predicted, encoded) if request.told else ()
+                self._give(request, Reply(200, body, more))
         if self._histograms is not None:
             note(self._histograms, group, predicted, encoded)
 
@@ -161,22 +171,45 @@ class Predictor:
         for request, (status, body, headers) in written:
             if len(body) > self._max_answer:
                 self._refuse(request, answer_too_large(len(body), self._max_answer))
-            elif not request.over:
-                request.over = True
+            else:
                 more = told(request, predicted, encoded) if request.told else ()
-                request.answer(status, body, (*headers, *more))
+                self._give(request, Reply(status, body, (*headers, *more)))
         if self._histograms is not None and written:
             note(self._histograms, [request for request, _ in written], predicted, encoded)
 
+    def _give(self, request: Request, reply: Reply) -> None:
+        """Hand over an answer, or an error in place of one that cannot be sent."""
+        if request.over:
+            return
+        request.over = True
+        try:
+            request.answer(*reply)
+        except Exception:
+            logger.exception("an answer could not be sent")
+            self.errors += 1
+            self._fail(request)
+
     def _refuse(self, request: Request, error: Exception) -> None:
+        """Answer with an error. Raises nothing, whatever the error is made of."""
         if request.over:
             return
         request.over = True
         self.errors += 1
-        if not isinstance(error, ServingError):
-            logger.error("prediction failed", exc_info=error)
-            error = ModelFailed(f"{type(error).__name__}: {error}")
-        request.answer(*self._refusal(request.reader, error))
+        try:
+            if not isinstance(error, ServingError):
+                logger.error("prediction failed", exc_info=error)
+                error = ModelFailed(f"{type(error).__name__}: {error}")
+            request.answer(*self._refusal(request.reader, error))
+        except Exception:
+            logger.exception("an error could not be told")
+            self._fail(request)
+
+    def _fail(self, request: Request) -> None:
+        """Answer with what can always be written."""
+        try:
+            request.answer(*self._refusal(request.reader, Internal("Internal error encountered.")))
+        except Exception:
+            logger.exception("a request could not be answered")
 
     def _refusal(self, reader: Reader | None, error: ServingError) -> Reply:
         if reader is not None:

@@ -17,11 +17,12 @@ from serving.errors import ModelFailed
 from serving.node.batcher import Bounds
 from serving.node.predict import Predictor
 from serving.node.servable import MeasuredPlace
-from serving.protocols import Call, Dialect
+from serving.protocols import PLAIN, Call, Dialect
 from serving.runtimes import Array, Form
 from serving.runtimes.describing import unknown
 from serving.runtimes.instances import Batch
 from serving.schema import Schema
+from serving.wire import Headers
 from tests.serving.node.asking import Asked, Reply, ask
 
 
@@ -244,6 +245,61 @@ def test_only_who_gets_what_json_cannot_carry_is_refused() -> None:
 
     assert [reply.status for reply in replies] == [200, 500, 200]
     assert replies[2].json == {"predictions": [2]}
+
+
+class Unspeakable(ValueError):
+    """Has no text."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def test_an_error_that_cannot_be_told_is_an_internal_one() -> None:
+    """The others of a merged call get their answers, and so do those that wait behind it."""
+
+    class Rude(Peeking):
+        """Has an error for negative numbers."""
+
+        def predict(self, instances: Any, /, **parameters: Any) -> Batch:
+            if (instances < 0).any():
+                raise Unspeakable
+            return super().predict(instances, **parameters)
+
+    replies = together(Rude(bytearray(1)), *(([[value]], {}) for value in (1, -1, 2)), *[([[3]], {})] * 9)
+
+    assert [reply.status for reply in replies] == [200, 500, *[200] * 10]
+    assert replies[1].json["error"]["message"] == "Internal error encountered."
+
+
+@pytest.mark.parametrize("call", [PLAIN, Call(Dialect.TENSORFLOW)], ids=["plain", "a dialect"])
+@pytest.mark.parametrize("stubborn", [False, True], ids=["once", "always"])
+def test_an_answer_that_cannot_be_sent_concerns_no_other(call: Call, stubborn: bool) -> None:
+    """It becomes an error, if that can be sent."""
+
+    class Unsendable(Asked):
+        """Cannot be answered, or only with errors."""
+
+        def answer(self, status: int, body: bytes, headers: Headers) -> None:
+            if stubborn or status == 200:
+                raise OSError("not to be sent")
+            super().answer(status, body, headers)
+
+    async def main() -> None:
+        first, bad, last = requests = [Asked(), Unsendable(), Asked()]
+        for request in requests:
+            asked.predict(request, b'{"instances": [[1]]}', 60.0, lone=False, call=call)
+        asked.start()
+        assert [(await request.reply).status for request in (first, last)] == [200, 200]
+        assert bad.over
+        if stubborn:
+            assert not bad.reply.done()
+        else:
+            assert (await bad.reply).status == 500
+        assert (await ask(asked, [1], lone=False)).status == 200
+
+    with predictor(Peeking(bytearray(1))) as asked:
+        asyncio.run(main())
+        assert asked.errors == 1
 
 
 def test_each_gets_its_form_from_a_shared_call() -> None:

@@ -3,7 +3,8 @@
 A frame is a head of fixed size and what follows it: a few bytes in front, where there is need, and the body.
 The gateway sends requests, withdraws those that nobody waits for any more, and asks whether the node still
 reacts (a ping, whose answer is empty). The node sends answers, in the order in which they are ready.
-What is sent in one turn of the event loop goes out in one write.
+What is sent in one turn of the event loop goes out in one write; while the other end does not read, frames
+wait here, where they can be withdrawn.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, cast
 
 Headers = Sequence[tuple[bytes, bytes]]
@@ -60,10 +62,11 @@ class End(asyncio.BufferedProtocol):
         self._own_head: tuple[Any, ...] = ()
         self._own_front = b""
         self._own_length = self._own_filled = 0
-        self._unsent: list[Body] = []
-        self._long = False  # whether any of that is
+        self._unsent: dict[int, tuple[bytes, Body]] = {}  # frames by their numbers
+        self._long = False  # whether any of them is
         self._reading = False
         self._flushing = False
+        self.paused = False  # the transport has more than it can write
 
     # ---- for the two ends
 
@@ -77,25 +80,48 @@ class End(asyncio.BufferedProtocol):
     def closed(self) -> None:
         """There will be no more frames."""
 
-    def send(self, head: bytes, content: Body = b"") -> None:
-        """Send a frame, with all others of this turn of the event loop."""
-        self._unsent += (head, content)
+    def written(self) -> None:
+        """The transport has written most of what it was given."""
+
+    def send(self, number: int, head: bytes, content: Body = b"") -> None:
+        """Send a frame, with all others of this turn of the event loop. No other of its number waits here."""
+        self._unsent[number] = (head, content)
         if len(content) > _LONG:
             self._long = True
-        if not (self._reading or self._flushing):
+        if not (self._reading or self._flushing or self.paused):
             self._flushing = True
             asyncio.get_running_loop().call_soon(self.flush)
 
+    def withdraw(self, number: int) -> bool:
+        """Do not send a frame after all; returns whether it was not too late for that."""
+        return self._unsent.pop(number, None) is not None
+
     def flush(self) -> None:
-        """Send what is still unsent of this turn."""
-        unsent, long = self._unsent, self._long
-        self._unsent, self._long, self._flushing = [], False, False
-        if self.transport is None:
+        """Send what is still unsent of this turn, as far as the transport takes it."""
+        self._flushing = False
+        transport = self.transport
+        if transport is None or self.paused or not self._unsent:
             return
-        if long:
-            self.transport.writelines(unsent)
+        if self._long:
+            self._send_one_by_one(transport)
         else:
-            self.transport.write(b"".join(unsent))
+            unsent, self._unsent = self._unsent, {}
+            transport.write(b"".join(chain.from_iterable(unsent.values())))
+
+    def _send_one_by_one(self, transport: asyncio.Transport) -> None:
+        """Send no more than one frame that the transport cannot write at once."""
+        unsent = self._unsent
+        while unsent and not self.paused:
+            transport.writelines(unsent.pop(next(iter(unsent))))
+        self._long = bool(unsent)
+
+    def finish(self) -> None:
+        """Close once everything is sent, however long that takes."""
+        transport = self.transport
+        if transport is not None:
+            unsent, self._unsent = self._unsent, {}
+            transport.writelines(list(chain.from_iterable(unsent.values())))
+            transport.close()
 
     def abort(self) -> None:
         """Close at once; what was not sent is dropped."""
@@ -114,7 +140,19 @@ class End(asyncio.BufferedProtocol):
         """Tell."""
         self.transport = None
         self._unsent.clear()
+        self.written()
         self.closed()
+
+    def pause_writing(self) -> None:
+        """Hold back frames."""
+        self.paused = True
+        self._long = True  # what waits may be long together
+
+    def resume_writing(self) -> None:
+        """Go on."""
+        self.paused = False
+        self.written()
+        self.flush()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where to put what comes next."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from autoscaler.activator import Activator, Lease
@@ -74,7 +76,7 @@ class Forwarder:
         self.access = access
         self.max_body_bytes = limits.max_body_bytes
         self.queue_bytes = limits.queue_bytes
-        self.held_bytes = 0  # of whole bodies that are not answered
+        self.held_bytes = 0  # of whole bodies that are not answered, or still being written to a node
         self._max_answer_bytes = limits.max_answer_bytes
         self.request_timeout = limits.request_timeout
         self.deadlines = Deadlines(limits.request_timeout)
@@ -109,6 +111,10 @@ class Forwarder:
             passage.refuse(error)
         except Exception:
             passage.fail()
+
+    def free(self, size: int) -> None:
+        """So many bytes of bodies are free."""
+        self.held_bytes -= size
 
     def node_gone(self, node: Node) -> None:
         """Close what was open to a node that is gone."""
@@ -308,7 +314,7 @@ class Passage:
 
     def expire(self) -> None:
         """Its time is out."""
-        self._upstream.cancel(self._number)
+        self._cancel()
         self._release(None)
         self.refuse(too_late(self.timeout))
 
@@ -320,9 +326,17 @@ class Passage:
             return
         if self._within:
             self._allowance.remove(self)
-            self._upstream.cancel(self._number)
+            self._cancel()
             self._release(None)
         self.refuse(too_late(self.timeout) if late else left())
+
+    def _cancel(self) -> None:
+        self._upstream.cancel(self._number, self.hand_over_body())
+
+    def hand_over_body(self) -> Callable[[], None]:
+        """What is to be called once its body is free: that may be after its end."""
+        held, self._held = self._held, 0
+        return partial(self._forwarder.free, held)
 
     def _release(self, answer: Answer | None) -> float:
         self._within = False
@@ -371,7 +385,7 @@ class Passage:
         if self._within:
             self._within = False
             self._allowance.remove(self)
-            self._upstream.cancel(self._number)
+            self._cancel()
             self._lease.release()
         self.refuse(Internal("Internal error encountered."))
 
@@ -389,7 +403,7 @@ class Passage:
 
     def _give_back(self) -> None:
         """Let others have its share, and its memory."""
-        self._forwarder.held_bytes -= self._held
+        self._forwarder.free(self._held)
         self._held = 0
         if self._sharing is not None and self._forwarder.shares is not None:
             self._forwarder.shares.give(self._sharing)

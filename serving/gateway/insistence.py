@@ -51,6 +51,9 @@ class Request(Protocol):
     def traced(self) -> bool:
         """Whether it is to be known what it did in the node."""
 
+    def hand_over_body(self) -> Callable[[], None]:
+        """What is to be called once its body is free: that may be after its end."""
+
     def enters(self, lease: Lease, now: float) -> None:
         """It is sent to a node."""
 
@@ -122,7 +125,7 @@ class Insistence:
         try:
             answer = await patience.wait(asking.answer)
         except BaseException:
-            upstream.cancel(number)
+            upstream.cancel(number, request.hand_over_body())
             raise
         finally:
             request.leaves(answer, self._activator.clock())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -48,6 +48,7 @@ class _Channel(End):
         super().__init__(ANSWER, max(max_answer_bytes, _ERROR_BYTES))
         self.asking: dict[int, Asker] = {}
         self.ending = False
+        self._being_written: list[Callable[[], None]] = []
 
     def frame(self, head: tuple[Any, ...], front: bytes, body: Body) -> None:
         number, status, _, _ = head
@@ -59,6 +60,21 @@ class _Channel(End):
     def read(self) -> None:
         if self.ending and not self.asking:
             self.abort()
+
+    def cancel(self, number: int, freed: Callable[[], None]) -> None:
+        sent = self.asking.pop(number, None) is not None and not self.withdraw(number)
+        if sent:
+            self.send(number, REQUEST.pack(CANCEL, 0, number, 0, 0.0, 0, 0))
+        if sent and self.paused:
+            self._being_written.append(freed)
+        else:
+            freed()
+        self.read()
+
+    def written(self) -> None:
+        freed, self._being_written = self._being_written, []
+        for free in freed:
+            free()
 
     def closed(self) -> None:
         asking, self.asking = self.asking, {}
@@ -84,7 +100,7 @@ class Upstream:
     def connected(self) -> bool:
         """Whether a request can be sent; False as soon as the node has hung up."""
         channel = self._channel
-        return channel is not None and channel.transport is not None
+        return channel is not None and channel.transport is not None and not channel.ending
 
     async def connect(self) -> None:
         """Open the channel, if it is not open; concurrent calls share one attempt. Raises ConnectError."""
@@ -136,7 +152,8 @@ class Upstream:
         channel.asking[number] = asker
         flags = (ALONE if alone else 0) | (TIMING if timing else 0)
         told = len(about)
-        channel.send(REQUEST.pack(ASK, flags, number, slot, timeout, told, told + len(body)) + about, body)
+        head = REQUEST.pack(ASK, flags, number, slot, timeout, told, told + len(body)) + about
+        channel.send(number, head, body)
         return number
 
     def ping(self, asker: Asker) -> None:
@@ -145,18 +162,23 @@ class Upstream:
         if channel is not None:
             self._number = number = (self._number + 1) % _NUMBERS
             channel.asking[number] = asker
-            channel.send(REQUEST.pack(PING, 0, number, 0, 0.0, 0, 0))
+            channel.send(number, REQUEST.pack(PING, 0, number, 0, 0.0, 0, 0))
 
-    def cancel(self, number: int) -> None:
-        """Nobody waits for this answer any more: the node drops the work if it has not begun."""
-        channel = self._channel
-        if channel is not None and channel.asking.pop(number, None) is not None:
-            channel.send(REQUEST.pack(CANCEL, 0, number, 0, 0.0, 0, 0))
+    def cancel(self, number: int, freed: Callable[[], None]) -> None:
+        """Nobody waits for this answer any more: the node drops the work if it has not begun.
+
+        `freed` is called, maybe at once, when the channel holds nothing of the body: what is being written
+        to a node that does not read stays until it does.
+        """
+        if self._channel is None:
+            freed()
+        else:
+            self._channel.cancel(number, freed)
 
     def close(self) -> None:
         """Close the channel once the answers that are on their way have come."""
         self._closed = True
-        channel, self._channel = self._channel, None
+        channel = self._channel
         if channel is not None:
             channel.ending = True
             channel.read()

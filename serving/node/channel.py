@@ -89,15 +89,9 @@ class Channel(End):
         """Send an answer."""
         self._under_way.pop(number, None)
         told = lines(headers)
-        self.send(ANSWER.pack(number, status, len(told), len(told) + len(body)) + told, body)
+        self.send(number, ANSWER.pack(number, status, len(told), len(told) + len(body)) + told, body)
         if self._server.stopping:
             self._server.look()
-
-    def end(self) -> None:
-        """Close once everything is sent."""
-        if self.transport is not None:
-            self.flush()
-            self.transport.close()
 
     def _predict(
         self, predictor: Predictor | None, head: tuple[Any, ...], about: bytes, body: Body, *, lone: bool
@@ -155,7 +149,7 @@ class Server:
                 async with asyncio.timeout(max(1, int(self._drain))):
                     await self._until(lambda: not any(channel.busy for channel in self.channels))
                     for channel in tuple(self.channels):
-                        channel.end()
+                        channel.finish()
                     await self._until(lambda: not self.channels)
         finally:
             for number in (signal.SIGTERM, signal.SIGINT):

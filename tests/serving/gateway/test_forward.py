@@ -754,6 +754,62 @@ def test_the_bodies_inside_nodes_count_among_those_that_wait(tmp_path: Path) -> 
     run(tmp_path, main, queue_bytes=100)
 
 
+class Deaf(asyncio.Protocol):
+    """A node that does not read until it is told to."""
+
+    def __init__(self) -> None:
+        self.transport: Any = None
+        self.reads = False
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        if not self.reads:
+            self.transport.pause_reading()
+
+    def read(self) -> None:
+        self.reads = True
+        self.transport.resume_reading()
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["waits", "at once"])
+@pytest.mark.parametrize("dies", [True, False], ids=["dies", "reads"])
+def test_a_body_that_is_still_being_written_to_a_node_counts(tmp_path: Path, waits: bool, dies: bool) -> None:
+    """Though nobody waits for its answer any more: until the node reads it, or is gone."""
+    large = b"x" * (8 * MIB)
+
+    async def main(world: World) -> None:
+        world.held = True
+        world.deploy()
+        deaf, left = Deaf(), asyncio.Event()
+        asking = [asyncio.create_task(world.post(large if waits else b"{}", left=left))]
+        await world.until(lambda: bool(world.pool.living))
+        node = world.pool.only()
+        server = await asyncio.get_running_loop().create_unix_server(lambda: deaf, node.address)
+        world.pool.ready(node)
+        await world.until(lambda: deaf.transport is not None)
+        try:
+            await settle()
+            if not waits:
+                asking.append(asyncio.create_task(world.post(large, left=left)))
+                await settle()
+            left.set()
+            await asyncio.gather(*asking)
+            assert world.forwarder.held_bytes >= len(large)
+            assert (await world.post(b"x" * 200)).status == 429
+            if dies:
+                deaf.transport.abort()
+            else:
+                deaf.read()
+            await world.until(lambda: world.forwarder.held_bytes == 0)
+        finally:
+            deaf.transport.abort()
+            server.close()
+
+    run(tmp_path, main, queue_bytes=len(large) + 100)
+
+
 def test_who_has_had_their_share_is_told_when_to_come_back(tmp_path: Path) -> None:
     """Of the rate before the body is read; of the places a slow client holds none, one that waits does."""
     config = ServeConfig(version_concurrency=1, version_requests_per_second=3)

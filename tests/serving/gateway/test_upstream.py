@@ -232,14 +232,69 @@ def test_who_gives_up_is_not_answered(tmp_path: Path) -> None:
     async def main(upstream: Upstream, connections: list[list[tuple[Any, ...]]]) -> None:
         await upstream.connect()
         number, gone = send(upstream)
-        upstream.cancel(number)
-        upstream.cancel(number)
+        await asyncio.sleep(0)
+        freed: list[int] = []
+        for _ in range(2):
+            upstream.cancel(number, lambda: freed.append(number))
+        assert freed == [number, number]
         assert (await ask(upstream)).status == 200
 
         assert not gone.done()
         assert [(head[0], head[2]) for head in connections[0]] == [
             (ASK, number), (CANCEL, number), (ASK, number + 1)
         ]  # fmt: skip
+
+    run(tmp_path, echo, main)
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_who_gives_up_learns_when_the_body_is_free(tmp_path: Path, reads: bool) -> None:
+    """What is being written to a node that does not read stays until it reads or is gone."""
+    large = bytes(8 << 20)
+
+    async def main(upstream: Upstream, connections: list[list[tuple[Any, ...]]]) -> None:
+        node, gateway = asyncio.StreamReader(1 << 10), []
+        stuck = asyncio.StreamReaderProtocol(node, lambda _, writer: gateway.append(writer))
+        server = await asyncio.get_running_loop().create_unix_server(lambda: stuck, str(tmp_path / "stuck"))
+        upstream = Upstream(str(tmp_path / "stuck"), MAX_ANSWER)
+        freed: list[str] = []
+        await upstream.connect()
+        first, _ = send(upstream, large)
+        second, _ = send(upstream, large)
+        await asyncio.sleep(0.01)
+        third, _ = send(upstream)
+        upstream.cancel(third, lambda: freed.append("third"))
+        upstream.cancel(first, lambda: freed.append("first"))
+        upstream.cancel(second, lambda: freed.append("second"))
+        assert freed == ["third", "second"]
+        if reads:
+            head = REQUEST.unpack(await node.readexactly(REQUEST.size))
+            await node.readexactly(head[-1])
+            assert REQUEST.unpack(await node.readexactly(REQUEST.size))[:3] == (CANCEL, 0, first)
+        else:
+            gateway[0].transport.abort()
+            await asyncio.sleep(0.01)
+        assert freed == ["third", "second", "first"]
+        upstream.close()
+        gateway[0].transport.abort()
+        server.close()
+        await asyncio.sleep(0)
+
+    run(tmp_path, echo, main)
+
+
+def test_who_gives_up_when_the_node_is_gone_is_told_of_nothing_more(tmp_path: Path) -> None:
+    """Though the channel waits for answers that are on their way."""
+
+    async def main(upstream: Upstream, _: Any) -> None:
+        await upstream.connect()
+        number, gone = send(upstream)
+        _, waiting = send(upstream)
+        upstream.close()
+        upstream.cancel(number, lambda: None)
+
+        assert (await waiting).body == b"[]"
+        assert not gone.done()
 
     run(tmp_path, echo, main)
 

@@ -265,7 +265,8 @@ def test_an_error_that_cannot_be_told_is_an_internal_one() -> None:
                 raise Unspeakable
             return super().predict(instances, **parameters)
 
-    replies = together(Rude(bytearray(1)), *(([[value]], {}) for value in (1, -1, 2)), *[([[3]], {})] * 9)
+    requests: list[tuple[list[list[float]], dict[str, Any]]] = [([[v]], {}) for v in (1, -1, *range(10))]
+    replies = together(Rude(bytearray(1)), *requests)
 
     assert [reply.status for reply in replies] == [200, 500, *[200] * 10]
     assert replies[1].json["error"]["message"] == "Internal error encountered."

@@ -2,6 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+
+# What a machine can be short of for a moment: processes, threads, memory, descriptors, room on a disk.
+_SHORTAGES = frozenset(
+    {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOSPC, errno.EDQUOT}
+)
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Whether the machine was short of something: no fault of a version, and soon worth another try."""
+    return (
+        isinstance(error, MemoryError)
+        or (isinstance(error, OSError) and error.errno in _SHORTAGES)
+        or (isinstance(error, RuntimeError) and str(error) == "can't start new thread")
+    )
+
 
 class NodeError(Exception):
     """Base of everything this package raises."""

@@ -23,7 +23,7 @@ from autoscaler.decision import (
     allocate,
     decide,
 )
-from autoscaler.errors import NodeError, StartFailedError
+from autoscaler.errors import NodeError, StartFailedError, is_shortage
 from autoscaler.pools import Node, NodePool, NodeSpec, NodeState
 from autoscaler.supervision import Loop, Supervisor
 from autoscaler.tracking import Tracked
@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 # Seconds after which the autoscaler is in trouble if it has not decided.
 _LOOKED_WITHIN = 10.0
+# The name of what keeps nodes of all versions from starting.
+_STARTS = "starts of nodes"
 
 
 class Autoscaler:
@@ -147,6 +149,7 @@ class Autoscaler:
         tracked = self._versions.get(node.key)
         if node.state is NodeState.READY and tracked is not None:
             tracked.note_start(node)
+            self._supervisor.clear_trouble(_STARTS)
             self._on_trouble(node.key, "")
         elif node.state is NodeState.GONE:
             if tracked is not None:
@@ -157,6 +160,8 @@ class Autoscaler:
     def _node_gone(self, tracked: Tracked, node: Node, now: float) -> None:
         tracked.note_end(node, now)
         if node.crashed:
+            if node.starved:
+                self._supervisor.note_trouble(_STARTS, f"No node can be started: {node.reason}")
             tracked.note_crash(node, now)
             self._give_up_if_final(tracked, now)
 
@@ -289,8 +294,10 @@ class Autoscaler:
             except Exception as error:
                 logger.exception("%s: cannot be scaled to %d nodes", tracked.spec.title, count)
                 if count > len(_living(self._pool.nodes(key))):
-                    now = self._clock()
-                    tracked.note_no_start(f"Cannot start a process: {error}", now)
+                    now, reason, starved = self._clock(), f"Cannot start a process: {error}", is_shortage(error)
+                    if starved:
+                        self._supervisor.note_trouble(_STARTS, f"No node can be started: {reason}")
+                    tracked.note_no_start(reason, now, starved=starved)
                     self._give_up_if_final(tracked, now)
 
         def done(_: asyncio.Task[None]) -> None:
@@ -313,11 +320,12 @@ class Autoscaler:
 def _held_back(decision: Decision, tracked: Tracked, living: Sequence[Node], now: float) -> Decision:
     """What may be done of a decision: after failed starts nothing too early, and one node at a time."""
     failures = tracked.failures
-    if not failures.count or decision.nodes <= len(living):
+    if not (failures.count or failures.shortage) or decision.nodes <= len(living):
         return decision
     blocked = failures.blocks(now)
     one_more = not blocked and all(node.state is NodeState.READY for node in living)
-    reason = f"{failures.reason} Tried again {'later' if blocked else 'with one node first'}."
+    why = failures.shortage or failures.reason
+    reason = f"{why} Tried again {'later' if blocked else 'with one node first'}."
     return dataclasses.replace(decision, nodes=len(living) + one_more, reason=reason)
 
 

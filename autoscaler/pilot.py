@@ -7,7 +7,8 @@ one message for each node to a socket that all spares read: the descriptors of `
 output pipe. A message reaches one spare, which becomes the node; the pilot then forks the next.
 
 On the same socket the server is told, as one JSON object per message: {"lit": seconds} once everything is
-imported, {"spare": pid} for each fork, {"failed": reason} when it cannot import or must not fork.
+imported, {"spare": pid} for each fork, {"short": errno} when the machine is short of what a fork takes (it
+tries again soon), {"failed": reason} when it cannot import or must not fork.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from typing import Any, NoReturn
 from autoscaler import launch, linux
 
 # How long the next fork may wait, in seconds: it would compete with the node that was just made of the last.
+# One that could not be had is tried again after it.
 _PAUSE = 0.2
 _DESCRIPTORS = 6
 
@@ -81,17 +83,27 @@ def _tend(link: socket.socket, setup: Setup) -> int:
     while not _closed(link):
         if not _may_fork(link):
             return 1
-        unused, in_spare = os.pipe()
         try:
-            _fork_spare(link, setup, unused, in_spare)
-        except OSError as error:
-            _tell(link, {"failed": f"It cannot fork: {error}"})
-            return 1
-        os.close(in_spare)
-        os.read(unused, 1)  # comes back when the spare has been taken, or is dead
-        os.close(unused)
+            _use_spare(link, setup)
+        except OSError as error:  # to end would be to import everything again
+            _tell(link, {"short": error.errno})
+            time.sleep(_PAUSE)
         select.select([link], [], [], _PAUSE)
     return 0
+
+
+def _use_spare(link: socket.socket, setup: Setup) -> None:
+    """Fork a spare, and return when it has been taken, or is dead; raises OSError."""
+    unused, in_spare = os.pipe()
+    try:
+        _fork_spare(link, setup, unused, in_spare)
+    except OSError:
+        os.close(unused)
+        raise
+    finally:
+        os.close(in_spare)
+    os.read(unused, 1)
+    os.close(unused)
 
 
 def _may_fork(link: socket.socket) -> bool:
@@ -120,11 +132,21 @@ def _fork_spare(link: socket.socket, setup: Setup, *pipe: int) -> None:
         return
     try:
         between = os.getpid()
-        if os.fork() == 0:
+        if _fork(link) == 0:
             _be_spare(link, setup, between, *pipe)
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
+        os._exit(1)
+
+
+def _fork(link: socket.socket) -> int:
+    """Fork, in the go-between, which nobody waits for: it tells itself why it cannot, and ends."""
+    try:
+        return os.fork()
+    except OSError as error:
+        _tell(link, {"short": error.errno})
+        time.sleep(_PAUSE)  # the pilot tries again as soon as this process is gone
         os._exit(1)
 
 

@@ -22,6 +22,8 @@ Round = Callable[[], Awaitable[object]]
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 # Seconds in which errors of one name are logged once, and counted otherwise.
 _QUIET = 60.0
+# Seconds for which trouble is told that nobody has noted again: what is in trouble is tried more often.
+_TROUBLE_LASTS = 5.0
 # Seconds that a round under way is given when its loop is to stop.
 _STOP_WITHIN = 30.0
 
@@ -121,6 +123,7 @@ class Supervisor:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._errors: Counter[str] = Counter()
         self._quiet: dict[str, tuple[float, int]] = {}  # until when, and how many errors there were before
+        self._noted: dict[str, tuple[float, str]] = {}  # until when, and what
 
     async def __aenter__(self) -> Supervisor:
         """Take over what callbacks raise, too: it is counted like all else."""
@@ -155,8 +158,21 @@ class Supervisor:
         return {**dict.fromkeys(self._loops, 0), **self._errors}
 
     def troubles(self) -> list[str]:
-        """Why the program should not be trusted with work; nothing while all loops do theirs."""
-        return [trouble for loop in self._loops.values() if (trouble := loop.trouble())]
+        """Why the program should not be trusted with work; nothing while all is well."""
+        now = self.clock()
+        noted = [trouble for until, trouble in self._noted.values() if now < until]
+        return [trouble for loop in self._loops.values() if (trouble := loop.trouble())] + noted
+
+    def note_trouble(self, name: str, trouble: str) -> None:
+        """Something did not work that all the work may need; it lasts until it is cleared, or not noted again."""
+        if self._noted.get(name, (0.0, ""))[0] <= self.clock():
+            logger.error("%s: %s", name, trouble)
+        self._noted[name] = self.clock() + _TROUBLE_LASTS, trouble
+
+    def clear_trouble(self, name: str) -> None:
+        """It works again."""
+        if self._noted.pop(name, None) is not None:
+            logger.warning("%s: it works again", name)
 
     def start_loop(self, name: str, wait: Round, work: Round, *, within: float) -> Loop:
         """Do `work` whenever `wait` returns, until the loop is stopped.

@@ -15,6 +15,8 @@ from autoscaler.windows import History, Meter
 # Crashes at start in a row after which waiting requests are told; until then they are worth another try.
 _TRIES = 3
 _FIRST_DELAY, _LONGEST_DELAY, _DOUBLED = 1.0, 60.0, 10
+# Seconds until the next try where the machine was short of something: that may be over any moment.
+_SHORTAGE_DELAY = 1.0
 # A node that dies sooner than this after it was ready, and unused, counts as one that could not start.
 _SHORT_LIFE = 10.0
 # Lists: an empty deque takes ten times the memory, and most versions sleep.
@@ -43,25 +45,32 @@ class Refusal:
 class Failures:
     """Nodes that could not start, in a row; the more, the longer until the next try.
 
-    `final` once it is no use to let requests wait; `next_try` is on the autoscaler's clock.
+    `final` once it is no use to let requests wait; `next_try` is on the autoscaler's clock. `shortage` is what
+    the machine was short of at the last try, in words: that counts as no failure.
     """
 
     count: int = 0
     reason: str = ""
     final: bool = False
     next_try: float = 0.0
+    shortage: str = ""
 
     def add(self, reason: str, now: float, *, hopeless: bool = False) -> None:
         """One more. The first crash is tried again at once: it may have been somebody's `kill`."""
         self.count += 1
-        self.reason = reason
+        self.reason, self.shortage = reason, ""
         self.final = hopeless or self.count >= _TRIES
         delays = min(self.count if hopeless else self.count - 1, _DOUBLED)
         self.next_try = now + (min(_FIRST_DELAY * 2 ** (delays - 1), _LONGEST_DELAY) if delays else 0.0)
 
+    def starve(self, reason: str, now: float) -> None:
+        """The machine was short of something: those who wait go on waiting, and it is tried again soon."""
+        self.shortage = reason
+        self.next_try = max(self.next_try, now + _SHORTAGE_DELAY)
+
     def relent(self) -> None:
         """A node became ready; if it does not last either, the count goes on."""
-        self.final, self.next_try = False, 0.0
+        self.final, self.next_try, self.shortage = False, 0.0, ""
 
     def blocks(self, now: float) -> bool:
         """Whether it is too early for the next try."""
@@ -176,20 +185,28 @@ class Tracked:
 
     def start_seconds(self, forked: bool) -> float | None:
         """How long a node takes to start, forked or cold, going by the last ones; None when unknown."""
-        alike = [seconds for how, seconds in self.starts if how == forked]
+        alike = self._starts_alike(forked)
         return statistics.median(alike) if alike else None
+
+    def quickest_start(self, forked: bool) -> float | None:
+        """What the next start takes at least: others may have waited for a busy machine, or for a fault."""
+        return min(self._starts_alike(forked), default=None)
+
+    def _starts_alike(self, forked: bool) -> list[float]:
+        return [seconds for how, seconds in self.starts if how == forked]
 
     def outlook(self, nodes: Sequence[Node], forks: bool, now: float) -> Outlook:
         """What a request that finds no ready node can expect; `nodes` are there or starting."""
-        if self.short and not nodes:
-            return Outlook(None, f"No node of {self.spec.title} can start now: {self.short}.")
-        starting = [node for node in nodes if node.state is NodeState.STARTING]
-        seconds = self.start_seconds(starting[0].forked if starting else forks)
+        if not nodes and (short := self.short or self.failures.shortage):
+            return Outlook(None, f"No node of {self.spec.title} can start now: {short.rstrip('.')}.")
+        first = next((node for node in nodes if node.state is NodeState.STARTING), None)
+        # One without a process may wait for a pilot that is being lit.
+        seconds = self.quickest_start(forks if first is None or first.pid is None else first.forked)
         if seconds is None:
             return Outlook(None, f"A node of {self.spec.title} is starting.")
-        left = seconds - (now - starting[0].asked_at) if starting else seconds + self.failures.delay(now)
-        reason = f"A node of {self.spec.title} is starting; it takes about {seconds:.1f} s."
-        return Outlook(max(0.0, left), reason)
+        left = seconds + self.failures.delay(now) if first is None else seconds - (now - first.asked_at)
+        usual = f"takes about {seconds:.1f} s" if left >= 0 else f"takes longer than {seconds:.1f} s this time"
+        return Outlook(max(0.0, left), f"A node of {self.spec.title} is starting; it {usual}.")
 
     def node_seconds(self, nodes: Sequence[Node], now: float) -> float:
         """Seconds that nodes have lived, all together, from their start to their end."""
@@ -224,9 +241,12 @@ class Tracked:
         self.failures.relent()
         self._wakeup_ends("ready")
 
-    def note_no_start(self, reason: str, now: float) -> None:
-        """No process could be started."""
+    def note_no_start(self, reason: str, now: float, *, starved: bool) -> None:
+        """No process could be started; `starved` says that the machine was short of something."""
         self._tell(self.desired, reason)
+        if starved:
+            self.failures.starve(reason, now)
+            return
         self.failures.add(reason, now, hopeless=True)
         self._wakeup_ends("failed")
 
@@ -239,7 +259,9 @@ class Tracked:
         """A node is gone that nobody had asked to go."""
         self._tell(self.desired, f"node {node.id} is lost: {node.reason}")
         self.hung += node.hung
-        if node.ready_at is None:
+        if node.starved:
+            self.failures.starve(node.reason, now)
+        elif node.ready_at is None:
             self.failures.add(node.reason, now, hopeless=node.hopeless)
         else:
             self.lost += 1

@@ -17,7 +17,11 @@ _MISSING: Mapping[int, str] = {
 _RETRY_AFTER = 5.0
 
 
-def shortage_of(error: BaseException) -> Unavailable | None:
+class Shortage(Unavailable):
+    """The server has too little of something for a moment."""
+
+
+def shortage_of(error: BaseException) -> Shortage | None:
     """What a client is told if the server has too little of something for a moment; None for other errors."""
     if isinstance(error, MemoryError):
         missing = _MISSING[errno.ENOMEM]
@@ -27,7 +31,7 @@ def shortage_of(error: BaseException) -> Unavailable | None:
         missing = _MISSING[error.errno or 0]
     else:
         return None
-    return Unavailable(
+    return Shortage(
         f"The server is short of {missing}: {str(error) or type(error).__name__}. Try again.",
         retry_after=_RETRY_AFTER,
     )

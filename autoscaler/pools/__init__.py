@@ -103,7 +103,8 @@ class Node:
     `notes`. `report` is what the node told
     when it became ready, `memory` what it then took. `reason` is why it is gone, in words; `crashed` whether
     nobody had asked it to go, `hopeless` whether it gave the reason itself or took too long to start, so
-    that another would fare no better; `hung` that it
+    that another would fare no better; `starved` that it
+    could not start because the machine was short of something; `hung` that it
     was killed because it did not go on. `asked_at`
     and `ready_at` are on `time.monotonic`; `forked` says whether a pilot bore it, `used` whether a request
     has ever been inside.
@@ -123,6 +124,7 @@ class Node:
     memory: Memory | None = None
     reason: str = ""
     hopeless: bool = False
+    starved: bool = False
     crashed: bool = False
     hung: bool = False
     in_flight: int = 0

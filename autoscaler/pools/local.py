@@ -17,6 +17,7 @@ from typing import Any
 
 from autoscaler import linux, machine
 from autoscaler.board import Board
+from autoscaler.errors import is_shortage
 from autoscaler.launch import Order
 from autoscaler.pools import Listener, Memory, Node, NodeSpec, NodeState, PilotSpec
 from autoscaler.pools.output import Output
@@ -157,8 +158,8 @@ class LocalPool:
         self._pilots.light(specs)
 
     def forks(self, spec: NodeSpec) -> bool:
-        """Whether the next node of this version would be forked at once from a pilot that is lit."""
-        return spec.pilot is not None and self._pilots.lit(spec.pilot)
+        """Whether the next node of this version would be forked from a pilot that is lit, or is about to be."""
+        return spec.pilot is not None and self._pilots.forks(spec.pilot)
 
     def pilots(self) -> Sequence[PilotStatus]:
         """The pilots that are to be lit."""
@@ -304,6 +305,7 @@ class LocalPool:
             return
         if (error := starting.exception()) is not None:
             logger.error("%s cannot be started", process.name, exc_info=error)
+            process.node.starved = is_shortage(error)
             self._note_end(process, f"Cannot start a process: {error}", crashed=True)
             return
         child, wires = starting.result()
@@ -402,7 +404,10 @@ class LocalPool:
             node.hopeless = True
             child.kill()
             return
-        if "failed" in message:
+        if "short" in message:
+            process.failure = str(message["short"])
+            node.starved = True
+        elif "failed" in message:
             process.failure = str(message["failed"])
             node.hopeless = True
         elif "ready" in message and node.state is NodeState.STARTING:

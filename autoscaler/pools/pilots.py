@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoscaler import linux
+from autoscaler.errors import is_shortage
 from autoscaler.pilot import Setup
 from autoscaler.pools import PilotSpec
 from autoscaler.pools.output import Output
@@ -27,7 +28,7 @@ logger = logging.getLogger(__name__)
 Run = Callable[[str, Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
 
 # For how long, in seconds, nodes wait for a pilot that is being lit: a cold start would import the same.
-_LIGHTING = 20.0
+_LIGHTING = 60.0
 # A pilot that takes longer to be lit is stuck.
 _LONGEST_LIGHTING = 120.0
 # Without any fork for so long, although one was asked for, a pilot is taken to be stuck.
@@ -37,6 +38,8 @@ _GRACE = 0.2
 # A pilot that lasted that long had no trouble being lit; others are lit again later each time.
 _STEADY = 30.0
 _FIRST_DELAY, _LONGEST_DELAY = 0.5, 600.0
+# Where the machine was short of something to start a pilot with.
+_SHORTAGE_DELAY = 1.0
 
 
 class PilotState(enum.Enum):
@@ -105,11 +108,14 @@ class Pilot:
         self._link: socket.socket | None = None
         self._spares: dict[int, Child] = {}
         self._progress = 0.0
+        self._short: OSError | None = None  # why it could not make the next spare
         self._killed = False
+        self.starved = False
         loop = asyncio.get_running_loop()
         self._loop = loop
         self.settled: asyncio.Future[None] = loop.create_future()  # lit, or never to be
         self._deaf: asyncio.Future[None] = loop.create_future()  # nobody is left to take an order
+        self._shortage: asyncio.Future[None] = loop.create_future()  # while it could not make a spare
 
     def status(self) -> PilotStatus:
         """As it is now."""
@@ -140,6 +146,7 @@ class Pilot:
             how = "" if self._killed else f"The pilot {describe_exit(code, tail)}"
             self._fail(f"{self.reason} {how}".strip())
         except OSError as error:
+            self.starved = is_shortage(error)
             self._fail(f"Cannot start a pilot: {error}")
         finally:
             self._settle()
@@ -151,9 +158,14 @@ class Pilot:
         self._settle()
 
     async def fork(self, wires: Wires) -> Child | None:
-        """Have a node forked; None, in a few seconds at most, when that does not work."""
+        """Have a node forked; None, in a few seconds at most, when that does not work.
+
+        Raises OSError when the machine is short of what it takes: a cold start would fare no better.
+        """
         if self._link is None:
             return None
+        if self._short is not None:
+            raise self._short
         try:
             socket.send_fds(self._link, (b"n",), (*wires.theirs.all(), wires.output))
         except OSError:  # it is gone, or has not taken anything for long
@@ -189,6 +201,12 @@ class Pilot:
         asked = time.monotonic()
         while not hello.done():
             left = max(asked, self._progress) + _PATIENCE - time.monotonic()
+            if self._short is not None:
+                # What it had made before may just have been taken.
+                await asyncio.wait((hello,), timeout=_GRACE)
+                if not hello.done():
+                    raise self._short
+                break
             if self._deaf.done():
                 await asyncio.wait((hello,), timeout=_GRACE)
                 break
@@ -198,7 +216,9 @@ class Pilot:
                 if not hello.done():
                     self._kill(f"It did not fork within {_PATIENCE:g} s of being asked.")
                 break
-            await asyncio.wait((hello, self._deaf), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                (hello, self._deaf, self._shortage), timeout=left, return_when=asyncio.FIRST_COMPLETED
+            )
         return hello.done()
 
     def _spawn(self) -> int:
@@ -249,6 +269,8 @@ class Pilot:
                 logger.info("pilot %s is lit after %.1f s", self._spec.key, seconds)
             case {"spare": int(pid)}:
                 self._progress = time.monotonic()
+                if self._short is not None:
+                    self._short, self._shortage = None, self._loop.create_future()
                 # One that is gone already, or cannot be watched, is not missed: nobody can claim it.
                 with contextlib.suppress(OSError):
                     spare = self._spares[pid] = Child(pid)
@@ -256,6 +278,10 @@ class Pilot:
                     spare.exit.add_done_callback(
                         lambda _: self._loop.call_later(_PATIENCE, self._spares.pop, pid, None)
                     )
+            case {"short": int(number)}:
+                self._short = OSError(number, f"{os.strerror(number)} (to fork)")
+                if not self._shortage.done():
+                    self._shortage.set_result(None)
             case {"failed": str(reason)}:
                 self.reason = reason
 
@@ -316,8 +342,10 @@ class _Keeper:
                 self.pilot.give_up()
             lit_at = self.pilot.lit_at
             steady = lit_at is not None and time.monotonic() - lit_at > _STEADY
-            failures = 1 if steady else failures + 1
-            await asyncio.sleep(min(_FIRST_DELAY * 2 ** (failures - 1), _LONGEST_DELAY))
+            if not self.pilot.starved:
+                failures = 1 if steady else failures + 1
+            delay = _SHORTAGE_DELAY if self.pilot.starved else _FIRST_DELAY * 2 ** (failures - 1)
+            await asyncio.sleep(min(delay, _LONGEST_DELAY))
             self.pilot = Pilot(self.spec)
 
     def put_out(self) -> None:
@@ -352,10 +380,17 @@ class Pilots:
         for spec in wanted.values():
             self._keep(spec)
 
-    def lit(self, spec: PilotSpec) -> bool:
-        """Whether it can fork now."""
+    def forks(self, spec: PilotSpec) -> bool:
+        """Whether it can fork now, or is about to."""
+        return self._state(spec) in (PilotState.LIT, PilotState.LIGHTING)
+
+    def lighting(self, spec: PilotSpec) -> bool:
+        """Whether nodes of it wait for it to be lit."""
+        return self._state(spec) is PilotState.LIGHTING
+
+    def _state(self, spec: PilotSpec) -> PilotState | None:
         keeper = self._keepers.get(spec.key)
-        return keeper is not None and keeper.spec == spec and keeper.pilot.state is PilotState.LIT
+        return None if keeper is None or keeper.spec != spec else keeper.pilot.state
 
     def needed(self, spec: PilotSpec) -> None:
         """A node of it is about to start."""

@@ -152,4 +152,4 @@ class Fleet:
         if last <= known.record.version.last_use_time:
             return None
         # Cold starts are not kept: who is told of one may find a pilot lit.
-        return Use(last, tracked.memory, tracked.start_seconds(forked=True) or 0.0)
+        return Use(last, tracked.memory, tracked.quickest_start(forked=True) or 0.0)

@@ -21,6 +21,7 @@ from serving.phases import Histograms
 from serving.running import run
 from serving.runtimes import Source
 from serving.schema import Schema, outline
+from serving.shortage import Shortage
 
 
 class NodeArguments(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,9 +60,9 @@ def start(
     report: Callable[[Mapping[str, Any]], None],
     board: Board,
 ) -> int:
-    """The entry of a pool's node: reports {"ready": ...} or {"failed": reason}; returns the exit code.
+    """The entry of a pool's node: reports {"ready": ...}, {"failed": reason} or {"short": of what}.
 
-    `board` is memory shared with the gateway; see `serving.node.watch`.
+    Returns the exit code. `board` is memory shared with the gateway; see `serving.node.watch`.
     """
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(message)s")
     given = msgspec.convert(dict(arguments), NodeArguments)
@@ -84,7 +85,9 @@ def start(
             schema=outline(given.schema) if given.schema else None,
             acceleration=acceleration,
             on_ready=lambda ready: report({"ready": ready.to_dict()}),
-            on_failed=lambda error: report({"failed": error.message}),
+            on_failed=lambda error: report(
+                {"short" if isinstance(error, Shortage) else "failed": error.message}
+            ),
         )
     )
 
@@ -108,8 +111,8 @@ async def _serve(
     def fail(error: ServingError) -> None:
         nonlocal failed
         failed = True
-        if not isinstance(error, Unavailable):  # of those the pool makes a crash, and tries again
-            on_failed(error)
+        if not isinstance(error, Unavailable) or isinstance(error, Shortage):
+            on_failed(error)  # of others the pool makes a crash, and tries again
         server.stop()
 
     node = Node(

@@ -97,6 +97,12 @@ def refuse(arguments: Mapping[str, Any], listener: socket.socket, report: Report
     return 1
 
 
+def starve(arguments: Mapping[str, Any], listener: socket.socket, report: Report, board: Board) -> int:
+    """Says what the machine is short of."""
+    report({"short": "no thread"})
+    return 1
+
+
 def fail(arguments: Mapping[str, Any], listener: socket.socket, report: Report, board: Board) -> int:
     """Dies of an exception after some chatter."""
     for number in range(100):

@@ -314,6 +314,18 @@ def test_a_node_that_refuses_says_why(run: Run) -> None:
     run(main)
 
 
+def test_a_node_that_finds_too_little_on_the_machine_says_so(run: Run) -> None:
+    """Which is no word against another one."""
+
+    async def main(pool: LocalPool, history: History) -> None:
+        await pool.scale(spec("starve"), 1)
+        (node,) = await history.until(NodeState.GONE)
+
+        assert (node.reason, node.starved, node.hopeless, node.crashed) == ("no thread", True, False, True)
+
+    run(main)
+
+
 def test_a_node_that_fails_leaves_its_last_words(run: Run) -> None:
     """The last lines of its output, however much and however long the lines before."""
 

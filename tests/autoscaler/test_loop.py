@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -33,7 +34,7 @@ class World:
         self.troubles: list[tuple[str, str]] = []
         self.activator = Activator(queue_requests=2000, queue_bytes=1 << 20, clock=self.clock)
         self.pool = FakePool(self.clock)
-        self.supervisor = Supervisor()
+        self.supervisor = Supervisor(clock=self.clock)
         self.autoscaler = self.start(tick, memory_bytes)
 
     def start(self, tick: float = 1.0, memory_bytes: int = 0) -> Autoscaler:
@@ -81,6 +82,10 @@ class World:
         asker = self.ask(key)
         await settle()
         return asker
+
+    def trouble(self) -> str:
+        """Why the program should not be trusted with work."""
+        return " ".join(self.supervisor.troubles())
 
     async def look(self, seconds: float = 0.0) -> None:
         """One tick, so many seconds later."""
@@ -260,8 +265,9 @@ def test_a_request_that_went_away_while_an_order_was_under_way_starts_a_node_too
     """It was told when to come again."""
 
     async def main(world: World) -> None:
-        world.track(start_seconds=8.0)
+        tracked = world.track()
         (node,) = await world.awake()
+        tracked.starts[:] = [(True, 8.0)]
         world.pool.open.clear()
         await world.look(301.0)
         world.pool.end(node)
@@ -644,6 +650,36 @@ def test_a_pool_that_cannot_start_processes_fails_those_who_wait(caplog: pytest.
 
     with caplog.at_level(logging.CRITICAL):
         run(main)
+
+
+@pytest.mark.parametrize("where", ["pool", "node"])
+def test_a_machine_that_is_short_of_something_fails_no_version(where: str) -> None:
+    """Requests wait, it is tried again every second, and the supervision tells of it until it works."""
+
+    async def main(world: World) -> None:
+        tracked = world.track()
+        shortage = BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        world.pool.failure = shortage if where == "pool" else None
+        asker = await world.asked()
+        for number in range(1, 10):
+            if where == "node":
+                world.pool.only().starved = True
+                world.pool.crash(world.pool.only(), "Cannot start a process: [Errno 11]")
+                await settle()
+            assert len(world.pool.orders) == number
+            assert "No node can be started: Cannot start a process: [Errno 11]" in world.trouble()
+            await world.look(1.0)
+        world.pool.failure = None
+        await world.look(1.0)
+        world.pool.ready(world.pool.only())
+        await settle()
+
+        assert asker.served
+        assert world.troubles == [("v", "")]
+        assert tracked.failures.count == 0
+        assert world.trouble() == ""
+
+    run(main)
 
 
 def test_a_pool_that_cannot_stop_nodes_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:

@@ -70,8 +70,9 @@ def test_a_fork_does_without_the_imports(preload: Any, tmp_path: Path) -> None:
     environment = {**pools.ENVIRONMENT, "PYTHONPATH": str(tmp_path)}
 
     async def main(pool: LocalPool, history: History) -> None:
-        pool.light([heavy])
         assert not pool.forks(spec("echo", pilot=heavy))
+        pool.light([heavy])
+        assert pool.forks(spec("echo", pilot=heavy))
         await lit(pool)
         imports = []
         for key, its_pilot in (("forked", heavy), ("cold", None)):
@@ -321,6 +322,40 @@ def test_a_pilot_that_cannot_be_started_is_told() -> None:
 
         assert not node.forked
         assert "Argument list too long" in pool.pilots()[0].reason
+
+    run(main)
+
+
+@pytest.mark.parametrize("who", ["the pilot", "its go-between"])
+def test_a_pilot_that_is_short_of_processes_stays_lit(preload: Any, tmp_path: Path, who: str) -> None:
+    """Nodes are told of it, and do not start cold beside it; it forks again as soon as it can."""
+    gate = tmp_path / "short"
+    scarce = preload(
+        "import errno, os\n"
+        "from pathlib import Path\n"
+        "from tests.autoscaler.nodes import echo\n"
+        "fork, pilot, gate = os.fork, os.getpid(), Path(__file__).with_name('short')\n"
+        "def scarce():\n"
+        f"    if gate.exists() and (os.getpid() == pilot) == {who == 'the pilot'}:\n"
+        "        raise BlockingIOError(errno.EAGAIN, 'no process')\n"
+        "    return fork()\n"
+        "os.fork = scarce\n"
+    )
+    gate.touch()
+
+    async def main(pool: LocalPool, history: History) -> None:
+        pool.light([scarce])
+        wanted = spec("echo", pilot=scarce, word="a")
+        await pool.scale(wanted, 1)
+        (starved,) = await history.until(NodeState.GONE)
+        pid = pool.pilots()[0].pid
+        gate.unlink()
+        (after,) = await lit(pool)
+        node = await start(pool, "again", scarce)
+
+        assert (starved.starved, starved.forked, starved.crashed) == (True, False, True)
+        assert starved.reason.startswith("Cannot start a process: ")
+        assert (after.pid, node.forked) == (pid, True)
 
     run(main)
 

@@ -50,6 +50,26 @@ def run(main: Callable[[World], Awaitable[None]]) -> None:
     asyncio.run(bounded())
 
 
+def test_trouble_is_told_until_it_is_cleared_or_noted_no_more() -> None:
+    """What is tried no more cannot be told to be over: then nobody knows that it is not."""
+
+    async def main(world: World) -> None:
+        supervisor = world.supervisor
+        supervisor.note_trouble("starts", "No node can be started.")
+        world.clock.advance(4.9)
+        supervisor.note_trouble("starts", "No node can be started: why.")
+        world.clock.advance(4.9)
+        assert supervisor.troubles() == ["No node can be started: why."]
+        world.clock.advance(0.2)
+        assert supervisor.troubles() == []
+
+        supervisor.note_trouble("starts", "Again.")
+        supervisor.clear_trouble("starts")
+        assert supervisor.troubles() == []
+
+    run(main)
+
+
 def test_an_error_ends_no_loop(caplog: pytest.LogCaptureFixture) -> None:
     """It is counted, logged with its traceback, and the work is tried again."""
 

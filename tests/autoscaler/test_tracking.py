@@ -68,6 +68,26 @@ def test_however_often_it_fails_the_delay_has_its_bounds(hopeless: list[bool], b
         assert failures.final or failures.count < 3
 
 
+def test_what_the_machine_was_short_of_is_no_failure() -> None:
+    """It is tried again after the same short time, however often; it ends neither patience nor the version."""
+    tracked = make()
+    starved = node(NodeState.GONE)
+    starved.starved, starved.reason = True, "Cannot start a process: [Errno 11]"
+    for number in range(9):
+        now = START + 10 * number
+        tracked.note_crash(starved, now)
+        tracked.note_no_start(starved.reason, now, starved=True)
+        assert tracked.failures.delay(now) == 1.0
+    failures = tracked.failures
+
+    assert (failures.count, failures.final) == (0, False)
+    assert tracked.outlook([], True, now).reason == (
+        "No node of version v can start now: Cannot start a process: [Errno 11]."
+    )
+    tracked.note_start(node())
+    assert (failures.shortage, failures.blocks(now)) == ("", False)
+
+
 def test_a_node_that_becomes_ready_opens_the_door_but_the_count_goes_on() -> None:
     """Until it has served or lasted."""
     tracked = make()
@@ -232,12 +252,36 @@ def test_the_outlook_is_what_is_left_of_a_start() -> None:
 
     assert tracked.outlook([], True, START).seconds == 5.0
     assert tracked.outlook([], False, START).seconds == 9.0
-    assert tracked.outlook([starting], False, START + 3).seconds == 3.0
+    assert tracked.outlook([starting], True, START + 3).seconds == 3.0
     assert tracked.outlook([starting], True, START + 30).seconds == 0.0
-    starting.forked = False
+    starting.pid, starting.forked = 1, False
     told = tracked.outlook([starting], True, START + 3)
     assert told.seconds == 7.0
     assert told.reason == "A node of version v is starting; it takes about 9.0 s."
+
+
+def test_the_outlook_is_that_of_the_quickest_start() -> None:
+    """Nobody is sent away because other nodes waited for a machine that was busy, or for a fault to end."""
+    tracked = make()
+    tracked.starts += [(True, 40.0), (True, 0.5), (True, 30.0)]
+
+    assert tracked.outlook([], True, START).seconds == 0.5
+    late = tracked.outlook([node(NodeState.STARTING)], True, START + 2)
+    assert (late.seconds, late.reason) == (
+        0.0,
+        "A node of version v is starting; it takes longer than 0.5 s this time.",
+    )
+
+
+def test_a_node_without_a_process_starts_as_the_next_one_would() -> None:
+    """While its pilot is being lit it is not known to start cold."""
+    tracked = make()
+    tracked.starts.append((False, 25.0))
+    waiting = node(NodeState.STARTING)
+    waiting.forked = False
+
+    assert tracked.outlook([waiting], True, START).seconds is None
+    assert tracked.outlook([waiting], False, START).seconds == 25.0
 
 
 def test_the_outlook_counts_the_time_until_the_next_try() -> None:
@@ -327,7 +371,7 @@ def test_wake_ups_are_counted_by_how_they_ended() -> None:
     tracked.note_crash(hopeless, START)
     assert tracked.wakeups == {"ready": 1, "failed": 1}
     tracked.note_decision(1, "", 0)
-    tracked.note_no_start("no process", START)
+    tracked.note_no_start("no process", START, starved=False)
     assert tracked.wakeups == {"ready": 1, "failed": 2}
 
 

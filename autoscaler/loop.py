@@ -294,7 +294,11 @@ class Autoscaler:
             except Exception as error:
                 logger.exception("%s: cannot be scaled to %d nodes", tracked.spec.title, count)
                 if count > len(_living(self._pool.nodes(key))):
-                    now, reason, starved = self._clock(), f"Cannot start a process: {error}", is_shortage(error)
+                    now, reason, starved = (
+                        self._clock(),
+                        f"Cannot start a process: {error}",
+                        is_shortage(error),
+                    )
                     if starved:
                         self._supervisor.note_trouble(_STARTS, f"No node can be started: {reason}")
                     tracked.note_no_start(reason, now, starved=starved)

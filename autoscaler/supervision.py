@@ -164,15 +164,12 @@ class Supervisor:
         return [trouble for loop in self._loops.values() if (trouble := loop.trouble())] + noted
 
     def note_trouble(self, name: str, trouble: str) -> None:
-        """Something did not work that all the work may need; it lasts until it is cleared, or not noted again."""
-        if self._noted.get(name, (0.0, ""))[0] <= self.clock():
-            logger.error("%s: %s", name, trouble)
+        """Something does not work, until that is cleared, or not noted again for some seconds."""
         self._noted[name] = self.clock() + _TROUBLE_LASTS, trouble
 
     def clear_trouble(self, name: str) -> None:
         """It works again."""
-        if self._noted.pop(name, None) is not None:
-            logger.warning("%s: it works again", name)
+        self._noted.pop(name, None)
 
     def start_loop(self, name: str, wait: Round, work: Round, *, within: float) -> Loop:
         """Do `work` whenever `wait` returns, until the loop is stopped.

@@ -45,8 +45,8 @@ class Refusal:
 class Failures:
     """Nodes that could not start, in a row; the more, the longer until the next try.
 
-    `final` once it is no use to let requests wait; `next_try` is on the autoscaler's clock. `shortage` is what
-    the machine was short of at the last try, in words: that counts as no failure.
+    `final` once it is no use to let requests wait; `next_try` is on the autoscaler's clock. `shortage` is
+    what the machine was short of at the last try: that counts as no failure.
     """
 
     count: int = 0
@@ -205,7 +205,9 @@ class Tracked:
         if seconds is None:
             return Outlook(None, f"A node of {self.spec.title} is starting.")
         left = seconds + self.failures.delay(now) if first is None else seconds - (now - first.asked_at)
-        usual = f"takes about {seconds:.1f} s" if left >= 0 else f"takes longer than {seconds:.1f} s this time"
+        usual = (
+            f"takes about {seconds:.1f} s" if left >= 0 else f"takes longer than {seconds:.1f} s this time"
+        )
         return Outlook(max(0.0, left), f"A node of {self.spec.title} is starting; it {usual}.")
 
     def node_seconds(self, nodes: Sequence[Node], now: float) -> float:

@@ -116,6 +116,11 @@ class Gate:
         """Close those that have been idle longest, so that others find a place."""
         surplus = self.open - math.floor(_CROWDED * self.most_connections)
         if surplus > 0:
-            idle = [one for members in self._slices for one in members if one.idle]
-            for connection in sorted(idle, key=lambda one: one.since)[:surplus]:
+            self.close_idle(surplus)
+
+    def close_idle(self, count: int, seconds: float = 0) -> None:
+        """Close so many of the connections that have been idle longest, for so long at least."""
+        idle = [one for members in self._slices for one in members if one.idle]
+        for connection in sorted(idle, key=lambda one: one.since)[:count]:
+            if self.now - connection.since >= seconds:
                 connection.transport.close()

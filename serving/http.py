@@ -11,7 +11,7 @@ import signal
 import socket
 from collections.abc import Awaitable, Callable, Generator
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import uvicorn
 from starlette.middleware.cors import CORSMiddleware
@@ -22,6 +22,7 @@ from serving.cross_origin import EXPOSED, UNPROTECTED, CrossOriginPolicy
 from serving.errors import Unavailable
 from serving.exchange import Handler
 from serving.gate import SLICES, Gate
+from serving.listener import Listener, ShortageListener, ignore_shortage
 from serving.tls import Certificate
 
 App = Callable[..., Awaitable[None]]
@@ -31,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 # Part of the files a process may open that clients may take: nodes, models and logs take some too.
 _FILES_FOR_CLIENTS = 0.8
+# Idle connections that are closed at a time where there is no file for another, and for how long they are so.
+_CLOSED_FOR_ROOM, _IDLE_AT_LEAST = 10, 1.0
 # Ticks of uvicorn, ten per second, between two lines in the log about refused connections.
 _TOLD_EVERY = 600
 
@@ -94,14 +97,29 @@ class FrontServer(Server):
     What runs `beside` it starts and stops with it, and has the same time for that.
     """
 
-    def __init__(self, config: uvicorn.Config, gate: Gate, beside: Beside | None = None) -> None:
+    def __init__(
+        self, config: uvicorn.Config, gate: Gate, beside: Beside | None, on_shortage: ShortageListener
+    ) -> None:
         super().__init__(config)
         self._gate = gate
         self._beside = beside
+        self._on_shortage = on_shortage
+        self._listeners: list[Listener] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start the application, and then take requests."""
-        await super().startup(sockets)
+        await super().startup([])
+        for listening in sockets or ():
+            listener = Listener(
+                listening,
+                self._connect,
+                make_room=self._make_room,
+                tell=self._on_shortage,
+                tls=self.config.ssl,
+                handshake_timeout=self._gate.settings.header_timeout,
+            )
+            listener.start()
+            self._listeners.append(listener)
         if self._beside is not None:
             await self._beside.start()
 
@@ -112,11 +130,25 @@ class FrontServer(Server):
         """
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        state = {"config": self.config, "server_state": self.server_state, "app_state": self.lifespan.state}
         gate = Gate(self._gate.settings)
         loop = asyncio.get_running_loop()
-        await loop.connect_accepted_socket(lambda: Connection(gate, handler, **state), theirs)
+        await loop.connect_accepted_socket(lambda: Connection(gate, handler, **self._state()), theirs)
         return ours
+
+    def _state(self) -> dict[str, Any]:
+        """What uvicorn gives each connection."""
+        return {
+            "config": self.config,
+            "server_state": self.server_state,
+            "app_state": self.lifespan.state,
+        }
+
+    def _connect(self) -> asyncio.Protocol:
+        connect = cast(Callable[..., asyncio.Protocol], self.config.http_protocol_class)
+        return connect(**self._state())
+
+    def _make_room(self) -> None:
+        self._gate.close_idle(_CLOSED_FOR_ROOM, _IDLE_AT_LEAST)
 
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second: look after the connections."""
@@ -131,6 +163,8 @@ class FrontServer(Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let requests in flight finish; slow clients are waited for no longer than at other times."""
+        for listener in self._listeners:
+            listener.close()
         looking = asyncio.create_task(self._keep_looking())
         if self._beside is not None:
             # One of the tasks that are waited for before the application ends.
@@ -172,12 +206,13 @@ def make_server(
     handler: Handler | None = None,
     beside: Beside | None = None,
     cross_origin: CrossOriginPolicy = UNPROTECTED,
+    on_shortage: ShortageListener = ignore_shortage,
 ) -> FrontServer:
     """A server for the application, and for predictions a `handler` of them.
 
     `front` is what a connection is granted; `cross_origin` says which requests are answered; `drain` how many
     seconds requests in flight are given when the server stops. With a `certificate` it answers HTTPS. What
-    runs `beside` it starts and stops with it.
+    runs `beside` it starts and stops with it. `on_shortage` is told when no connection can be accepted.
     """
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     if cross_origin.origins:
@@ -198,7 +233,7 @@ def make_server(
         ssl_certfile=certificate.chain if certificate else None,
         ssl_keyfile=certificate.key if certificate else None,
     )
-    return FrontServer(config, gate, beside)
+    return FrontServer(config, gate, beside, on_shortage)
 
 
 def _readable_across_origins(app: App, policy: CrossOriginPolicy) -> App:

@@ -158,12 +158,16 @@ class LocalPool:
         self._pilots.light(specs)
 
     def forks(self, spec: NodeSpec) -> bool:
-        """Whether the next node of this version would be forked from a pilot that is lit, or is about to be."""
+        """Whether the next node of this version would be forked, by a pilot that is lit or is about to be."""
         return spec.pilot is not None and self._pilots.forks(spec.pilot)
 
     def pilots(self) -> Sequence[PilotStatus]:
         """The pilots that are to be lit."""
         return self._pilots.status()
+
+    async def until_lit(self, within: float) -> None:
+        """Wait until all pilots that are to be lit are, or have failed; for so many seconds at most."""
+        await self._pilots.settle(within)
 
     def cpu_seconds(self, node: Node) -> float | None:
         """What a node has computed since its start; None when that cannot be known."""

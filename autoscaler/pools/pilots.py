@@ -384,13 +384,15 @@ class Pilots:
         """Whether it can fork now, or is about to."""
         return self._state(spec) in (PilotState.LIT, PilotState.LIGHTING)
 
-    def lighting(self, spec: PilotSpec) -> bool:
-        """Whether nodes of it wait for it to be lit."""
-        return self._state(spec) is PilotState.LIGHTING
-
     def _state(self, spec: PilotSpec) -> PilotState | None:
         keeper = self._keepers.get(spec.key)
         return None if keeper is None or keeper.spec != spec else keeper.pilot.state
+
+    async def settle(self, within: float) -> None:
+        """Wait until each is lit or has failed; for so many seconds at most."""
+        settled = [keeper.pilot.settled for keeper in self._keepers.values()]
+        if settled:
+            await asyncio.wait(settled, timeout=within)
 
     def needed(self, spec: PilotSpec) -> None:
         """A node of it is about to start."""

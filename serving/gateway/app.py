@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import logging
@@ -73,6 +74,12 @@ if TYPE_CHECKING:  # gRPC is imported only where it is switched on
     from serving.gateway.grpc import Questions
 
 logger = logging.getLogger(__name__)
+
+
+# Seconds after the start for which the server may be unready because pilots are not lit.
+_LIT_WITHIN = 60.0
+# The name of what keeps clients from connecting.
+_ACCEPTING = "accepting"
 
 
 def _ignore(_: str) -> None:
@@ -160,6 +167,7 @@ class Gateway:
             ),
         )
         self._ready = False
+        self._lighting: asyncio.Task[None] | None = None  # of the pilots that are needed from the start on
         self._router = Starlette(
             routes=self._routes(),
             lifespan=self._lifespan,
@@ -183,7 +191,7 @@ class Gateway:
 
         return Questions(
             lambda: self._catalog.state,
-            lambda: self._ready,
+            lambda: not self._unready(),
             self._schemas,
             project=self._config.default_project,
             around=self._around,
@@ -250,7 +258,7 @@ class Gateway:
             "projects.operations.get": operations.get,
             "projects.operations.cancel": operations.cancel,
             **Policies(self._catalog, self._access).endpoints(),
-            **Protocols(lambda: self._catalog.state, lambda: self._ready, self._schemas).endpoints(),
+            **Protocols(lambda: self._catalog.state, lambda: not self._unready(), self._schemas).endpoints(),
         }
         return routes(
             {name: announced(self._audit, METHODS[name], endpoint) for name, endpoint in offered.items()},
@@ -296,6 +304,7 @@ class Gateway:
         """Do what a server does; each part of it ends, whatever becomes of the others."""
         self._ready = True
         self._fleet.follow(Commit.loading(self._catalog.state))
+        self._lighting = self._supervisor.start_task("lighting", self._pool.until_lit(_LIT_WITHIN))
         self._activator.connect(CountedWaker(self._autoscaler, self._metrics))
         closing.push_async_callback(self._fleet.note, self._catalog)
         loops = [
@@ -353,14 +362,29 @@ class Gateway:
         if record is not None and (target := self._targets.of(record)).console_log:
             self._request_log.said(target, node.id, line)
 
+    def note_accepting(self, reason: str) -> None:
+        """Take note why connections cannot be accepted; "" once they can."""
+        if reason:
+            self._supervisor.note_trouble(_ACCEPTING, reason)
+        else:
+            self._supervisor.clear_trouble(_ACCEPTING)
+
+    def _unready(self) -> str:
+        """Why requests had better go elsewhere; "" if they need not."""
+        if not self._ready:
+            return "The server is starting or stopping."
+        if troubles := self._supervisor.troubles():
+            return " ".join(troubles)
+        if self._lighting is not None and not self._lighting.done():
+            return "The server is starting: its pilots import the frameworks that versions need."
+        return ""
+
     async def _healthz(self, _: Request) -> Response:
         return answer_json({"status": "live"})
 
     async def _readyz(self, _: Request) -> Response:
-        if not self._ready:
-            return answer_error(Unavailable("The server is starting or stopping.", retry_after=1))
-        if troubles := self._supervisor.troubles():
-            return answer_error(Unavailable(" ".join(troubles), retry_after=1))
+        if reason := self._unready():
+            return answer_error(Unavailable(reason, retry_after=1))
         return answer_json({"status": "ready"})
 
     async def _stats(self, _: Request) -> Response:

@@ -71,6 +71,7 @@ def serve(config: ServeConfig, environment: Mapping[str, str], announce: Callabl
                 handler=gateway.handler,
                 beside=grpc,
                 cross_origin=cross_origin,
+                on_shortage=gateway.note_accepting,
             )
             await server.serve(sockets=[listener])
             return server.exit_code

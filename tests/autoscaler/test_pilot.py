@@ -383,6 +383,26 @@ def test_a_pilot_that_takes_too_long_is_not_waited_for(preload: Any, monkeypatch
     run(main)
 
 
+@pytest.mark.parametrize(
+    ("does", "within", "state"),
+    [
+        ("raise ImportError", 20, PilotState.FAILED),
+        ("import time; time.sleep(600)", 0.1, PilotState.LIGHTING),
+        ("from tests.autoscaler.nodes import echo", 20, PilotState.LIT),
+    ],
+)
+def test_waiting_for_pilots_ends(preload: Any, does: str, within: float, state: PilotState) -> None:
+    """When they are lit, when they have failed, or when it has taken long."""
+    its_pilot = preload(does)
+
+    async def main(pool: LocalPool, history: History) -> None:
+        pool.light([its_pilot])
+        await pool.until_lit(within)
+        assert pool.pilots()[0].state is state
+
+    run(main)
+
+
 def test_a_killed_pilot_takes_no_node_with_it_and_is_lit_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Meanwhile nodes start cold."""
     monkeypatch.setattr(server_side, "_FIRST_DELAY", 1.0)

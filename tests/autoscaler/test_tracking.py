@@ -69,7 +69,7 @@ def test_however_often_it_fails_the_delay_has_its_bounds(hopeless: list[bool], b
 
 
 def test_what_the_machine_was_short_of_is_no_failure() -> None:
-    """It is tried again after the same short time, however often; it ends neither patience nor the version."""
+    """It is tried again after the same short time, however often; those who wait go on waiting."""
     tracked = make()
     starved = node(NodeState.GONE)
     starved.starved, starved.reason = True, "Cannot start a process: [Errno 11]"

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.server import running_server
+from tests.end_to_end import models
+from tests.server import running_server, until
 
 # What belongs to nodes, to the preparing process or to the writer of logs.
 HEAVY = (
@@ -98,3 +99,22 @@ def test_it_answers_within_a_second_and_a_half(tmp_path: Path) -> None:
         if took[-1] < 1.5:
             return
     raise AssertionError(f"it took {took} s")
+
+
+def test_it_is_ready_once_pilots_are_lit(tmp_path: Path) -> None:
+    """Those of versions from before; requests that come earlier are answered all the same."""
+    name = "projects/p/models/m/versions/v"
+    with running_server(tmp_path / "state") as server:
+        assert server.call("GET", "/readyz").status == 200
+        server.create_model("projects/p/models/m")
+        server.create_version(name, **models.routine(tmp_path))
+        assert server.stop() == 0
+
+    with running_server(tmp_path / "state") as server:
+        starting = server.call("GET", "/readyz")
+        assert starting.status == 503
+        assert "its pilots import the frameworks" in starting.error["message"]
+        assert server.call("GET", "/v2/health/ready").status == 503
+        assert server.predict(name, [1]).status == 200
+        until(lambda: server.call("GET", "/readyz").status == 200, "it is ready")
+        assert [pilot["state"] for pilot in server.fleet()["pilots"]] == ["lit"]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import resource
 import shutil
-import sqlite3
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -26,6 +26,14 @@ PARENT = "projects/faults/models"
 MODEL = f"{PARENT}/m"
 VERSION = f"{MODEL}/versions/v1"
 ROWS = models.data()[0][:2].tolist()
+# Locks a database until the end of its standard input. SQLite resolves /proc/PID/root: that is another file.
+_LOCK = """
+import sqlite3, sys
+database = sqlite3.connect(sys.argv[1], isolation_level=None)
+database.execute("BEGIN IMMEDIATE")
+print("locked", flush=True)
+sys.stdin.read()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -81,11 +89,20 @@ def no_room(server: Server) -> Iterator[None]:
 
 @contextmanager
 def locked(server: Server) -> Iterator[None]:
-    """Another program writes into the database."""
-    with closing(sqlite3.connect(seen(server) / "state.db", isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")
+    """Another program writes into the database: one that sees the server's file at its place."""
+    enter = ("nsenter", "-t", f"{server.process.pid}", "-U", "-m", "--preserve-credentials")
+    command = [
+        *(enter if mounting() else ()),
+        sys.executable,
+        "-c",
+        _LOCK,
+        str(server.state_dir / "state.db"),
+    ]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"locked\n"
         yield
-        other.execute("ROLLBACK")
+        other.communicate()
 
 
 def refused(reply: Reply) -> str:
@@ -158,6 +175,7 @@ def test_a_locked_database(server: Server, files: Path, seconds: float) -> None:
             while time.monotonic() < end:
                 assert predicts(server)
                 assert server.call("GET", name).status == 200
+            assert seconds > 10 or not changing.done()
         reply = changing.result()
 
     if reply.status != 200:

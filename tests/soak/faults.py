@@ -15,13 +15,16 @@ import signal
 import socket
 import struct
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
 from tests.end_to_end import jobs
-from tests.server import Server, processes_of, running_server
+from tests.server import Server, processes_of, running_server, until
 
 POISONED = "projects/soak/models/poisoned/versions/v1"
 DISK_BYTES = 256 << 20
@@ -104,9 +107,13 @@ class Site:
         if shutil.which("unshare") is None or shutil.which("nsenter") is None:
             self.missing.append("disk: no unshare and nsenter")
             return
-        mount = f'mount -t tmpfs -o size={DISK_BYTES} none "$0" && echo there && exec sleep infinity'
+        mount = f'mount -t tmpfs -o size={DISK_BYTES} none "$0" && echo there && exec cat'
         holder = self.stack.enter_context(
-            subprocess.Popen(["unshare", "-rm", "sh", "-c", mount, str(folder)], stdout=subprocess.PIPE)
+            subprocess.Popen(
+                ["unshare", "-rm", "sh", "-c", mount, str(folder)],
+                stdin=subprocess.PIPE,  # it ends with this process
+                stdout=subprocess.PIPE,
+            )
         )
         self.stack.callback(holder.kill)
         assert holder.stdout is not None
@@ -118,7 +125,10 @@ class Site:
     def make_cgroup(self) -> None:
         """A group of our own, in either version of cgroups."""
         for parent in _CGROUPS:
-            group = parent / f"pilotlight-soak-{os.getpid()}"
+            for left in _left_over(parent, "pilotlight-soak"):
+                with suppress(OSError):
+                    left.rmdir()
+            group = parent / own_name("pilotlight-soak")
             with suppress(OSError):
                 group.mkdir()
                 if (group / "pids.max").exists():
@@ -127,6 +137,10 @@ class Site:
                     return
                 group.rmdir()
         self.missing.append("threads: no cgroup of pids can be made")
+
+    def wait_until_ready(self) -> None:
+        """Return when the server says that it is ready."""
+        until(lambda: self.server.call("GET", "/readyz").status == 200, "the server is ready", seconds=90)
 
     def compile_clock(self) -> None:
         """A wall clock that can be set for the server alone."""
@@ -139,6 +153,25 @@ class Site:
         self.clock = self.root / "clock"
         self.clock.write_bytes(struct.pack("q", 0))
         self._environment |= {"LD_PRELOAD": str(library), "CLOCK_OFFSET": str(self.clock)}
+
+
+def own_name(name: str) -> str:
+    """A name that tells which process's it is."""
+    return f"{name}-{os.getpid()}-"
+
+
+def _left_over(folder: Path, name: str) -> Iterator[Path]:
+    """What has the name of a process that is gone: it was killed."""
+    for path in folder.glob(f"{name}-*-*"):
+        pid = path.name.removeprefix(f"{name}-").partition("-")[0]
+        if pid.isdigit() and not psutil.pid_exists(int(pid)):
+            yield path
+
+
+def sweep_folders(name: str) -> None:
+    """Remove the temporary folders of runs that were killed."""
+    for folder in _left_over(Path(tempfile.gettempdir()), name):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _name(pid: int) -> str:
@@ -272,6 +305,7 @@ LASTING: Mapping[str, Fault] = {
     "clock": _clock,
     "node stopped": _stop_node,
     "node poisoned": _poison("exit 3"),
+    "node loops": _poison("loop"),
     "memory eaten": _poison("eat"),
 }
 SUDDEN: Mapping[str, Fault] = {

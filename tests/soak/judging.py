@@ -30,6 +30,7 @@ WRONG_ANSWER = -1
 # The failures that the promises leave open while a fault is there: docs/reliability.md says why.
 EXCUSED: Mapping[str, frozenset[int]] = {
     "server killed": frozenset({NO_ANSWER}),
+    "server starting": frozenset({503}),
     "files": frozenset({NO_ANSWER, 503}),
     "threads": frozenset({503}),
 }

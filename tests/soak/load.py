@@ -32,12 +32,15 @@ POISONOUS = dedent(
     import os
 
     class Routine:
-        """Ends its node, takes all the memory there is, or answers."""
+        """Ends its node, never comes back, takes all the memory there is, or answers."""
 
         def predict(self, instances, **kwargs):
             for instance in instances:
                 if instance == "exit 3":
                     os._exit(3)
+                elif instance == "loop":
+                    while True:
+                        pass
                 elif instance == "eat":
                     self.eaten = [bytes(1 << 20).replace(bytes(1), b"x") for _ in range(1 << 20)]
             return instances

@@ -25,7 +25,7 @@ from tests.end_to_end import jobs, models
 from tests.load import Client, drive
 from tests.server import until
 from tests.soak.conftest import Progress
-from tests.soak.faults import FAULTS, LASTING, POISONED, Site, opened
+from tests.soak.faults import FAULTS, LASTING, POISONED, Site, opened, own_name, sweep_folders
 from tests.soak.judging import End, Fault, Probe, Record, Usage, judge, table
 from tests.soak.load import PROJECT, Load, Version, deploy
 from tests.soak.mixed import folders, uids
@@ -41,6 +41,7 @@ CALM = 5.0
 FLAGS = (
     *("--default-project", "soak"),
     *("--idle-timeout", "4", "--request-timeout", "20", "--jobs", "1", "--node-memory-bytes", f"{1 << 30}"),
+    *("--call-timeout", "10"),
     *("--header-timeout", "2", "--body-timeout", "4", "--answer-timeout", "5"),
 )
 
@@ -50,7 +51,7 @@ class Size:
     """Seconds in all, seconds between two faults and of one, at most; between two kills of the server.
 
     `rude` is how many slow clients there are, and idle ones, and costly ones; a server's memory has its size
-    after `warm_up` seconds. `without` are kinds of faults that are left out.
+    after `warm_up` seconds.
     """
 
     seconds: float
@@ -59,13 +60,9 @@ class Size:
     server: float
     rude: int
     warm_up: float
-    without: frozenset[str] = frozenset()
 
 
-# A version whose nodes could not be started waits up to a minute until the next try, whatever the reason.
-SHORT = Size(
-    seconds=30, pause=1.5, fault=3, server=15, rude=20, warm_up=5, without=frozenset({"files", "threads"})
-)  # fmt: skip
+SHORT = Size(seconds=30, pause=1.5, fault=3, server=15, rude=20, warm_up=5)
 LONG = Size(
     seconds=float(os.environ.get("TESTS_SOAK_SECONDS", "3600")),
     pause=5, fault=8, server=600, rude=100, warm_up=120,
@@ -113,7 +110,7 @@ class Run:
         await asyncio.sleep(CALM)
         chance = self.site.chance
         while self.now() < self.size.seconds - CALM:
-            kind = chance.choice(sorted(FAULTS.keys() - self.under_way - self.size.without))
+            kind = chance.choice(sorted(FAULTS.keys() - self.under_way))
             seconds = chance.uniform(0.5, self.size.fault) if kind in LASTING else 0.0
             group.create_task(self._suffer(kind, seconds))
             await asyncio.sleep(chance.uniform(0, self.size.pause))
@@ -134,7 +131,10 @@ class Run:
             start = self.now()
             self.site.server.kill()
             await asyncio.to_thread(self.site.start)
-            self.faults.append(Fault("server killed", start, self.now()))
+            started = self.now()
+            self.faults.append(Fault("server killed", start, started))
+            await asyncio.to_thread(self.site.wait_until_ready)
+            self.faults.append(Fault("server starting", started, self.now()))
 
     # ---- looks
 
@@ -185,7 +185,7 @@ class Run:
 @pytest.mark.parametrize(
     "size",
     [
-        pytest.param(SHORT, marks=[pytest.mark.soak, pytest.mark.timeout(300)]),
+        pytest.param(SHORT, marks=pytest.mark.timeout(300)),
         pytest.param(LONG, marks=[pytest.mark.soak, pytest.mark.timeout(int(LONG.seconds) + 900)]),
     ],
     ids=["short", "long"],
@@ -196,9 +196,9 @@ def test_nothing_is_lost_to_random_faults(
     """Good clients are served beside rude ones, whatever happens to the server and to what is below it."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
-    # Short: the paths of sockets are.
+    sweep_folders("soak")
     with (
-        tempfile.TemporaryDirectory(prefix="soak-") as temporary,
+        tempfile.TemporaryDirectory(prefix=own_name("soak")) as temporary,
         opened(tmp_path, Path(temporary), random.Random(seed), "--port", str(free_port()), *FLAGS) as site,
     ):
         versions = deploy(site.server, tmp_path)

@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 # No space, over the quota, over the size that files may have, read-only.
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
+_BOOSTERS = ("model.bst", "model.joblib", "model.pkl")
 _SAVED_MODEL = ("saved_model.pb", "saved_model.pbtxt")
 
 
@@ -102,9 +103,10 @@ def prepare(request: Request, on_phase: Callable[[Phase], None]) -> Prepared:
         model.mkdir()
         fetched = Fetched(0, 0, "")
 
+    # Code of a user reads its files itself.
+    warnings = () if request.package_uris else _converted(model)
     tensorflow = any((model / name).is_file() for name in _SAVED_MODEL)
     folders: tuple[Path, ...] = ()
-    warnings: tuple[str, ...] = ()
     if request.package_uris:
         target = destination / "packages"
         with tempfile.TemporaryDirectory(dir=destination, prefix=".archives-") as folder:
@@ -122,6 +124,28 @@ def prepare(request: Request, on_phase: Callable[[Phase], None]) -> Prepared:
         warnings=warnings,
         tensorflow=tensorflow,
     )
+
+
+def _converted(model: Path) -> tuple[str, ...]:
+    """Put models in XGBoost's old binary format into today's, once for all nodes. Raises LoadFailed."""
+    texts = []
+    for file in (model / name for name in _BOOSTERS if (model / name).is_file()):
+        # Not imported where there is no such file.
+        from serving.runtimes.xgboost_binary import is_binary, version_of  # noqa: PLC0415
+
+        data = file.read_bytes()
+        if not is_binary(data):
+            continue
+        from serving.runtimes.xgboost_conversion import to_ubjson  # noqa: PLC0415
+
+        # A file of its own: this one may be a link to the cache's.
+        converted = file.with_name(f".{file.name}.converted")
+        converted.write_bytes(to_ubjson(data, file.name))
+        converted.replace(file)
+        texts.append(
+            f"{file.name} is in the old binary format of XGBoost {version_of(data)}; it was converted."
+        )
+    return tuple(texts)
 
 
 def _check(request: Request) -> None:

@@ -56,6 +56,10 @@ def load(file: Path, packages: Iterable[Path] = ()) -> Loaded:
     use_packages(packages)
     if not file.stat().st_size:
         raise LoadFailed(f"{file.name} is empty: upload it again.")
+    if _holds_booster(file):
+        from serving.runtimes.xgboost_files import check_pickle  # noqa: PLC0415  xgboost only where it is served
+
+        check_pickle(content(file), file.name)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -78,6 +82,13 @@ def _read(file: Path) -> Any:
 def _written_by_joblib(file: Path) -> bool:
     with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
         return data[:6].startswith(_COMPRESSED) or data.find(b"joblib.numpy_pickle") >= 0
+
+
+def _holds_booster(file: Path) -> bool:
+    """Whether XGBoost has written a part of it; of compressed files their first class tells."""
+    with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        plain = data.find(b"xgboost.core") >= 0
+    return plain or first_class(file).startswith("xgboost.")
 
 
 def _fill_in(inside: Iterable[Any]) -> None:

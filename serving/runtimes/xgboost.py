@@ -33,11 +33,13 @@ from serving.runtimes.detect import PICKLES, find_model, first_class
 from serving.runtimes.finite import is_finite
 from serving.runtimes.instances import Batch
 from serving.runtimes.pickles import root
+from serving.runtimes.xgboost_files import Format, format_of, readable
 from serving.schema import DEFAULT, Schema, Signature, Tensor
 
 # The width is checked here and names are put in order here, so that plain rows can ask a model with names.
 _OURS = ("validate_features",)
-_NATIVE = (b"binf", b"{")
+# As much of a file as tells its format.
+_HEAD = 4096
 # The classes whose `predict` we know to be nothing but the booster's, with labels made of it in classifiers.
 _ESTIMATORS = (xgb.XGBClassifier, xgb.XGBRegressor, xgb.XGBRanker, xgb.XGBRFClassifier, xgb.XGBRFRegressor)
 _USUAL = (np.dtype(np.float64), np.dtype(np.int64))
@@ -53,9 +55,17 @@ class BoosterRuntime:
     framework = "XGBOOST"
     mergeable = True
 
-    def __init__(self, booster: Any, warnings: tuple[str, ...], threads: int) -> None:
+    def __init__(
+        self, booster: Any, warnings: tuple[str, ...], threads: int, rounds: tuple[int, int] = (0, 0)
+    ) -> None:
         booster.set_param({"nthread": threads})
+        if not _has_rounds(booster):
+            raise LoadFailed(
+                "The model was trained for no round: to everything it answers its base score, and that is another "
+                "number in XGBoost 3.1 and later. Train it for a round at least."
+            )
         self.warnings = warnings
+        self._rounds = rounds
         self._kind = _kind(booster)
         self.exact = self._kind != "gblinear"
         self._booster = booster
@@ -142,7 +152,7 @@ class BoosterRuntime:
 
     def _asked(self) -> xgboost_offers.Asked | None:
         """What this runtime wants of the booster; None if only the object itself knows."""
-        return xgboost_offers.Asked(self._booster, self._width) if self._width else None
+        return xgboost_offers.Asked(self._booster, self._width, self._rounds) if self._width else None
 
     def _is_usual(self, rows: Any) -> bool:
         """Whether these are rows that XGBoost takes without a word: numbers that a float32 holds, or NaN."""
@@ -182,7 +192,8 @@ class BoosterRuntime:
             matrix = xgb.DMatrix(array, nthread=self._threads)
         except (ValueError, TypeError) as error:
             raise _no_matrix(error) from error
-        return self._booster.predict(matrix, validate_features=False, **arguments)
+        asked = {"iteration_range": self._rounds, **arguments}
+        return self._booster.predict(matrix, validate_features=False, **asked)
 
 
 class EstimatorRuntime(BoosterRuntime):
@@ -190,6 +201,8 @@ class EstimatorRuntime(BoosterRuntime):
 
     def __init__(self, estimator: Any, warnings: tuple[str, ...], threads: int) -> None:
         super().__init__(_booster_of(estimator), warnings, threads)
+        for name, value in vars(type(estimator)()).items():  # parameters that later versions have brought
+            vars(estimator).setdefault(name, value)
         estimator.n_jobs = threads
         self.exact = self.exact or is_classifier(estimator)
         self._estimator = estimator
@@ -238,21 +251,42 @@ def load(source: Source) -> Runtime:
 def _is_native(file: Path) -> bool:
     if file.name in PICKLES:
         with file.open("rb") as stream:
-            return stream.read(4).startswith(_NATIVE)
+            return format_of(stream.read(_HEAD)) is not Format.OTHER
     return not first_class(file)
 
 
 def _native(file: Path, threads: int) -> BoosterRuntime:
+    data = readable(file.read_bytes(), file.name)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             # From memory: given a path, XGBoost tells the format from the name.
-            booster = xgb.Booster(model_file=bytearray(file.read_bytes()))
+            booster = xgb.Booster(model_file=bytearray(data))
         except (xgb.core.XGBoostError, ValueError, TypeError) as error:
             raise LoadFailed(
                 f"{file.name} is not a model that XGBoost {xgb.__version__} can read: {_sentence(error)}"
             ) from error
-    return BoosterRuntime(booster, pickles.texts(caught), threads)
+    return BoosterRuntime(booster, pickles.texts(caught), threads, _rounds(booster))
+
+
+def _rounds(booster: Any) -> tuple[int, int]:
+    """Those that an estimator which saved this file would predict with (0, 0: all of them).
+
+    A Booster that was trained with early stopping keeps all its trees in `predict`, an estimator does not.
+    """
+    best = booster.attr("best_iteration")
+    if booster.attr("scikit_learn") is None or best is None or _kind(booster) == "gblinear":
+        return 0, 0
+    trees = booster.attr("best_ntree_limit")
+    if trees is None:
+        return 0, int(best) + 1
+    # Until 1.5 a file did not tell how many trees make a round: those of a forest are taken for so many rounds.
+    return 0, int(trees) // _parallel_trees(booster)
+
+
+def _parallel_trees(booster: Any) -> int:
+    model = json.loads(booster.save_config())["learner"]["gradient_booster"]
+    return int(model.get("gbtree", model)["gbtree_model_param"]["num_parallel_tree"])
 
 
 def _booster_of(estimator: Any) -> Any:
@@ -261,6 +295,13 @@ def _booster_of(estimator: Any) -> Any:
     except NotFittedError as error:
         name = type(estimator).__name__
         raise LoadFailed(f"The {name} is not fitted: call fit before saving it.") from error
+
+
+def _has_rounds(booster: Any) -> bool:
+    try:
+        return bool(booster.num_boosted_rounds())
+    except xgb.core.XGBoostError:  # what no version before 3.1 wrote about its rounds, for there were none
+        return False
 
 
 def _kind(booster: Any) -> str:

@@ -154,7 +154,7 @@ def _model(document: Any) -> Any:
 
 
 def _base(document: Any, width: int) -> NDArray[np.float32]:
-    """What the sums of a model begin with: the margin of the same model without its trees."""
+    """What the sums of a model begin with: the margin of the same model with a tree that adds nothing."""
     learner = document["learner"]
     bare = json.loads(json.dumps({**document, "learner": {**learner, "gradient_booster": _bare(document)}}))
     booster = xgb.Booster(model_file=bytearray(json.dumps(bare).encode()))
@@ -168,13 +168,14 @@ def _bare(document: Any) -> Any:
     parameters = _model(document)["gbtree_model_param"]
     model = {
         **_model(document),
-        "gbtree_model_param": {**parameters, "num_trees": "0"},
-        "trees": [],
-        "tree_info": [],
-        "iteration_indptr": [0],
+        "gbtree_model_param": {**parameters, "num_trees": "1"},
+        # Not without trees: XGBoost 3.1 and later would answer the base score without its link.
+        "trees": [_leaf(_model(document)["trees"][0], 0.0)],
+        "tree_info": [0],
+        "iteration_indptr": [0, 1],
     }
     if "gbtree" in booster:
-        return {**booster, "gbtree": {**booster["gbtree"], "model": model}, "weight_drop": []}
+        return {**booster, "gbtree": {**booster["gbtree"], "model": model}, "weight_drop": [1.0]}
     return {**booster, "model": model}
 
 

@@ -8,10 +8,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from serving.errors import InvalidArgument
+from serving.errors import InvalidArgument, LoadFailed
 from serving.prepare import Failed, Phase, Prepared, Report, Request, prepare
 from tests.emulator import Emulator
 from tests.end_to_end.models import wheel
+
+OLD_MODELS = Path(__file__).parents[1] / "data" / "xgboost"
 
 # google-api-core wishes for a package that only gRPC clients use.
 pytestmark = pytest.mark.filterwarnings("ignore:Please install grpcio-status:ImportWarning")
@@ -198,3 +200,44 @@ def test_importing_it_costs_the_gateway_nothing() -> None:
     )
 
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_a_binary_file_of_xgboost_is_converted_once(tmp_path: Path) -> None:
+    """The version's file is what today's XGBoost reads; that of the owner and that of the cache stay as they are."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    original = (OLD_MODELS / "1.7.6-logistic.bst").read_bytes()
+    (folder / "model.bst").write_bytes(original)
+
+    prepared = prepare(asking(tmp_path, str(folder)), lambda _: None)
+
+    assert (Path(prepared.model_dir) / "model.bst").read_bytes().startswith(b"{L")
+    assert sorted(path.name for path in Path(prepared.model_dir).iterdir()) == ["model.bst"]
+    assert prepared.warnings == ("model.bst is in the old binary format of XGBoost 1.7; it was converted.",)
+    assert (folder / "model.bst").read_bytes() == original
+    assert original in [file.read_bytes() for file in (tmp_path / "cache").rglob("model.bst")]
+
+
+def test_what_cannot_be_converted_is_refused_with_a_command(tmp_path: Path) -> None:
+    """A version is not created with a model that nobody can vouch for."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "model.bst").write_bytes((OLD_MODELS / "1.7.6-logistic.bst").read_bytes()[:-500])
+
+    with pytest.raises(
+        LoadFailed, match="could not be converted: it ends at byte.*pip install 'xgboost<3.1'"
+    ):
+        prepare(asking(tmp_path, str(folder)), lambda _: None)
+
+
+def test_the_files_of_a_routine_are_left_alone(tmp_path: Path) -> None:
+    """Code of a user reads its files itself."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    original = (OLD_MODELS / "1.7.6-logistic.bst").read_bytes()
+    (folder / "model.bst").write_bytes(original)
+    archive = wheel(tmp_path, "user", "1.0", {"predictor.py": ""})
+
+    prepared = prepare(asking(tmp_path, str(folder), str(archive)), lambda _: None)
+
+    assert (Path(prepared.model_dir) / "model.bst").read_bytes() == original

@@ -1,0 +1,192 @@
+"""Reads the binary format in which XGBoost 0.6 to 3.0 wrote models, which XGBoost 3.1 and later no longer read.
+
+All numbers are little-endian; a text is its length in eight bytes and its UTF-8. In this order: `binf` (not in all
+files), the learner's parameters, the names of objective and booster, the booster, and attributes. A booster of trees is
+its parameters, the trees (parameters, nodes, statistics of the nodes), the group of each tree, and the weight of each
+where it is DART; a linear one is parameters and weights. Versions before 1.0 wrote more behind the attributes, of which
+nothing is needed to predict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+PREFIX = b"binf"
+BOOSTERS = ("gbtree", "dart", "gblinear")
+
+_LEARNER = np.dtype(
+    [
+        ("base_score", "<f4"),
+        ("features", "<u4"),
+        ("classes", "<i4"),
+        ("has_attributes", "<i4"),
+        ("has_metrics", "<i4"),
+        ("major", "<u4"),
+        ("minor", "<u4"),
+        ("targets", "<u4"),
+        ("reserved", "<i4", 26),
+    ]
+)
+_TREES = np.dtype([("trees", "<i4"), ("parallel", "<i4"), ("reserved", "<i4", 38)])
+_TREE = np.dtype(
+    [
+        ("roots", "<i4"),
+        ("nodes", "<i4"),
+        ("deleted", "<i4"),
+        ("depth", "<i4"),
+        ("features", "<i4"),
+        ("leaf_vector", "<i4"),
+        ("reserved", "<i4", 31),
+    ]
+)
+NODE = np.dtype(
+    [("parent", "<u4"), ("left", "<i4"), ("right", "<i4"), ("split", "<u4"), ("threshold", "<f4")]
+)
+STATISTIC = np.dtype([("gain", "<f4"), ("hessian", "<f4"), ("weight", "<f4"), ("leaves", "<i4")])
+_LINEAR_BYTES = 34 * 4
+
+
+class Malformed(Exception):
+    """The bytes are no such model; the message says where they stop being one."""
+
+
+@dataclass(frozen=True, slots=True)
+class BinaryTree:
+    """A tree as it is stored: one entry per node in both arrays."""
+
+    deleted: int
+    nodes: NDArray[Any]
+    statistics: NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class BinaryModel:
+    """What such a file says. `version` is 0.0 for all before 1.0, whose `base_score` is a margin.
+
+    A linear booster has `linear`, its weights, and no trees. `parallel` is the number of trees that a round adds
+    for each group, where the file has it (since 1.6), else 1. `dropout` are the weights of DART.
+    """
+
+    version: tuple[int, int]
+    base_score: np.float32
+    features: int
+    classes: int
+    targets: int
+    objective: str
+    booster: str
+    trees: tuple[BinaryTree, ...]
+    groups: NDArray[np.int32]
+    parallel: int
+    dropout: NDArray[np.float32]
+    linear: NDArray[np.float32]
+    attributes: Mapping[str, str]
+
+
+def is_binary(data: bytes) -> bool:
+    """Whether a file begins as such a model does."""
+    try:
+        _, _, booster = _head(_Reader(data))
+    except Malformed:
+        return False
+    return booster in BOOSTERS
+
+
+def version_of(data: bytes) -> str:
+    """The version that wrote the model, as far as it says so."""
+    learner, _, _ = _head(_Reader(data))
+    return f"{learner['major']}.{learner['minor']}" if learner["major"] else "0.x"
+
+
+def parse(data: bytes) -> BinaryModel:
+    """Read a whole file. Raises Malformed."""
+    reader = _Reader(data)
+    learner, objective, booster = _head(reader)
+    version = (int(learner["major"]), int(learner["minor"]))
+    trees: tuple[BinaryTree, ...] = ()
+    groups, dropout = np.zeros(0, np.int32), np.zeros(0, np.float32)
+    linear, parallel = np.zeros(0, np.float32), 1
+    if booster == "gblinear":
+        reader.take(_LINEAR_BYTES)
+        linear = reader.floats()
+    elif booster in BOOSTERS:
+        model = reader.record(_TREES)
+        trees = tuple(_tree(reader, old=version < (1, 0)) for _ in range(int(model["trees"])))
+        groups = reader.array(np.dtype("<i4"), len(trees)).astype(np.int32)
+        parallel = int(model["parallel"]) if version >= (1, 6) else 1
+        if booster == "dart" and trees:
+            dropout = reader.floats()
+    else:
+        raise Malformed(f"its booster is called {booster!r}")
+    attributes = _attributes(reader) if learner["has_attributes"] else {}
+    if version >= (1, 0) and reader.left:
+        raise Malformed(f"{reader.left} bytes are left behind its end")
+    return BinaryModel(
+        version=version,
+        base_score=np.float32(learner["base_score"]),
+        features=int(learner["features"]),
+        classes=int(learner["classes"]),
+        targets=max(int(learner["targets"]), 1),
+        objective=objective,
+        booster=booster,
+        trees=trees,
+        groups=groups,
+        parallel=max(parallel, 1),
+        dropout=dropout,
+        linear=linear,
+        attributes=attributes,
+    )
+
+
+class _Reader:
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._place = len(PREFIX) if data.startswith(PREFIX) else 0
+
+    @property
+    def left(self) -> int:
+        return len(self._data) - self._place
+
+    def take(self, size: int) -> bytes:
+        if not 0 <= size <= self.left:
+            raise Malformed(f"it ends at byte {len(self._data)}, in the middle of a value")
+        begin, self._place = self._place, self._place + size
+        return self._data[begin : self._place]
+
+    def array(self, dtype: np.dtype[Any], count: int) -> NDArray[Any]:
+        return np.frombuffer(self.take(dtype.itemsize * count), dtype)
+
+    def record(self, dtype: np.dtype[Any]) -> Any:
+        return self.array(dtype, 1)[0]
+
+    def count(self) -> int:
+        return int.from_bytes(self.take(8), "little")
+
+    def floats(self) -> NDArray[np.float32]:
+        return self.array(np.dtype("<f4"), self.count()).astype(np.float32)
+
+    def text(self) -> str:
+        return self.take(self.count()).decode(errors="replace")
+
+
+def _head(reader: _Reader) -> tuple[Any, str, str]:
+    return reader.record(_LEARNER), reader.text(), reader.text()
+
+
+def _tree(reader: _Reader, *, old: bool) -> BinaryTree:
+    parameters = reader.record(_TREE)
+    count = int(parameters["nodes"])
+    if count < 1 or parameters["roots"] != 1:
+        raise Malformed(f"a tree has {count} nodes and {parameters['roots']} roots")
+    nodes, statistics = reader.array(NODE, count), reader.array(STATISTIC, count)
+    if old and parameters["leaf_vector"]:
+        raise Malformed("its leaves are vectors")
+    return BinaryTree(int(parameters["deleted"]), nodes, statistics)
+
+
+def _attributes(reader: _Reader) -> dict[str, str]:
+    return {reader.text(): reader.text() for _ in range(reader.count())}

@@ -24,16 +24,28 @@ from sklearn.base import is_classifier
 from sklearn.exceptions import NotFittedError
 
 from serving.errors import InvalidInputs, InvalidOutputs, LoadFailed, ModelFailed
-from serving.runtimes import Array, Runtime, Source, frames, pickles, xgboost_offers, xgboost_probes
+from serving.runtimes import (
+    Array,
+    Form,
+    Rows,
+    Runtime,
+    Source,
+    frames,
+    pickles,
+    xgboost_offers,
+    xgboost_probes,
+)
 from serving.runtimes.acceleration import Offer, Predict
 from serving.runtimes.arguments import accepted, checked
 from serving.runtimes.conversion import natural
+from serving.runtimes.datatypes import BYTES
 from serving.runtimes.describing import INSTANCES, first, labels, outcome, readable, show
 from serving.runtimes.detect import PICKLES, find_model, first_class
 from serving.runtimes.finite import is_finite
 from serving.runtimes.instances import Batch
 from serving.runtimes.pickles import root
-from serving.runtimes.xgboost_files import Format, format_of, readable
+from serving.runtimes.xgboost_categories import categories_of, coded
+from serving.runtimes.xgboost_files import Format, checked_model, format_of
 from serving.schema import DEFAULT, Schema, Signature, Tensor
 
 # The width is checked here and names are put in order here, so that plain rows can ask a model with names.
@@ -49,7 +61,7 @@ class BoosterRuntime:
     """A Booster, and what its scikit-learn sibling shares with it.
 
     Rows are independent in every booster. Trees give a row the same bits in any company; gblinear's
-    products need not. Categories are sent as their codes: a saved model does not keep their names.
+    products need not.
     """
 
     framework = "XGBOOST"
@@ -74,11 +86,13 @@ class BoosterRuntime:
         self._width: int | None = booster.num_features() or None
         self._owner = "a Booster"
         self._known = accepted(booster.predict, besides=_OURS)
-        self._form = Array(self._width, nullable=True, objects=bool(self._names))
+        self._categories = categories_of(booster)
+        texts = any(feature.codes for feature in self._categories.values())
+        self._form: Form = Rows() if texts else Array(self._width, nullable=True, objects=bool(self._names))
         self._faster: Predict | None = None
 
-    def form(self, parameters: Mapping[str, Any]) -> Array:
-        """One array of the model's width, in which null is a missing value."""
+    def form(self, parameters: Mapping[str, Any]) -> Form:
+        """One array of the model's width, in which null is a missing value; rows where categories are texts."""
         if parameters:
             self._arguments(parameters)
         return self._form
@@ -136,12 +150,21 @@ class BoosterRuntime:
 
     def _inputs(self) -> tuple[Tensor, ...]:
         if self._names:
-            return tuple(Tensor(name, "FP64", (-1,)) for name in self._names)
+            return tuple(self._column(place, name) for place, name in enumerate(self._names))
         return (Tensor(INSTANCES, "FP64", (-1, self._width or -1)),)
+
+    def _column(self, place: int, name: str) -> Tensor:
+        """A feature as an input of its own: numbers, codes, or the texts that are known."""
+        feature = self._categories.get(place)
+        if feature is None:
+            return Tensor(name, "FP64", (-1,))
+        return Tensor(name, BYTES if feature.texts else "INT64", (-1,), classes=feature.texts)
 
     def _instances(self) -> Iterator[Any]:
         if self._width:
             row = readable(frames.made_up(1, self._width))[0].tolist()
+            for place, feature in self._categories.items():
+                row[place] = feature.texts[0] if feature.texts else 0
             yield dict(zip(self._names, row, strict=True)) if self._names else row
 
     def _classes(self) -> tuple[Any, ...]:
@@ -172,6 +195,8 @@ class BoosterRuntime:
     def _array(self, instances: Any) -> NDArray[Any]:
         if frames.are_objects(instances):
             instances = frames.in_order(instances, self._names)
+        if self._categories and isinstance(instances, list):
+            instances = coded(instances, self._names, self._categories)
         array = natural(instances) if isinstance(instances, list) else np.asarray(instances)
         if array is None:
             raise InvalidInputs("Could not initialize DMatrix from inputs: the instances differ in length.")
@@ -256,7 +281,7 @@ def _is_native(file: Path) -> bool:
 
 
 def _native(file: Path, threads: int) -> BoosterRuntime:
-    data = readable(file.read_bytes(), file.name)
+    data = checked_model(file.read_bytes(), file.name)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:

@@ -74,7 +74,7 @@ def format_of(data: bytes) -> Format:
     return Format.BINARY if xgboost_binary.is_binary(data) else Format.OTHER
 
 
-def readable(data: bytes, name: str) -> bytes:
+def checked_model(data: bytes, name: str) -> bytes:
     """The model as this XGBoost reads it rightly. Raises LoadFailed with what to do."""
     match format_of(data):
         case Format.BINARY:

@@ -196,7 +196,7 @@ def test_named_features_take_lists_and_objects(kind: str, tmp_path: Path) -> Non
 
 
 def test_categories_are_sent_as_codes(tmp_path: Path) -> None:
-    """A model with categorical features is right for codes, and refuses names clearly."""
+    """A model with categorical features is right for codes, whatever its file knows of them."""
     frame = pd.DataFrame({"city": pd.Categorical(RNG.choice(list("xyz"), 150)), "age": X[:, 0]})
     labels = (frame["city"] == "y") * 2.0
     matrix = xgb.DMatrix(frame, label=labels, enable_categorical=True)
@@ -206,8 +206,6 @@ def test_categories_are_sent_as_codes(tmp_path: Path) -> None:
     codes = np.c_[frame["city"].cat.codes, frame["age"]]
 
     assert_same_bits(answers(runtime, rows(codes)), booster.predict(matrix))
-    with pytest.raises(InvalidInputs, match="Could not initialize DMatrix from inputs"):
-        answers(runtime, [{"city": "y", "age": 1}])
 
 
 @pytest.mark.parametrize("value", [{"b": 1}, [1], "text"])
@@ -349,7 +347,14 @@ def test_any_numbers_give_the_librarys_answer(numbers: list[list[Any]], tmp_path
 
 @pytest.mark.parametrize(
     ("name", "data"),
-    [("model.bst", b"hello"), ("model.json", b'{"layers": []}'), ("model.ubj", b"{"), ("model.bst", b"")],
+    [
+        ("model.bst", b"hello"),
+        ("model.json", b'{"layers": []}'),
+        ("model.json", b'{"learner": '),
+        ("model.ubj", b"{"),
+        ("model.bst", b""),
+        ("model.bst", b"bs64\tAAAA"),
+    ],
 )
 def test_a_file_xgboost_cannot_read_says_so(name: str, data: bytes, tmp_path: Path) -> None:
     """Not a model: the file and the library's version are named."""
@@ -401,3 +406,131 @@ def test_the_recipe_of_the_old_models_is_kept() -> None:
         assert file.with_suffix(".json").exists()
         assert f"xgboost=={file.name.partition('-')[0]}" in recipe
     assert textwrap.dedent(recipe).count("save_model(") == 1
+
+
+# Files of other versions.
+
+
+def version_of(model: xgb.Booster, version: list[int], format_: str) -> bytes:
+    """The file as another version would have written it."""
+    if format_ == "ubj":
+        data = bytes(model.save_raw("ubj"))
+        return data[:-7] + b"".join(b"i" + bytes([part]) for part in version) + b"}"
+    document = json.loads(model.save_raw("json"))
+    document["version"] = version
+    return json.dumps(document).encode()
+
+
+@pytest.mark.parametrize("format_", ["json", "ubj"])
+@pytest.mark.parametrize(("version", "served_"), [([9, 1, 0], False), ([2, 1, 0], True)])
+def test_a_file_of_a_later_version_is_refused(
+    format_: str, version: list[int], served_: bool, tmp_path: Path
+) -> None:
+    """The message names both versions and what to do."""
+    (tmp_path / "model.bst").write_bytes(version_of(train(), version, format_))
+
+    if served_:
+        assert count(load(Source(tmp_path)).predict(X)) == 150
+    else:
+        with pytest.raises(
+            LoadFailed,
+            match=rf"written by XGBoost 9\.1\.0; this server has {xgb.__version__}.*'xgboost>=9\.1'",
+        ):
+            load(Source(tmp_path))
+
+
+def test_a_pickle_of_a_later_version_is_refused(tmp_path: Path) -> None:
+    """The version is inside of the booster's state."""
+    data = pickle.dumps(train())
+    end = data.rindex(b"version[#L") + 18
+    (tmp_path / "model.pkl").write_bytes(data[:end] + b"i\x09i\x01i\x00" + data[end + 6 :])
+
+    with pytest.raises(LoadFailed, match=r"written by XGBoost 9\.1\.0"):
+        load(Source(tmp_path, "XGBOOST"))
+
+
+@pytest.mark.parametrize("objective", ["binary:logistic", "reg:squarederror"])
+@pytest.mark.parametrize("score", ["[3E-1]", "3E-1"])
+def test_base_scores_are_read_as_every_version_writes_them(
+    score: str, objective: str, tmp_path: Path
+) -> None:
+    """A number, and a list of numbers since 3.1."""
+    booster = train(objective, base_score=0.3)
+    document = json.loads(booster.save_raw("json"))
+    document["learner"]["learner_model_param"]["base_score"] = score
+    (tmp_path / "model.json").write_text(json.dumps(document))
+
+    assert_same_bits(load(Source(tmp_path)).predict(X), booster.predict(xgb.DMatrix(X)))
+
+
+@pytest.mark.parametrize("cut", [1, 40, 1000, 3000])
+def test_a_file_that_is_cut_off_says_so(cut: int, tmp_path: Path) -> None:
+    """XGBoost itself would end the process."""
+    (tmp_path / "model.ubj").write_bytes(train().save_raw("ubj")[:-cut])
+
+    with pytest.raises(LoadFailed, match="it is cut off after"):
+        load(Source(tmp_path))
+
+
+@pytest.mark.parametrize("file", ["model.json", "model.ubj"])
+@pytest.mark.parametrize("labels", [LABELS, CLASSES], ids=["two", "three"])
+def test_an_estimators_file_keeps_to_its_best_iteration(labels: Any, file: str, tmp_path: Path) -> None:
+    """A booster has no such habit: it answers with all of its trees."""
+    noisy = np.where(RNG.random(150) < 0.3, labels[::-1], labels)
+    estimator = xgb.XGBClassifier(n_estimators=40, learning_rate=0.9, early_stopping_rounds=2)
+    estimator.fit(X[:90], noisy[:90], eval_set=[(X[90:], noisy[90:])], verbose=False)
+    booster = estimator.get_booster()
+    chances = estimator.predict_proba(X)
+    every = booster.predict(xgb.DMatrix(X))
+    (tmp_path / "estimator").mkdir()
+    (tmp_path / "booster").mkdir()
+    estimator.save_model(tmp_path / "estimator" / file)
+    booster.save_model(tmp_path / "booster" / file)
+    of_estimator = load(Source(tmp_path / "estimator"))
+
+    assert estimator.best_iteration + 1 < booster.num_boosted_rounds()
+    assert_same_bits(of_estimator.predict(X), chances if labels is CLASSES else chances[:, 1])
+    assert_same_bits(of_estimator.predict(X, iteration_range=[0, booster.num_boosted_rounds()]), every)
+    assert_same_bits(load(Source(tmp_path / "booster")).predict(X), every)
+
+
+def test_a_model_of_no_rounds_is_refused(tmp_path: Path) -> None:
+    """XGBoost 3.1 and later answer another number than earlier ones."""
+    booster = xgb.train({"objective": "binary:logistic"}, xgb.DMatrix(X, label=LABELS), 0)
+
+    with pytest.raises(LoadFailed, match="was trained for no round"):
+        served(booster, tmp_path, "model.json")
+
+
+def test_categories_are_sent_as_texts_where_the_file_knows_them(tmp_path: Path) -> None:
+    """Codes do too, nulls are missing values, and the schema tells the texts."""
+    frame = pd.DataFrame({"city": pd.Categorical(RNG.choice(list("xyz"), 150)), "age": X[:, 0]})
+    booster = xgb.train({"nthread": 1}, xgb.DMatrix(frame, label=SCORE, enable_categorical=True), 5)
+    runtime = served(booster, tmp_path, "model.ubj")
+    expected = booster.predict(xgb.DMatrix(frame, enable_categorical=True))
+    ages = [row[0] for row in rows(X[:, :1])]
+    lists = [[city, age] for city, age in zip(frame["city"], ages, strict=True)]
+    inputs = runtime.schema().signatures["serving_default"].inputs
+
+    assert_same_bits(answers(runtime, lists), expected)
+    assert_same_bits(answers(runtime, [dict(zip(frame, row, strict=True)) for row in lists]), expected)
+    assert count(answers(runtime, [{"city": None, "age": 1}])) == 1
+    assert [(one.datatype, one.classes) for one in inputs] == [("BYTES", ("x", "y", "z")), ("FP64", ())]
+    with pytest.raises(InvalidInputs, match="Instance 0 has the category 'w' for 'city'; the model knows 'x', 'y', 'z'"):
+        answers(runtime, [{"city": "w", "age": 1}])
+
+
+def test_texts_for_categories_that_the_file_does_not_know(tmp_path: Path) -> None:
+    """The message says that codes are wanted; so does the schema."""
+    matrix = xgb.DMatrix(
+        np.c_[np.arange(150) % 3, X[:, 0]],
+        label=SCORE,
+        feature_names=["city", "age"],
+        feature_types=["c", "float"],
+        enable_categorical=True,
+    )
+    runtime = served(xgb.train({"nthread": 1}, matrix, 5), tmp_path, "model.ubj")
+
+    with pytest.raises(InvalidInputs, match="a text for 'city'.*send their codes, numbers from 0"):
+        answers(runtime, [{"city": "y", "age": 1}])
+    assert [one.datatype for one in runtime.schema().signatures["serving_default"].inputs] == ["INT64", "FP64"]

@@ -73,8 +73,8 @@ class BoosterRuntime:
         booster.set_param({"nthread": threads})
         if not _has_rounds(booster):
             raise LoadFailed(
-                "The model was trained for no round: to everything it answers its base score, and that is another "
-                "number in XGBoost 3.1 and later. Train it for a round at least."
+                "The model was trained for no round: to everything it answers its base score, and that is "
+                "another number in XGBoost 3.1 and later. Train it for a round at least."
             )
         self.warnings = warnings
         self._rounds = rounds
@@ -92,7 +92,7 @@ class BoosterRuntime:
         self._faster: Predict | None = None
 
     def form(self, parameters: Mapping[str, Any]) -> Form:
-        """One array of the model's width, in which null is a missing value; rows where categories are texts."""
+        """One array of the model's width, in which null is a missing value; rows if categories are texts."""
         if parameters:
             self._arguments(parameters)
         return self._form
@@ -305,7 +305,7 @@ def _rounds(booster: Any) -> tuple[int, int]:
     trees = booster.attr("best_ntree_limit")
     if trees is None:
         return 0, int(best) + 1
-    # Until 1.5 a file did not tell how many trees make a round: those of a forest are taken for so many rounds.
+    # Until 1.5 a file did not tell how many trees make a round: those of a forest count as so many rounds.
     return 0, int(trees) // _parallel_trees(booster)
 
 

@@ -1,10 +1,11 @@
-"""Reads the binary format in which XGBoost 0.6 to 3.0 wrote models, which XGBoost 3.1 and later no longer read.
+"""Reads the binary format in which XGBoost 0.6 to 3.0 wrote models, which XGBoost 3.1 and later no longer
+read.
 
-All numbers are little-endian; a text is its length in eight bytes and its UTF-8. In this order: `binf` (not in all
-files), the learner's parameters, the names of objective and booster, the booster, and attributes. A booster of trees is
-its parameters, the trees (parameters, nodes, statistics of the nodes), the group of each tree, and the weight of each
-where it is DART; a linear one is parameters and weights. Versions before 1.0 wrote more behind the attributes, of which
-nothing is needed to predict.
+All numbers are little-endian; a text is its length in eight bytes and its UTF-8. In this order: `binf` (not
+in all files), the learner's parameters, the names of objective and booster, the booster, and attributes. A
+booster of trees is its parameters, the trees (parameters, nodes, statistics of the nodes), the group of each
+tree, and the weight of each where it is DART; a linear one is parameters and weights. Versions before 1.0
+wrote more behind the attributes, of which nothing is needed to predict.
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ class BinaryTree:
 class BinaryModel:
     """What such a file says. `version` is 0.0 for all before 1.0, whose `base_score` is a margin.
 
-    A linear booster has `linear`, its weights, and no trees. `parallel` is the number of trees that a round adds
-    for each group, where the file has it (since 1.6), else 1. `dropout` are the weights of DART.
+    A linear booster has `linear`, its weights, and no trees. `parallel` is the number of trees that a round
+    adds for each group, where the file has it (since 1.6), else 1. `dropout` are the weights of DART.
     """
 
     version: tuple[int, int]

@@ -1,7 +1,8 @@
 """Categorical features of XGBoost models: texts in requests, codes in trees.
 
-Since 3.1 XGBoost keeps the categories of a data frame in the model's file; a code is a category's place among them.
-Earlier files have codes only, and so do categories that are numbers: a number in a request is always a code.
+Since 3.1 XGBoost keeps the categories of a data frame in the model's file; a code is a category's place among
+them. Earlier files have codes only, and so do categories that are numbers: a number in a request is always a
+code.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def coded(rows: Sequence[Any], names: Sequence[str], categories: Mapping[int, Ca
 def _codes(kept: Mapping[str, Any]) -> dict[str, int]:
     """Those of texts, which are one after the other in `values`.
 
-    None where they are not ASCII: XGBoost 3.2 counts their characters for bytes, and keeps other texts for them.
+    None where they are not ASCII: XGBoost 3.2 counts their characters for bytes, and keeps other texts.
     """
     offsets, values = kept.get("offsets", ()), kept.get("values", ())
     if not offsets or min(values, default=0) < 0:
@@ -65,7 +66,7 @@ def _codes(kept: Mapping[str, Any]) -> dict[str, int]:
 def _code(text: str, index: int, name: str, feature: Categories) -> int:
     if not feature.codes:
         raise InvalidInputs(
-            f"Instance {index} has a text for {name}, of which the model's file does not keep the names of the "
+            f"Instance {index} has a text for {name}, but the model's file does not keep the names of its "
             "categories: send their codes, numbers from 0 in the order of the categories in training."
         )
     if text not in feature.codes:

@@ -1,8 +1,8 @@
 """Makes of a model in XGBoost's old binary format one in UBJSON, which today's XGBoost reads.
 
-Nobody has to trust our reading of the format: the sums over trees of the new model must be those that treelite, which
-has a reader of its own, finds in the original, to the bit and on rows around all thresholds. For linear models treelite
-has no reader; there the weights are multiplied here.
+Nobody has to trust our reading of the format: the sums over trees of the new model must be those that
+treelite, which has a reader of its own, finds in the original, to the bit and on rows around all thresholds.
+For linear models treelite has no reader; there the weights are multiplied here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _INDEX = 2**31 - 1
 # A neighbouring float32 may be what is taken for another one by way of a logarithm.
 _NEIGHBOURS = 4
 _LINEAR_TOLERANCE = 1e-5
-# XGBoost 3.1 and later forget the link of the base score where a model has no trees, so there is one that adds nothing.
+# XGBoost 3.1 and later forget the link of the base score where a model has no trees: one that adds nothing.
 _NOTHING = BinaryTree(
     0,
     np.array([(2**32 - 1, -1, -1, 0, 0.0)], NODE),
@@ -58,9 +58,9 @@ def to_ubjson(data: bytes, name: str) -> bytes:
 def _refusal(name: str, error: Exception) -> str:
     reason = str(error).partition("\nStack trace")[0].strip()
     return (
-        f"{name} is in XGBoost's old binary format, which XGBoost {xgb.__version__} does not read, and it could not be "
-        f"converted: {reason}. Convert it with an XGBoost that reads it, and deploy model.json alone: "
-        "python -m venv old && old/bin/pip install 'xgboost<3.1' && old/bin/python -c "
+        f"{name} is in XGBoost's old binary format, which XGBoost {xgb.__version__} does not read, and it "
+        f"could not be converted: {reason}. Convert it with an XGBoost that reads it, and deploy model.json "
+        "alone: python -m venv old && old/bin/pip install 'xgboost<3.1' && old/bin/python -c "
         f"\"import xgboost; xgboost.Booster(model_file='{name}').save_model('model.json')\""
     )
 
@@ -135,7 +135,7 @@ def _tree(number: int, tree: BinaryTree, features: int) -> dict[str, Any]:
 
 
 def _objective(model: BinaryModel) -> dict[str, Any]:
-    """The objective with its parameters: as the file has them since 1.0, else those that XGBoost begins with."""
+    """The objective with its parameters: those of the file, which has them since 1.0, else the defaults."""
     written = model.attributes.get("objective")
     if written is not None:
         found: dict[str, Any] = json.loads(written)

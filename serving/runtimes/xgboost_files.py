@@ -1,7 +1,7 @@
 """What is in a file of XGBoost: its format, the version that wrote it, and whether it is whole.
 
-XGBoost itself asks for none of that. It reads a file of a later version as well as it can, which may mean wrong answers
-(3.0 takes the base scores of 3.1 for zero), and a file that was cut short may end the process.
+XGBoost itself asks for none of that. It reads a file of a later version as well as it can, which may mean
+wrong answers (3.0 takes the base scores of 3.1 for zero), and a file that was cut short may end the process.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _decode(data: bytes) -> _Document:
 
 
 def _amended(data: bytes, document: _Document) -> bytes:
-    """With what early versions left out or meant otherwise, and this XGBoost would take for something else."""
+    """With what early versions left out or meant otherwise, and this XGBoost would misunderstand."""
     learner = document.learner
     linear = (
         learner.gradient_booster.name == "gblinear" and learner.gradient_booster.model.boosted_rounds is None
@@ -145,16 +145,17 @@ def _check(data: bytes, written: tuple[int, int, int], name: str) -> None:
     version = ".".join(map(str, written))
     if written[:2] > _INSTALLED:
         raise LoadFailed(
-            f"{name} was written by XGBoost {version}; this server has {xgb.__version__}, which may read it wrongly. "
-            f"Install the later one where the server runs (pip install 'xgboost>={written[0]}.{written[1]}') and "
-            f"start the server again, or train and save the model with XGBoost {xgb.__version__}."
+            f"{name} was written by XGBoost {version}; this server has {xgb.__version__}, which may read it "
+            "wrongly. Install the later one where the server runs (pip install "
+            f"'xgboost>={written[0]}.{written[1]}') and start the server again, or train and save the model "
+            f"with XGBoost {xgb.__version__}."
         )
     leaf = _LEAF_SIZE.search(data)
     if leaf and int(leaf[1]) > 1 and written[:2] < _VECTOR_LEAVES <= _INSTALLED:
         raise LoadFailed(
-            f"{name} has trees with vectors as leaves (multi_output_tree) of XGBoost {version}, which XGBoost "
-            f"{xgb.__version__} does not read. Train it again with XGBoost {xgb.__version__}, or with "
-            "multi_strategy='one_output_per_tree'."
+            f"{name} has trees with vectors as leaves (multi_output_tree) of XGBoost {version}, which "
+            f"XGBoost {xgb.__version__} does not read. Train it again with XGBoost {xgb.__version__}, or "
+            "with multi_strategy='one_output_per_tree'."
         )
 
 
@@ -162,9 +163,10 @@ def _old_pickle(name: str) -> str:
     module = "joblib" if name.endswith(".joblib") else "pickle"
     read = f"joblib.load('{name}')" if module == "joblib" else f"pickle.load(open('{name}', 'rb'))"
     return (
-        f"{name} was pickled with XGBoost 1.5 or an earlier one, whose pickles XGBoost {xgb.__version__} does not read. "
-        f"With the version that wrote it: python -c \"import {module}; {read}.save_model('model.bst')\", and deploy "
-        "model.bst alone; of a classifier that answers probabilities, not labels."
+        f"{name} was pickled with XGBoost 1.5 or an earlier one, whose pickles XGBoost {xgb.__version__} "
+        f'does not read. With the version that wrote it: python -c "import {module}; '
+        f"{read}.save_model('model.bst')\", and deploy model.bst alone; of a classifier that answers "
+        "probabilities, not labels."
     )
 
 

@@ -1,7 +1,8 @@
 """Environments of other interpreters and libraries, made on demand and kept.
 
-A model is compared with the library that made it, in the version that made it. Such an environment lives in a folder
-named after the digest of what is in it (`TESTS_COMPAT`, by default in the user's cache), so it is made once per machine.
+A model is compared with the library that made it, in the version that made it. Such an environment lives in a
+folder named after the digest of what is in it (`TESTS_COMPAT`, by default in the user's cache), so it is made
+once per machine.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ ROOT = Path(
 _SECONDS = 900
 
 
-class Unavailable(Exception):  # noqa: N818  named as the state it reports
+class Unavailable(Exception):
     """There is no such interpreter here, or no index that has the packages: the reason to skip a test."""
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """`python` is a minor version, such as "3.8"; `bare` are requirements whose own requirements are left out."""
+    """`python` is a minor version, such as "3.8"; `bare` are installed without what they require."""
 
     python: str
     requirements: tuple[str, ...]

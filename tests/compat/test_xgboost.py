@@ -1,4 +1,4 @@
-"""Models of every kind, made by the versions of XGBoost since 0.72, answered as by the version that made them."""
+"""Models of every kind, made by versions of XGBoost since 0.72, answered as by the one that made them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,13 @@ ENVIRONMENTS = {
     "3.2.0": Environment("3.11", NEW, ("xgboost==3.2.0",)),
 }
 SHORT = ("0.90", "3.1.3")
-A_FEW = ("reg-squarederror", "multi-softprob", "gblinear-count-poisson", "dart-binary-logistic", "stopped-regressor")
+A_FEW = (
+    "reg-squarederror",
+    "multi-softprob",
+    "gblinear-count-poisson",
+    "dart-binary-logistic",
+    "stopped-regressor",
+)
 # The last version that reads binary files says what today's would say of them.
 READER = "3.0.5"
 READ = """
@@ -184,7 +190,9 @@ def test_binary_files_answer_as_in_the_last_version_that_reads_them(version: str
     except Unavailable as error:
         pytest.skip(f"XGBoost {READER}: {error}")
     asked = {str(file.path): file.instances.tolist() for file in binary if not stopped(file)}
-    done = subprocess.run([reader, "-c", READ], input=json.dumps(asked), check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        [reader, "-c", READ], input=json.dumps(asked), check=True, capture_output=True, text=True
+    )
     answers = json.loads(done.stdout)
 
     assert binary

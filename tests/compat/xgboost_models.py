@@ -1,8 +1,9 @@
 """Trains models of every kind with the XGBoost of this interpreter, and writes what it predicts.
 
-A program for interpreters from 3.6 on, with numpy, scikit-learn and xgboost and nothing of ours. Its argument is a
-folder; it gets a folder for each model with the files that this version writes, and `expected.json`:
-`instances`, `predict`, `output_margin`, `pred_leaf` (of a Booster), `estimator` (of an estimator's own predict).
+A program for interpreters from 3.6 on, with numpy, scikit-learn and xgboost and nothing of ours. Its argument
+is a folder; it gets a folder for each model with the files that this version writes, and `expected.json`:
+`instances`, `predict`, `output_margin`, `pred_leaf` (of a Booster), `estimator` (of an estimator's own
+predict).
 """
 
 import json
@@ -180,7 +181,7 @@ def answers(booster, name):
 
 
 def best(estimator):
-    """What its booster answers with the rounds that the estimator predicts with, where a file has a mark of it."""
+    """What its booster answers with the rounds that the estimator predicts with, if its file tells."""
     booster = estimator.get_booster()
     if not hasattr(booster, "best_iteration") or VERSION < (1, 0) or booster.attr("best_iteration") is None:
         return booster.predict(xgb.DMatrix(PROBE))

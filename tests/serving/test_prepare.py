@@ -203,7 +203,7 @@ def test_importing_it_costs_the_gateway_nothing() -> None:
 
 
 def test_a_binary_file_of_xgboost_is_converted_once(tmp_path: Path) -> None:
-    """The version's file is what today's XGBoost reads; that of the owner and that of the cache stay as they are."""
+    """The version's file is what today's XGBoost reads; those of owner and cache stay as they are."""
     folder = tmp_path / "model"
     folder.mkdir()
     original = (OLD_MODELS / "1.7.6-logistic.bst").read_bytes()
@@ -225,7 +225,7 @@ def test_what_cannot_be_converted_is_refused_with_a_command(tmp_path: Path) -> N
     (folder / "model.bst").write_bytes((OLD_MODELS / "1.7.6-logistic.bst").read_bytes()[:-500])
 
     with pytest.raises(
-        LoadFailed, match="could not be converted: it ends at byte.*pip install 'xgboost<3.1'"
+        LoadFailed, match=r"could not be converted: it ends at byte.*pip install 'xgboost<3.1'"
     ):
         prepare(asking(tmp_path, str(folder)), lambda _: None)
 

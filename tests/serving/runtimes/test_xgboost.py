@@ -516,7 +516,9 @@ def test_categories_are_sent_as_texts_where_the_file_knows_them(tmp_path: Path) 
     assert_same_bits(answers(runtime, [dict(zip(frame, row, strict=True)) for row in lists]), expected)
     assert count(answers(runtime, [{"city": None, "age": 1}])) == 1
     assert [(one.datatype, one.classes) for one in inputs] == [("BYTES", ("x", "y", "z")), ("FP64", ())]
-    with pytest.raises(InvalidInputs, match="Instance 0 has the category 'w' for 'city'; the model knows 'x', 'y', 'z'"):
+    with pytest.raises(
+        InvalidInputs, match="Instance 0 has the category 'w' for 'city'; the model knows 'x', 'y', 'z'"
+    ):
         answers(runtime, [{"city": "w", "age": 1}])
 
 
@@ -531,6 +533,9 @@ def test_texts_for_categories_that_the_file_does_not_know(tmp_path: Path) -> Non
     )
     runtime = served(xgb.train({"nthread": 1}, matrix, 5), tmp_path, "model.ubj")
 
-    with pytest.raises(InvalidInputs, match="a text for 'city'.*send their codes, numbers from 0"):
+    with pytest.raises(InvalidInputs, match=r"a text for 'city'.*send their codes, numbers from 0"):
         answers(runtime, [{"city": "y", "age": 1}])
-    assert [one.datatype for one in runtime.schema().signatures["serving_default"].inputs] == ["INT64", "FP64"]
+    assert [one.datatype for one in runtime.schema().signatures["serving_default"].inputs] == [
+        "INT64",
+        "FP64",
+    ]

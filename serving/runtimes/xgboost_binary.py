@@ -19,6 +19,10 @@ from numpy.typing import NDArray
 
 PREFIX = b"binf"
 BOOSTERS = ("gbtree", "dart", "gblinear")
+PLACE = (
+    2**31 - 1
+)  # of a node or of a feature; the bit above says on which side it is, or where missing values go
+_DELETED = 2**32 - 1
 
 _LEARNER = np.dtype(
     [
@@ -116,8 +120,11 @@ def parse(data: bytes) -> BinaryModel:
         linear = reader.floats()
     elif booster in BOOSTERS:
         model = reader.record(_TREES)
-        trees = tuple(_tree(reader, old=version < (1, 0)) for _ in range(int(model["trees"])))
+        features, old = int(learner["features"]), version < (1, 0)
+        trees = tuple(_tree(reader, features, old=old) for _ in range(int(model["trees"])))
         groups = reader.array(np.dtype("<i4"), len(trees)).astype(np.int32)
+        if np.any((groups < 0) | (groups >= max(learner["classes"], learner["targets"], 1))):
+            raise Malformed("a tree is of no class")
         parallel = int(model["parallel"]) if version >= (1, 6) else 1
         if booster == "dart" and trees:
             dropout = reader.floats()
@@ -178,7 +185,7 @@ def _head(reader: _Reader) -> tuple[Any, str, str]:
     return reader.record(_LEARNER), reader.text(), reader.text()
 
 
-def _tree(reader: _Reader, *, old: bool) -> BinaryTree:
+def _tree(reader: _Reader, features: int, *, old: bool) -> BinaryTree:
     parameters = reader.record(_TREE)
     count = int(parameters["nodes"])
     if count < 1 or parameters["roots"] != 1:
@@ -186,7 +193,21 @@ def _tree(reader: _Reader, *, old: bool) -> BinaryTree:
     nodes, statistics = reader.array(NODE, count), reader.array(STATISTIC, count)
     if old and parameters["leaf_vector"]:
         raise Malformed("its leaves are vectors")
+    _check_nodes(nodes, features)
     return BinaryTree(int(parameters["deleted"]), nodes, statistics)
+
+
+def _check_nodes(nodes: NDArray[Any], features: int) -> None:
+    """Raise Malformed unless it is a tree: whoever walks one does not look whether it has an end."""
+    inner = np.flatnonzero((nodes["left"] != -1) & (nodes["split"] != _DELETED))
+    for side in ("left", "right"):
+        children = nodes[side][inner]
+        if np.any((children < 1) | (children >= len(nodes))):
+            raise Malformed("a node has a child that is not there")
+        if np.any(nodes["parent"][children] & PLACE != inner):
+            raise Malformed("a node has a child of another node")
+    if np.any(nodes["split"][inner] & PLACE >= features):
+        raise Malformed("a node asks for a feature that is not there")
 
 
 def _attributes(reader: _Reader) -> dict[str, str]:

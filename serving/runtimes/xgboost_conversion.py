@@ -20,10 +20,18 @@ from numpy.typing import NDArray
 
 from serving.errors import LoadFailed
 from serving.runtimes import frames, ubjson, xgboost_offers, xgboost_probes
-from serving.runtimes.xgboost_binary import NODE, PREFIX, STATISTIC, BinaryModel, BinaryTree, Malformed, parse
+from serving.runtimes.xgboost_binary import (
+    NODE,
+    PLACE,
+    PREFIX,
+    STATISTIC,
+    BinaryModel,
+    BinaryTree,
+    Malformed,
+    parse,
+)
 
 _DEFAULT_LEFT = 2**31
-_INDEX = 2**31 - 1
 # A neighbouring float32 may be what is taken for another one by way of a logarithm.
 _NEIGHBOURS = 4
 _LINEAR_TOLERANCE = 1e-5
@@ -36,7 +44,7 @@ _NOTHING = BinaryTree(
 _KNOWN_TO_TREELITE = {True: "multi:softprob", False: "reg:squarederror"}
 
 
-class _Disagreement(Exception):
+class Disagreement(Exception):
     """The converted model is not the original; the message says in what."""
 
 
@@ -47,11 +55,11 @@ def to_ubjson(data: bytes, name: str) -> bytes:
         converted = ubjson.encode(_document(model, _objective(model), _base_score(model)))
         booster = _load(converted)
         if model.booster == "gblinear":
-            _compare_linear(model, booster)
+            compare_linear(model, booster)
         elif model.trees:
-            _compare_trees(model, booster, _for_treelite(data, model))
+            compare_trees(model, booster, _for_treelite(data, model))
         return bytes(booster.save_raw("ubj"))
-    except (Malformed, _Disagreement, xgb.core.XGBoostError, ValueError) as error:
+    except (Malformed, Disagreement, xgb.core.XGBoostError, ValueError) as error:
         raise LoadFailed(_refusal(name, error)) from error
 
 
@@ -124,8 +132,8 @@ def _tree(number: int, tree: BinaryTree, features: int) -> dict[str, Any]:
         },
         "left_children": nodes["left"].astype(np.int32),
         "right_children": nodes["right"].astype(np.int32),
-        "parents": (nodes["parent"] & _INDEX).astype(np.int32),
-        "split_indices": (nodes["split"] & _INDEX).astype(np.int32),
+        "parents": (nodes["parent"] & PLACE).astype(np.int32),
+        "split_indices": (nodes["split"] & PLACE).astype(np.int32),
         "split_conditions": nodes["threshold"].astype(np.float32),
         "default_left": (nodes["split"] >= _DEFAULT_LEFT).astype(np.uint8),
         "loss_changes": statistics["gain"].astype(np.float32),
@@ -164,7 +172,7 @@ def _base_score(model: BinaryModel) -> np.float32:
     margins = [_margin(model, objective, candidate) for candidate in candidates]
     best = int(np.nanargmin(np.abs(np.array(margins) - model.base_score)))
     if abs(margins[best] - model.base_score) > 2 * np.spacing(np.abs(model.base_score)):
-        raise _Disagreement(f"no base score of {model.objective} gives the margin {model.base_score}")
+        raise Disagreement(f"no base score of {model.objective} gives the margin {model.base_score}")
     return candidates[best]
 
 
@@ -196,7 +204,8 @@ def _load(document: bytes) -> Any:
 # ---- whether it is the original
 
 
-def _compare_trees(model: BinaryModel, booster: Any, original: bytes) -> None:
+def compare_trees(model: BinaryModel, booster: Any, original: bytes) -> None:
+    """Raise Disagreement unless treelite finds the trees of the booster in the original."""
     import treelite  # noqa: PLC0415  loaded where it is used
 
     with tempfile.NamedTemporaryFile(suffix=".bst") as file:
@@ -205,27 +214,28 @@ def _compare_trees(model: BinaryModel, booster: Any, original: bytes) -> None:
         try:
             other = treelite.frontend.load_xgboost_model_legacy_binary(file.name)
         except treelite.TreeliteError as error:
-            raise _Disagreement(f"treelite does not read it ({error})") from error
+            raise Disagreement(f"treelite does not read it ({error})") from error
     header = other.get_header_accessor()
     header.set_field("base_scores", np.zeros_like(header.get_field("base_scores")))
     for rows in _rows(booster, model.features):
         theirs = treelite.gtil.predict(other, rows.astype(np.float32), nthread=1, pred_margin=True)
         ours = _margins(booster, rows, begin=0.0)
         if theirs.size != ours.size or theirs.reshape(ours.shape).tobytes() != ours.tobytes():
-            raise _Disagreement("treelite, which has a reader of its own, finds other trees in it")
+            raise Disagreement("treelite, which has a reader of its own, finds other trees in it")
 
 
-def _compare_linear(model: BinaryModel, booster: Any) -> None:
+def compare_linear(model: BinaryModel, booster: Any) -> None:
+    """Raise Disagreement unless the sums of the booster are those of the weights."""
     groups = max(model.classes, model.targets, 1)
     if model.linear.size != (model.features + 1) * groups:
-        raise _Disagreement(f"it has {model.linear.size} weights for {model.features} features")
+        raise Disagreement(f"it has {model.linear.size} weights for {model.features} features")
     weights = model.linear.astype(np.float64).reshape(model.features + 1, groups)
     rows = frames.made_up(64, model.features)
     expected = rows @ weights[:-1] + weights[-1]
     got = _margins(booster, rows, begin=0.0).reshape(expected.shape)
     scale = np.abs(rows) @ np.abs(weights[:-1]) + np.abs(weights[-1])
     if not np.all(np.abs(got - expected) <= _LINEAR_TOLERANCE * scale):
-        raise _Disagreement("its weights give other sums")
+        raise Disagreement("its weights give other sums")
 
 
 def _rows(booster: Any, features: int) -> Sequence[NDArray[Any]]:

@@ -198,7 +198,7 @@ def files(model):
         yield "model.json", model.save_model
     if VERSION >= (1, 6):
         yield "model.ubj", model.save_model
-    if (1, 6) <= VERSION < (3, 1):
+    if isinstance(model, xgb.Booster) and (1, 6) <= VERSION < (3, 1):
         yield "deprecated.bst", lambda path: put(path, booster.save_raw("deprecated"))
     yield "model.pkl", lambda path: put(path, pickle.dumps(model, protocol=2))
 

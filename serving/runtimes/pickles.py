@@ -57,9 +57,7 @@ def load(file: Path, packages: Iterable[Path] = ()) -> Loaded:
     if not file.stat().st_size:
         raise LoadFailed(f"{file.name} is empty: upload it again.")
     if _holds_booster(file):
-        from serving.runtimes.xgboost_files import check_pickle  # noqa: PLC0415  xgboost only where it is served
-
-        check_pickle(content(file), file.name)
+        _check_booster(file)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -89,6 +87,16 @@ def _holds_booster(file: Path) -> bool:
     with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
         plain = data.find(b"xgboost.core") >= 0
     return plain or first_class(file).startswith("xgboost.")
+
+
+def _check_booster(file: Path) -> None:
+    from serving.runtimes.xgboost_files import check_pickle  # noqa: PLC0415  xgboost only where it is served
+
+    try:
+        data = content(file)
+    except Exception:
+        return  # it cannot be unpacked to its end; loading it will say so
+    check_pickle(data, file.name)
 
 
 def _fill_in(inside: Iterable[Any]) -> None:

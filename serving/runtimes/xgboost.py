@@ -226,8 +226,9 @@ class EstimatorRuntime(BoosterRuntime):
 
     def __init__(self, estimator: Any, warnings: tuple[str, ...], threads: int) -> None:
         super().__init__(_booster_of(estimator), warnings, threads)
-        for name, value in vars(type(estimator)()).items():  # parameters that later versions have brought
-            vars(estimator).setdefault(name, value)
+        if type(estimator) in _ESTIMATORS:
+            for name, value in vars(type(estimator)()).items():  # parameters that later versions have brought
+                vars(estimator).setdefault(name, value)
         estimator.n_jobs = threads
         self.exact = self.exact or is_classifier(estimator)
         self._estimator = estimator

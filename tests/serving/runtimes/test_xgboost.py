@@ -542,3 +542,21 @@ def test_texts_for_categories_that_the_file_does_not_know(tmp_path: Path) -> Non
         "INT64",
         "FP64",
     ]
+
+
+def test_an_estimator_that_lacks_a_parameter_of_later_versions_predicts(tmp_path: Path) -> None:
+    """1.6 pickled none of what 1.7 has brought."""
+    estimator = xgb.XGBRegressor(booster="gblinear", n_estimators=2).fit(X, SCORE)
+    expected = estimator.predict(X)
+    del estimator.feature_types
+
+    assert_same_bits(served(estimator, tmp_path, "model.pkl").predict(X), expected)
+
+
+def test_a_packed_pickle_that_is_cut_off_says_so(tmp_path: Path) -> None:
+    """Its booster's version cannot be looked for."""
+    joblib.dump(ESTIMATORS["regressor"][0](), tmp_path / "whole", compress=3)
+    (tmp_path / "model.joblib").write_bytes((tmp_path / "whole").read_bytes()[:-200])
+
+    with pytest.raises(LoadFailed, match="cut off"):
+        load(Source(tmp_path, "XGBOOST"))

@@ -161,7 +161,7 @@ class _Reader:
 
     def take(self, size: int) -> bytes:
         if not 0 <= size <= self.left:
-            raise Malformed(f"it ends at byte {len(self._data)}, in the middle of a value")
+            raise Malformed(f"it is cut off after {len(self._data)} bytes (upload it again)")
         begin, self._place = self._place, self._place + size
         return self._data[begin : self._place]
 

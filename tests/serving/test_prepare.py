@@ -225,7 +225,7 @@ def test_what_cannot_be_converted_is_refused_with_a_command(tmp_path: Path) -> N
     (folder / "model.bst").write_bytes((OLD_MODELS / "1.7.6-logistic.bst").read_bytes()[:-500])
 
     with pytest.raises(
-        LoadFailed, match=r"could not be converted: it ends at byte.*pip install 'xgboost<3.1'"
+        LoadFailed, match=r"could not be converted: it is cut off after.*pip install 'xgboost<3.1'"
     ):
         prepare(asking(tmp_path, str(folder)), lambda _: None)
 

@@ -138,7 +138,6 @@ def _converted(model: Path) -> tuple[str, ...]:
             continue
         from serving.runtimes.xgboost_conversion import to_ubjson  # noqa: PLC0415
 
-        # A file of its own: this one may be a link to the cache's.
         converted = file.with_name(f".{file.name}.converted")
         converted.write_bytes(to_ubjson(data, file.name))
         converted.replace(file)

@@ -69,7 +69,7 @@ def matrix(objective, names=None):
 
 
 def train(objective, rounds=6, names=None, **more):
-    params = {"objective": objective, "max_depth": 3, "seed": 1, "nthread": 1, "verbosity": 0}
+    params = {"objective": objective, "max_depth": 3, "seed": 1, "nthread": 1}
     if objective.startswith("multi:"):
         params["num_class"] = 3
     if objective == "reg:quantileerror":

@@ -69,8 +69,9 @@ class Connection(HttpToolsProtocol):
     """One connection of a client.
 
     Predictions are a `handler`'s, if there is one, and all else is the application's. `since` is when it came
-    into its `phase` on the gate's clock, `begun` when its body began, `held` the bytes of that which are in
-    memory.
+    into its `phase` on the gate's clock, `begun` when its body began, `held` the bytes that are in memory of
+    requests which nobody else counts: those that are not whole, those that wait behind others, and the bodies
+    that the application works on.
     """
 
     cycle: Any  # the newest `Cycle`
@@ -92,6 +93,7 @@ class Connection(HttpToolsProtocol):
         self.phase = REQUEST
         self.since = self.begun = gate.now
         self.held = 0
+        self._held: dict[Cycle, int] = {}
         self._head = 0  # bytes of the head, or of what follows the last chunk, in data that did not end it
         self._chunk = 0  # bytes of the data being parsed
         self._moved = 0  # bytes of the body so far
@@ -140,7 +142,7 @@ class Connection(HttpToolsProtocol):
         self._gate.leave(self, self._slice)
         self._gate.count_unsent(-self.unsent)
         self.unsent = 0
-        self._let_go()
+        self._release_all()
         self._abandon(self._running)
         self.pipeline.clear()
         if isinstance(self.cycle, Exchange):
@@ -257,8 +259,9 @@ class Connection(HttpToolsProtocol):
         self._moved += size
         if self.cycle.response_complete:
             return
-        self.held += size
-        self._gate.arrived(size)
+        self._hold(size)
+        if self.phase is CLOSE:  # it was for this that there was no room
+            return
         if isinstance(self.cycle, Exchange):
             self._take_in(self.cycle, body)
         else:
@@ -268,8 +271,6 @@ class Connection(HttpToolsProtocol):
         """The request is whole."""
         if self.phase is not BODY:
             return
-        if self.held:
-            self._let_go()
         cycle = self.cycle
         if self.expect_100_continue and not cycle.response_started:
             cycle.keep_alive = self._keeps_alive()
@@ -294,8 +295,8 @@ class Connection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Go on with the next request, if it is there already."""
         self.server_state.total_requests += 1
-        if self.held:
-            self._let_go()
+        if self.held and self._running is not None:
+            self._release(self._running)
         self._forget_answered()
         if self.transport.is_closing():
             return
@@ -349,6 +350,8 @@ class Connection(HttpToolsProtocol):
         if self.expect_100_continue:
             # Who is answered before the body may leave it out, and then no one knows where the next begins.
             self.cycle.keep_alive = False
+        if self.cycle is not self._running:
+            self._hold(self._head_size())
 
     # ---- exchanges
 
@@ -383,6 +386,7 @@ class Connection(HttpToolsProtocol):
             self.pipeline.appendleft((exchange, None))
             if self.flow.write_paused:
                 self.flow.pause_reading()
+            self._hold(self._head_size())
 
     def _take(self, head: Head, body: bytes) -> None:
         """Have the handler answer a request that has come whole, with a head that is known."""
@@ -435,6 +439,8 @@ class Connection(HttpToolsProtocol):
         """The handler can answer it."""
         if exchange.parts is not None:
             exchange.body, exchange.parts = b"".join(exchange.parts), None
+        if self.held:
+            self._release(exchange)
         try:
             self._exchanges.complete(exchange)
         except Exception:
@@ -548,7 +554,7 @@ class Connection(HttpToolsProtocol):
             return
         cycle = self.cycle if self.phase is BODY else None
         self.phase, self.since = CLOSE, self._gate.now
-        self._let_go()
+        self._release_all()
         if self.transport.is_closing():
             return
         if cycle is not None and cycle.response_started:
@@ -592,12 +598,13 @@ class Connection(HttpToolsProtocol):
     def _end_after_those_before(self) -> None:
         """Answer the requests that are whole, then close; what else was sent is not looked at."""
         waiting = self.pipeline
-        if self.phase is BODY and waiting:
-            waiting.popleft()
+        if self.phase is BODY:
+            self._release(self.cycle)
+            if waiting:
+                waiting.popleft()
         last = waiting[0][0] if waiting else self._running
         if last is not None:
             last.keep_alive = False
-        self._let_go()
         self.phase, self.since = CLOSE, self._gate.now
 
     def _abandon(self, cycle: Cycle | None) -> None:
@@ -608,9 +615,39 @@ class Connection(HttpToolsProtocol):
             cycle.disconnected = True
             cycle.message_event.set()
 
-    def _let_go(self) -> None:
+    # ---- memory
+
+    @property
+    def spare(self) -> int:
+        """Bytes that would be free if it did nothing but answer the request that is being answered."""
+        running = self._running
+        if running is None or running.more_body:
+            return self.held
+        return self.held - self._held.get(running, 0)
+
+    def make_room(self, error: ServingError) -> None:
+        """Drop what has not begun; clients send it again. `error` is for the first if none is answered."""
+        for cycle, _ in self.pipeline:
+            self._release(cycle)
+        self.pipeline.clear()
+        self.refuse("arriving_bytes", error)
+
+    def _hold(self, size: int) -> None:
+        """So much more of the newest request is in memory."""
+        self._held[self.cycle] = self._held.get(self.cycle, 0) + size
+        self.held += size
+        self._gate.arrived(size)
+
+    def _release(self, cycle: Cycle) -> None:
+        """A request is not counted here any more."""
+        size = self._held.pop(cycle, 0)
+        self.held -= size
+        self._gate.arriving -= size
+
+    def _release_all(self) -> None:
         self._gate.arriving -= self.held
         self.held = 0
+        self._held.clear()
 
     # ---- the head
 

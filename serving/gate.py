@@ -40,7 +40,7 @@ class Gate:
         self.most_connections = min(settings.max_connections, most_connections)
         self.most_head = settings.max_header_bytes
         self.now = 0.0  # seconds since the start in which the event loop was alive, in steps
-        self.arriving = 0  # bytes of bodies that are not whole yet
+        self.arriving = 0  # bytes that connections hold; see `Connection.held`
         self.unsent = 0  # bytes of answers that clients have not read, as far as that is known
         self.refused: Counter[str] = Counter()  # connections, by the setting that was not kept to
         self.heads = Heads()
@@ -78,7 +78,7 @@ class Gate:
             self._make_room()
 
     def arrived(self, size: int) -> None:
-        """Bytes of a body have come."""
+        """A connection holds so many bytes more."""
         self.arriving += size
         if self.arriving > self.settings.arriving_bytes:
             self._refuse_slowest()
@@ -98,18 +98,17 @@ class Gate:
             readers.pop().drop_answers()
 
     def _refuse_slowest(self) -> None:
-        """Let go of the body that has been arriving longest: healthy ones do not take long."""
-        arriving = [one for members in self._slices for one in members if one.held]
-        if len(arriving) > 1:  # alone, a body may be of any size that a request may have
-            slowest = min(arriving, key=lambda one: (one.begun, -one.held))
+        """Let go of what has been arriving or waiting longest: healthy requests do not take long."""
+        holding = [one for members in self._slices for one in members if one.held]
+        if len(holding) > 1:  # alone, a body may be of any size that a request may have
+            slowest = min((one for one in holding if one.spare), key=lambda one: (one.begun, -one.spare))
             limit = self.settings.arriving_bytes
-            slowest.refuse(
-                "arriving_bytes",
+            slowest.make_room(
                 Unavailable(
-                    f"Too many bytes of bodies are arriving (setting arriving_bytes = {limit}), and this one "
-                    "has been arriving for longest.",
+                    f"Too many bytes of requests arrive or wait (setting arriving_bytes = {limit}), and this "
+                    "one has done so for longest.",
                     retry_after=1,
-                ),
+                )
             )
 
     def _make_room(self) -> None:

@@ -653,6 +653,59 @@ def test_the_slowest_of_too_many_bodies_is_refused() -> None:
     run(main)
 
 
+def test_whole_requests_that_wait_behind_others_count_too() -> None:
+    """The connection on which they have waited longest answers what it has begun, and ends."""
+
+    async def main(world: World) -> None:
+        body = b"x" * 60_000
+        first = await world.sent(post(b"/wait", b"") + post(b"/a", body) * 5)
+        await world.passes(2)
+        others = [await world.sent(post(b"/wait", b"") + post(b"/a", body) * 4) for _ in range(2)]
+        assert world.gate.refused["arriving_bytes"] == 1
+        world.gates["/wait"].set()
+        assert [answer.body for answer in await first.answers(99)] == [b"/wait 0"]
+        for other in others:
+            assert [answer.body for answer in await other.answers(5)] == [b"/wait 0", *[b"/a 60000"] * 4]
+
+    run(main)
+
+
+def test_heads_that_wait_behind_others_count_too() -> None:
+    """They may be as long as bodies."""
+
+    async def main(world: World) -> None:
+        long = b"GET /a HTTP/1.1\r\nhost: t\r\nx-long: " + b"x" * 1900 + b"\r\n\r\n"
+        clients = [await world.sent(post(b"/wait", b"") + long * 15) for _ in range(4)]
+        assert world.gate.refused["arriving_bytes"] == 1
+        world.gates["/wait"].set()
+        assert len(await clients[0].answers(99)) == 1
+        for client in clients[1:]:
+            assert len(await client.answers(16)) == 16
+
+    run(main, replace(SETTINGS, arriving_bytes=100_000))
+
+
+def test_bodies_that_the_application_works_on_count_too(kind: None) -> None:
+    """Until they are answered; what a handler of exchanges works on, it counts itself."""
+
+    async def main(world: World) -> None:
+        works = [await world.sent(post(b"/wait", b"x" * 300_000)) for _ in range(2)]
+        late = await world.sent(post(b"/a", b"x" * 300_000))
+        answer = await late.answer()
+        if world.by_exchanges:
+            assert answer.status == 200
+        else:
+            assert answer.status == 503
+            assert "setting arriving_bytes = 700000" in answer.message
+        world.gates["/wait"].set()
+        for client in works:
+            assert (await client.answer()).body == b"/wait 300000"
+        assert world.gate.arriving == 0
+        assert (await (await world.sent(post(b"/a", b"x" * 300_000))).answer()).status == 200
+
+    run(main)
+
+
 @pytest.mark.parametrize("told", [True, False], ids=["told beforehand", "chunked"])
 def test_the_rest_of_a_refused_body_is_not_kept(told: bool) -> None:
     """413 at once; what still comes is dropped, for a while."""

@@ -163,8 +163,8 @@ class FrontSettings(PredictSettings):
     )
     arriving_bytes: int = setting(
         256 * MIB,
-        "Bytes of requests that are not whole, or wait behind others, or are of the API, in all; beyond, what "
-        "has been arriving or waiting longest is refused.",
+        "Bytes of requests that are not whole, or wait behind others, or are of the API, in all; beyond, "
+        "what has been arriving or waiting longest is refused.",
         minimum=1,
     )
     unsent_bytes: int = setting(

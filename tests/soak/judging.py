@@ -18,6 +18,8 @@ MIB = 1 << 20
 BAD_WHILE_READY = 5.0
 # What a fault broke may take so long to work again: nodes that could not start are tried again after pauses.
 RECOVERY = 5.0
+# Seconds between two requests of a version that is asked all the time, at most.
+PAUSE = 2.0
 # How much more memory, files and threads a gateway may have in the last third of its life than in the first.
 GROWTH = 0.10
 # Files and threads come and go in ones; so many more are no leak.
@@ -80,7 +82,10 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What the gateway's process takes; `life` counts the processes that there were."""
+    """What the gateway's process takes; `life` counts the processes that there were.
+
+    `files` are without the connections of clients: those are as many as there are requests that wait.
+    """
 
     at: float
     life: int
@@ -147,8 +152,10 @@ def _bad_while_ready(record: Record) -> Iterator[str]:
 def bad_while_ready(asked: Iterable[Asked], probes: Iterable[Probe]) -> tuple[float, float]:
     """For how long, and from when, all requests failed while the server said that it was ready."""
     ready = list(_spans(sorted(probes, key=lambda probe: probe.at), lambda probe: probe.ready, _moment))
-    bad = _spans(
-        sorted(asked, key=lambda one: one.end), lambda one: one.failed, lambda one: (one.start, one.end)
+    bad = (
+        span
+        for together in _without_pauses(sorted(asked, key=lambda one: one.end))
+        for span in _spans(together, lambda one: one.failed, lambda one: (one.start, one.end))
     )
     overlaps = (
         (min(end, until) - max(start, since), max(start, since))
@@ -156,6 +163,18 @@ def bad_while_ready(asked: Iterable[Asked], probes: Iterable[Probe]) -> tuple[fl
         for since, until in ready
     )
     return max((overlap for overlap in overlaps if overlap[0] > 0), default=(0.0, 0.0))
+
+
+def _without_pauses(asked: Sequence[Asked]) -> Iterator[list[Asked]]:
+    """Those between two pauses: while nobody asks, nobody fails."""
+    together: list[Asked] = []
+    for one in asked:
+        if together and one.start > together[-1].end + PAUSE:
+            yield together
+            together = []
+        together.append(one)
+    if together:
+        yield together
 
 
 def _moment(probe: Probe) -> tuple[float, float]:

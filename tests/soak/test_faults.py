@@ -153,7 +153,8 @@ class Run:
                 process = psutil.Process(self.site.server.process.pid)
                 with process.oneshot():
                     memory, threads = process.memory_info().rss, process.num_threads()
-                self.usages.append(Usage(self.now(), self.site.lives, memory, process.num_fds(), threads))
+                files = process.num_fds() - len(process.net_connections("tcp"))
+                self.usages.append(Usage(self.now(), self.site.lives, memory, files, threads))
             await asyncio.sleep(USAGE_EVERY)
 
     async def _submit_jobs(self) -> None:

@@ -115,6 +115,14 @@ def test_unready_and_failing_is_honest() -> None:
     assert judge(record) == []
 
 
+def test_a_version_that_nobody_asks_is_not_down() -> None:
+    """Two bursts that failed, with a pause between them, are two bad times."""
+    seconds, since = bad_while_ready([*failing(10, 11), *failing(20, 22)], GOOD.probes)
+
+    assert seconds == pytest.approx(1.95)
+    assert since == 20
+
+
 def test_one_success_ends_a_bad_time() -> None:
     """What works now and then is not down."""
     requests = [*failing(20, 24), Asked("forest", 24, 24.05, 200), *failing(25, 29)]

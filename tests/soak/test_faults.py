@@ -186,7 +186,7 @@ class Run:
 @pytest.mark.parametrize(
     "size",
     [
-        pytest.param(SHORT, marks=pytest.mark.timeout(300)),
+        pytest.param(SHORT, marks=[pytest.mark.soak, pytest.mark.timeout(300)]),
         pytest.param(LONG, marks=[pytest.mark.soak, pytest.mark.timeout(int(LONG.seconds) + 900)]),
     ],
     ids=["short", "long"],

@@ -7,6 +7,8 @@ import enum
 import functools
 import logging
 import math
+import socket
+import ssl
 import urllib.parse
 from typing import Any
 
@@ -56,13 +58,14 @@ Cycle = RequestResponseCycle | Exchange
 class Phase(enum.Enum):
     """What is awaited from the client."""
 
+    HANDSHAKE = enum.auto()  # of TLS
     REQUEST = enum.auto()  # the first byte of the next one
     HEAD = enum.auto()
     BODY = enum.auto()
     CLOSE = enum.auto()  # nothing: it was refused, or is to close after the answers that it waits for
 
 
-REQUEST, HEAD, BODY, CLOSE = Phase  # looked up for every header
+HANDSHAKE, REQUEST, HEAD, BODY, CLOSE = Phase  # looked up for every header
 
 
 class Connection(HttpToolsProtocol):
@@ -84,6 +87,7 @@ class Connection(HttpToolsProtocol):
         if handler is not None:
             self._exchanges, self._most_body = handler, handler.max_body_bytes
         self._slice: int | None = None
+        self._handshake: asyncio.Task[None] | None = None
         self._running: Cycle | None = None
         self._length = 0  # of the body, if it was told
         self._raw = b""  # what may be the head of the request, if it came by itself
@@ -115,12 +119,51 @@ class Connection(HttpToolsProtocol):
     @property
     def idle(self) -> bool:
         """Whether the connection would not be missed."""
+        if self.phase is HANDSHAKE:
+            return True
         return self.phase is REQUEST and not self.working and not self.transport.get_write_buffer_size()
+
+    # ---- TLS
+
+    def begin_handshake(self, accepted: socket.socket, tls: ssl.SSLContext) -> None:
+        """Take a place, and have the client begin with TLS; without a place the socket is closed."""
+        self._slice = self._gate.admit(self)
+        if self._slice is None:
+            accepted.close()
+            return
+        self.phase, self.since = HANDSHAKE, self._gate.now
+        self.connections.add(self)
+        self._handshake = self.loop.create_task(self._shake_hands(accepted, tls), name="handshake")
+        self._handshake.add_done_callback(functools.partial(self._end_handshake, accepted))
+
+    async def _shake_hands(self, accepted: socket.socket, tls: ssl.SSLContext) -> None:
+        try:
+            await self.loop.connect_accepted_socket(
+                lambda: self,
+                accepted,
+                ssl=tls,
+                ssl_handshake_timeout=math.inf,  # `look` keeps the time
+            )
+        except ssl.SSLError:
+            self._gate.refused["tls_handshake"] += 1
+        except OSError:
+            pass  # the client has left
+
+    def _end_handshake(self, accepted: socket.socket, _: asyncio.Task[None]) -> None:
+        self._handshake = None
+        if self.phase is HANDSHAKE and self._slice is not None:  # it failed, or was given up
+            accepted.close()
+            self.connections.discard(self)
+            self._gate.leave(self, self._slice)
 
     # ---- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take it in, or tell that there is no place."""
+        """Take it in, or tell that there is no place; after a handshake it has one."""
+        if self.phase is HANDSHAKE:
+            self.phase, self.since = REQUEST, self._gate.now
+            super().connection_made(transport)
+            return
         self._slice = self._gate.admit(self)
         if self._slice is None:
             self.transport = transport
@@ -287,6 +330,13 @@ class Connection(HttpToolsProtocol):
         self._forget_answered()
 
     # ---- callbacks of uvicorn
+
+    def shutdown(self) -> None:
+        """Close the connection once the request that it is at is answered."""
+        if self.phase is not HANDSHAKE:
+            super().shutdown()
+        elif self._handshake is not None:
+            self._handshake.cancel()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle
@@ -464,7 +514,11 @@ class Connection(HttpToolsProtocol):
     def look(self, now: float) -> None:
         """End the connection if its client does not keep to the time."""
         settings = self._gate.settings
-        if self._reads_too_slowly(now):
+        if self.phase is HANDSHAKE:
+            if now - self.since >= settings.header_timeout:
+                self._gate.refused["header_timeout"] += 1
+                self.shutdown()
+        elif self._reads_too_slowly(now):
             self._gate.refused["answer_timeout"] += 1
             self.transport.abort()
         elif self.transport.is_closing():

@@ -122,4 +122,4 @@ class Gate:
         idle = [one for members in self._slices for one in members if one.idle]
         for connection in sorted(idle, key=lambda one: one.since)[:count]:
             if self.now - connection.since >= seconds:
-                connection.transport.close()
+                connection.shutdown()

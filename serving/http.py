@@ -9,6 +9,7 @@ import logging
 import resource
 import signal
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Generator
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -115,8 +116,7 @@ class FrontServer(Server):
                 self._connect,
                 make_room=self._make_room,
                 tell=self._on_shortage,
-                tls=self.config.ssl,
-                handshake_timeout=self._gate.settings.header_timeout,
+                secure=None if self.config.ssl is None else functools.partial(self._secure, self.config.ssl),
             )
             listener.start()
             self._listeners.append(listener)
@@ -143,9 +143,12 @@ class FrontServer(Server):
             "app_state": self.lifespan.state,
         }
 
-    def _connect(self) -> asyncio.Protocol:
-        connect = cast(Callable[..., asyncio.Protocol], self.config.http_protocol_class)
+    def _connect(self) -> Connection:
+        connect = cast(Callable[..., Connection], self.config.http_protocol_class)
         return connect(**self._state())
+
+    def _secure(self, tls: ssl.SSLContext, accepted: socket.socket) -> None:
+        self._connect().begin_handshake(accepted, tls)
 
     def _make_room(self) -> None:
         self._gate.close_idle(_CLOSED_FOR_ROOM, _IDLE_AT_LEAST)

@@ -12,7 +12,6 @@ import errno
 import logging
 import os
 import socket
-import ssl
 from collections.abc import Callable
 
 from serving.shortage import shortage_of
@@ -41,8 +40,8 @@ def ignore_shortage(_: str) -> None:
 class Listener:
     """Accepts connections on a listening socket from `start` to `close`.
 
-    `connect` makes the protocol of one, `make_room` is asked to close idle ones. With `tls` a client has
-    `handshake_timeout` seconds for its handshake.
+    `connect` makes the protocol of one, `make_room` is asked to close idle ones. With `secure` connections
+    begin with TLS, and are its from then on.
     """
 
     def __init__(
@@ -52,15 +51,13 @@ class Listener:
         *,
         make_room: Callable[[], None],
         tell: ShortageListener,
-        tls: ssl.SSLContext | None,
-        handshake_timeout: float,
+        secure: Callable[[socket.socket], None] | None = None,
     ) -> None:
         self._listening = listening
         self._connect = connect
         self._make_room = make_room
         self._tell = tell
-        self._tls = tls
-        self._handshake_timeout = handshake_timeout if tls is not None else None
+        self._secure = secure
         self._loop = asyncio.get_running_loop()
         self._reserve: int | None = None
         self._short_since: float | None = None
@@ -100,9 +97,10 @@ class Listener:
         accepted.setblocking(False)
         if accepted.family != socket.AF_UNIX:
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        opening = self._loop.connect_accepted_socket(
-            self._connect, accepted, ssl=self._tls, ssl_handshake_timeout=self._handshake_timeout
-        )
+        if self._secure is not None:
+            self._secure(accepted)
+            return
+        opening = self._loop.connect_accepted_socket(self._connect, accepted)
         task = self._loop.create_task(opening, name="connection")
         self._opening.add(task)
         task.add_done_callback(self._opened)
@@ -110,7 +108,7 @@ class Listener:
     def _opened(self, task: asyncio.Task[object]) -> None:
         self._opening.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.debug("a connection could not be opened: %s", error)  # its client's fault: TLS
+            logger.debug("a connection could not be opened: %s", error)
 
     def _pause(self, error: OSError) -> None:
         """Leave those that ask where they are, for a moment, and make room for them."""
@@ -131,7 +129,7 @@ class Listener:
     def _refuse_all(self, error: OSError) -> None:
         """Answer those that wait, one after the other, with the descriptor that is kept for it."""
         shortage = shortage_of(error)
-        answer = b"" if shortage is None or self._tls is not None else raw_answer(shortage)
+        answer = b"" if shortage is None or self._secure is not None else raw_answer(shortage)
         with contextlib.suppress(OSError):
             for _ in range(_AT_A_TIME):
                 self._free_reserve()

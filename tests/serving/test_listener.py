@@ -44,8 +44,6 @@ class World:
             self._connect,
             make_room=self._make_room,
             tell=self.told.append,
-            tls=None,
-            handshake_timeout=10,
         )
 
     def _connect(self) -> Echo:

@@ -10,7 +10,7 @@ import math
 import socket
 import ssl
 import urllib.parse
-from typing import Any
+from typing import Any, cast
 
 import httptools
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
@@ -29,6 +29,7 @@ from serving.errors import (
 from serving.exchange import Exchange, Handler
 from serving.gate import Gate
 from serving.heads import Head
+from serving.tls_transport import TlsTransport
 from serving.wire import LENGTH, raw_answer
 
 logger = logging.getLogger(__name__)
@@ -88,6 +89,7 @@ class Connection(HttpToolsProtocol):
             self._exchanges, self._most_body = handler, handler.max_body_bytes
         self._slice: int | None = None
         self._handshake: asyncio.Task[None] | None = None
+        self._tls: TlsTransport | None = None
         self._running: Cycle | None = None
         self._length = 0  # of the body, if it was told
         self._raw = b""  # what may be the head of the request, if it came by itself
@@ -103,6 +105,7 @@ class Connection(HttpToolsProtocol):
         self._moved = 0  # bytes of the body so far
         self._window = 0  # of these, before `since`
         self.unsent = 0  # bytes of answers that the client had not read when they were last counted
+        self._dropped = False  # and that it is not to get any more
         self._unsent = 0  # the same at `_unsent_since`, with what has been sent after that
         self._unsent_since = 0.0
         self._answer = 0  # bytes of answers that it is reading since `_answer_since`
@@ -160,6 +163,9 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take it in, or tell that there is no place; after a handshake it has one."""
+        if transport.get_extra_info("ssl_object") is not None:
+            self._tls = TlsTransport(transport)
+            transport = cast(asyncio.Transport, self._tls)
         if self.phase is HANDSHAKE:
             self.phase, self.since = REQUEST, self._gate.now
             super().connection_made(transport)
@@ -191,7 +197,7 @@ class Connection(HttpToolsProtocol):
         if isinstance(self.cycle, Exchange):
             self.cycle = None
         super().connection_lost(exc)
-        self.cycle = self._running = None
+        self.cycle = self._running = self._tls = None
 
     def data_received(self, data: bytes) -> None:
         """Parse what came."""
@@ -356,11 +362,15 @@ class Connection(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         """The client does not read as fast as it is sent."""
+        if self._tls is not None:
+            self._tls.paused = True
         super().pause_writing()
         self._count_unsent()
 
     def resume_writing(self) -> None:
         """The client has read most of what it was sent."""
+        if self._tls is not None and not self._tls.go_on():
+            return
         super().resume_writing()
         self._count_unsent()
         if self._running is None or self._running.response_complete:
@@ -570,6 +580,8 @@ class Connection(HttpToolsProtocol):
         return read < max(share, _least(seconds, settings))
 
     def _count_unsent(self) -> None:
+        if self._dropped:
+            return
         before, self.unsent = self.unsent, self.transport.get_write_buffer_size()
         more = self.unsent - before
         if not self.unsent or not self._unsent:
@@ -591,7 +603,7 @@ class Connection(HttpToolsProtocol):
         """Close the connection, with all that its client has not read."""
         self._gate.refused["unsent_bytes"] += 1
         self._gate.count_unsent(-self.unsent)
-        self.unsent = 0
+        self.unsent, self._dropped = 0, True
         self.loop.call_soon(self.transport.abort)  # not within a write of its own
 
     # ---- refusing

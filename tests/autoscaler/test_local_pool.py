@@ -578,10 +578,12 @@ def test_sockets_are_bound_wherever_temporary_files_go(
     deep.mkdir()
 
     async def main(pool: LocalPool, history: History) -> None:
-        monkeypatch.setattr(tempfile, "tempdir", str(deep))
-        await pool.scale(spec("echo", word="hello"), 1)
-        (node,) = await history.until(NodeState.READY)
-        assert await ask(node, "world") == "hello world"
-        assert pools.temporary() == []
+        # For no longer than this: at the end of the test it would be set to what it is in here.
+        with monkeypatch.context() as patch:
+            patch.setattr(tempfile, "tempdir", str(deep))
+            await pool.scale(spec("echo", word="hello"), 1)
+            (node,) = await history.until(NodeState.READY)
+            assert await ask(node, "world") == "hello world"
+            assert pools.temporary() == []
 
     pools.run(main)

@@ -101,6 +101,7 @@ class Forwarder:
             passage.begin()
         except ServingError as error:
             passage.refuse(error)
+            forget_frames(error)  # the problem of a way is kept by frames that it keeps, with the body
 
     def complete(self, exchange: Conversation) -> None:
         """The request is whole."""

@@ -7,11 +7,15 @@ leaves, so this is one of our own.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2
+
+from serving.errors import InvalidArgument, NotFound, Unavailable
+from serving.grpc.streams import Read, refusing
 
 SERVICE = "grpc.health.v1.Health"
 _STATUS = health_pb2.HealthCheckResponse
@@ -20,50 +24,66 @@ _SHOWN = 100
 
 
 class Health:
-    """The state of a server, which is that of all its `services`."""
+    """The state of a server, which is that of all its `services`; `read` reads the messages of calls."""
 
-    def __init__(self, services: Sequence[str]) -> None:
+    def __init__(self, services: Sequence[str], read: Read) -> None:
         self._services = {"", *services}
+        self._read = read
         self._changed = asyncio.Event()
-        self.serving = False
+        self._serving = self._ended = False
 
-    def set(self, *, serving: bool) -> None:
-        """Whether calls are taken from now on; who watches is told."""
-        self.serving = serving
-        self._changed.set()
-        self._changed = asyncio.Event()
+    def serve(self) -> None:
+        """Calls are taken from now on; who watches is told."""
+        self._serving = True
+        self._change()
+
+    def end(self) -> None:
+        """Calls are taken no longer; who watches is told, and that nothing will follow."""
+        self._serving, self._ended = False, True
+        self._change()
 
     def handler(self) -> Any:
         """The service, for a server."""
         methods = {
-            "Check": grpc.unary_unary_rpc_method_handler(
-                self._check, health_pb2.HealthCheckRequest.FromString, _STATUS.SerializeToString
-            ),
-            "Watch": grpc.unary_stream_rpc_method_handler(
-                self._watch, health_pb2.HealthCheckRequest.FromString, _STATUS.SerializeToString
-            ),
+            "Check": grpc.stream_unary_rpc_method_handler(refusing(self._check)),
+            "Watch": grpc.stream_stream_rpc_method_handler(refusing(self._watch)),
         }
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
-    async def _check(self, request: Any, context: Any) -> Any:
-        if request.service not in self._services:
+    async def _check(self, context: Any) -> bytes:
+        service = await self._service(context)
+        if service not in self._services:
             known = ", ".join(sorted(self._services - {""}))
-            await context.abort(
-                grpc.StatusCode.NOT_FOUND,
-                f"There is no service {request.service[:_SHOWN]!r}. There are: {known}.",
-            )
-        return self._status(request.service)
+            raise NotFound(f"There is no service {service[:_SHOWN]!r}. There are: {known}.")
+        return self._status(service)
 
-    async def _watch(self, request: Any, _: Any) -> AsyncIterator[Any]:
-        told = None
+    async def _watch(self, context: Any) -> None:
+        service, told = await self._service(context), b""
         while True:
-            changed, status = self._changed, self._status(request.service)
+            changed, status = self._changed, self._status(service)
             if status != told:
-                yield status
+                await context.write(status)
                 told = status
+            if self._ended:
+                raise Unavailable("The server is stopping.", retry_after=1)
             await changed.wait()
 
-    def _status(self, service: str) -> Any:
+    async def _service(self, context: Any) -> str:
+        try:
+            request = health_pb2.HealthCheckRequest.FromString(await self._read(context) or b"")
+        except DecodeError as error:
+            raise InvalidArgument(f"The message cannot be read as a HealthCheckRequest: {error}.") from error
+        service: str = request.service
+        return service
+
+    def _status(self, service: str) -> bytes:
         if service not in self._services:
-            return _STATUS(status=_STATUS.SERVICE_UNKNOWN)
-        return _STATUS(status=_STATUS.SERVING if self.serving else _STATUS.NOT_SERVING)
+            status = _STATUS.SERVICE_UNKNOWN
+        else:
+            status = _STATUS.SERVING if self._serving else _STATUS.NOT_SERVING
+        message: bytes = _STATUS(status=status).SerializeToString()
+        return message
+
+    def _change(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()

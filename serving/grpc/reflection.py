@@ -6,31 +6,71 @@ first, older ones for the second.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, cast
 
 import grpc
+from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha.reflection import aio
 
+from serving.errors import InvalidArgument, Unavailable
+from serving.grpc.streams import Read, refusing
 from serving.protocols.protos import pool
 
 SERVICES = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
+# Bytes of a question: it names a file or a symbol, and is repeated in its answer.
+_LONGEST = 4096
 
 
-def handlers(services: Sequence[str]) -> list[Any]:
-    """The services of reflection, for a server of these `services`."""
-    found = pool()
-    for file in (health_pb2, reflection_pb2):
-        found.AddSerializedFile(file.DESCRIPTOR.serialized_pb)
-    servicer = aio.ReflectionServicer((*services, SERVICES[1]), found)
-    method = grpc.stream_stream_rpc_method_handler(
-        servicer.ServerReflectionInfo,
-        reflection_pb2.ServerReflectionRequest.FromString,
-        reflection_pb2.ServerReflectionResponse.SerializeToString,
-    )
-    return [
-        grpc.method_handlers_generic_handler(service, {"ServerReflectionInfo": method})
-        for service in SERVICES
-    ]
+class Reflection:
+    """Tells of the `services` of a server; `read` reads the messages of calls."""
+
+    def __init__(self, services: Sequence[str], read: Read) -> None:
+        found = pool()
+        for file in (health_pb2, reflection_pb2):
+            found.AddSerializedFile(file.DESCRIPTOR.serialized_pb)
+        self._servicer = aio.ReflectionServicer((*services, SERVICES[1]), found)
+        self._read = read
+        self._streams: set[asyncio.Task[Any]] = set()
+        self._ended = False
+
+    def handlers(self) -> list[Any]:
+        """The services, for a server."""
+        method = grpc.stream_stream_rpc_method_handler(refusing(self._tell))
+        return [
+            grpc.method_handlers_generic_handler(service, {"ServerReflectionInfo": method})
+            for service in SERVICES
+        ]
+
+    def end(self) -> None:
+        """End all streams: nobody knows whether another question will come."""
+        self._ended = True
+        for stream in self._streams:
+            stream.cancel()
+
+    async def _tell(self, context: Any) -> None:
+        stream = cast(asyncio.Task[Any], asyncio.current_task())
+        self._streams.add(stream)
+        try:
+            async for answer in self._servicer.ServerReflectionInfo(self._questions(context), context):
+                await context.write(answer.SerializeToString())
+        except asyncio.CancelledError:
+            if self._ended:
+                raise Unavailable("The server is stopping.", retry_after=1) from None
+            raise
+        finally:
+            self._streams.discard(stream)
+
+    async def _questions(self, context: Any) -> AsyncIterator[Any]:
+        while (message := await self._read(context)) is not None:
+            if len(message) > _LONGEST:
+                raise InvalidArgument(f"The question has {len(message)} bytes; it can have {_LONGEST}.")
+            try:
+                yield reflection_pb2.ServerReflectionRequest.FromString(message)
+            except DecodeError as error:
+                raise InvalidArgument(
+                    f"The message cannot be read as a ServerReflectionRequest: {error}."
+                ) from error

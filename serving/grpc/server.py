@@ -15,11 +15,13 @@ from serving.config import FrontSettings
 from serving.conversation import Answers
 from serving.cross_origin import UNPROTECTED, CrossOriginPolicy
 from serving.errors import Internal, ServingError, Unavailable, Unimplemented
-from serving.grpc import health, reflection
+from serving.grpc import compression, health
 from serving.grpc.arrivals import Arrivals
 from serving.grpc.call import GrpcCall, finish
+from serving.grpc.compression import Decompressor
 from serving.grpc.health import Health
 from serving.grpc.methods import RPCS, SERVICES, Rpc
+from serving.grpc.reflection import Reflection
 from serving.protocols import Dialect, Reply
 from serving.protocols.errors import refusal
 from serving.tls import Certificate
@@ -66,13 +68,15 @@ class GrpcServer:
         self.under_way = 0
         self._certificate = certificate
         self._arrivals = Arrivals(settings, asyncio.get_running_loop().time)
-        self._health = Health(SERVICES)
+        self._decompressor = Decompressor(settings.max_body_bytes)
+        self._health = Health(SERVICES, self._read)
+        self._reflection = Reflection((*SERVICES, health.SERVICE), self._read)
         self._server = aio.server(options=_options(settings, most_connections))
         self._server.add_generic_rpc_handlers(
             (
                 _CrossOrigin(cross_origin),  # the first to know a method answers it
                 self._health.handler(),
-                *reflection.handlers((*SERVICES, health.SERVICE)),
+                *self._reflection.handlers(),
                 _Methods(self._serve),
             )
         )
@@ -96,12 +100,14 @@ class GrpcServer:
 
     def ready(self) -> None:
         """Predictions are answered from now on."""
-        self._health.set(serving=True)
+        self._health.serve()
 
     async def stop(self, grace: float) -> None:
         """Take no more calls; returns when those under way are over, after `grace` seconds at the latest."""
-        self._health.set(serving=False)
+        self._health.end()
+        self._reflection.end()
         await self._server.stop(grace)
+        self._decompressor.close()
 
     def _serve(self, rpc: Rpc) -> Serve:
         """What answers the calls of a method."""
@@ -123,22 +129,22 @@ class GrpcServer:
 
     async def _answer(self, rpc: Rpc, context: Any) -> Reply:
         """The answer to a call, of which nothing is left in memory then. Raises what it is refused with."""
-        call = GrpcCall(rpc, context, await self._read(context))
+        call = GrpcCall(rpc, context, await self._read(context) or b"")
         return await (self._predict(call) if rpc.verb else self._tell(call))
 
-    async def _read(self, context: Any) -> bytes:
-        """The message of a call; b"" if there is none. Raises what it is refused with."""
+    async def _read(self, context: Any) -> bytes | None:
+        """The next message of a call, None if there is none. Raises what it is refused with."""
         reading = _Reading()
         self._arrivals.add(reading)
         try:
             message = await context.read()
+            return await self._decompressor.decompress(message) if isinstance(message, bytes) else None
         except asyncio.CancelledError:
             if reading.error is not None:
                 raise reading.error from None
             raise
         finally:
             self._arrivals.remove(reading)
-        return message if isinstance(message, bytes) else b""
 
     async def _predict(self, call: GrpcCall) -> Reply:
         try:
@@ -160,7 +166,7 @@ class GrpcServer:
 
 
 class _Reading:
-    """A message that is being read, in the task that made it."""
+    """A message that is being read and decompressed, in the task that made it."""
 
     def __init__(self) -> None:
         self._task = asyncio.current_task()
@@ -237,6 +243,7 @@ def _options(settings: FrontSettings, most_connections: int) -> list[tuple[str, 
         ("grpc.keepalive_time_ms", int(settings.keep_alive_timeout * _MS)),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", _PINGS * _MS),
+        *compression.OPTIONS,
     ]
 
 

@@ -218,3 +218,23 @@ def test_a_node_alone_keeps_nothing_either(
         world = World(node, "/v1/models/m:predict")
         until(lambda: world.server.call("GET", "/readyz").status == 200, "it is ready")
         world.check_growth(lambda: ASKING[way](world), [node.process.pid])
+
+
+def test_compressed_messages_take_the_memory_of_one(tmp_path: Path) -> None:
+    """Many at once, of clients without a token: each is a few kilobytes, and 30 MiB once decompressed."""
+    bombs = 20
+    with running_server(tmp_path, "--grpc-port", "0", "--access", "on") as server:
+        with grpc.insecure_channel(server.grpc) as channel:
+            predict = channel.unary_unary("/tensorflow.serving.PredictionService/Predict")
+            before = most_resident(server.process.pid)
+            calls = [predict.future(bytes(30 * MIB), compression=grpc.Compression.Gzip) for _ in range(bombs)]
+            assert {call.exception().code().name for call in calls} <= {"INVALID_ARGUMENT", "UNAVAILABLE"}
+        assert most_resident(server.process.pid) < before + 160 * MIB
+
+
+def most_resident(pid: int) -> int:
+    """The most bytes of memory that a process has ever had."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    found = re.search(r"VmHWM:\s+(\d+) kB", status)
+    assert found is not None
+    return int(found[1]) << 10

@@ -16,7 +16,7 @@ from apache_beam.utils.shared import Shared
 from batch import failures
 from batch.blocks import Bad, Batches, refused
 from batch.messages import ModelSource
-from serving.errors import InvalidOutputs, ModelError, ModelFailed
+from serving.errors import InvalidOutputs, ModelError, ModelFailed, describe_exception
 from serving.local_folders import LocalFolders
 from serving.runtimes import Runtime, Source, load
 from serving.runtimes.instances import Batch, count, take
@@ -162,8 +162,10 @@ class _Attempt:
             if isinstance(error.__cause__, MemoryError):
                 raise error.__cause__ from error
             raise
-        except Exception as error:
-            raise ModelFailed(f"{type(error).__name__}: {error}") from error
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            raise ModelFailed(describe_exception(error)) from error
         if count(predictions) != size:
             raise InvalidOutputs(
                 f"The model gave {count(predictions)} predictions for {size} instances; it must give as many."

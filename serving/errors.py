@@ -64,6 +64,16 @@ def carried(text: str) -> str:
     return text if text.isascii() else text.encode(errors="replace").decode()
 
 
+def describe_exception(error: BaseException) -> str:
+    """Class and text of what code of users raised, whose text may itself be code that fails."""
+    kind = type(error).__name__
+    try:
+        text = str(error)
+    except Exception:
+        return kind
+    return f"{kind}: {text}" if text else kind
+
+
 class ServingError(Exception):
     """Something a client should be told.
 

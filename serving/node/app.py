@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from serving.config import PredictSettings
-from serving.errors import ServingError, Unavailable
+from serving.errors import LoadFailed, ServingError, Unavailable, describe_exception
 from serving.node.acceleration import Acceleration
 from serving.node.batcher import Bounds
 from serving.node.merging import Here, Judgement, conclude
@@ -169,7 +169,7 @@ class Node:
         loop = asyncio.get_running_loop()
         try:
             # In the compute thread, so that /healthz answers meanwhile.
-            runtime, judgement, typical, report = await loop.run_in_executor(self._thread, self._load)
+            runtime, judgement, typical, report = await loop.run_in_executor(self._thread, self._try_to_load)
         except ServingError as error:
             self._on_failed(error)
             return
@@ -227,6 +227,14 @@ class Node:
             logger.info("requests share calls: %s (%s)", "yes" if verdict.merge else "no", verdict.reason)
         if self._acceleration is not None:
             await self._acceleration.run(here, merging=_so_far(judgement).merge)
+
+    def _try_to_load(self) -> tuple[Runtime, Judgement, float | None, Report]:
+        try:
+            return self._load()
+        except Exception:
+            raise
+        except BaseException as error:  # code of users may raise anything; nobody would be told of it
+            raise LoadFailed(describe_exception(error)) from error
 
     def _load(self) -> tuple[Runtime, Judgement, float | None, Report]:
         ThreadLimit(self._settings.threads).apply()

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, MutableSequence, Sequence
 from typing import ParamSpec, Protocol, TypeVar, cast
 
+from serving.errors import ModelFailed, describe_exception
 from serving.node.request import NOWHERE, Request
 from serving.phases import NODE_BYTES, NODE_CALL, NODE_PHASES, Histograms, cells
 from serving.wire import Headers
@@ -61,13 +62,21 @@ class CallMark:
         return self._cells[self._index]
 
     def around(self, call: Callable[P, T]) -> Callable[P, T]:
-        """The same call, marked for as long as it takes. Only one of all these is under way at a time."""
+        """The same call, marked for as long as it takes. Only one of all these is under way at a time.
+
+        Raises ModelFailed for what is no Exception: it would end the thread or the loop that computes, and
+        nobody would be told.
+        """
         cells, index, numbers = self._cells, self._index, self._numbers
 
         def marked(*args: P.args, **kwargs: P.kwargs) -> T:
             cells[index] = next(numbers)
             try:
                 return call(*args, **kwargs)
+            except Exception:
+                raise
+            except BaseException as error:
+                raise ModelFailed(describe_exception(error)) from error
             finally:
                 cells[index] = 0
 

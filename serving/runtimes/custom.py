@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from serving.errors import InvalidOutputs, ModelFailed, UserCodeFailed
+from serving.errors import InvalidOutputs, ModelFailed, UserCodeFailed, describe_exception
 from serving.runtimes import Rows, Source
 from serving.runtimes.arguments import accepted, checked
 from serving.runtimes.describing import INSTANCES, Shown, anything, outcome, show, tensor_of
@@ -47,8 +47,11 @@ class CustomRuntime:
         arguments = self._arguments(parameters)
         try:
             result = self._predictor.predict(instances, **arguments)
-        except (Exception, SystemExit) as error:  # sys.exit in a predictor must not end the node
-            raise ModelFailed(f"Exception during custom prediction: {_named(error)}") from error
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # sys.exit, and panics of libraries written in Rust
+            text = f"Exception during custom prediction: {describe_exception(error)}"
+            raise ModelFailed(text) from error
         return _checked(result)
 
     def samples(self, count: int) -> None:
@@ -91,8 +94,11 @@ def load(source: Source) -> CustomRuntime:
     _check_shape(routine, name)
     try:
         predictor = routine.from_path(str(source.model_dir))
-    except (Exception, SystemExit) as error:
-        raise UserCodeFailed(f"{name}.from_path failed: {_named(error)}{_place(error)}") from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        text = f"{name}.from_path failed: {describe_exception(error)}{_place(error)}"
+        raise UserCodeFailed(text) from error
     if not callable(getattr(predictor, "predict", None)):
         returned = type(predictor).__name__
         raise UserCodeFailed(f"{name}.from_path returned {returned}, which has no predict method.")
@@ -122,7 +128,7 @@ def _import_problem(error: BaseException) -> str:
     assert isinstance(cause, BaseException)  # noqa: S101  pydoc does not type it
     if isinstance(cause, ModuleNotFoundError):
         return f"{cause}. Package that module too, or name its archive in packageUris."
-    return f"{_named(cause)}{_place(cause)}"
+    return f"{describe_exception(cause)}{_place(cause)}"
 
 
 def _not_found(name: str) -> str:
@@ -165,11 +171,6 @@ def _checked(result: object) -> Batch:
     if isinstance(result, np.ndarray) and result.ndim:
         return result
     raise InvalidOutputs(f"The custom predict must return a list or an array, not {type(result).__name__}.")
-
-
-def _named(error: BaseException) -> str:
-    text = str(error)
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _place(error: BaseException) -> str:

@@ -62,7 +62,9 @@ def show(runtime: Runtime, instances: Iterable[Any], *, rows: int = 1) -> Shown 
             batch = from_rows([instance] * rows, runtime.form({}))
             predictions = runtime.predict(batch)
             answer = orjson.loads(encode(predictions))[PREDICTIONS][0]
-        except (Exception, SystemExit) as error:  # there may be code of a user in it
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # there may be code of a user in it
             logger.info("the model does not answer an instance that was tried: %s", error)
             continue
         return Shown(instance, answer, predictions)

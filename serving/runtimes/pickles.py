@@ -62,7 +62,9 @@ def load(file: Path, packages: Iterable[Path] = ()) -> Loaded:
         warnings.simplefilter("always")
         try:
             model = _read(file)
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             raise LoadFailed(_reason(file, error)) from error
     inside = tuple(parts(model))
     _fill_in(inside)

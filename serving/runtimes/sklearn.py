@@ -17,7 +17,7 @@ import numpy as np
 from sklearn import config_context, set_config
 from sklearn.exceptions import NotFittedError
 
-from serving.errors import InvalidInputs, InvalidOutputs, ModelFailed
+from serving.errors import InvalidInputs, InvalidOutputs, ModelFailed, describe_exception
 from serving.runtimes import Array, Form, Rows, Runtime, Source, frames, pickles, sklearn_schema
 from serving.runtimes.acceleration import Offer, Predict
 from serving.runtimes.acceleration import sklearn as acceleration
@@ -206,7 +206,7 @@ def _explained(error: Exception) -> InvalidInputs | ModelFailed:
         return InvalidInputs(str(error))
     if isinstance(error, AttributeError) and type(error.obj) in _OF_JSON and not _passed_user_code(error):
         return InvalidInputs(f"A value of the instances is {kind(error.obj)}; the model takes another there.")
-    return ModelFailed(f"Exception during sklearn prediction: {type(error).__name__}: {error}")
+    return ModelFailed(f"Exception during sklearn prediction: {describe_exception(error)}")
 
 
 def _passed_user_code(error: Exception) -> bool:

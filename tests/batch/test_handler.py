@@ -227,6 +227,23 @@ def test_errors_of_the_runtime_keep_their_words() -> None:
     assert found.bad[0].reason == "Invalid inputs: No such word. (Error code: 1)"
 
 
+def test_a_row_whose_error_is_no_exception() -> None:
+    """It is bad like any other; only whoever interrupts the process ends the job."""
+
+    def answer(instances: list[Any]) -> list[Any]:
+        if "panic" in instances:
+            raise GeneratorExit("here")
+        if "interrupt" in instances:
+            raise KeyboardInterrupt
+        return instances
+
+    found = predicted(block("a", "panic", "b"), Fake(answer))
+    assert values(found) == ["a", "b"]
+    assert found.bad[0].reason == "Failed to run the provided model: GeneratorExit: here (Error code: 2)"
+    with pytest.raises(KeyboardInterrupt):
+        predicted(block("interrupt"), Fake(answer))
+
+
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_memory_that_is_short_is_no_bad_record(wrapped: bool) -> None:
     """MemoryError is passed on, out of the runtime's own error too: the rows are not at fault."""

@@ -34,8 +34,19 @@ CASES: dict[str, tuple[int, str]] = {
         INVALID,
         r"User-provided package bad-0.1.tar.gz failed to install.*broken",
     ),
+    "raises_no_exception": (INVALID, r"panics.Routine.from_path failed: GeneratorExit: enough"),
     "class_not_found": (INVALID, r"routine.Absent cannot be found: the module routine has no Absent"),
 }
+
+PANICS = """
+class Routine:
+    def predict(self, instances, **kwargs):
+        return instances
+
+    @classmethod
+    def from_path(cls, model_dir):
+        raise GeneratorExit("enough")
+"""
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +70,7 @@ def failed(
     (root / "two_files" / "model.bst").write_bytes(booster)
     (root / "no_model_file" / "notes.txt").write_text("nothing yet")
     (root / "bad-0.1.tar.gz").write_bytes(models.archive("bad", {}, setup="raise RuntimeError('broken')\n"))
+    panics = models.wheel(root, "panics", "0.1", {"panics.py": PANICS})
     versions: dict[str, dict[str, Any]] = {
         "truncated": {"deploymentUri": str(root / "truncated")},
         "of_another_framework": {"deploymentUri": str(files.root / "xgboost"), "framework": "SCIKIT_LEARN"},
@@ -73,6 +85,7 @@ def failed(
             "predictionClass": "bad.Routine",
             "packageUris": [str(root / "bad-0.1.tar.gz")],
         },
+        "raises_no_exception": {"predictionClass": "panics.Routine", "packageUris": [str(panics)]},
         "class_not_found": {
             "predictionClass": "routine.Absent",
             "packageUris": [str(files.root / "routine-0.1.tar.gz")],

@@ -31,6 +31,9 @@ MOODY = dedent(
     """
     import time
 
+    class Panic(BaseException):  # as libraries written in Rust raise it
+        pass
+
     class Moody:
         def predict(self, instances, **kwargs):
             return [self.answer(instance) for instance in instances]
@@ -41,6 +44,8 @@ MOODY = dedent(
                     pass
             if instance == "native":
                 return len(str(7 ** (10 ** 8)))  # minutes, in which no other thread runs
+            if instance == "panic":
+                raise Panic
             if instance == "sleep":
                 time.sleep(4)
                 return "slept"
@@ -122,6 +127,18 @@ def test_a_node_whose_model_does_not_come_back_is_replaced(world: World, poison:
     assert node not in server.nodes(ROUTINE)
     assert world.hung(ROUTINE) > before
     assert "setting call_timeout" in world.why(ROUTINE)
+
+
+def test_a_model_that_raises_no_exception_costs_the_request_alone(world: World) -> None:
+    """What is raised would end a thread; the node answers with it, and goes on."""
+    server = world.server
+    assert server.predict(ROUTINE, [1]).json == {"predictions": [2]}
+    node = server.nodes(ROUTINE)
+
+    error = server.predict(ROUTINE, ["panic"]).error
+    assert (error["code"], "Panic" in error["message"]) == (500, True)
+    assert server.predict(ROUTINE, [1]).json == {"predictions": [2]}
+    assert server.nodes(ROUTINE) == node
 
 
 def test_a_node_that_does_not_react_is_replaced(world: World) -> None:

@@ -4,8 +4,9 @@ import mmap
 
 import pytest
 
+from serving.errors import ModelFailed
 from serving.node.request import Request
-from serving.node.watch import Board, begin, end, note, parts, told
+from serving.node.watch import Board, CallMark, begin, end, note, parts, told
 from serving.phases import NODE_BYTES
 
 
@@ -44,6 +45,20 @@ def test_a_request_that_was_given_up_marks_nothing_more(during: bool) -> None:
     end((gone, kept), board, began)
 
     assert bytes(board) == (b"\1\2" if during else b"\0\2")
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit, BaseException])
+def test_a_call_raises_nothing_that_would_end_its_thread(kind: type[BaseException]) -> None:
+    """What is no Exception becomes an error of the model, and the call is over."""
+
+    def call() -> None:
+        raise kind("enough")
+
+    mark = CallMark()
+    with pytest.raises(ModelFailed, match=f"{kind.__name__}: enough"):
+        mark.around(call)()
+
+    assert mark.number == 0
 
 
 def computed(board: Board, *times: float) -> Request:

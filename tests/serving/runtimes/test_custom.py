@@ -100,6 +100,15 @@ def test_other_answers_are_refused(code: str, named: str, routine: Loader) -> No
         ("raise KeyError('age')", "Exception during custom prediction: KeyError: 'age'"),
         ("raise RuntimeError", "Exception during custom prediction: RuntimeError"),
         ("import sys; sys.exit(3)", "Exception during custom prediction: SystemExit: 3"),
+        ("raise GeneratorExit", "Exception during custom prediction: GeneratorExit"),
+        (
+            "raise type('Panic', (BaseException,), {})('at 7')",
+            "Exception during custom prediction: Panic: at 7",
+        ),
+        (
+            "raise type('Mute', (Exception,), {'__str__': lambda self: 1 / 0})",
+            "Exception during custom prediction: Mute",
+        ),
     ],
 )
 def test_exceptions_name_themselves(code: str, message: str, routine: Loader) -> None:
@@ -140,6 +149,11 @@ def test_without_kwargs_extra_fields_are_refused(routine: Loader) -> None:
         ),
         ("1 / 0", "user_routine.Predictor", "ZeroDivisionError: division by zero (user_routine.py, line 1)"),
         ("def f(:", "user_routine.Predictor", "SyntaxError"),
+        (
+            "raise BaseException('no')",
+            "user_routine.Predictor",
+            "BaseException: no (user_routine.py, line 1)",
+        ),
         ("raise SystemExit('no')", "user_routine.Predictor", "SystemExit: no (user_routine.py, line 1)"),
         ("class Predictor: pass", "user_routine.Predictor", "has no method from_path"),
         (

@@ -15,6 +15,8 @@ from autoscaler import linux
 
 # How often, in seconds, it is looked whether an end that must come has come, and for how long.
 _LOOK_EVERY, _LOOKS = 0.005, 1000
+# What is told of a process's last output.
+_TAIL_LINES, _LINE_CHARACTERS = 5, 300
 
 
 class Child:
@@ -169,7 +171,8 @@ def describe_exit(code: int | None, tail: Sequence[str]) -> str:
         how = f"died of signal {_signal_name(-code)}."
     else:
         how = f"ended with exit code {code}."
-    return how + (f" Its last output: {' | '.join(list(tail)[-5:])}" if tail and code != 0 else "")
+    lines = [line[:_LINE_CHARACTERS] for line in list(tail)[-_TAIL_LINES:]]
+    return how + (f" Its last output: {' | '.join(lines)}" if lines and code != 0 else "")
 
 
 def _signal_name(number: int) -> str:

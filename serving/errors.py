@@ -59,8 +59,14 @@ _HTTP = {
 }
 
 
-def carried(text: str) -> str:
-    """A text as UTF-8 can carry it: code of users may say what it cannot."""
+# Characters of a message, and of what an error of a model says in it.
+_LONGEST_MESSAGE, _LONGEST_DETAIL = 10_000, 9_000
+
+
+def carried(text: str, longest: int = _LONGEST_MESSAGE) -> str:
+    """A text as it can be sent and kept: in UTF-8, and not for ever. Code of users may say anything."""
+    if len(text) > longest:
+        text = f"{text[:longest]} ... ({len(text) - longest} more characters)"
     return text if text.isascii() else text.encode(errors="replace").decode()
 
 
@@ -209,10 +215,12 @@ class ModelError(ServingError):
     number: ClassVar[int]
 
     def __init__(self, detail: str, *, field: str = "", retry_after: float | None = None) -> None:
+        self.detail = carried(detail, _LONGEST_DETAIL)
         super().__init__(
-            f"{self.category}: {detail} (Error code: {self.number})", field=field, retry_after=retry_after
+            f"{self.category}: {self.detail} (Error code: {self.number})",
+            field=field,
+            retry_after=retry_after,
         )
-        self.detail = carried(detail)
 
 
 class LoadFailed(ModelError):

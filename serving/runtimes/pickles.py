@@ -23,7 +23,7 @@ from typing import Any
 import joblib
 import numpy as np
 
-from serving.errors import LoadFailed
+from serving.errors import LoadFailed, carried
 from serving.runtimes.detect import content, first_class
 from serving.runtimes.packages import use_packages
 
@@ -39,6 +39,7 @@ _COMPRESSED = (b"\x1f\x8b", b"BZ", b"\xfd7zXZ", b"\x5d\x00", b"\x04\x22\x4d\x18"
 _DISTRIBUTIONS = {"sklearn": "scikit-learn"}
 _PACKAGE_IT = "Package it and name the archive in packageUris."
 _WARNINGS_KEPT = 5
+_LONGEST_WARNING = 1000
 _SCANNED_WHOLE = 1000
 
 
@@ -119,7 +120,7 @@ def texts(caught: Iterable[warnings.WarningMessage]) -> tuple[str, ...]:
 def _text(warning: Warning | str) -> str:
     saved = getattr(warning, "original_sklearn_version", None)
     if saved is None:
-        return " ".join(str(warning).split())
+        return carried(" ".join(str(warning).split()), _LONGEST_WARNING)
     # One sentence for all the estimators of a model: each of them warns.
     current = getattr(warning, "current_sklearn_version", "")
     return (

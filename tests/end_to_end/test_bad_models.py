@@ -35,17 +35,19 @@ CASES: dict[str, tuple[int, str]] = {
         r"User-provided package bad-0.1.tar.gz failed to install.*broken",
     ),
     "raises_no_exception": (INVALID, r"panics.Routine.from_path failed: GeneratorExit: enough"),
+    "raises_a_long_text": (INVALID, r"wordy.Routine.from_path failed: .*xxx \.\.\. \(\d+ more characters\)"),
+    "package_that_fails_at_length": (INVALID, r"failed to install: .*xxx \.\.\. \(\d+ more characters\)"),
     "class_not_found": (INVALID, r"routine.Absent cannot be found: the module routine has no Absent"),
 }
 
-PANICS = """
+RAISES = """
 class Routine:
     def predict(self, instances, **kwargs):
         return instances
 
     @classmethod
     def from_path(cls, model_dir):
-        raise GeneratorExit("enough")
+        raise {}
 """
 
 
@@ -70,7 +72,10 @@ def failed(
     (root / "two_files" / "model.bst").write_bytes(booster)
     (root / "no_model_file" / "notes.txt").write_text("nothing yet")
     (root / "bad-0.1.tar.gz").write_bytes(models.archive("bad", {}, setup="raise RuntimeError('broken')\n"))
-    panics = models.wheel(root, "panics", "0.1", {"panics.py": PANICS})
+    long = models.archive("long", {}, setup="raise RuntimeError('x' * 3_000_000)\n")
+    (root / "long-0.1.tar.gz").write_bytes(long)
+    panics = models.wheel(root, "panics", "0.1", {"panics.py": RAISES.format("GeneratorExit('enough')")})
+    wordy = models.wheel(root, "wordy", "0.1", {"wordy.py": RAISES.format("RuntimeError('x' * 3_000_000)")})
     versions: dict[str, dict[str, Any]] = {
         "truncated": {"deploymentUri": str(root / "truncated")},
         "of_another_framework": {"deploymentUri": str(files.root / "xgboost"), "framework": "SCIKIT_LEARN"},
@@ -86,6 +91,11 @@ def failed(
             "packageUris": [str(root / "bad-0.1.tar.gz")],
         },
         "raises_no_exception": {"predictionClass": "panics.Routine", "packageUris": [str(panics)]},
+        "raises_a_long_text": {"predictionClass": "wordy.Routine", "packageUris": [str(wordy)]},
+        "package_that_fails_at_length": {
+            "predictionClass": "long.Routine",
+            "packageUris": [str(root / "long-0.1.tar.gz")],
+        },
         "class_not_found": {
             "predictionClass": "routine.Absent",
             "packageUris": [str(files.root / "routine-0.1.tar.gz")],
@@ -126,6 +136,7 @@ def test_a_version_that_cannot_be_served(
     assert re.fullmatch('Create Version failed. Bad model detected with error:  ".*"', message, re.DOTALL)
     assert re.search(says, message, re.DOTALL), message
     assert "Traceback" not in message
+    assert len(message) < 11_000
     assert (version["state"], version["errorMessage"]) == ("FAILED", message)
     refused = server.predict(f"{MODEL}/versions/{name}", [[1]])
     assert (refused.status, refused.error["status"]) == (400, "FAILED_PRECONDITION")

@@ -23,7 +23,7 @@ _LINE_LIMIT = 1 << 20
 # Seconds for which a process's last words are waited for once it has ended: others may hold its pipe.
 _LAST_WORDS = 1.0
 # What an error message has of a log.
-_TAIL_LINES, _LINE_CHARACTERS = 5, 300
+_TAIL_LINES = 5
 
 # Stands in a command for the number of the lifeline; see `serving.gateway.child`.
 LIFELINE = "FD"
@@ -68,7 +68,7 @@ class Launch:
                 tail = await self.threads.run(log.tail, _TAIL_LINES, since=before)
             finally:
                 stopping.cancel()
-        how = describe_exit(child.exit.result(), [line[:_LINE_CHARACTERS] for line in tail])
+        how = describe_exit(child.exit.result(), tail)
         return Lost(f"The job's process {how}")
 
     async def _follow(self, child: Child, reader: asyncio.StreamReader, hear: Hear) -> Ending | None:

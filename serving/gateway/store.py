@@ -57,6 +57,7 @@ class SqlStore:
     def __init__(self, file: Path) -> None:
         self._file = file
         self._engine = open_database(file)
+        self._identity = _identity(file)
 
     def load(self) -> State:
         """Everything that was committed."""
@@ -77,6 +78,7 @@ class SqlStore:
 
     def commit(self, changes: Changes) -> None:
         """Write all changes in one transaction."""
+        self._check_there()
         with self._writing(), self._engine.begin() as connection:
             for (table, name), record in changes.items():
                 columns = _TABLES[table].c
@@ -88,6 +90,15 @@ class SqlStore:
     def close(self) -> None:
         """Release the file."""
         self._engine.dispose()
+
+    def _check_there(self) -> None:
+        """What is written to a file that nobody finds any more is gone with the process."""
+        if _identity(self._file) != self._identity:
+            raise Unavailable(
+                f"The state file {self._file} was removed or replaced while the server ran. Nothing was "
+                "changed. Put it back, or restart the server to use what is there now.",
+                retry_after=_RETRY_AFTER,
+            )
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
@@ -111,3 +122,12 @@ class SqlStore:
                 f"The state file {self._file} is damaged: its {table} cannot be read ({reason}). Put a copy "
                 "of it back, or choose another --state-dir."
             ) from error
+
+
+def _identity(file: Path) -> tuple[int, int] | None:
+    """Which file it is, whatever its name; None when it cannot be found."""
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino

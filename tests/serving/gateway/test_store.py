@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from serving.errors import Unavailable
 from serving.gateway.records import (
     Deployed,
     JobRecord,
@@ -161,6 +162,24 @@ def test_a_commit_is_whole_or_not_at_all(store: SqlStore) -> None:
         store.commit({(table, str(MODEL)): record, ("nonsense", "x"): record})
 
     assert store.load() == State()
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_nothing_is_written_to_a_file_that_nobody_finds(
+    store: SqlStore, file: Path, tmp_path: Path, replaced: bool
+) -> None:
+    """A change would be acknowledged, and gone with the process; it works again once the file is back."""
+    record = ModelRecord(name=MODEL, model=Model(name=str(MODEL)))
+    aside = file.rename(tmp_path / "aside")
+    if replaced:
+        file.touch()
+
+    with pytest.raises(Unavailable, match="was removed or replaced"):
+        store.commit({("models", str(MODEL)): record})
+    aside.replace(file)
+    store.commit({("models", str(MODEL)): record})
+
+    assert store.load().models == {MODEL: record}
 
 
 def test_what_was_committed_survives_a_kill(file: Path) -> None:

@@ -64,8 +64,17 @@ class LocalFolders(msgspec.Struct, frozen=True):
 
 
 def real_path(path: str) -> str:
-    """The path once links are followed, with one slash in front: POSIX lets two be something else."""
-    return "/" + os.path.realpath(path).lstrip("/")
+    """The path once links are followed, with one slash in front: POSIX lets two be something else.
+
+    Raises FailedPrecondition if they cannot be.
+    """
+    try:
+        real = os.path.realpath(path)
+    except OSError as error:  # a link that may not be read, as in /proc
+        raise FailedPrecondition(
+            f"{path} cannot be followed: {error.strerror}. Name a folder that the server may read."
+        ) from error
+    return "/" + real.lstrip("/")
 
 
 def _is_in_one(path: str, folders: Iterable[str]) -> bool:

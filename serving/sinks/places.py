@@ -11,6 +11,7 @@ import msgspec
 
 from serving import log_lines
 from serving.local_folders import LocalFolders
+from serving.storage.uris import parse
 
 BIGQUERY = "bq://"
 SCHEMES = frozenset({"gs", "file", "bq"})
@@ -48,10 +49,16 @@ class Options:
 
 
 def place(address: str) -> Path | None:
-    """The folder that an address names; None when it names a bucket or a table."""
+    """The folder that an address names; None when it names a bucket or a table. Raises InvalidArgument."""
     if address.startswith("file://") or address.startswith("/"):
-        return Path(address.removeprefix("file://"))
+        return Path(parse(address)[1])
     return None
+
+
+def check_address(address: str) -> None:
+    """Raises InvalidArgument for a bucket or a folder that cannot be; what is neither is a table."""
+    if address.startswith(("gs://", "file://", "/")):
+        parse(address)
 
 
 def own_folder(logs: Path, address: str) -> Path:

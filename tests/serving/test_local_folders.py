@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -132,6 +133,20 @@ def test_the_refusal_tells_nothing_of_what_is_there(machine: Machine) -> None:
         said.append(caught.value.message.replace(name, "NAME"))
 
     assert said[0] == said[1]
+
+
+@pytest.mark.parametrize("setting", ["", "/"])
+def test_a_link_that_may_not_be_read(setting: str, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As /proc has them for other users' processes: the client is told, and nothing else happens."""
+
+    def refuse(path: str) -> str:
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    folders = LocalFolders.read(setting, machine.state)
+    monkeypatch.setattr(os.path, "realpath", refuse)
+
+    with pytest.raises(FailedPrecondition, match="/proc/1/root/etc cannot be followed: Permission denied"):
+        check_folders(folders, "field", "/proc/1/root/etc")
 
 
 def test_only_absolute_folders_can_be_opened(tmp_path: Path) -> None:

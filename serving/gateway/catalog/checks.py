@@ -16,7 +16,7 @@ from serving.errors import (
 )
 from serving.gateway.records import VersionRecord
 from serving.resources import AutoScaling, ManualScaling, RequestLoggingConfig, Version, VersionState
-from serving.sinks.places import SCHEMES
+from serving.sinks.places import SCHEMES, check_address
 
 FRAMEWORKS = ("FRAMEWORK_UNSPECIFIED", "TENSORFLOW", "SCIKIT_LEARN", "XGBOOST")
 NUMBERED = re.compile(r"\d+\.\d+(\.\d+)?")
@@ -133,6 +133,12 @@ def check_logging(config: RequestLoggingConfig | None) -> None:
             "version.request_logging_config.bigquery_table_name",
             f"Cannot log to {scheme}://; give project.dataset.table, gs://BUCKET/PREFIX or a folder.",
         )
+    try:
+        check_address(config.bigquery_table_name)
+    except InvalidArgument as error:
+        raise field_error(
+            InvalidArgument, "version.request_logging_config.bigquery_table_name", error.message
+        ) from error
 
 
 def check_etag(given: str, current: str) -> None:

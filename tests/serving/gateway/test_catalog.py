@@ -398,6 +398,15 @@ def test_a_name_can_be_used_again(world: World) -> None:
             (
                 ["requestLoggingConfig"],
                 {"requestLoggingConfig": {"bigqueryTableName": table, "samplingPercentage": 1}},
+                InvalidArgument,
+                "version.request_logging_config.bigquery_table_name",
+            )
+            for table in ("gs://", "gs:///prefix", "file://relative", "/with\0nul")
+        ),
+        *(
+            (
+                ["requestLoggingConfig"],
+                {"requestLoggingConfig": {"bigqueryTableName": table, "samplingPercentage": 1}},
                 None,
                 "",
             )

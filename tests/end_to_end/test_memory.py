@@ -144,7 +144,7 @@ def leaves(world: World, sent: float) -> None:
     body = body_of("sleep")
     host, _, port = world.server.url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port))) as client:
-        head = f"POST {world.predict} HTTP/1.1\r\nhost: t\r\ncontent-length: {len(body)}\r\n\r\n"
+        head = f"POST {world.predict} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {len(body)}\r\n\r\n"
         client.sendall(head.encode() + body[: int(sent * len(body))])
 
 
@@ -195,7 +195,7 @@ def test_idle_connections_hold_no_bodies(world: World) -> None:
     """Each has had a long one."""
     body = body_of()
     host, _, port = world.server.url.removeprefix("http://").partition(":")
-    head = f"POST {world.predict} HTTP/1.1\r\nhost: t\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+    head = f"POST {world.predict} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {len(body)}\r\n\r\n".encode()
     with ExitStack() as stack:
 
         def ask() -> None:

@@ -208,7 +208,7 @@ _ALL = (
     _own("nodes", "ml.models.list", SERVER, "/nodes"),
     _own("models.why", "ml.models.get", _MODEL, f"/why/{_MODEL}"),
     _own("versions.why", "ml.versions.get", _VERSION, f"/why/{_VERSION}"),
-    _own("versions.logs", "ml.versions.get", _VERSION, f"/logs/{_VERSION}"),
+    _own("versions.logs", "logging.logEntries.list", _VERSION, f"/logs/{_VERSION}"),
     _own("versions.acceleration", "ml.versions.get", _VERSION, f"/acceleration/{_VERSION}"),
     _own("models.schema", "ml.models.get", _MODEL, f"/v1/{_MODEL}:schema"),
     _own("versions.schema", "ml.versions.get", _VERSION, f"/v1/{_VERSION}:schema"),

@@ -2,7 +2,8 @@
 
 Source: section 9.1 of the AI Platform contract, which follows Google's IAM reference. The contract says of
 the basic roles that an editor is as an admin and a viewer as a viewer; a viewer here may predict online
-besides. The policies of projects and of the server itself are the owner's to change.
+besides. The policies of projects and of the server itself are the owner's to change. Logs, which AI Platform kept
+elsewhere, have what others sent and who they are: no role reads them that everybody may be given.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ def _all(kind: str, verbs: str) -> frozenset[str]:
 _JOB_OWNER = _all("jobs", "create get list cancel update getIamPolicy setIamPolicy")
 _PREDICT = _all("models", "predict") | _all("versions", "predict")
 _VERSION_READ = _all("versions", "get list")
+_LOG_READ = frozenset({"logging.logEntries.list"})
 _MODEL_USER = _all("models", "get") | _PREDICT | _VERSION_READ
 _MODEL_OWNER = (
     _MODEL_USER
     | _all("models", "create list update delete getIamPolicy setIamPolicy")
     | _all("versions", "create update delete")
+    | _LOG_READ
 )
 _OPERATION_READ = _all("operations", "get list")
 _OPERATION_OWNER = _OPERATION_READ | _all("operations", "cancel")
@@ -47,6 +50,7 @@ _DEVELOPER = (
     | _all("jobs", "create getIamPolicy")
     | _all("models", "create getIamPolicy")
     | _PREDICT
+    | _LOG_READ
     | _STUDY_OWNER
 )
 _ADMIN = _JOB_OWNER | _MODEL_OWNER | _OPERATION_OWNER | _PROJECT_READ | _STUDY_OWNER

@@ -42,6 +42,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "models.setIamPolicy": (A, MO),
     "versions.create versions.update versions.delete": (A, MO),
     "versions.get versions.list": (A, D, V, MO, MU),
+    "logging.logEntries.list": (A, D, MO),
     "operations.get operations.list": (A, D, V, OO),
     "operations.cancel": (A, OO),
     "locations.get locations.list projects.getConfig": (A, D, V),
@@ -71,7 +72,7 @@ SPECIAL = {
 BESIDE = {
     ("GET", "/why/projects/p/models/m"): "models.get",
     ("GET", "/why/projects/p/models/m/versions/v"): "versions.get",
-    ("GET", "/logs/projects/p/models/m/versions/v"): "versions.get",
+    ("GET", "/logs/projects/p/models/m/versions/v"): "logging.logEntries.list",
     ("GET", "/acceleration/projects/p/models/m/versions/v"): "versions.get",
     ("GET", "/jobs/projects/p/jobs/j"): "jobs.get",
     ("GET", "/v1/projects/p/models/m:schema"): "models.get",

@@ -13,6 +13,7 @@ from serving.errors import Unauthenticated
 from serving.gateway.access.caller import ANONYMOUS
 from serving.gateway.access.gate import Access
 from serving.gateway.access.policy import Binding, Policy, allows
+from serving.gateway.access.roles import PUBLIC_ROLES
 from serving.gateway.access.token_store import TokenStore
 
 PREDICT = "ml.versions.predict"
@@ -25,6 +26,14 @@ class Kept:
 
 def open_to_all(resource: str) -> Mapping[str, Kept]:
     return {resource: Kept(Policy(bindings=(Binding(role="roles/viewer", members=("allUsers",)),)))}
+
+
+def test_no_role_that_everybody_may_have_reads_logs() -> None:
+    """They have what other callers sent, and who these are."""
+    for role in PUBLIC_ROLES:
+        everybody = {"server": Kept(Policy(bindings=(Binding(role=role, members=("allUsers",)),)))}
+        assert allows(everybody, ANONYMOUS, "ml.versions.get", "projects/p/models/m/versions/v")
+        assert not allows(everybody, ANONYMOUS, "logging.logEntries.list", "projects/p/models/m/versions/v")
 
 
 def test_a_name_of_any_depth_is_looked_up_at_once() -> None:

@@ -228,7 +228,11 @@ class Connection(HttpToolsProtocol):
         while end is not None and self.phase is not CLOSE:
             rest = memoryview(rest)[end:]
             self._raw = b""
-            self._feed(self._head_without_upgrade())
+            head = self._head_without_upgrade()
+            # Another parser: one that has read `Connection: close` reads no head after that.
+            self.parser = httptools.HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+            self._feed(head)
             end = self._feed(rest)
 
     def _feed(self, data: bytes | memoryview) -> int | None:

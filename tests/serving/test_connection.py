@@ -382,6 +382,24 @@ def test_upgrades_are_passed_over() -> None:
     run(main)
 
 
+@pytest.mark.parametrize(
+    "asking",
+    [
+        (b"connection: close, upgrade", b"upgrade: h2c"),
+        (b"connection: upgrade", b"connection: close", b"upgrade: h2c"),
+    ],
+)
+def test_an_upgrade_on_a_connection_that_is_to_close_is_passed_over(asking: tuple[bytes, ...]) -> None:
+    """The request is answered, and then the connection closes: what follows is not read."""
+
+    async def main(world: World) -> None:
+        client = await world.sent(post(b"/a", b"xyz", *asking) + GOOD)
+        assert [answer.body for answer in await client.answers(1)] == [b"/a 3"]
+        assert await client.ended()
+
+    run(main)
+
+
 def test_a_flood_of_upgrades_is_as_one_of_other_requests() -> None:
     """However many there are in one piece of data."""
 

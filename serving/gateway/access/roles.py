@@ -2,8 +2,8 @@
 
 Source: section 9.1 of the AI Platform contract, which follows Google's IAM reference. The contract says of
 the basic roles that an editor is as an admin and a viewer as a viewer; a viewer here may predict online
-besides. The policies of projects and of the server itself are the owner's to change. Logs, which AI Platform kept
-elsewhere, have what others sent and who they are: no role reads them that everybody may be given.
+besides. The policies of projects and of the server itself are the owner's to change. Logs, which AI Platform
+kept elsewhere, have what others sent and who they are: no role that everybody may be given reads them.
 """
 
 from __future__ import annotations

@@ -12,6 +12,28 @@ TEXT, JSON = "text", "json"
 _TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
+def printable(text: str) -> str:
+    """A line with all control characters in it written out, as in `\\x1b`, but for tabs."""
+    if text.isprintable():
+        return text
+    return "".join(
+        one if one.isprintable() or one == "\t" else one.encode("unicode_escape").decode() for one in text
+    )
+
+
+def printable_lines(text: str) -> str:
+    """Several lines, each printable."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
+class TextLines(logging.Formatter):
+    """What models print and clients name moves no cursor of who reads it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line of a record, and those of a traceback."""
+        return printable_lines(super().format(record))
+
+
 class JsonLines(logging.Formatter):
     """A JSON object per line; a traceback is part of the message, as Error Reporting has it."""
 
@@ -33,5 +55,5 @@ class JsonLines(logging.Formatter):
 def configure(form: str) -> None:
     """Log to standard error as `form` has it, TEXT or JSON."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if form == JSON else logging.Formatter(_TEXT_FORMAT))
+    handler.setFormatter(JsonLines() if form == JSON else TextLines(_TEXT_FORMAT))
     logging.basicConfig(level=logging.INFO, handlers=[handler])

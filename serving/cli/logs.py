@@ -14,6 +14,7 @@ import typer
 from serving.cli.audit import moment
 from serving.cli.client import Client
 from serving.errors import InvalidArgument
+from serving.log_lines import printable
 
 _EVERY = 0.5
 _SHOWN = 120
@@ -104,7 +105,7 @@ def _print(entries: Iterable[Entry], kind: Kind, form: Format) -> None:
             asked, answered = _short(entry["raw_data"]), _short(entry["raw_prediction"])
             print(f"{_local(entry)}  {asked}  ->  {answered}", flush=True)
         else:
-            print(f"{_local(entry)}  {entry['severity']:<8} {entry['message']}", flush=True)
+            print(f"{_local(entry)}  {entry['severity']:<8} {printable(entry['message'])}", flush=True)
 
 
 def _local(entry: Entry) -> str:
@@ -113,5 +114,5 @@ def _local(entry: Entry) -> str:
 
 
 def _short(text: str) -> str:
-    line = " ".join(text.split())
+    line = printable(" ".join(text.split()))
     return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}…"

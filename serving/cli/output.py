@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from serving.cli.lines import note
+from serving.log_lines import printable
 
 Columns = Mapping[str, Callable[[Mapping[str, Any]], str]]
 
@@ -94,9 +95,9 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
     table = Table(box=None, pad_edge=False)
     for heading in headings:
-        table.add_column(heading, overflow="fold")
+        table.add_column(printable(heading), overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(printable, row))
     width = None if sys.stdout.isatty() else _UNBOUNDED
     console = Console(markup=False, emoji=False, highlight=False, width=width)
     with console.capture() as captured:

@@ -12,6 +12,7 @@ from serving.cli import verbs
 from serving.cli.client import Client
 from serving.cli.nodes import duration
 from serving.cli.output import Format, Output, print_table
+from serving.log_lines import printable
 
 Json = Mapping[str, Any]
 
@@ -39,7 +40,7 @@ def why(
         output.show(story)
         return
     for line in _now(story):
-        print(line)
+        print(printable(line))
     _print_table(
         "What was decided, newest last:",
         ("TIME", "NODES", "WHY"),

@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 
-from serving.log_lines import JsonLines
+from serving.log_lines import JsonLines, TextLines
 
 
 def line(message: str, *args: object, level: int = logging.INFO, error: bool = False) -> str:
@@ -32,3 +32,10 @@ def test_a_traceback_is_in_the_message() -> None:
     assert "\n" not in text
     assert json.loads(text)["message"].startswith("failed\nTraceback")
     assert json.loads(text)["message"].endswith("'no'")
+
+
+def test_a_line_of_text_controls_no_terminal() -> None:
+    """What a model prints is in it; a traceback keeps its lines."""
+    record = logging.LogRecord("a.b", logging.INFO, "", 0, "node 1: %s\ntwo", ("a\x1b[2J\r\x9b31mü",), None)
+
+    assert TextLines("%(message)s").format(record) == "node 1: a\\x1b[2J\\r\\x9b31mü\ntwo"

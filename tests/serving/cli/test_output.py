@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import pytest
+
+from serving.cli.lines import complain, note
+from serving.cli.output import Format, Output
+from serving.log_lines import printable
+
+# Clears the screen, begins a line, sets a colour by one byte, and turns what follows around.
+EVIL = "a\x1b[2J\r\nv2  READY\x9b31m\u202eb"
+HARMLESS = r"a\x1b[2J\r\nv2  READY\x9b31m\u202eb"
+
+
+def test_what_others_wrote_controls_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """A table has a line for each resource, whatever is in it; so have notes and errors."""
+    output = Output()
+    output.show_list([{"name": EVIL}], {"NAME": lambda row: row["name"]})
+    output.show_predictions({"predictions": [{EVIL: EVIL}]})
+    note(f"one\n{EVIL[:5]}")
+    complain(EVIL[:5])
+
+    shown = capsys.readouterr()
+    assert shown.out.splitlines() == ["NAME", HARMLESS, HARMLESS, HARMLESS]
+    assert shown.err.splitlines() == ["one", r"a\x1b[2J", r"ERROR: a\x1b[2J"]
+
+
+def test_a_format_is_as_the_server_sent_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """Programs read it, and JSON has escapes of its own."""
+    Output(format=Format.JSON).show("\x1b")
+    assert capsys.readouterr().out == '"\\u001b"\n'
+
+
+@pytest.mark.parametrize("text", ["", "plain", "Umläute, 漢字 and 🙂", "a\ttab"])
+def test_what_is_text_stays(text: str) -> None:
+    """In any language."""
+    assert printable(text) == text

@@ -12,6 +12,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
@@ -20,6 +21,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
 _PR_GET_CHILD_SUBREAPER = 37
 _F_SETSIG = 10
+# Seconds between two looks at whether killed processes have ended.
+_REAP_EVERY = 0.005
 
 
 def _prctl(option: int, value: int) -> None:
@@ -97,6 +100,36 @@ def adopt_orphans(adopt: bool) -> bool:
     before = _adopts_orphans()
     _prctl(_PR_SET_CHILD_SUBREAPER, int(adopt))
     return before
+
+
+def kill_descendants(seconds: float = 5.0) -> int:
+    """Kill and reap whatever this process has started and still lives, its descendants included.
+
+    Also those in sessions of their own, whose parents have ended, if this process adopts orphans. To be
+    called when nothing is left that should go on; takes so many seconds at most. Returns how many there were.
+    """
+    if not AVAILABLE:
+        return 0
+    adopt_orphans(True)  # of those that are killed
+    killed: set[int] = set()
+    deadline = time.monotonic() + seconds
+    while (pids := _children()) and time.monotonic() < deadline:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        killed.update(pids)
+        time.sleep(_REAP_EVERY)
+    return len(killed)
+
+
+def _children() -> list[int]:
+    found: list[int] = []
+    for task in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # the thread has ended meanwhile
+            found += map(int, task.read_text().split())
+    return found
 
 
 def name_process(name: str) -> None:

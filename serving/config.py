@@ -264,6 +264,11 @@ class ServeConfig(FrontSettings):
         0, "Bytes of memory that nodes may take in all; 0: what the machine, or the cgroup, has.", minimum=0
     )
     deployments: int = setting(2, "Versions that are created at the same time; more wait.", minimum=1)
+    build_timeout: float = setting(
+        600.0,
+        "Seconds that each run of pip may take that builds or installs a version's packages.",
+        minimum=1,
+    )
     jobs: int = setting(2, "Batch predictions that run at the same time; more wait.", minimum=1)
     queue_jobs: int = setting(1000, "Batch predictions that may run and wait in all.", minimum=1)
     job_retention_days: int = setting(

@@ -64,21 +64,25 @@ class Installed:
     warnings: tuple[str, ...]
 
 
-def install(archives: Sequence[Path], target: Path) -> Installed:
+def install(archives: Sequence[Path], target: Path, timeout: float | None = None) -> Installed:
     """Install source archives or wheels, with what they need and the server lacks, into `target`.
 
-    `target` is a new or empty folder. Raises LoadFailed naming the archive at fault: it cannot be built,
-    needs what is nowhere to be found, or needs another version of what the server has.
+    `target` is a new or empty folder, `timeout` the seconds that each run of pip may take. Raises LoadFailed
+    naming the archive at fault: it cannot be built, or not in that time, needs what is nowhere to be found,
+    or needs another version of what the server has.
     """
     target.mkdir(parents=True, exist_ok=True)
     # Beside the target: what a kill leaves there goes with the rest of a half-made version.
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".build-") as folder:
         work = Path(folder)
-        wheels = [_wheel(archive.absolute(), work / f"archive-{n}") for n, archive in enumerate(archives)]
+        pip = _Pip(work, timeout)
+        wheels = [
+            _wheel(archive.absolute(), work / f"archive-{n}", pip) for n, archive in enumerate(archives)
+        ]
         try:
-            plan = _plan(wheels, work)
+            plan = _plan(wheels, work, pip)
             if plan:
-                _pip("install", "--no-deps", f"--target={target}", *(item.wanted for item in plan), cwd=work)
+                pip.run("install", "--no-deps", f"--target={target}", *(item.wanted for item in plan))
         except _PipFailed as failure:
             reason = _reason(str(failure))
             named = [
@@ -109,31 +113,48 @@ class _PipFailed(Exception):
     """pip did not succeed; the message is all that it said."""
 
 
-def _pip(*arguments: str, cwd: Path, **variables: str) -> None:
-    command = [sys.executable, "-m", "pip", arguments[0], *_OPTIONS, *arguments[1:]]
-    # The environment is passed on here, not read. Archives are built by their own code, which shall not find
-    # the credentials of this process.
-    environment = scrubbed(os.environ, ",".join((*_WHERE, *_BUILDS)))
-    environment |= {"PIP_USER": "0", "PIP_REQUIRE_VIRTUALENV": "0", "PYTHONUTF8": "1"} | variables
-    if not site.ENABLE_USER_SITE:
-        # pip shall see what this process sees, and that may come from a command-line option.
-        environment["PYTHONNOUSERSITE"] = "1"
-    done = subprocess.run(
-        command,
-        cwd=cwd,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        encoding="utf-8",
-        errors="replace",
-        check=False,
-    )
-    if done.returncode:
-        raise _PipFailed(done.stdout)
+@dataclass(frozen=True, slots=True)
+class _Pip:
+    """Runs pip. `work` has its temporary files, and what it says: a pipe could be held by what a build leaves
+    behind. `timeout` is in seconds, for each run; None: it may take any time.
+    """
+
+    work: Path
+    timeout: float | None
+
+    def run(self, *arguments: str, cwd: Path | None = None, **variables: str) -> None:
+        """Raises _PipFailed."""
+        command = [sys.executable, "-m", "pip", arguments[0], *_OPTIONS, *arguments[1:]]
+        # The environment is passed on here, not read. Archives are built by their own code, which shall not
+        # find the credentials of this process.
+        environment = scrubbed(os.environ, ",".join((*_WHERE, *_BUILDS)))
+        environment |= {"PIP_USER": "0", "PIP_REQUIRE_VIRTUALENV": "0", "PYTHONUTF8": "1"} | variables
+        environment["TMPDIR"] = str(self.work)
+        if not site.ENABLE_USER_SITE:
+            # pip shall see what this process sees, and that may come from a command-line option.
+            environment["PYTHONNOUSERSITE"] = "1"
+        with tempfile.TemporaryFile(dir=self.work) as output:
+            try:
+                done = subprocess.run(
+                    command,
+                    cwd=cwd or self.work,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    check=False,
+                    timeout=self.timeout,
+                )
+            except subprocess.TimeoutExpired as error:
+                raise _PipFailed(
+                    f"ERROR: it was not done after {self.timeout:g} s, and was ended (setting build_timeout)."
+                ) from error
+            if done.returncode:
+                output.seek(0)
+                raise _PipFailed(output.read().decode(errors="replace"))
 
 
-def _wheel(archive: Path, folder: Path) -> Path:
+def _wheel(archive: Path, folder: Path, pip: _Pip) -> Path:
     """The archive as a wheel, built in `folder` if it is not one."""
     if archive.suffix == ".whl":
         return archive
@@ -141,7 +162,7 @@ def _wheel(archive: Path, folder: Path) -> Path:
     build = ("wheel", "--no-deps", f"--wheel-dir={folder}", str(archive))
     try:
         try:
-            _pip(*build, cwd=folder)
+            pip.run(*build, cwd=folder)
         except _PipFailed as failure:
             if "discovered in a flat-layout" not in str(failure):
                 raise
@@ -149,7 +170,7 @@ def _wheel(archive: Path, folder: Path) -> Path:
             # list scripts alone. It does not look either when told that there are no modules.
             settings = folder / "setup.cfg"
             settings.write_text("[options]\npy_modules =\n")
-            _pip(*build, cwd=folder, DIST_EXTRA_CONFIG=str(settings))
+            pip.run(*build, cwd=folder, DIST_EXTRA_CONFIG=str(settings))
     except _PipFailed as failure:
         hint = "If it builds on your machine, give the wheel instead."
         raise _load_failed([archive], f"{_reason(str(failure))}\n{hint}") from failure
@@ -165,13 +186,13 @@ class _Item:
     wanted: str
 
 
-def _plan(wheels: Sequence[Path], work: Path) -> list[_Item]:
+def _plan(wheels: Sequence[Path], work: Path, pip: _Pip) -> list[_Item]:
     """What an install of the wheels would add to this environment without changing anything in it."""
     pins = work / "pins.txt"
     pins.write_text("".join(f"{name}=={version}\n" for name, version in _environment().items()))
     report = work / "report.json"
     wanted = (str(wheel) for wheel in wheels)
-    _pip("install", "--dry-run", f"--report={report}", f"--constraint={pins}", *wanted, cwd=work)
+    pip.run("install", "--dry-run", f"--report={report}", f"--constraint={pins}", *wanted)
     return [_item(entry) for entry in json.loads(report.read_bytes())["install"]]
 
 

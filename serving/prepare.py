@@ -42,7 +42,7 @@ class Request(msgspec.Struct, frozen=True):
     """What to prepare. `destination` becomes a folder with `model` and `packages`; what it held before goes.
 
     `deployment_uri` may be empty if there are packages. `cache_bytes` caps the cache that servers share.
-    `folders` are those of this machine that may be fetched from.
+    `folders` are those of this machine that may be fetched from; `build_timeout` is for each run of pip.
     """
 
     deployment_uri: str
@@ -51,6 +51,7 @@ class Request(msgspec.Struct, frozen=True):
     cache_dir: str
     cache_bytes: int
     folders: LocalFolders = LocalFolders()
+    build_timeout: float | None = None
 
 
 class Prepared(msgspec.Struct, frozen=True):
@@ -112,7 +113,7 @@ def prepare(request: Request, on_phase: Callable[[Phase], None]) -> Prepared:
         with tempfile.TemporaryDirectory(dir=destination, prefix=".archives-") as folder:
             archives = [storage.fetch_file(uri, Path(folder)) for uri in request.package_uris]
             on_phase(Phase.INSTALLING)
-            warnings = packages.install(archives, target).warnings
+            warnings = packages.install(archives, target, request.build_timeout).warnings
         tensorflow = tensorflow or packages.imports_tensorflow(target)
         folders = packages.search_path(target)
     return Prepared(

@@ -14,10 +14,14 @@ from autoscaler import linux
 
 
 def main(lifeline: int, module: str) -> None:
-    """Run the module as `python -m MODULE` would."""
+    """Run the module as `python -m MODULE` would; when it has ended, so has what it started."""
     linux.die_with_lifeline(lifeline)
     linux.confine()
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    linux.adopt_orphans(True)
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    finally:
+        linux.kill_descendants()
 
 
 if __name__ == "__main__":

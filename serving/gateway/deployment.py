@@ -245,6 +245,7 @@ class Deployment:
             cache_dir=str(self._config.state_dir / "cache"),
             cache_bytes=self._config.cache_bytes,
             folders=self._folders,
+            build_timeout=self._config.build_timeout,
         )
         remote_lifeline, lifeline = os.pipe()
         try:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 
+from autoscaler import linux
 from serving import http
 from serving.beside import open_grpc
 from serving.config import ServeConfig
@@ -76,7 +77,10 @@ def serve(config: ServeConfig, environment: Mapping[str, str], announce: Callabl
             await server.serve(sockets=[listener])
             return server.exit_code
 
-        return run(main())
+        code = run(main())
+        if left := linux.kill_descendants():
+            logger.warning("%d processes were killed that models or builds had left behind", left)
+        return code
 
 
 @contextlib.contextmanager

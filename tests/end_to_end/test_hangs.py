@@ -29,7 +29,19 @@ CALL_TIMEOUT = 1.5
 # Answers a number with its double, and does what words say.
 MOODY = dedent(
     """
+    import os
     import time
+
+    def leave():  # a process in a session of its own, without a parent
+        reading, writing = os.pipe()
+        if os.fork() == 0:
+            os.setsid()
+            pid = os.fork()
+            if pid == 0:
+                time.sleep(600)
+            os.write(writing, str(pid).encode())
+            os._exit(0)
+        return int(os.read(reading, 20))
 
     class Panic(BaseException):  # as libraries written in Rust raise it
         pass
@@ -44,6 +56,8 @@ MOODY = dedent(
                     pass
             if instance == "native":
                 return len(str(7 ** (10 ** 8)))  # minutes, in which no other thread runs
+            if instance == "leave":
+                return leave()
             if instance == "panic":
                 raise Panic
             if instance == "sleep":
@@ -194,3 +208,17 @@ def test_who_computes_for_long_on_purpose_may(tmp_path: Path) -> None:
         assert server.predict(ROUTINE, ["sleep"]).json == {"predictions": ["slept"]}
         assert server.nodes(ROUTINE) == nodes
         assert server.stop() == 0
+
+
+def test_what_a_model_has_left_behind_ends_with_the_server(tmp_path: Path) -> None:
+    """Though it is in no group of a node, and has no parent any more."""
+    with running_server(tmp_path / "state") as server:
+        server.create_model(MODEL)
+        server.create_version(ROUTINE, **routine(tmp_path / "routine"))
+        (left,) = server.predict(ROUTINE, ["leave"]).json["predictions"]
+        os.kill(left, 0)
+        server.delete(ROUTINE)
+
+        assert server.stop() == 0
+        with pytest.raises(ProcessLookupError):
+            os.kill(left, 0)

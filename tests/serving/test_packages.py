@@ -218,6 +218,24 @@ def test_an_archive_that_is_none(tmp_path: Path, name: str, words: str) -> None:
         install([archive], tmp_path / "target")
 
 
+def test_a_build_that_does_not_end_in_time(tmp_path: Path) -> None:
+    """It is ended, and the setting is named."""
+    archive = sdist(tmp_path, "slow", "**__import__('time').sleep(20)")
+
+    with pytest.raises(LoadFailed, match=r"package slow-0\.1\.tar\.gz .*not done after 2 s.*build_timeout"):
+        install([archive], tmp_path / "target", timeout=2)
+
+
+def test_temporary_files_of_a_build_are_beside_its_target(tmp_path: Path) -> None:
+    """A kill leaves nothing anywhere else."""
+    said = tmp_path / "said"
+    look = f"__import__('pathlib').Path({str(said)!r}).write_text(__import__('tempfile').gettempdir())"
+    install([sdist(tmp_path, "user", f"zip_safe=bool({look})")], tmp_path / "version" / "target")
+
+    assert Path(said.read_text()).is_relative_to(tmp_path / "version")
+    assert [path.name for path in (tmp_path / "version").iterdir()] == ["target"]
+
+
 def test_a_hidden_module_is_a_warning(tmp_path: Path) -> None:
     """The server's modules are found first; a package's module of the same name is worth a word."""
     archive = wheel(tmp_path, "user", "1.0", {"json.py": "", "numpy/__init__.py": "", "mine.py": ""})

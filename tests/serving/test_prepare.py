@@ -11,7 +11,7 @@ import pytest
 from serving.errors import InvalidArgument, LoadFailed
 from serving.prepare import Failed, Phase, Prepared, Report, Request, prepare
 from tests.emulator import Emulator
-from tests.end_to_end.models import wheel
+from tests.end_to_end.models import archive, wheel
 
 OLD_MODELS = Path(__file__).parents[1] / "data" / "xgboost"
 
@@ -174,6 +174,44 @@ def test_impossible_requests_touch_nothing(tmp_path: Path) -> None:
     ):
         prepare(twice, print)
     assert not list(tmp_path.iterdir())
+
+
+# Leaves a process behind that has pip's pipe, in a session of its own.
+LEAVING = """
+import os, pathlib, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        pathlib.Path({!r}).write_text(str(os.getpid()))
+        time.sleep(600)
+    os._exit(0)
+"""
+
+
+def test_a_build_that_never_ends_leaves_nothing(tmp_path: Path) -> None:
+    """Whatever it started, wherever that went, ends with the preparation, which says why it failed."""
+    pid = tmp_path / "pid"
+    package = tmp_path / "slow-0.1.tar.gz"
+    package.write_bytes(archive("slow", {}, setup=LEAVING.format(str(pid))))
+    request = msgspec.structs.replace(asking(tmp_path, "", str(package)), build_timeout=4)
+    remote_lifeline, lifeline = os.pipe()
+    done = subprocess.run(
+        [sys.executable, "-m", "serving.gateway.child", str(remote_lifeline), "serving.prepare"],
+        input=msgspec.json.encode(request),
+        pass_fds=(remote_lifeline,),
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+        timeout=60,
+        check=True,
+    )
+    os.close(remote_lifeline)
+    os.close(lifeline)
+    last = msgspec.json.decode(done.stdout.splitlines()[-1], type=Report)
+
+    assert last.failed is not None
+    assert "not done after 4 s, and was ended (setting build_timeout)" in last.failed.message
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
 
 
 def test_the_unforeseen_is_reported_too(tmp_path: Path) -> None:

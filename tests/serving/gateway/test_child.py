@@ -16,6 +16,37 @@ print("at work", flush=True)
 time.sleep(600)
 """
 
+# Leaves a process behind in a session of its own, which has the same output.
+LEAVING = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        time.sleep(600)
+    os._exit(0)
+os.wait()
+print("done", flush=True)
+"""
+
+
+def test_what_a_child_has_started_ends_with_it(tmp_path: Path) -> None:
+    """Though it is in no group and has no parent any more."""
+    (tmp_path / "program.py").write_text(LEAVING)
+    remote_lifeline, lifeline = os.pipe()
+    done = subprocess.run(
+        [sys.executable, "-m", "serving.gateway.child", str(remote_lifeline), "program"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        pass_fds=(remote_lifeline,),
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+        timeout=60,  # the output ends when nobody has it any more
+        check=True,
+    )
+    os.close(remote_lifeline)
+    os.close(lifeline)
+
+    assert done.stdout == b"done\n"
+
 
 @pytest.mark.parametrize("stopped", [False, True])
 def test_a_child_ends_with_its_lifeline(tmp_path: Path, stopped: bool) -> None:

@@ -39,12 +39,11 @@ def open_grpc(
         raise FailedPrecondition(
             "gRPC (setting grpc_port) needs grpcio, which is not installed: pip install 'pilotlight[grpc]'."
         ) from error
-    connections = min(settings.max_connections, most_connections())
     server = GrpcServer(
         predictions,
         tell(),
         settings,
-        most_connections=connections,
+        most_connections=most_connections(settings),
         certificate=certificate,
         cross_origin=cross_origin,
     )

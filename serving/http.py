@@ -17,7 +17,7 @@ from typing import Any, Protocol, cast
 import uvicorn
 from starlette.middleware.cors import CORSMiddleware
 
-from serving.config import FrontSettings
+from serving.config import OFF, FrontSettings
 from serving.connection import Connection
 from serving.cross_origin import EXPOSED, UNPROTECTED, CrossOriginPolicy
 from serving.errors import Unavailable
@@ -194,10 +194,11 @@ class FrontServer(Server):
             logger.exception("connections could not be looked after; it is tried again at once")
 
 
-def most_connections() -> int:
-    """Those that the files which the process may open are enough for."""
+def most_connections(front: FrontSettings) -> int:
+    """Those that each of the ports is granted: the files that the process may open are enough for all."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return int(_FILES_FOR_CLIENTS * files)
+    ports = 1 if front.grpc_port == OFF else 2
+    return min(front.max_connections, int(_FILES_FOR_CLIENTS * files / ports))
 
 
 def make_server(
@@ -220,7 +221,7 @@ def make_server(
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     if cross_origin.origins:
         app = _readable_across_origins(app, cross_origin)
-    gate = Gate(front, most_connections(), cross_origin)
+    gate = Gate(front, most_connections(front), cross_origin)
     config = uvicorn.Config(
         app,
         http=cast(type[asyncio.Protocol], functools.partial(Connection, gate, handler)),

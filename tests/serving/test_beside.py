@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import sys
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from serving.beside import open_grpc
 from serving.config import FrontSettings
 from serving.errors import FailedPrecondition
+from serving.http import most_connections
 
 
 def opened(port: str) -> tuple[Any, list[str]]:
@@ -28,6 +30,18 @@ def test_it_is_opened_where_it_is_wanted() -> None:
     server, announced = opened("0")
     assert server is not None
     assert announced[0].startswith("grpc://127.0.0.1:")
+
+
+def test_both_ports_together_leave_files_for_the_server() -> None:
+    """Four fifths of them are for clients, and no port has more connections than it was granted."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1000, hard))
+    try:
+        assert most_connections(FrontSettings()) == 800
+        assert most_connections(FrontSettings(grpc_port="0")) == 400
+        assert most_connections(FrontSettings(grpc_port="0", max_connections=10)) == 10
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_what_is_not_installed_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:

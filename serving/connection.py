@@ -654,9 +654,8 @@ class Connection(HttpToolsProtocol):
         elif isinstance(cause, ServingError):
             self.refuse("encoding", cause)
         else:
-            self.refuse(
-                "syntax", InvalidArgument(f"This is not HTTP/1.1: {str(cause) or 'it cannot be read'}.")
-            )
+            told = str(cause) if isinstance(cause, httptools.HttpParserError) else ""
+            self.refuse("syntax", InvalidArgument(f"This is not HTTP/1.1: {told or 'it cannot be read'}."))
 
     def _earlier(self) -> bool:
         """Whether a request before the one that is being read is still to be answered."""

@@ -400,6 +400,19 @@ def test_an_upgrade_on_a_connection_that_is_to_close_is_passed_over(asking: tupl
     run(main)
 
 
+def test_a_length_of_thousands_of_digits_is_refused_in_words_of_ours() -> None:
+    """Not in those of the exception that Python raises for it."""
+
+    async def main(world: World) -> None:
+        client = await world.sent(
+            b"POST /a HTTP/1.1\r\nhost: t\r\ncontent-length: %b1\r\n\r\nx" % (b"0" * 5000)
+        )
+        answer = await client.answer()
+        assert (answer.status, answer.message) == (400, "This is not HTTP/1.1: it cannot be read.")
+
+    run(main)
+
+
 def test_a_flood_of_upgrades_is_as_one_of_other_requests() -> None:
     """However many there are in one piece of data."""
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import orjson
 from numpy.typing import NDArray
@@ -44,10 +45,12 @@ class Shown(NamedTuple):
 def describe(runtime: Runtime, model_dir: Path) -> Schema:
     """The schema of a model that was loaded from a folder. What goes wrong costs details, not the model."""
     try:
-        return runtime.schema(_own_examples(model_dir))
+        schema = runtime.schema(_own_examples(model_dir))
+        msgspec.json.encode(schema)  # names and labels of the model may be text that UTF-8 cannot carry
     except Exception:
         logger.warning("the inputs and outputs of the model cannot be told", exc_info=True)
         return unknown(runtime.framework.lower())
+    return schema
 
 
 def unknown(platform: str) -> Schema:

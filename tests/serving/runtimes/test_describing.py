@@ -228,3 +228,12 @@ def test_code_of_a_user_ends_nothing_by_what_was_made_up(tmp_path: Path) -> None
     schema = describe(loaded(Leaving(), tmp_path), tmp_path)
 
     assert (schema.example, schema.signatures[DEFAULT].inputs[0].datatype) == (None, "FP64")
+
+
+def test_labels_that_cannot_be_sent_cost_details_alone(tmp_path: Path) -> None:
+    """Text that UTF-8 cannot carry is no reason not to serve the model."""
+    model = LogisticRegression().fit(X, LABELS)
+    model.classes_ = np.array(["\ud800", "yes"])
+    runtime = loaded(model, tmp_path)
+
+    assert describe(runtime, tmp_path) == unknown("scikit_learn")

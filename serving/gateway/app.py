@@ -68,7 +68,7 @@ from serving.names import check_project
 from serving.protocols.paths import dialect_of
 from serving.scratch import sweep_scratch
 from serving.shortage import shortage_of
-from serving.wire import Receive, Scope, Send
+from serving.wire import Message, Receive, Scope, Send
 
 if TYPE_CHECKING:  # gRPC is imported only where it is switched on
     from serving.gateway.grpc import Questions
@@ -167,6 +167,7 @@ class Gateway:
             ),
         )
         self._ready = False
+        self._start_error: ServingError | None = None
         self._lighting: asyncio.Task[None] | None = None  # of the pilots that are needed from the start on
         self._router = Starlette(
             routes=self._routes(),
@@ -202,7 +203,7 @@ class Gateway:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Everything but predictions is routed; those are `handler`'s."""
         if scope["type"] != "http":
-            await self._router(scope, receive, send)
+            await self._router(scope, receive, self._explaining(send))
         else:
             await self._calls(scope, receive, telling(scope, send))
 
@@ -272,8 +273,27 @@ class Gateway:
             endpoint = guarded(self._access, method, endpoint)
         return housed(method, self._config.default_project, watched(self._audit, method, endpoint))
 
+    def _explaining(self, send: Send) -> Send:
+        """`send`, but a start that failed for a known reason is told of by that, not by a traceback."""
+
+        async def explain(message: Message) -> None:
+            if message["type"] == "lifespan.startup.failed" and self._start_error is not None:
+                message = {**message, "message": f"The server cannot start. {self._start_error.message}"}
+            await send(message)
+
+        return explain
+
     @contextlib.asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncGenerator[None]:
+        try:
+            async with self._started():
+                yield
+        except Exception as error:
+            self._start_error = error if isinstance(error, ServingError) else shortage_of(error)
+            raise
+
+    @contextlib.asynccontextmanager
+    async def _started(self) -> AsyncGenerator[None]:
         await self._catalog.open()
         if self._access is not None:
             await self._access.look()

@@ -89,22 +89,28 @@ def _exclusive(folder: Path) -> Generator[None]:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _keep_private(folder)
-        file = (folder / "lock").open("a+")
+        file = (folder / "lock").open("a+b", buffering=0)
     except OSError as error:
-        raise Unavailable(f"Cannot use the state folder {folder}: {error.strerror}.") from error
+        raise _unusable(folder, error) from error
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             file.seek(0)
             raise FailedPrecondition(
-                f"Another server (pid {file.read().strip() or 'unknown'}) uses the state folder {folder}. "
+                f"Another server (pid {file.read().decode() or 'unknown'}) uses the state folder {folder}. "
                 "Stop it, or choose another --state-dir."
             ) from None
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+        try:
+            file.truncate(0)
+            file.write(str(os.getpid()).encode())
+        except OSError as error:
+            raise _unusable(folder, error) from error
         yield
+
+
+def _unusable(folder: Path, error: OSError) -> Unavailable:
+    return Unavailable(f"Cannot use the state folder {folder}: {error.strerror}.")
 
 
 def _keep_private(folder: Path) -> None:

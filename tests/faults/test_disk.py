@@ -259,6 +259,21 @@ def said_at_start(place: Path | str, log: Path, prefix: tuple[str, ...] = ()) ->
     return said
 
 
+@pytest.mark.parametrize("there", [False, True])
+def test_a_full_disk_at_the_start(there: bool, tmp_path: Path) -> None:
+    """The folder is named, with the system's reason, whether it is there already or not."""
+    if not mounting():
+        pytest.skip("needs the right to mount, in a user namespace at least")
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    make = 'mkdir -m 700 "$0/state" && ' if there else ""
+    full = f'mount -t tmpfs -o size=1m none "$0" && {make}! head -c 2m /dev/zero 2>/dev/null >"$0/ballast"'
+
+    said = said_at_start(folder / "state", tmp_path / "full.log", mounted(full, folder))
+
+    assert f"Cannot use the state folder {folder / 'state'}: No space left on device" in said
+
+
 def test_a_damaged_database(tmp_path: Path) -> None:
     """The server does not start, names the file and says what can be done."""
     file = tmp_path / "state.db"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end import models
-from tests.server import Reply, Server, running_server, until
+from tests.server import Reply, Server, running_server, start, until
 
 PARENT = "projects/faults/models"
 MODEL = f"{PARENT}/m"
@@ -29,8 +29,14 @@ _ANSWERED_WITHIN = 20.0
 @pytest.fixture(scope="module")
 def group() -> Iterator[Path | None]:
     """A cgroup of the server's own, in which processes and threads are counted; None if there can be none."""
+    with new_group("server") as group:
+        yield group
+
+
+@contextmanager
+def new_group(name: str) -> Iterator[Path | None]:
     for parent in ("/sys/fs/cgroup/pids", "/sys/fs/cgroup"):
-        group = Path(parent, f"pilotlight-tests-{os.getpid()}")
+        group = Path(parent, f"pilotlight-tests-{os.getpid()}-{name}")
         with contextlib.suppress(OSError):
             group.mkdir()
             if (group / "pids.max").exists():
@@ -41,13 +47,19 @@ def group() -> Iterator[Path | None]:
     yield None
 
 
+def joining(group: Path) -> tuple[str, ...]:
+    """What runs a command in the group."""
+    return ("sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', str(group))
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, group: Path | None) -> Iterator[Server]:
     """A server that lives through all of it, with a version that is awake and one that sleeps."""
     folder = tmp_path_factory.mktemp("shortage")
     models.write_sklearn(folder / "forest")
-    enter = ("sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', str(group)) if group else ()
-    with running_server(folder / "state", "--idle-timeout=2", "--tick=0.2", prefix=enter) as server:
+    with running_server(
+        folder / "state", "--idle-timeout=2", "--tick=0.2", prefix=joining(group) if group else ()
+    ) as server:
         server.create_model(MODEL)
         files = str(folder / "forest")
         server.create_version(AWAKE, deploymentUri=files, autoScaling={"minNodes": 1})
@@ -105,6 +117,23 @@ def in_time(server: Server, method: str, path: str, **details: object) -> Reply:
     reply = server.call(method, path, **details)
     assert time.monotonic() - began < _ANSWERED_WITHIN, path
     return reply
+
+
+def test_a_start_without_threads(tmp_path: Path) -> None:
+    """The server ends and says what it is short of: who watches over it starts it again."""
+    with new_group("start") as group:
+        if group is None:
+            pytest.skip("needs a cgroup in which processes are counted")
+        (group / "pids.max").write_text("1")
+        arguments = ("serve", "--port", "0", "--state-dir", str(tmp_path / "state"))
+        with (tmp_path / "log").open("w") as log:
+            process = start(arguments, tmp_path / "state", {}, log, joining(group))
+            process.communicate(timeout=30)
+
+    said = (tmp_path / "log").read_text()
+    assert process.returncode != 0
+    assert "The server cannot start. The server is short of processes or threads" in said
+    assert "Traceback" not in said
 
 
 def test_a_node_that_cannot_be_reached(server: Server) -> None:

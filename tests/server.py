@@ -37,6 +37,14 @@ def until(found: Callable[[], T | None], what: str, *, seconds: float = 30) -> T
     return result
 
 
+class EndedAtStart(AssertionError):
+    """A server ended before it told its address; `status` is its exit status."""
+
+    def __init__(self, status: int, log: str) -> None:
+        super().__init__(f"the server ended with status {status} before it told its address: {log}")
+        self.status = status
+
+
 @dataclass(frozen=True)
 class Reply:
     """An answer: its status, its JSON body, and its headers."""
@@ -215,7 +223,10 @@ def running(
         reader.start()
         server = None
         try:
-            url = _address(lines, log, "http://", "https://")
+            try:
+                url = _address(lines, log, "http://", "https://")
+            except AssertionError as error:
+                raise EndedAtStart(process.wait(timeout=20), log.read_text()) from error
             server = Server(url, process, state_dir, log, lines)
             yield server
         finally:

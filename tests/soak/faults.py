@@ -16,15 +16,17 @@ import socket
 import struct
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import httpx
 import psutil
 
 from tests.end_to_end import jobs
-from tests.server import Server, processes_of, running_server, until
+from tests.server import EndedAtStart, Server, processes_of, running_server, until
 
 POISONED = "projects/soak/models/poisoned/versions/v1"
 DISK_BYTES = 256 << 20
@@ -39,21 +41,27 @@ class Site:
     """Where a server runs, and runs again after it was killed: same port, same state, same disk.
 
     `disk` is a process that holds the file system under the state folder, which nobody else sees; `cgroup` is
-    a group whose number of processes and threads can be limited; `clock` is a file with seconds.
+    a group whose number of processes and threads can be limited; `clock` is a file with seconds. `started` is
+    when the last server told its address, on `time.monotonic`.
     """
 
     root: Path
     temporary: Path
-    chance: random.Random
+    seed: int
     flags: tuple[str, ...]
     missing: list[str] = field(default_factory=list)
     stack: ExitStack = field(default_factory=ExitStack)
     server: Server = field(init=False)
+    chance: random.Random = field(init=False)
     lives: int = 0
+    started: float = 0.0
     disk: int | None = None
     cgroup: Path | None = None
     clock: Path | None = None
     _environment: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.chance = random.Random(f"{self.seed} victims")
 
     @property
     def state(self) -> Path:
@@ -72,6 +80,7 @@ class Site:
             )
         )
         self.lives += 1
+        self.started = time.monotonic()
 
     def _prefix(self) -> tuple[str, ...]:
         join = (
@@ -138,9 +147,24 @@ class Site:
                 group.rmdir()
         self.missing.append("threads: no cgroup of pids can be made")
 
-    def wait_until_ready(self) -> None:
-        """Return when the server says that it is ready."""
-        until(lambda: self.server.call("GET", "/readyz").status == 200, "the server is ready", seconds=90)
+    def start_again(self) -> int | None:
+        """Start a server and wait until it is ready; the status of one that ends before that."""
+        try:
+            self.start()
+        except EndedAtStart as error:
+            return error.status
+        until(self._is_ready_or_over, "the server is ready", seconds=90)
+        return self.server.process.poll()
+
+    def _is_ready_or_over(self) -> bool:
+        with suppress(httpx.TransportError):
+            if self.server.call("GET", "/readyz").status == 200:
+                return True
+        return self.server.process.poll() is not None
+
+    def log(self, start: int = 0) -> str:
+        """What the servers have logged, from a place in the file on."""
+        return (self.root / "state.log").read_bytes()[start:].decode()
 
     def compile_clock(self) -> None:
         """A wall clock that can be set for the server alone."""
@@ -181,9 +205,9 @@ def _name(pid: int) -> str:
 
 
 @contextmanager
-def opened(root: Path, temporary: Path, chance: random.Random, *flags: str) -> Iterator[Site]:
+def opened(root: Path, temporary: Path, seed: int, *flags: str) -> Iterator[Site]:
     """A place with all that can be had, and a server that runs there."""
-    site = Site(root, temporary, chance, flags)
+    site = Site(root, temporary, seed, flags)
     with site.stack:
         site.mount_disk()
         site.make_cgroup()

@@ -22,8 +22,8 @@ RECOVERY = 5.0
 PAUSE = 2.0
 # How much more memory, files and threads a gateway may have in the last third of its life than in the first.
 GROWTH = 0.10
-# Files and threads come and go in ones; so many more are no leak.
-FEW = 8
+# So much more is no leak: a node takes about ten files of the gateway, and three of them may have come.
+FEW: Mapping[str, int] = {"memory": 0, "files": 30, "threads": 8}
 END_SECONDS = 15.0
 
 NO_ANSWER = 0
@@ -41,6 +41,9 @@ EXCUSED_ONCE: Mapping[str, frozenset[int]] = {
     "node killed": frozenset({500}),
     "node stopped": frozenset({500}),
 }
+
+# The faults for which a server may end before it is ready: it is started again.
+NO_START = frozenset({"files", "threads", "disk"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,16 @@ class Usage:
     threads: int
 
 
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """A server that ended by itself before it was ready: its times, its status, and what it logged."""
+
+    start: float
+    end: float
+    status: int
+    log: str
+
+
 @dataclass(frozen=True)
 class End:
     """How the server ended after SIGTERM, and what was left of it."""
@@ -114,11 +127,12 @@ class Record:
     usages: Sequence[Usage]
     end: End
     warm_up: float
+    exits: Sequence[Exit] = ()
 
 
 def judge(record: Record) -> list[str]:
     """What contradicts the promises, in words; nothing if all is well."""
-    return [*_lost(record), *_bad_while_ready(record), *_grown(record), *_left(record.end)]
+    return [*_lost(record), *_bad_while_ready(record), *_ended(record), *_grown(record), *_left(record.end)]
 
 
 def _lost(record: Record) -> Iterator[str]:
@@ -191,11 +205,26 @@ def _spans(
             yield min(start for start, _ in times), max(end for _, end in times)
 
 
+def _ended(record: Record) -> Iterator[str]:
+    """Servers that ended at their start for no fault, or as if nothing were wrong, or without a word."""
+    for one in record.exits:
+        told = f"server that was starting from {one.start:.2f} s on ended at {one.end:.2f} s"
+        if not any(
+            fault.kind in NO_START and fault.start <= one.end and one.start <= fault.end
+            for fault in record.faults
+        ):
+            yield f"{told} without a reason: {one.log[-500:]}"
+        if one.status == 0:
+            yield f"{told} with status 0"
+        if not one.log.strip():
+            yield f"{told} without a word"
+
+
 def _grown(record: Record) -> Iterator[str]:
     for life, thirds in _thirds(record):
-        for what in ("memory", "files", "threads"):
+        for what, few in FEW.items():
             first, last = (statistics.median(getattr(usage, what) for usage in third) for third in thirds)
-            if last > first * (1 + GROWTH) and (what == "memory" or last > first + FEW):
+            if last > max(first * (1 + GROWTH), first + few):
                 yield f"{what} of server {life} grew from {first:.0f} to {last:.0f}"
 
 
@@ -238,6 +267,8 @@ def table(record: Record) -> Iterator[str]:
         ]
         seconds = last[-1].at - first[0].at
         yield f"server {life}, first and last third of {seconds:.0f} s: {', '.join(figures)}"
+    for one in record.exits:
+        yield f"a server ended at its start at {one.end:.2f} s, with status {one.status}"
     yield f"ended {record.end.seconds:.1f} s after SIGTERM, with status {record.end.code}"
 
 

@@ -13,6 +13,7 @@ from tests.soak.judging import (
     WRONG_ANSWER,
     Asked,
     End,
+    Exit,
     Fault,
     Probe,
     Record,
@@ -138,9 +139,11 @@ def test_one_success_ends_a_bad_time() -> None:
     [
         ("memory", 100 * MIB, 109 * MIB, False),
         ("memory", 100 * MIB, 111 * MIB, True),
-        ("files", 20, 27, False),  # a few come and go
-        ("files", 100, 120, True),
-        ("threads", 4, 30, True),
+        ("files", 73, 93, False),  # two more nodes are awake
+        ("files", 73, 104, True),
+        ("files", 400, 435, False),
+        ("threads", 4, 12, False),  # a few come and go
+        ("threads", 4, 13, True),
     ],
 )
 def test_growth_is_found(what: str, first: int, last: int, wrong: bool) -> None:
@@ -185,3 +188,29 @@ def test_the_table_tells_by_fault() -> None:
     assert lines[1].split()[2:] == ["90", "1", "0.0", "0.1", "1x", "503"]
     assert lines[3].split()[:4] == ["all", "2", "600", "1"]
     assert "memory 100 → 100 MiB" in lines[4]
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "log", "found"),
+    [
+        ("threads", 3, "short of threads", None),
+        ("node killed", 3, "short of threads", "without a reason: short of threads"),
+        ("threads", 0, "short of threads", "with status 0"),
+        ("threads", 3, "\n", "without a word"),
+    ],
+)
+def test_a_server_may_end_at_its_start_for_a_shortage_it_tells_of(
+    fault: str, status: int, log: str, found: str | None
+) -> None:
+    """Whatever watches over it sees that by the status, and who operates it by the log."""
+    record = replace(GOOD, faults=[Fault(fault, 39, 41)], exits=[Exit(40, 42, status, log)])
+
+    told = "server that was starting from 40.00 s on ended at 42.00 s"
+    assert judge(record) == ([f"{told} {found}"] if found else [])
+
+
+def test_a_shortage_that_was_over_is_no_reason_to_end() -> None:
+    """The server started after it."""
+    record = replace(GOOD, faults=[Fault("threads", 35, 39)], exits=[Exit(40, 42, 3, "short of threads")])
+
+    assert len(judge(record)) == 1

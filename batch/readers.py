@@ -83,12 +83,14 @@ class _Counted(io.RawIOBase):
 
 def _lines(content: BinaryIO, split: Split, uri: str) -> Iterator[Block]:
     """Blocks of whole lines that begin in the split's range."""
-    offset, rest = split.start, b""
+    # Grows in place: a line may be MAX_RECORD long.
+    offset, rest = split.start, bytearray()
     if split.start:
         skipped = _skip_line(content)
         if skipped is None:
             return
-        passed, rest = skipped
+        passed, begun = skipped
+        rest += begun
         offset = split.start - 1 + passed
     end = split.end
     while end is None or offset < end:
@@ -102,16 +104,17 @@ def _lines(content: BinaryIO, split: Split, uri: str) -> Iterator[Block]:
         rest += data
         if not data:
             if rest:
-                yield _block(uri, offset, _within(rest, offset, end))
+                yield _block(uri, offset, _within(bytes(rest), offset, end))
             return
         cut = rest.rfind(b"\n", len(rest) - len(data)) + 1
         if not cut:
             _check_length(len(rest), uri, offset)
             continue
-        lines = _within(rest[:cut], offset, end)
+        with memoryview(rest) as view:
+            lines = _within(bytes(view[:cut]), offset, end)
+        del rest[:cut]
         yield _block(uri, offset, lines)
         offset += len(lines)
-        rest = rest[cut:]
 
 
 def _skip_line(content: BinaryIO) -> tuple[int, bytes] | None:

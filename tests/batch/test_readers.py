@@ -6,6 +6,7 @@ import gzip
 import itertools
 import random
 import re
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,18 @@ def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
         read(tmp_path / "lines")
 
     assert "byte 6 " in str(caught.value)
+
+
+def test_a_long_line_costs_no_more_than_its_length(tmp_path: Path) -> None:
+    """It comes in a hundred pieces, and must not be copied with each: that took 9 s."""
+    path = tmp_path / "long"
+    path.write_bytes(b"0" * (128 << 20))
+
+    begun = time.process_time()
+    ((block, _),) = read(path)
+
+    assert len(block.data) == 128 << 20
+    assert time.process_time() - begun < 4
 
 
 def test_a_file_that_changes_is_noticed(tmp_path: Path) -> None:

@@ -310,7 +310,8 @@ def _open(loader: Any, meta_graph: Any, threads: int) -> tuple[Any, dict[str, st
     )
     session = tf.compat.v1.Session(graph=graph, config=config)
     if meta_graph.HasField("object_graph_def"):  # what makes a model one of version 2
-        tensorflow_graph.trim(meta_graph, (definition for _, definition in _servable(meta_graph)))
+        signatures = (definition for _, definition in _servable(meta_graph))
+        tensorflow_graph.trim(meta_graph, signatures, loader.variables_path)
         _hide_captured(meta_graph.graph_def)
     with graph.as_default():
         feeds, inputs = _doors(meta_graph)

@@ -3,6 +3,10 @@
 What is exported holds more than its signatures: functions that save it, first values, every variable two or
 three times. A Session takes all of that through its optimiser each time it is asked for something new, and
 restoring would fill variables that nothing reads. What is left computes what it did before, to the bit.
+
+What Keras 3 has saved by `tf.saved_model.save` reads variables that its own restoring does not fill: Keras
+exports each one twice. They are restored as `tf.saved_model.load` does it, by the object that a function
+captured.
 """
 
 from __future__ import annotations
@@ -12,7 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.core.framework import types_pb2
+from tensorflow.core.framework import node_def_pb2, types_pb2
+from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
+from tensorflow.python.trackable.base import OBJECT_GRAPH_PROTO_KEY
 
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 # A restoring function made of these does nothing but read values and assign them.
@@ -21,13 +27,14 @@ _INIT = "__saved_model_init_op"
 # A variable under this name is another one at each mention.
 _ANONYMOUS = b"cd2c89b7-88b7-44c8-ad83-06c2a9158347"
 _PREFIX = "pilotlight_restore"
+_VALUE_OF_OBJECT = "VARIABLE_VALUE"
 
 Resource = tuple[bytes, bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """Where a variable's value is in the checkpoint, and the op that assigned it."""
+    """Where a variable's value is in the checkpoint, and an op that assigns it."""
 
     variable: Resource
     key: bytes
@@ -35,23 +42,30 @@ class _Value:
     assign: Any
 
 
-def trim(meta_graph: Any, signatures: Iterable[Any]) -> None:
+def trim(meta_graph: Any, signatures: Iterable[Any], checkpoint: str) -> None:
     """Take out of a meta graph, in place, what these signatures, loading and initialising do not need.
 
-    Where it is not certain what is needed, more is left.
+    Where it is not certain what is needed, more is left. `checkpoint` is the path that its files begin with.
     """
     if any(each.WhichOneof("kind") != "node_list" for each in meta_graph.collection_def.values()):
         return  # they may name anything; version 1 kept its variables there
     graph, saver = meta_graph.graph_def, meta_graph.saver_def
     wanted = {_node(name) for name in _tensors(meta_graph, signatures)} | {_node(saver.filename_tensor_name)}
-    values = _values(meta_graph)
+    values, filled = _values(meta_graph), _filled(meta_graph)
     if values is None:
         wanted.add(_node(saver.restore_op_name))
     _keep(graph, wanted)
-    if values is not None:
-        handles = {_resource(node): node.name for node in graph.node if node.op == "VarHandleOp"}
-        read = [value for value in values if value.variable in handles]
-        saver.restore_op_name = _add_restoring(graph, read, handles, saver.filename_tensor_name)
+    handles = {_resource(node): node for node in graph.node if node.op == "VarHandleOp"}
+    empty = [handle for variable, handle in handles.items() if variable not in filled]
+    captured = _captured_values(meta_graph, empty, checkpoint) if empty else []
+    if values is None and not captured:
+        return
+    read = [value for value in values or () if value.variable in handles]
+    names = {variable: handle.name for variable, handle in handles.items()}
+    restored = _add_restoring(graph, [*read, *captured], names, saver.filename_tensor_name)
+    if values is None:
+        restored.input.append(f"^{_node(saver.restore_op_name)}")
+    saver.restore_op_name = restored.name
 
 
 def _tensors(meta_graph: Any, signatures: Iterable[Any]) -> Iterator[str]:
@@ -184,6 +198,69 @@ def _values(meta_graph: Any) -> list[_Value] | None:
     return values if len({value.variable for value in values}) == len(values) else None
 
 
+def _filled(meta_graph: Any) -> set[Resource]:
+    """The variables that the restoring of the model itself reaches."""
+    nodes = {node.name: node for node in meta_graph.graph_def.node}
+    reached = _reached([_node(meta_graph.saver_def.restore_op_name)], nodes, _needs)
+    return {_resource(node) for node in reached.values() if node.op == "VarHandleOp"}
+
+
+def _captured_values(meta_graph: Any, handles: Iterable[Any], checkpoint: str) -> list[_Value]:
+    """How variables that functions captured are restored, by the objects that they were of."""
+    objects = _captured_objects(meta_graph)
+    keys = _keys(meta_graph.object_graph_def, checkpoint)
+    values = []
+    for handle in handles:
+        key = keys.get(objects.get(handle.name, -1))
+        if key is not None:
+            assign = node_def_pb2.NodeDef()
+            assign.attr["dtype"].CopyFrom(handle.attr["dtype"])
+            values.append(_Value(_resource(handle), key.encode(), b"", assign))
+    return values
+
+
+def _captured_objects(meta_graph: Any) -> dict[str, int]:
+    """The number of the object that each node is which is passed to a function because that captured it."""
+    functions = meta_graph.object_graph_def.concrete_functions
+    objects: dict[str, int] = {}
+    for node in meta_graph.graph_def.node:
+        name = node.attr["f"].func.name if node.op in _CALLS else ""
+        if name in functions:
+            bound = functions[name].bound_inputs
+            given = [source for source in node.input if not source.startswith("^")]
+            # What is captured comes after the arguments.
+            captured = given[len(given) - len(bound) :]
+            objects |= zip(map(_node, captured), bound, strict=True)
+    return objects
+
+
+def _keys(objects: Any, checkpoint: str) -> dict[int, str]:
+    """Under which key the checkpoint has the value of each object; the two are matched by their paths."""
+    reader = tf.train.load_checkpoint(checkpoint)
+    if not reader.has_tensor(OBJECT_GRAPH_PROTO_KEY):
+        return {}
+    saved = TrackableObjectGraph.FromString(reader.get_tensor(OBJECT_GRAPH_PROTO_KEY))
+    keys: dict[int, str] = {}
+    seen: set[int] = set()
+    waiting = [(0, 0)]
+    while waiting:
+        number, saved_number = waiting.pop()
+        if number in seen:
+            continue
+        seen.add(number)
+        one = saved.nodes[saved_number]
+        for attribute in one.attributes:
+            if attribute.name == _VALUE_OF_OBJECT:
+                keys[number] = attribute.checkpoint_key
+        children = {child.local_name: child.node_id for child in one.children}
+        waiting += [
+            (child.node_id, children[child.local_name])
+            for child in objects.nodes[number].children
+            if child.local_name in children
+        ]
+    return keys
+
+
 def _place(assign: Any, inner: dict[str, Any], restore: str) -> int | None:
     """Which of the restored tensors an op assigns."""
     if len(assign.input) != 2:
@@ -205,11 +282,11 @@ def _resource(handle: Any) -> Resource:
     return (handle.attr["container"].s, handle.attr["shared_name"].s)
 
 
-def _add_restoring(graph: Any, values: list[_Value], handles: dict[Resource, str], checkpoint: str) -> str:
-    """Add ops that restore these variables; returns the name of the one that waits for all."""
+def _add_restoring(graph: Any, values: list[_Value], handles: dict[Resource, str], checkpoint: str) -> Any:
+    """Add ops that restore these variables; returns the one that waits for all."""
     done = graph.node.add(name=f"{_PREFIX}/done", op="NoOp")
     if not values:
-        return str(done.name)
+        return done
     for name, strings in (("keys", [one.key for one in values]), ("parts", [one.part for one in values])):
         const = graph.node.add(name=f"{_PREFIX}/{name}", op="Const")
         const.attr["dtype"].type = types_pb2.DT_STRING
@@ -224,4 +301,4 @@ def _add_restoring(graph: Any, values: list[_Value], handles: dict[Resource, str
             if name in value.assign.attr:
                 assign.attr[name].CopyFrom(value.assign.attr[name])
         done.input.append(f"^{assign.name}")
-    return str(done.name)
+    return done

@@ -26,19 +26,9 @@ from serving.runtimes.codec import Decoder, encode
 from serving.runtimes.describing import describe
 from serving.runtimes.instances import Tensors
 from serving.schema import CLASSIFY, PREDICT, REGRESS, pack
+from tests.serving.runtimes.conftest import QUIET
 
 Arrays = dict[str, NDArray[Any]]
-QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
-
-
-@pytest.fixture(scope="session")
-def tf() -> Any:
-    for name, value in QUIET.items():
-        os.environ.setdefault(name, value)
-    import tensorflow
-
-    tensorflow.get_logger().setLevel("ERROR")
-    return tensorflow
 
 
 @pytest.fixture(scope="session")

@@ -76,7 +76,7 @@ def trimmed(text: str) -> Any:
     from serving.runtimes.tensorflow_graph import trim
 
     meta_graph = text_format.Parse(SIGNATURE + dedent(text), meta_graph_pb2.MetaGraphDef())
-    trim(meta_graph, [meta_graph.signature_def["serving_default"]])
+    trim(meta_graph, [meta_graph.signature_def["serving_default"]], "")
     return meta_graph
 
 

@@ -35,7 +35,7 @@ from tensorflow.python.saved_model.loader_impl import SavedModelLoader, get_init
 
 from serving import schema
 from serving.errors import InvalidInputs, LoadFailed
-from serving.runtimes import Columns, Source, tensorflow_graph, tensorflow_warmup
+from serving.runtimes import Columns, Source, tensorflow_graph, tensorflow_separation, tensorflow_warmup
 from serving.runtimes.describing import first, readable, show, to_json
 from serving.runtimes.instances import Batch, Tensors
 from serving.runtimes.tensorflow_examples import serialised
@@ -57,24 +57,18 @@ def load(source: Source) -> TensorFlowRuntime:
     """
     _require_saved_model(source.model_dir)
     _load_custom_ops(source.model_dir)
+    left_out: dict[str, str] = {}
     try:
-        loader = SavedModelLoader(str(source.model_dir))
-        meta_graph = _serving_graph(loader.saved_model.meta_graphs)
-        session, feeds = _open(loader, meta_graph, source.threads)
+        try:
+            signatures = _open(source, left_out)
+        except _LOAD_ERRORS:
+            left_out = _misdeclared(source.model_dir)
+            if not left_out:
+                raise
+            signatures = _open(source, left_out)
     except _LOAD_ERRORS as error:
         raise _load_failure(error, source.model_dir) from error
-    signatures = {
-        name: Signature(
-            name,
-            _tensors(definition.inputs),
-            _tensors(definition.outputs),
-            session,
-            feeds,
-            method=definition.method_name or schema.PREDICT,
-        )
-        for name, definition in _servable(meta_graph)
-    }
-    return TensorFlowRuntime(source.model_dir, signatures)
+    return TensorFlowRuntime(source.model_dir, signatures, left_out)
 
 
 # ---- the runtime
@@ -83,21 +77,28 @@ def load(source: Source) -> TensorFlowRuntime:
 class TensorFlowRuntime:
     """A loaded SavedModel: named columns in, named columns out.
 
-    `warnings` names the signatures that JSON instances cannot reach.
+    `warnings` names the signatures that JSON instances cannot reach, and those of `left_out`, which cannot be
+    computed at all, with the reason.
     """
 
     framework = "TENSORFLOW"
     exact = False
 
-    def __init__(self, model_dir: Path, signatures: Mapping[str, Signature]) -> None:
+    def __init__(
+        self, model_dir: Path, signatures: Mapping[str, Signature], left_out: Mapping[str, str]
+    ) -> None:
         self._model_dir = model_dir
         self._signatures = signatures
+        self._left_out = left_out
         self.mergeable = all(signature.independent_rows for signature in signatures.values())
-        self.warnings = tuple(
-            problem
-            for signature in signatures.values()
-            for problem in (signature.input_problem, signature.output_problem)
-            if problem
+        self.warnings = (
+            *left_out.values(),
+            *(
+                problem
+                for signature in signatures.values()
+                for problem in (signature.input_problem, signature.output_problem)
+                if problem
+            ),
         )
 
     def form(self, parameters: Mapping[str, Any]) -> Columns:
@@ -206,6 +207,8 @@ class TensorFlowRuntime:
             return self._default
         if not isinstance(name, str):
             raise InvalidInputs(f'"signature_name" must be a string; it is {name!r}.')
+        if name in self._left_out:
+            raise InvalidInputs(self._left_out[name])
         try:
             return self._signatures[name]
         except KeyError:
@@ -302,25 +305,71 @@ def _shape(proto: Any) -> Shape | None:
     return tuple(None if dimension.size < 0 else dimension.size for dimension in proto.dim)
 
 
-def _open(loader: Any, meta_graph: Any, threads: int) -> tuple[Any, dict[str, str]]:
-    """A session with the model in it, and which placeholder feeds which of the model's tensors."""
+def _open(source: Source, left_out: Iterable[str]) -> dict[str, Signature]:
+    """The signatures but these, over a session with the model in it."""
+    loader = SavedModelLoader(str(source.model_dir))
+    meta_graph = _serving_graph(loader.saved_model.meta_graphs)
+    for name in left_out:
+        del meta_graph.signature_def[name]
+    definitions = dict(_servable(meta_graph))
     graph = tf.Graph()
     config = config_pb2.ConfigProto(
-        intra_op_parallelism_threads=threads, inter_op_parallelism_threads=threads, allow_soft_placement=True
+        intra_op_parallelism_threads=source.threads,
+        inter_op_parallelism_threads=source.threads,
+        allow_soft_placement=True,
     )
     session = tf.compat.v1.Session(graph=graph, config=config)
     if meta_graph.HasField("object_graph_def"):  # what makes a model one of version 2
-        signatures = (definition for _, definition in _servable(meta_graph))
-        tensorflow_graph.trim(meta_graph, signatures, loader.variables_path)
+        tensorflow_graph.trim(meta_graph, definitions.values(), loader.variables_path)
         _hide_captured(meta_graph.graph_def)
+    names = tensorflow_separation.separate(meta_graph.graph_def, definitions)
     with graph.as_default():
-        feeds, inputs = _doors(meta_graph)
+        feeds, inputs = _doors(definitions, names)
         # What `loader.load` does, but that would read the file once more and run even nothing.
         saver, _ = loader.load_graph(graph, [_TAG], input_map=inputs)
         loader.restore_variables(session, saver)
         if not _is_nothing(get_init_op(meta_graph)):
             loader.run_init_ops(session, [_TAG])
-    return session, feeds
+    return {
+        name: Signature(
+            name,
+            _tensors(definition.inputs),
+            _tensors(definition.outputs),
+            session,
+            feeds[name],
+            fetches=names[name],
+            method=definition.method_name or schema.PREDICT,
+        )
+        for name, definition in definitions.items()
+    }
+
+
+def _misdeclared(model_dir: Path) -> dict[str, str]:
+    """The signatures that declare tensors the graph does not have, or of other types, and what is wrong."""
+    meta_graph = _serving_graph(SavedModelLoader(str(model_dir)).saved_model.meta_graphs)
+    with tf.Graph().as_default() as graph:
+        tf.import_graph_def(meta_graph.graph_def, name="")
+    problems = {name: _misdeclaration(graph, definition) for name, definition in _servable(meta_graph)}
+    wrong = {name: problem for name, problem in problems.items() if problem}
+    if len(wrong) == len(problems):
+        return {}
+    return {
+        name: f"Signature {name} is left out: {problem}. Export the model again."
+        for name, problem in wrong.items()
+    }
+
+
+def _misdeclaration(graph: Any, definition: Any) -> str:
+    for alias, info in (*definition.inputs.items(), *definition.outputs.items()):
+        if not _dense(info):
+            continue
+        try:
+            actual = graph.get_tensor_by_name(info.name).dtype.base_dtype
+        except (KeyError, ValueError):
+            return f"the graph has no tensor {info.name}, which it names as {alias}"
+        if actual != _dtype(info):
+            return f"it declares {alias} as {_dtype(info).name}, but {info.name} is {actual.name}"
+    return ""
 
 
 def _is_nothing(op: Any) -> bool:
@@ -328,16 +377,21 @@ def _is_nothing(op: Any) -> bool:
     return isinstance(op, tf.Operation) and op.type == "NoOp" and not op.control_inputs
 
 
-def _doors(meta_graph: Any) -> tuple[dict[str, str], dict[str, Any]]:
-    """For every dense input: the name of the placeholder to feed, and the tensor that takes its place."""
-    feeds: dict[str, str] = {}
+def _doors(
+    definitions: Mapping[str, Any], names: Mapping[str, tensorflow_separation.Names]
+) -> tuple[dict[str, dict[str, str]], dict[str, Any]]:
+    """The placeholder to feed for each dense input of each signature, and what takes which tensor's place."""
+    feeds: dict[str, dict[str, str]] = {name: {} for name in definitions}
+    doors: dict[str, str] = {}
     inputs: dict[str, Any] = {}
-    infos = [info for _, definition in _servable(meta_graph) for info in definition.inputs.values()]
-    for info in infos:
-        if _dense(info) and info.name not in feeds:
-            door = tf.compat.v1.placeholder(_dtype(info), name="pilotlight_feed")
-            feeds[info.name] = door.name
-            inputs[info.name] = tf.ensure_shape(door, info.tensor_shape, name="pilotlight_input")
+    for name, definition in definitions.items():
+        for info in filter(_dense, definition.inputs.values()):
+            tensor = names[name].get(info.name, info.name)
+            if tensor not in doors:
+                door = tf.compat.v1.placeholder(_dtype(info), name="pilotlight_feed")
+                doors[tensor] = door.name
+                inputs[tensor] = tf.ensure_shape(door, info.tensor_shape, name="pilotlight_input")
+            feeds[name][info.name] = doors[tensor]
     return feeds, inputs
 
 

@@ -75,6 +75,7 @@ class Signature:
     An input without a batch dimension holds for the whole request. Its column has one value per instance
     like every other; they must all be equal, and that one value is fed.
 
+    `feeds` are the names of its inputs in the session, `fetches` those of outputs that have others there.
     `input_problem` and `output_problem` say why instances cannot express the inputs, or JSON the outputs.
     `fixed_rows` is how many instances a request must have, None where any number will do.
     """
@@ -87,6 +88,7 @@ class Signature:
         session: Any,
         feeds: Mapping[str, str],
         *,
+        fetches: Mapping[str, str],
         method: str = schema.PREDICT,
     ) -> None:
         self.name = name
@@ -99,6 +101,7 @@ class Signature:
         self.schema = schema.Signature(_described(inputs), _described(outputs), method)
         self._session = session
         self._feeds = feeds
+        self._fetches = fetches
         self._aliases = {i.alias for i in inputs}
         self.fixed_rows = next((i.rows for i in inputs if i.rows is not None), None)
         # An output may be an input passed on, and two aliases may share a tensor: each tensor is fed or
@@ -154,7 +157,8 @@ class Signature:
         if not self._fetched:
             return lambda *_: ()
         options = config_pb2.CallableOptions(
-            feed=[self._feeds[name] for name in self._fed], fetch=self._fetched
+            feed=[self._feeds[name] for name in self._fed],
+            fetch=[self._fetches.get(name, name) for name in self._fetched],
         )
         options.run_options.inter_op_thread_pool = _OWN_THREAD
         run: Callable[..., Sequence[Any]] = self._session._make_callable_from_options(options)

@@ -1,0 +1,181 @@
+"""Signatures that share tensors, as TensorFlow 1 exported them: each is computed as a session computes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from serving.errors import InvalidInputs
+from serving.runtimes import Source
+
+Parts = dict[str, Any]
+Build = Callable[[Any], Mapping[str, tuple[Parts, Parts]]]
+
+
+def normal(*shape: int) -> NDArray[np.float32]:
+    return np.random.default_rng(7).standard_normal(shape).astype(np.float32)
+
+
+def export(
+    tf: Any, folder: Path, build: Build, change: Callable[[Any], None] = lambda signatures: None
+) -> None:
+    """A SavedModel of version 1 with signatures of inputs and outputs; `change` may spoil them."""
+    v1 = tf.compat.v1
+    with tf.Graph().as_default(), v1.Session() as session:
+        signatures = {name: v1.saved_model.predict_signature_def(*parts) for name, parts in build(tf).items()}
+        change(signatures)
+        session.run([v1.global_variables_initializer(), v1.tables_initializer()])
+        builder = v1.saved_model.Builder(str(folder))
+        tables = v1.tables_initializer()
+        builder.add_meta_graph_and_variables(session, ["serve"], signatures, main_op=tables)
+        builder.save()
+
+
+def answer(tf: Any, folder: Path, signature: str, inputs: Parts) -> Parts:
+    """What a session answers that has nothing but the model in it."""
+    v1 = tf.compat.v1
+    with tf.Graph().as_default(), v1.Session() as session:
+        definition = v1.saved_model.load(session, ["serve"], str(folder)).signature_def[signature]
+        fetches = {alias: info.name for alias, info in definition.outputs.items()}
+        feeds = {definition.inputs[alias].name: value for alias, value in inputs.items()}
+        found: Parts = session.run(fetches, feeds)
+        return found
+
+
+def autoencoder(tf: Any) -> Mapping[str, tuple[Parts, Parts]]:
+    """The code is an output, an intermediate and an input."""
+    v1 = tf.compat.v1
+    x = v1.placeholder(tf.float32, [None, 6], "x")
+    code = tf.nn.relu(x @ v1.get_variable("encoder", initializer=normal(6, 3)), name="code")
+    y = tf.sigmoid(code @ v1.get_variable("decoder", initializer=normal(3, 6)))
+    return {
+        "encode": ({"x": x}, {"code": code}),
+        "decode": ({"code": code}, {"y": y}),
+        "serving_default": ({"x": x}, {"y": y, "code": code, "same": x}),
+    }
+
+
+def classifier(tf: Any) -> Mapping[str, tuple[Parts, Parts]]:
+    """The tutorial on MNIST: examples for one signature, what is parsed of them for the default one."""
+    v1 = tf.compat.v1
+    examples = v1.placeholder(tf.string, name="tf_example")
+    parsed = tf.io.parse_example(examples, {"x": tf.io.FixedLenFeature([4], tf.float32)})
+    x = tf.identity(parsed["x"], name="x")
+    scores = tf.nn.softmax(x @ v1.get_variable("w", initializer=normal(4, 3)))
+    values, indices = tf.math.top_k(scores, 3)
+    keys = tf.constant([0, 1, 2], tf.int64)
+    words = tf.lookup.StaticHashTable(
+        tf.lookup.KeyValueTensorInitializer(keys, tf.constant(["a", "b", "c"])), "?"
+    )
+    labels = words.lookup(tf.cast(indices, tf.int64))
+    return {
+        "predict_images": ({"images": x}, {"scores": scores}),
+        "serving_default": ({"inputs": examples}, {"classes": labels, "scores": values}),
+    }
+
+
+def with_default(tf: Any) -> Mapping[str, tuple[Parts, Parts]]:
+    """A tensor with a default that one signature feeds."""
+    v1 = tf.compat.v1
+    x = v1.placeholder(tf.float32, [None, 2], "x")
+    scale = v1.placeholder_with_default(tf.constant(2.0), [], "scale")
+    y = x * scale
+    return {"scaled": ({"x": x, "scale": scale}, {"y": y}), "serving_default": ({"x": x}, {"y": y})}
+
+
+def loop(tf: Any) -> Mapping[str, tuple[Parts, Parts]]:
+    """An old loop in what is computed twice."""
+    v1 = tf.compat.v1
+    v1.disable_control_flow_v2()
+    x = v1.placeholder(tf.float32, [None, 2], "x")
+    middle = tf.identity(x + 1, "middle")
+    _, y = v1.while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, y * 1.5 + middle), (0, middle))
+    return {"rest": ({"middle": middle}, {"y": y}), "serving_default": ({"x": x}, {"y": y})}
+
+
+def examples(tf: Any) -> NDArray[Any]:
+    def example(row: Any) -> bytes:
+        feature = tf.train.Feature(float_list=tf.train.FloatList(value=row))
+        one: bytes = tf.train.Example(features=tf.train.Features(feature={"x": feature})).SerializeToString()
+        return one
+
+    return np.array([example(row) for row in normal(3, 4)], object)
+
+
+@pytest.mark.parametrize(
+    ("build", "signature", "inputs"),
+    [
+        (autoencoder, "encode", {"x": normal(3, 6)}),
+        (autoencoder, "decode", {"code": normal(3, 3)}),
+        (autoencoder, "serving_default", {"x": normal(3, 6)}),
+        (classifier, "predict_images", {"images": normal(3, 4)}),
+        (classifier, "serving_default", {"inputs": examples}),
+        (with_default, "serving_default", {"x": normal(3, 2)}),
+        (loop, "rest", {"middle": normal(3, 2)}),
+        (loop, "serving_default", {"x": normal(3, 2)}),
+    ],
+)
+def test_signatures_that_share_tensors_answer_each_for_itself(
+    tf: Any, tmp_path: Path, build: Build, signature: str, inputs: Parts
+) -> None:
+    from serving.runtimes.tensorflow import load
+
+    export(tf, tmp_path, build)
+    instances = {alias: value(tf) if callable(value) else value for alias, value in inputs.items()}
+    runtime = load(Source(tmp_path))
+
+    found = runtime.predict(instances, signature_name=signature)
+
+    wanted = answer(tf, tmp_path, signature, instances)
+    assert isinstance(found, dict)
+    assert found.keys() == wanted.keys()
+    for alias, column in found.items():
+        np.testing.assert_array_equal(column, wanted[alias], strict=True)
+    assert not runtime.warnings
+
+
+def test_the_schema_has_the_names_that_were_saved(tf: Any, tmp_path: Path) -> None:
+    from serving.runtimes.tensorflow import load
+
+    export(tf, tmp_path, autoencoder)
+    signature = load(Source(tmp_path)).schema().signatures["serving_default"]
+    assert [one.tensor for one in signature.inputs] == ["x:0"]
+    assert "code:0" in [one.tensor for one in signature.outputs]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (
+            lambda signatures: setattr(signatures["predict_images"].inputs["images"], "dtype", 7),
+            "declares images as string, but x:0 is float32",
+        ),
+        (
+            lambda signatures: setattr(signatures["predict_images"].inputs["images"], "name", "gone:0"),
+            "has no tensor gone:0",
+        ),
+    ],
+)
+def test_a_signature_that_declares_wrongly_is_left_out_with_a_warning(
+    tf: Any, tmp_path: Path, spoil: Callable[[Any], None], message: str
+) -> None:
+    from serving.runtimes.tensorflow import load
+
+    export(tf, tmp_path, classifier, spoil)
+
+    runtime = load(Source(tmp_path))
+
+    (warning,) = runtime.warnings
+    assert "Signature predict_images is left out" in warning
+    assert message in warning
+    with pytest.raises(InvalidInputs, match=message):
+        runtime.form({"signature_name": "predict_images"})
+    found = runtime.predict({"inputs": examples(tf)}, signature_name="serving_default")
+    assert isinstance(found, dict)
+    wanted = answer(tf, tmp_path, "serving_default", {"inputs": examples(tf)})
+    np.testing.assert_array_equal(found["classes"], wanted["classes"])

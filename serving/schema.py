@@ -25,7 +25,7 @@ class Tensor(msgspec.Struct, frozen=True, omit_defaults=True):
     `datatype` is BOOL, UINT8 to UINT64, INT8 to INT64, FP16, BF16, FP32, FP64 or BYTES (text too). `shape`
     includes the rows, -1 where a size is open; None: the number of dimensions is. `tensor` is the name inside
     a graph, "" outside of TensorFlow. `classes` are the labels that an answer can have, or that its columns
-    stand for, where the model knows them.
+    stand for, where the model knows them. Where `shape` is not `enforced`, others may be answered too.
     """
 
     name: str
@@ -33,6 +33,7 @@ class Tensor(msgspec.Struct, frozen=True, omit_defaults=True):
     shape: tuple[int, ...] | None
     tensor: str = ""
     classes: tuple[Any, ...] = ()
+    enforced: bool = True
 
 
 class Signature(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -47,11 +47,15 @@ class Array:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One named input: `shape` is that of one instance (None: any size), `dtype` object means bytes."""
+    """One named input: `shape` is that of one instance (None: any size), `dtype` object means bytes.
+
+    Where the shape is not `enforced` it is what the model says, and others may be answered too.
+    """
 
     name: str
     dtype: np.dtype[Any]
     shape: tuple[int | None, ...] | None
+    enforced: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from serving.errors import InvalidInputs
 from serving.runtimes import Array, Column, Columns, Form, Rows
-from serving.runtimes.instances import Batch
+from serving.runtimes.instances import Batch, LoneColumns
 
 # Deeper arrays are not to be had of numpy.
 MOST_DIMENSIONS = 32
@@ -96,9 +96,11 @@ def _unusual_array(instances: list[Any], form: Array) -> Batch:
 
 def _to_columns(instances: list[Any], form: Columns) -> dict[str, NDArray[Any]]:
     columns = _one_column(instances, form) if len(form.inputs) == 1 else _many_columns(instances, form)
-    return {
+    arrays = {
         column.name: _to_column(values, column) for column, values in zip(form.inputs, columns, strict=True)
     }
+    declared = all(column.enforced or shape_fits(arrays[column.name], column) for column in form.inputs)
+    return arrays if declared else LoneColumns(arrays)
 
 
 def _one_column(instances: list[Any], form: Columns) -> list[list[Any]]:
@@ -141,7 +143,7 @@ def _many_columns(instances: list[Any], form: Columns) -> list[list[Any]]:
 
 def _to_column(values: list[Any], column: Column) -> NDArray[Any]:
     array = _of_type(values, column)
-    if not shape_fits(array, column):
+    if column.enforced and not shape_fits(array, column):
         raise InvalidInputs(
             f"Input {column.name} expects {_shape_text(column.shape)} per instance, "
             f"got {_shape_text(array.shape[1:])}."

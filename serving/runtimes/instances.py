@@ -25,6 +25,10 @@ class Tensors:
         return 1
 
 
+class LoneColumns(dict[str, NDArray[Any]]):
+    """Named columns of undeclared shapes: their rows may depend on each other, so they share no call."""
+
+
 Batch = list[Any] | NDArray[Any] | dict[str, NDArray[Any]] | Tensors
 
 
@@ -81,8 +85,10 @@ def copied(batch: Batch) -> Batch:
 
 
 def signature(batch: Batch) -> tuple[object, ...]:
-    """What two batches must share to be concatenated: form, dtypes and row shapes. Tensors fit no others."""
+    """What two batches must share to be concatenated: form, dtypes and row shapes. Some fit no others."""
     match batch:
+        case LoneColumns():
+            return (object(),)
         case np.ndarray():
             return (batch.dtype.str, batch.shape[1:])
         case dict():

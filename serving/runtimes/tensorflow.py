@@ -24,6 +24,7 @@ import contextlib
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ from serving.runtimes import Columns, Source, tensorflow_graph, tensorflow_separ
 from serving.runtimes.describing import first, readable, show, to_json
 from serving.runtimes.instances import Batch, Tensors
 from serving.runtimes.tensorflow_examples import serialised
-from serving.runtimes.tensorflow_signature import Arrays, Shape, Signature, Tensor, brief
+from serving.runtimes.tensorflow_signature import Arrays, Feed, Shape, Signature, Tensor, brief
 from serving.schema import Schema
 
 _log = logging.getLogger(__name__)
@@ -291,6 +292,21 @@ def _tensor(alias: str, info: Any) -> Tensor:
     return Tensor(alias, info.name, dtype, _shape(info.tensor_shape), dense)
 
 
+def _placeholders(graph: Any) -> dict[str, Shape | None]:
+    """The shapes that a graph's placeholders have, by their tensors."""
+    return {
+        f"{node.name}:0": _shape(node.attr["shape"].shape)
+        for node in graph.node
+        if node.op == "Placeholder" and "shape" in node.attr
+    }
+
+
+def _with_shape_of(placeholders: Mapping[str, Shape | None], tensor: Tensor) -> Tensor:
+    """An input that knows whether its shape is that of a placeholder."""
+    enforced = tensor.name in placeholders and placeholders[tensor.name] == tensor.shape
+    return replace(tensor, enforced=enforced or not tensor.dense)
+
+
 def _dtype(info: Any) -> Any:
     return tf.dtypes.as_dtype(info.dtype).base_dtype
 
@@ -322,6 +338,7 @@ def _open(source: Source, left_out: Iterable[str]) -> dict[str, Signature]:
     if meta_graph.HasField("object_graph_def"):  # what makes a model one of version 2
         tensorflow_graph.trim(meta_graph, definitions.values(), loader.variables_path)
         _hide_captured(meta_graph.graph_def)
+    placeholders = _placeholders(meta_graph.graph_def)
     names = tensorflow_separation.separate(meta_graph.graph_def, definitions)
     with graph.as_default():
         feeds, inputs = _doors(definitions, names)
@@ -333,7 +350,7 @@ def _open(source: Source, left_out: Iterable[str]) -> dict[str, Signature]:
     return {
         name: Signature(
             name,
-            _tensors(definition.inputs),
+            tuple(_with_shape_of(placeholders, one) for one in _tensors(definition.inputs)),
             _tensors(definition.outputs),
             session,
             feeds[name],
@@ -379,18 +396,18 @@ def _is_nothing(op: Any) -> bool:
 
 def _doors(
     definitions: Mapping[str, Any], names: Mapping[str, tensorflow_separation.Names]
-) -> tuple[dict[str, dict[str, str]], dict[str, Any]]:
+) -> tuple[dict[str, dict[str, Feed]], dict[str, Any]]:
     """The placeholder to feed for each dense input of each signature, and what takes which tensor's place."""
-    feeds: dict[str, dict[str, str]] = {name: {} for name in definitions}
-    doors: dict[str, str] = {}
+    feeds: dict[str, dict[str, Feed]] = {name: {} for name in definitions}
+    doors: dict[str, Feed] = {}
     inputs: dict[str, Any] = {}
     for name, definition in definitions.items():
         for info in filter(_dense, definition.inputs.values()):
             tensor = names[name].get(info.name, info.name)
             if tensor not in doors:
                 door = tf.compat.v1.placeholder(_dtype(info), name="pilotlight_feed")
-                doors[tensor] = door.name
                 inputs[tensor] = tf.ensure_shape(door, info.tensor_shape, name="pilotlight_input")
+                doors[tensor] = Feed(door.name, inputs[tensor].name)
             feeds[name][info.name] = doors[tensor]
     return feeds, inputs
 

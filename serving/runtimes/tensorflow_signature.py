@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -27,13 +27,17 @@ _OWN_THREAD = -1
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """An input or output of a signature. `shape` includes the batch; None: the rank is unknown."""
+    """An input or output of a signature. `shape` includes the batch; None: the rank is unknown.
+
+    The shape of an input is `enforced` where the graph itself has it, for a placeholder.
+    """
 
     alias: str
     name: str
     dtype: np.dtype[Any]
     shape: Shape | None
     dense: bool
+    enforced: bool = True
 
     @property
     def scalar(self) -> bool:
@@ -57,16 +61,25 @@ class Tensor:
 
     def takes(self, shape: tuple[int, ...]) -> bool:
         """Whether instances stacked to this shape fit; the number of rows is not looked at."""
-        if not shape or self.shape is None:
+        if not shape or self.shape is None or not (self.enforced or self.scalar):
             return bool(shape)
         row_shape = self.shape[1:]
         return shape[1:] == row_shape or (len(shape) == len(self.shape) and _fits(row_shape, shape[1:]))
 
     def is_like(self, array: NDArray[Any]) -> bool:
         """Whether an array can be this tensor, as it is."""
-        if array.dtype != self.dtype or self.shape is None:
-            return array.dtype == self.dtype
-        return array.ndim == len(self.shape) and _fits(self.shape, array.shape)
+        return array.dtype == self.dtype and (not self.enforced or self.has_shape(array.shape))
+
+    def has_shape(self, shape: tuple[int, ...]) -> bool:
+        """Whether a shape is as declared."""
+        return self.shape is None or (len(shape) == len(self.shape) and _fits(self.shape, shape))
+
+
+class Feed(NamedTuple):
+    """The names by which an input is fed: as it was declared, or in another shape."""
+
+    declared: str
+    other: str
 
 
 class Signature:
@@ -86,7 +99,7 @@ class Signature:
         inputs: tuple[Tensor, ...],
         outputs: tuple[Tensor, ...],
         session: Any,
-        feeds: Mapping[str, str],
+        feeds: Mapping[str, Feed],
         *,
         fetches: Mapping[str, str],
         method: str = schema.PREDICT,
@@ -94,12 +107,13 @@ class Signature:
         self.name = name
         self.inputs = inputs
         self.outputs = outputs
-        self.form = Columns(tuple(Column(i.alias, i.dtype, i.row_shape) for i in inputs))
+        self.form = Columns(tuple(Column(i.alias, i.dtype, i.row_shape, i.enforced) for i in inputs))
         self.independent_rows = all(tensor.any_rows for tensor in (*inputs, *outputs))
         self.input_problem = _input_problem(name, inputs)
         self.output_problem = _output_problem(name, outputs)
         self.schema = schema.Signature(_described(inputs), _described(outputs), method)
         self._session = session
+        self._enforced = all(i.enforced for i in inputs)
         self._feeds = feeds
         self._fetches = fetches
         self._aliases = {i.alias for i in inputs}
@@ -152,14 +166,20 @@ class Signature:
     @cached_property
     def _run(self) -> Callable[..., Sequence[Any]]:
         """The prepared callable, made when the signature is first used (warm-up, as a rule)."""
+        return self._prepare([self._feeds[name].declared for name in self._fed])
+
+    @cached_property
+    def _run_other(self) -> Callable[..., Sequence[Any]]:
+        """The same for inputs of shapes that were not declared; what they may be is up to the graph."""
+        return self._prepare([self._feeds[name].other for name in self._fed])
+
+    def _prepare(self, feeds: Iterable[str]) -> Callable[..., Sequence[Any]]:
         if self.output_problem:
             raise InvalidOutputs(self.output_problem)
         if not self._fetched:
             return lambda *_: ()
-        options = config_pb2.CallableOptions(
-            feed=[self._feeds[name] for name in self._fed],
-            fetch=[self._fetches.get(name, name) for name in self._fetched],
-        )
+        fetches = [self._fetches.get(name, name) for name in self._fetched]
+        options = config_pb2.CallableOptions(feed=feeds, fetch=fetches)
         options.run_options.inter_op_thread_pool = _OWN_THREAD
         run: Callable[..., Sequence[Any]] = self._session._make_callable_from_options(options)
         return run
@@ -167,10 +187,17 @@ class Signature:
     def _compute(self, values: list[Any]) -> Iterator[tuple[str, Any, np.dtype[Any]]]:
         """Alias, value and dtype of each output, for what is fed, in that order."""
         try:
-            values = [*values, *self._run(*values)]
+            run = self._run if self._enforced or self._are_declared(values) else self._run_other
+            values = [*values, *run(*values)]
         except tf.errors.OpError as error:
             raise _run_failure(error) from error
         return ((alias, values[place], dtype) for alias, place, dtype in self._places)
+
+    def _are_declared(self, values: Iterable[Any]) -> bool:
+        specs = {spec.name: spec for spec in self.inputs}
+        return all(
+            specs[name].has_shape(np.shape(value)) for name, value in zip(self._fed, values, strict=True)
+        )
 
     def _require_aliases(self, tensors: Mapping[str, NDArray[Any]]) -> None:
         if tensors.keys() != self._aliases:
@@ -200,7 +227,7 @@ class Signature:
             raise InvalidInputs(f"The inputs do not have the same number of rows: {lengths}.")
         if count == 0:
             raise InvalidInputs("There are no instances.")
-        if self.fixed_rows not in (None, count):
+        if self._enforced and self.fixed_rows not in (None, count):
             raise InvalidInputs(
                 f"Signature {self.name} takes exactly {self.fixed_rows} instance(s) in a request "
                 f"(its batch dimension is fixed); got {count}."
@@ -215,6 +242,7 @@ def _described(tensors: Iterable[Tensor]) -> tuple[schema.Tensor, ...]:
             name_of(one.dtype),
             None if one.shape is None else tuple(-1 if size is None else size for size in one.shape),
             one.name,
+            enforced=one.enforced,
         )
         for one in tensors
     )

@@ -132,6 +132,8 @@ def _have_rows(signature: Signature, tensors: Arrays) -> bool:
     """Whether the tensors are rows that are computed each by itself."""
     if not all(tensor.shape and tensor.shape[0] < 0 for tensor in (*signature.inputs, *signature.outputs)):
         return False
+    if not all(_fits(one.shape, tensors[one.name].shape) for one in signature.inputs):
+        return False
     counts = {len(tensor) for tensor in tensors.values()}
     return len(counts) == 1 and counts != {0}
 
@@ -139,7 +141,8 @@ def _have_rows(signature: Signature, tensors: Arrays) -> bool:
 def _fitted(tensor: Tensor, array: NDArray[Any]) -> NDArray[Any]:
     """An input as it is declared. Raises InvalidInputs."""
     dtype = dtype_of(tensor.datatype)
-    if dtype is None or not _widens(array.dtype, dtype) or not _fits(tensor.shape, array.shape):
+    fits = not tensor.enforced or _fits(tensor.shape, array.shape)
+    if dtype is None or not _widens(array.dtype, dtype) or not fits:
         raise InvalidInputs(_misfit(tensor.name, tensor.datatype, _sizes(tensor.shape), array))
     return _aligned(array.astype(dtype, copy=False))
 

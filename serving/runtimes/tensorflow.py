@@ -58,18 +58,16 @@ def load(source: Source) -> TensorFlowRuntime:
     """
     _require_saved_model(source.model_dir)
     _load_custom_ops(source.model_dir)
-    left_out: dict[str, str] = {}
     try:
         try:
-            signatures = _open(source, left_out)
+            return _open(source, {})
         except _LOAD_ERRORS:
-            left_out = _misdeclared(source.model_dir)
-            if not left_out:
+            misdeclared = _misdeclared(source.model_dir)
+            if not misdeclared:
                 raise
-            signatures = _open(source, left_out)
+            return _open(source, misdeclared)
     except _LOAD_ERRORS as error:
         raise _load_failure(error, source.model_dir) from error
-    return TensorFlowRuntime(source.model_dir, signatures, left_out)
 
 
 # ---- the runtime
@@ -321,13 +319,16 @@ def _shape(proto: Any) -> Shape | None:
     return tuple(None if dimension.size < 0 else dimension.size for dimension in proto.dim)
 
 
-def _open(source: Source, left_out: Iterable[str]) -> dict[str, Signature]:
-    """The signatures but these, over a session with the model in it."""
+def _open(source: Source, misdeclared: Mapping[str, str]) -> TensorFlowRuntime:
+    """The model in a session, without these signatures and those that cannot be asked; with the reasons."""
     loader = SavedModelLoader(str(source.model_dir))
     meta_graph = _serving_graph(loader.saved_model.meta_graphs)
+    left_out = {**_of_complex_numbers(meta_graph), **misdeclared}
     for name in left_out:
         del meta_graph.signature_def[name]
     definitions = dict(_servable(meta_graph))
+    if not definitions:
+        raise LoadFailed(" ".join(left_out.values()))
     graph = tf.Graph()
     config = config_pb2.ConfigProto(
         intra_op_parallelism_threads=source.threads,
@@ -347,7 +348,7 @@ def _open(source: Source, left_out: Iterable[str]) -> dict[str, Signature]:
         loader.restore_variables(session, saver)
         if not _is_nothing(get_init_op(meta_graph)):
             loader.run_init_ops(session, [_TAG])
-    return {
+    signatures = {
         name: Signature(
             name,
             tuple(_with_shape_of(placeholders, one) for one in _tensors(definition.inputs)),
@@ -359,6 +360,21 @@ def _open(source: Source, left_out: Iterable[str]) -> dict[str, Signature]:
         )
         for name, definition in definitions.items()
     }
+    return TensorFlowRuntime(source.model_dir, signatures, left_out)
+
+
+def _of_complex_numbers(meta_graph: Any) -> dict[str, str]:
+    """The signatures that take or answer complex numbers, and what to do about it."""
+    problems = {}
+    for name, definition in _servable(meta_graph):
+        infos = [*definition.inputs.items(), *definition.outputs.items()]
+        dense = [(alias, _dtype(info)) for alias, info in infos if _dense(info)]
+        if found := [f"{alias} ({dtype.name})" for alias, dtype in dense if dtype.is_complex]:
+            problems[name] = (
+                f"Signature {name} is left out: it has complex numbers, for which there is no JSON, as "
+                f"{', '.join(found)}. Export it with their real and imaginary parts."
+            )
+    return problems
 
 
 def _misdeclared(model_dir: Path) -> dict[str, str]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from serving.errors import InvalidInputs
+from serving.errors import InvalidInputs, LoadFailed
 from serving.runtimes import Source
 
 Parts = dict[str, Any]
@@ -179,3 +179,38 @@ def test_a_signature_that_declares_wrongly_is_left_out_with_a_warning(
     assert isinstance(found, dict)
     wanted = answer(tf, tmp_path, "serving_default", {"inputs": examples(tf)})
     np.testing.assert_array_equal(found["classes"], wanted["classes"])
+
+
+def spectrum(tf: Any) -> Mapping[str, tuple[Parts, Parts]]:
+    x = tf.compat.v1.placeholder(tf.float32, [None, 4], "x")
+    y = tf.signal.fft(tf.cast(x, tf.complex64))
+    return {"serving_default": ({"x": x}, {"y": y}), "power": ({"x": x}, {"power": tf.abs(y)})}
+
+
+def test_a_signature_of_complex_numbers_is_left_out_with_a_warning(tf: Any, tmp_path: Path) -> None:
+    from serving.runtimes.tensorflow import load
+
+    export(tf, tmp_path, spectrum)
+
+    runtime = load(Source(tmp_path))
+
+    (warning,) = runtime.warnings
+    assert "Signature serving_default is left out: it has complex numbers" in warning
+    assert "as y (complex64). Export it with their real and imaginary parts." in warning
+    with pytest.raises(InvalidInputs, match="complex numbers"):
+        runtime.form({"signature_name": "serving_default"})
+    found = runtime.predict({"x": normal(3, 4)}, signature_name="power")
+    assert isinstance(found, dict)
+    np.testing.assert_array_equal(found["power"], answer(tf, tmp_path, "power", {"x": normal(3, 4)})["power"])
+
+
+def test_nothing_but_complex_numbers_is_a_failure_to_load(tf: Any, tmp_path: Path) -> None:
+    from serving.runtimes.tensorflow import load
+
+    def build(tf: Any) -> Mapping[str, tuple[Parts, Parts]]:
+        return {"serving_default": spectrum(tf)["serving_default"]}
+
+    export(tf, tmp_path, build)
+
+    with pytest.raises(LoadFailed, match=r"complex numbers, for which there is no JSON, as y \(complex64\)"):
+        load(Source(tmp_path))

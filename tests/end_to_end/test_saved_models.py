@@ -1,0 +1,61 @@
+"""SavedModels as other people have them, from the deployment to the answer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.end_to_end import saved_models
+from tests.server import Server
+
+# Of the project that clients of other servers mean.
+MODEL = "projects/local/models/saved"
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The models, in a folder each."""
+    root = tmp_path_factory.mktemp("saved_models")
+    saved_models.write(root)
+    return root
+
+
+@pytest.fixture(scope="module")
+def operations(server: Server, folders: Path) -> dict[str, Any]:
+    """What became of the deployment of each."""
+    server.create_model(MODEL)
+    names = [
+        server.begin_version(f"{MODEL}/versions/{name}", deploymentUri=str(folders / name))
+        for name in (saved_models.KERAS, saved_models.SHARED)
+    ]
+    return dict(zip((saved_models.KERAS, saved_models.SHARED), map(server.wait, names), strict=True))
+
+
+def test_keras_3_saved_by_tensorflow(server: Server, folders: Path, operations: dict[str, Any]) -> None:
+    asked = json.loads((folders / saved_models.KERAS / "asked.json").read_text())
+
+    answer = server.predict(f"{MODEL}/versions/{saved_models.KERAS}", asked["instances"])
+
+    assert "error" not in operations[saved_models.KERAS]
+    found = [next(iter(row.values())) for row in answer.json["predictions"]]
+    np.testing.assert_array_equal(np.array(found, np.float32), np.array(asked["answer"], np.float32))
+
+
+def test_the_quick_start_of_tensorflow_serving(server: Server, operations: dict[str, Any]) -> None:
+    """A shape that the graph accepts, though the signature declares another; a bad signature warns."""
+    name = f"{MODEL}/versions/{saved_models.SHARED}"
+
+    ours = server.predict(name, [1.0, 2.0, 5.0])
+    path = f"/v1/models/saved/versions/{saved_models.SHARED}:predict"
+    rows = server.call("POST", path, json={"instances": [1.0, 2.0, 5.0]})
+    columns = server.call("POST", path, json={"inputs": [1.0, 2.0, 5.0]})
+
+    (warning,) = operations[saved_models.SHARED]["metadata"]["warnings"]
+    assert "Signature wrong is left out: it declares x as string, but x:0 is float32" in warning
+    assert ours.json == {"predictions": [{"y": 2.5}, {"y": 3.0}, {"y": 4.5}]}
+    assert rows.json == {"predictions": [2.5, 3.0, 4.5]}
+    assert columns.json == {"outputs": [2.5, 3.0, 4.5]}

@@ -88,7 +88,7 @@ def _tend(link: socket.socket, setup: Setup) -> int:
         except OSError as error:  # to end would be to import everything again
             _tell(link, {"short": error.errno})
             time.sleep(_PAUSE)
-        select.select([link], [], [], _PAUSE)
+        _readable(link, _PAUSE)
     return 0
 
 
@@ -112,6 +112,13 @@ def _may_fork(link: socket.socket) -> bool:
     if len(threads) > 1:
         _tell(link, {"failed": f"It has {len(threads)} threads and must not fork: {', '.join(threads)}."})
     return len(threads) == 1
+
+
+def _readable(link: socket.socket, seconds: float) -> bool:
+    """Whether something comes within that time. `select` would take no descriptor above 1023."""
+    poll = select.poll()
+    poll.register(link, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
 
 
 def _closed(link: socket.socket) -> bool:
@@ -189,7 +196,7 @@ def _rehearse(link: socket.socket, rehearsal: str) -> None:
     module, _, function = rehearsal.partition(":")
     try:
         steps = getattr(importlib.import_module(module), function)()
-        while not select.select([link], [], [], 0)[0] and next(steps, steps) is not steps:
+        while not _readable(link, 0) and next(steps, steps) is not steps:
             pass
     except Exception as error:
         print(f"The rehearsal failed: {type(error).__name__}: {error}", file=sys.stderr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -507,6 +508,27 @@ def link() -> Iterator[tuple[subprocess.Popen[bytes], socket.socket]]:
         process.kill()
         process.wait()
         linux.adopt_orphans(adopted)
+
+
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """What is opened now has a number that `select` does not take, as in a server with a thousand clients."""
+    with contextlib.ExitStack() as files:
+        for _ in range(1024):
+            files.enter_context(Path(os.devnull).open())
+        yield
+
+
+def test_a_pilot_of_a_server_with_a_thousand_connections(
+    many_files: None, link: tuple[subprocess.Popen[bytes], socket.socket]
+) -> None:
+    """It goes on after its spare has been used."""
+    _, ours = link
+    assert json.loads(ours.recv(1 << 16)).keys() == {"lit"}
+    spare = json.loads(ours.recv(1 << 16))["spare"]
+    os.kill(spare, signal.SIGKILL)
+
+    assert json.loads(ours.recv(1 << 16))["spare"] != spare
 
 
 def test_a_pilot_ends_when_the_socket_does(link: tuple[subprocess.Popen[bytes], socket.socket]) -> None:

@@ -25,6 +25,9 @@ FRAMEWORKS: Mapping[str, str] = {
     "CUSTOM": "serving.runtimes.custom:load",
 }
 
+# Frameworks whose files hold no code and no objects of a library's version: no other interpreter is needed.
+SAVED_AS_GRAPHS = frozenset({"TENSORFLOW"})
+
 
 @dataclass(frozen=True, slots=True)
 class Rows:
@@ -124,6 +127,9 @@ class Source:
 
     `framework` is a key of `FRAMEWORKS` or "" to infer it. `packages` are folders with installed user
     packages, looked up after the server's own. `prediction_class` is a custom routine's `module.Class`.
+    `interpreter` is another Python that is to compute it ("": this one), `pilot` the address of a process
+    that has imported its libraries, if there is one; see `serving.runtimes.external`. With `shared_fate` this
+    process ends as that one ends.
     """
 
     model_dir: Path
@@ -131,6 +137,9 @@ class Source:
     prediction_class: str = ""
     packages: tuple[Path, ...] = ()
     threads: int = 1
+    interpreter: str = ""
+    pilot: str = ""
+    shared_fate: bool = False
 
 
 def load(source: Source) -> Runtime:
@@ -145,6 +154,10 @@ def loader(source: Source) -> Callable[[Source], Runtime]:
     framework = source.framework or detect(source.model_dir, source.prediction_class)
     if framework not in FRAMEWORKS:
         raise LoadFailed(f"Unknown framework {framework!r}; known: {', '.join(FRAMEWORKS)}.")
+    if source.interpreter and framework not in SAVED_AS_GRAPHS:
+        from serving.runtimes import external  # noqa: PLC0415  it stands on this module
+
+        return lambda source: external.load(source, framework)
     module, _, function = FRAMEWORKS[framework].partition(":")
     try:
         found: Callable[[Source], Runtime] = getattr(importlib.import_module(module), function)

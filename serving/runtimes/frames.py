@@ -41,13 +41,17 @@ def in_order(instances: Sequence[Any], names: Sequence[str]) -> list[list[Any]]:
 
 def frame(instances: Sequence[Any], names: Sequence[str]) -> pd.DataFrame:
     """A data frame with these columns, from objects or from lists in the same order. Raises InvalidInputs."""
-    if are_objects(instances):
-        rows: Sequence[Any] = in_order(instances, names)
-    else:
-        rows = instances
-        for index, row in enumerate(rows):
-            _check_row(index, row, names)
+    rows = listed(instances, names)
     return pd.DataFrame({name: [row[place] for row in rows] for place, name in enumerate(names)})
+
+
+def listed(instances: Sequence[Any], names: Sequence[str]) -> Sequence[Any]:
+    """Objects or lists as lists with a value for each of the names, in their order. Raises InvalidInputs."""
+    if are_objects(instances):
+        return in_order(instances, names)
+    for index, row in enumerate(instances):
+        _check_row(index, row, names)
+    return instances
 
 
 def made_up(count: int, width: int) -> NDArray[np.float64]:

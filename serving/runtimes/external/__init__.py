@@ -1,0 +1,166 @@
+"""Models that are computed by another interpreter, with the library versions that it has.
+
+The node is as for every other model; in place of the library it has a predictor process, which loads the files
+and answers calls (`predictor.py`). SavedModels need no old interpreter: they are served by the TensorFlow here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from serving.errors import (
+    InvalidInputs,
+    InvalidOutputs,
+    LoadFailed,
+    ModelFailed,
+    ServingError,
+    UserCodeFailed,
+)
+from serving.runtimes import Array, Form, Rows, Source, frames
+from serving.runtimes.arguments import checked
+from serving.runtimes.describing import INSTANCES, anything, first, outcome, show, tensor_of
+from serving.runtimes.detect import PICKLES, find_model
+from serving.runtimes.external import connection
+from serving.runtimes.external.connection import Predictor
+from serving.runtimes.external.predictor import Message, batch_of, message_of
+from serving.runtimes.instances import Batch
+from serving.schema import DEFAULT, Schema, Signature, Tensor
+
+# What a predictor says went wrong, as our errors.
+_ERRORS: Mapping[str, type[ServingError]] = {
+    "load": LoadFailed,
+    "code": UserCodeFailed,
+    "inputs": InvalidInputs,
+    "outputs": InvalidOutputs,
+    "model": ModelFailed,
+}
+
+
+class ExternalRuntime:
+    """A model in a predictor process; `about` is what that told when it had loaded it."""
+
+    def __init__(self, predictor: Predictor, framework: str, about: Mapping[str, Any]) -> None:
+        self.framework = framework
+        self._predictor = predictor
+        self._owner = str(about["owner"])
+        self._known = None if about["parameters"] is None else frozenset(map(str, about["parameters"]))
+        self._names: tuple[str, ...] = tuple(about.get("names", ()))
+        self._width: int | None = about.get("width")
+        self._classes: tuple[Any, ...] = tuple(about.get("classes", ()))
+        self._numeric = bool(about.get("numeric"))
+        self._text = bool(about.get("text"))
+        self._by_name = bool(about.get("by_name"))
+        self.mergeable = bool(about.get("independent"))
+        self.exact = bool(about.get("exact", True))
+        self._form: Form = (
+            Array(self._width, bool(about.get("nullable")), bool(self._names)) if self._numeric else Rows()
+        )
+        libraries = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+        self.libraries = f"Python {about['python']}" + (f" with {libraries}" if libraries else "")
+        self.warnings = tuple(map(str, about["warnings"]))
+
+    def form(self, parameters: Mapping[str, Any]) -> Form:
+        """One array where numbers are all that the model takes, else plain rows."""
+        self._arguments(parameters)
+        return self._form
+
+    def predict(self, instances: Any, /, **parameters: Any) -> Batch:
+        """What the predictor answers. Raises ModelFailed when it ends instead."""
+        head: dict[str, Any] = {}
+        if arguments := self._arguments(parameters):
+            head["parameters"] = arguments
+        if isinstance(instances, list):
+            named = frames.are_objects(instances)
+            if self._by_name or (named and (self._names or self._numeric)):
+                instances, head["frame"] = frames.listed(instances, self._names), True
+        more, body = message_of(instances)
+        return _result(self._predictor.ask({**head, **more}, body))
+
+    def samples(self, count: int) -> NDArray[np.float64] | None:
+        """Numbers in the width of the model; None where the rows hold more than numbers."""
+        return frames.made_up(count, self._width) if self._numeric and self._width else None
+
+    def warmup_requests(self) -> tuple[()]:
+        """None: only SavedModels carry recorded requests."""
+        return ()
+
+    def schema(self, examples: Sequence[Any] = ()) -> Schema:
+        """What the predictor knows of the columns and labels, and what an example tells."""
+        own = () if self.framework == "CUSTOM" else self._made_up()
+        shown = show(self, first(examples, lambda: own))
+        if self.framework == "CUSTOM" and shown is not None:
+            inputs: tuple[Tensor, ...] = (tensor_of(INSTANCES, [shown.instance]),)
+        else:
+            inputs = self._inputs()
+        return Schema(
+            "custom" if self.framework == "CUSTOM" else "sklearn",
+            {DEFAULT: Signature(inputs, (outcome(shown, self._classes),))},
+            strict=self._numeric or self._text,
+            example=shown and shown.instance,
+            answer=shown and shown.answer,
+        )
+
+    def _inputs(self) -> tuple[Tensor, ...]:
+        if self._text:
+            return (Tensor(INSTANCES, "BYTES", (-1,)),)
+        if self._numeric and self._names:
+            return tuple(Tensor(name, "FP64", (-1,)) for name in self._names)
+        return (Tensor(INSTANCES, "FP64", (-1, self._width)),) if self._numeric and self._width else (anything(INSTANCES),)
+
+    def _made_up(self) -> Sequence[Any]:
+        if self._text:
+            return ("some text",)
+        if self._width is None:
+            return ()
+        rows = [np.round(frames.made_up(1, self._width)[0], 1).tolist(), [0.0] * self._width, [1.0] * self._width]
+        if self._names:
+            return [dict(zip(self._names, row, strict=True)) for row in rows]
+        return rows
+
+    def _arguments(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        if self._known is None and self.framework == "CUSTOM":
+            return dict(parameters)  # all extra fields are the routine's
+        return checked(parameters, self._known, self._owner)
+
+
+def load(source: Source, framework: str) -> ExternalRuntime:
+    """Start a predictor and have it load the model. Raises LoadFailed or UserCodeFailed."""
+    wanted: dict[str, Any] = {
+        "model_dir": str(source.model_dir),
+        "framework": framework,
+        "packages": list(map(str, source.packages)),
+        "prediction_class": source.prediction_class,
+    }
+    if framework != "CUSTOM":
+        wanted["file"] = file = find_model(source.model_dir, framework).name
+        if framework == "XGBOOST" and file in PICKLES:
+            wanted["framework"] = "XGBOOST_PICKLE"
+    predictor = connection.start(source.interpreter, source.pilot)
+    predictor.shared_fate = False
+    try:
+        head, _ = _answered(predictor.ask({"load": wanted}))
+    except ServingError as error:
+        predictor.close()
+        raise type(error)(f"{error.message} It was loaded by {source.interpreter}.") from error
+    predictor.shared_fate = source.shared_fate
+    return ExternalRuntime(predictor, framework, head["loaded"])
+
+
+def _result(message: Message) -> Batch:
+    head, body = _answered(message)
+    result: Batch = batch_of(head, body)
+    return result
+
+
+def _answered(message: Message) -> Message:
+    if "error" in message[0]:
+        _raise(message[0])
+    return message
+
+
+def _raise(head: Mapping[str, Any]) -> NoReturn:
+    raise _ERRORS.get(head["kind"], ModelFailed)(head["error"])

@@ -327,6 +327,11 @@ class ServeConfig(FrontSettings):
         "Folders of this machine that callers may name for models, files of jobs and request logs, comma "
         "separated; anywhere the server may, its state folder excepted, when left out.",
     )
+    runtime: str = setting(
+        "",
+        "Interpreters for runtime versions, comma separated: 1.15=/opt/py37/bin/python; versions with that "
+        "runtimeVersion are computed by it. `pilotlight runtimes` keeps more of them.",
+    )
     node_environment: str = setting(
         "",
         "Variables of the server's environment that the code of models may see, comma separated, besides "

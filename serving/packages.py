@@ -49,11 +49,22 @@ _OPTIONS = (
     "--retries=1", "--timeout=10",
 )  # fmt: skip
 _MOST_LINES = 6
+_CONFLICT = re.compile(r"The conflict is caused by:\n(.+?)(\n\n|\Z)", re.DOTALL)
+# What no package may hide from the server, which has modules of these names itself.
+_OURS = frozenset({"autoscaler", "batch", "serving"})
+# For any Python from 3.6 on.
+_VERSION_AND_FOLDERS = (
+    "import site, sys; print(' '.join(sys.version.split()), *site.getsitepackages(), sep='\\n')"
+)
 _IMPORTS_TENSORFLOW = re.compile(
     rb"^[ \t]*(?:from[ \t]+|import[ \t]+(?:[\w.]+(?:[ \t]+as[ \t]+\w+)?[ \t]*,[ \t]*)*)"
     rb"(?:tensorflow\w*|(?:tf_)?keras)\b",
     re.MULTILINE,
 )
+
+
+class ConflictingPackages(LoadFailed):
+    """The packages need other versions than the server has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +99,71 @@ def install(archives: Sequence[Path], target: Path, timeout: float | None = None
             named = [
                 archive for archive, wheel in zip(archives, wheels, strict=True) if _names(reason, wheel)
             ]
-            raise _load_failed(named or archives, reason) from failure
+            kind = ConflictingPackages if _CONFLICT.search(str(failure)) else LoadFailed
+            raise _load_failed(named or archives, reason, kind) from failure
     return Installed(tuple(f"{item.name}=={item.version}" for item in plan), tuple(_warnings(target)))
+
+
+def install_apart(
+    archives: Sequence[Path], environment: Path, interpreter: str, timeout: float | None = None
+) -> str:
+    """Install archives, with all that they need, into an environment of their own; returns its interpreter.
+
+    What the packages do not bring in themselves comes from the `interpreter` that the environment is made of.
+    Raises LoadFailed naming the archives.
+    """
+    python = interpreter_of(environment)
+    with tempfile.TemporaryDirectory(dir=environment.parent, prefix=".build-") as work:
+        pip = _Pip(Path(work), timeout, python)
+        try:
+            pip.execute(interpreter, "-m", "venv", str(environment))
+            theirs = _site_folders(interpreter)
+            # Behind the environment's own folder: its packages come first.
+            Path(_site_folders(python)[0], "interpreter.pth").write_text(
+                "".join(f"{folder}\n" for folder in theirs)
+            )
+            pip.run("install", *map(str, archives))
+        except _PipFailed as failure:
+            raise _load_failed(archives, _reason(str(failure))) from failure
+    return python
+
+
+def interpreter_of(environment: Path) -> str:
+    """The interpreter of an environment that `install_apart` has made, wherever that was copied to."""
+    return str(environment / "bin" / "python")
+
+
+def surroundings(interpreter: str) -> Iterator[str]:
+    """All besides archives that an install depends on: the libraries there are, and where more come from."""
+    yield interpreter
+    yield from sorted(_distributions(interpreter))
+    for name in sorted(_WHERE & os.environ.keys()):
+        yield f"{name}={os.environ[name]}"
+
+
+def _distributions(interpreter: str) -> Iterator[str]:
+    if interpreter == sys.executable:
+        yield sys.version
+        yield from (f"{name} {version}" for name, version in _environment().items())
+        return
+    # Read from names of files: an old Python has no other way that is quick.
+    version, *folders = _about(interpreter)
+    yield version
+    for folder in folders:
+        yield from (path.name for path in Path(folder).glob("*.*-info"))
+
+
+def _site_folders(interpreter: str) -> list[str]:
+    return _about(interpreter)[1:]
+
+
+def _about(interpreter: str) -> list[str]:
+    """Its version, and the folders of its packages. Raises LoadFailed if it does not run."""
+    try:
+        with tempfile.TemporaryDirectory() as work:
+            return _Pip(Path(work), None).execute(interpreter, "-c", _VERSION_AND_FOLDERS).splitlines()
+    except (OSError, _PipFailed) as error:
+        raise LoadFailed(f"The interpreter {interpreter} does not run: {error}") from error
 
 
 def search_path(target: Path) -> tuple[Path, ...]:
@@ -98,6 +172,11 @@ def search_path(target: Path) -> tuple[Path, ...]:
     AI Platform's own example of a custom routine lists its modules as `scripts`, and those land in `bin`.
     """
     return tuple(folder for folder in (target, target / "bin") if folder.is_dir())
+
+
+def has_our_names(target: Path) -> bool:
+    """Whether a module below the folder is called as one of the server's, which would be found first."""
+    return any(module.name in _OURS for module in pkgutil.iter_modules(map(str, search_path(target))))
 
 
 def imports_tensorflow(target: Path) -> bool:
@@ -116,15 +195,20 @@ class _PipFailed(Exception):
 @dataclass(frozen=True, slots=True)
 class _Pip:
     """Runs pip. `work` has its temporary files, and what it says: a pipe could be held by what a build leaves
-    behind. `timeout` is in seconds, for each run; None: it may take any time.
+    behind. `timeout` is in seconds, for each run; None: it may take any time. `python` is whose pip it is.
     """
 
     work: Path
     timeout: float | None
+    python: str = sys.executable
 
     def run(self, *arguments: str, cwd: Path | None = None, **variables: str) -> None:
         """Raises _PipFailed."""
-        command = [sys.executable, "-m", "pip", arguments[0], *_OPTIONS, *arguments[1:]]
+        pip = (self.python, "-m", "pip")
+        self.execute(*pip, arguments[0], *_OPTIONS, *arguments[1:], cwd=cwd, **variables)
+
+    def execute(self, *command: str, cwd: Path | None = None, **variables: str) -> str:
+        """Run a program that may run code of archives; returns what it says. Raises _PipFailed."""
         # The environment is passed on here, not read. Archives are built by their own code, which shall not
         # find the credentials of this process.
         environment = scrubbed(os.environ, ",".join((*_WHERE, *_BUILDS)))
@@ -149,9 +233,11 @@ class _Pip:
                 raise _PipFailed(
                     f"ERROR: it was not done after {self.timeout:g} s, and was ended (setting build_timeout)."
                 ) from error
-            if done.returncode:
-                output.seek(0)
-                raise _PipFailed(output.read().decode(errors="replace"))
+            output.seek(0)
+            said = output.read().decode(errors="replace")
+        if done.returncode:
+            raise _PipFailed(said)
+        return said
 
 
 def _wheel(archive: Path, folder: Path, pip: _Pip) -> Path:
@@ -224,9 +310,9 @@ def _item(entry: dict[str, Any]) -> _Item:
 # ---- what went wrong, and what might ----
 
 
-def _load_failed(archives: Sequence[Path], reason: str) -> LoadFailed:
+def _load_failed(archives: Sequence[Path], reason: str, kind: type[LoadFailed] = LoadFailed) -> LoadFailed:
     names = ", ".join(archive.name for archive in archives)
-    return LoadFailed(f"User-provided package {names} failed to install: {reason}")
+    return kind(f"User-provided package {names} failed to install: {reason}")
 
 
 def _names(text: str, wheel: Path) -> bool:
@@ -237,7 +323,7 @@ def _names(text: str, wheel: Path) -> bool:
 
 def _reason(output: str) -> str:
     """The few lines of pip's output that tell what is wrong."""
-    if conflict := re.search(r"The conflict is caused by:\n(.+?)(\n\n|\Z)", output, re.DOTALL):
+    if conflict := _CONFLICT.search(output):
         return _conflict(conflict[1])
     if missing := re.search(r"No matching distribution found for (.+)", output):
         return (
@@ -255,10 +341,7 @@ def _conflict(lines: str) -> str:
     lines = re.sub(r"The user requested \(constraint\) (\S+?)==(\S+)", r"the server has \1 \2", lines)
     lines = re.sub(r"The user requested (\S+) (\S+) \(from .+\)", r"the package is \1 \2", lines)
     sides = ", but ".join(line.strip() for line in lines.splitlines())
-    return (
-        f"{sides}. Let the package accept the server's version, or serve it from an interpreter that has the "
-        "version it needs (`pilotlight serve --runtime VERSION=PYTHON`)."
-    )
+    return f"{sides}."
 
 
 def _last_error(lines: Sequence[str]) -> str:
@@ -273,7 +356,7 @@ def _warnings(target: Path) -> Iterator[str]:
     if not any(file.suffix in {".py", ".pyc", ".so"} for file in target.rglob("*")):
         yield "The packages hold no Python module. Name them in setup.py: py_modules, packages or scripts."
     for module in pkgutil.iter_modules(map(str, search_path(target))):
-        spec = find_spec(module.name)
+        spec = None if module.name in _OURS else find_spec(module.name)
         # A folder without __init__.py has no loader, and hides nothing.
         if spec and spec.loader:
             yield (

@@ -12,15 +12,16 @@ import logging
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 import msgspec
 
 from serving import packages
-from serving.errors import Internal, InvalidArgument, ServingError, Unavailable
 from serving.local_folders import LocalFolders
+from serving.errors import Internal, InvalidArgument, LoadFailed, ServingError, Unavailable
 from serving.storage import Fetched, Storage
 
 logger = logging.getLogger(__name__)
@@ -43,6 +44,7 @@ class Request(msgspec.Struct, frozen=True):
 
     `deployment_uri` may be empty if there are packages. `cache_bytes` caps the cache that servers share.
     `folders` are those of this machine that may be fetched from; `build_timeout` is for each run of pip.
+    `interpreter` is the Python that is to compute the model, "" for the server's own.
     """
 
     deployment_uri: str
@@ -52,6 +54,7 @@ class Request(msgspec.Struct, frozen=True):
     cache_bytes: int
     folders: LocalFolders = LocalFolders()
     build_timeout: float | None = None
+    interpreter: str = ""
 
 
 class Prepared(msgspec.Struct, frozen=True):
@@ -59,7 +62,8 @@ class Prepared(msgspec.Struct, frozen=True):
 
     `files` and `bytes` count the model's files; `digest` names their cache entry ("" without a model).
     `tensorflow` says whether it takes TensorFlow to serve it, as far as its files tell: the model is a
-    SavedModel, or a module of the packages imports TensorFlow.
+    SavedModel, or a module of the packages imports TensorFlow. `interpreter` is the Python that is to compute
+    it, "" for the server's own.
     """
 
     model_dir: str
@@ -69,6 +73,7 @@ class Prepared(msgspec.Struct, frozen=True):
     digest: str
     warnings: tuple[str, ...]
     tensorflow: bool
+    interpreter: str = ""
 
 
 class Failed(msgspec.Struct, frozen=True):
@@ -104,26 +109,25 @@ def prepare(request: Request, on_phase: Callable[[Phase], None]) -> Prepared:
         model.mkdir()
         fetched = Fetched(0, 0, "")
 
-    # Code of a user reads its files itself.
-    warnings = () if request.package_uris else _converted(model)
+    # Code of a user reads its files itself, and an old XGBoost only those that it has written.
+    warnings = () if request.package_uris or request.interpreter else _converted(model)
     tensorflow = any((model / name).is_file() for name in _SAVED_MODEL)
-    folders: tuple[Path, ...] = ()
+    code = _Code(interpreter=request.interpreter)
     if request.package_uris:
-        target = destination / "packages"
         with tempfile.TemporaryDirectory(dir=destination, prefix=".archives-") as folder:
             archives = [storage.fetch_file(uri, Path(folder)) for uri in request.package_uris]
             on_phase(Phase.INSTALLING)
-            warnings = packages.install(archives, target, request.build_timeout).warnings
-        tensorflow = tensorflow or packages.imports_tensorflow(target)
-        folders = packages.search_path(target)
+            code = _install(archives, destination, request.interpreter)
+        tensorflow = tensorflow or any(map(packages.imports_tensorflow, code.folders))
     return Prepared(
         model_dir=str(model),
-        packages=tuple(map(str, folders)),
+        packages=tuple(map(str, code.folders)),
         files=fetched.files,
         bytes=fetched.bytes,
         digest=fetched.digest,
-        warnings=warnings,
+        warnings=(*warnings, *code.warnings),
         tensorflow=tensorflow,
+        interpreter=code.interpreter,
     )
 
 
@@ -146,6 +150,44 @@ def _converted(model: Path) -> tuple[str, ...]:
             f"{file.name} is in the old binary format of XGBoost {version_of(data)}; it was converted."
         )
     return tuple(texts)
+
+
+class _Code(NamedTuple):
+    """Where the modules of packages are, the Python that has them, and what their owner should know."""
+
+    folders: tuple[Path, ...] = ()
+    interpreter: str = ""
+    warnings: tuple[str, ...] = ()
+
+
+def _install(archives: Sequence[Path], destination: Path, interpreter: str) -> _Code:
+    """Install packages beside the libraries of the server, or into an environment of their own.
+
+    That is made where another interpreter is wanted, or where they need other versions than the server has.
+    """
+    environment = destination / "environment"
+    if interpreter:
+        return _Code(interpreter=packages.install_apart(archives, environment, interpreter))
+    target = destination / "packages"
+    try:
+        installed = packages.install(archives, target)
+    except packages.ConflictingPackages as conflict:
+        logger.info("an environment of its own is made: %s", conflict.message)
+        try:
+            python = packages.install_apart(archives, environment, sys.executable)
+        except LoadFailed as error:
+            raise LoadFailed(
+                f"{conflict.message} An environment of its own failed too: {error.message}"
+            ) from error
+        return _Code(
+            interpreter=python,
+            warnings=(
+                "The packages need other versions than the server has: they run in an environment of their own.",
+            ),
+        )
+    # Another process of this Python finds the packages first.
+    apart = sys.executable if packages.has_our_names(target) else ""
+    return _Code(packages.search_path(target), apart, installed.warnings)
 
 
 def _check(request: Request) -> None:

@@ -22,7 +22,7 @@ from autoscaler.decision import ScalingSpec
 from autoscaler.errors import RetiredError, StartFailedError, TooLateError
 from autoscaler.loop import Autoscaler
 from autoscaler.pools import Node, NodeLimits, NodeSpec, PilotSpec
-from serving import prepare, verdicts
+from serving import interpreters, prepare, verdicts
 from serving.config import FRAMEWORK_ENVIRONMENT, PredictSettings, ServeConfig
 from serving.environment import scrubbed
 from serving.errors import (
@@ -39,6 +39,7 @@ from serving.gateway.pilots import pilot_for
 from serving.gateway.records import Deployed, VersionRecord
 from serving.gateway.schemas import reported
 from serving.gateway.thread_pool import ThreadPool
+from serving.interpreters import Interpreters
 from serving.local_folders import LocalFolders
 from serving.phases import NODE_BYTES
 from serving.resources import AutoScaling, Version
@@ -91,6 +92,7 @@ class Deployment:
         self._limits = NodeLimits(config.node_memory_bytes, config.node_open_files, config.node_nice)
         self._sources = TrustedSources.read(config.trusted_sources)
         self._folders = LocalFolders.read(config.local_folders, config.state_dir)
+        self._interpreters = Interpreters(interpreters.parse(config.runtime), config.state_dir)
         self._activator = activator
         self._autoscaler = autoscaler
         self._folder = config.state_dir / "versions"
@@ -116,6 +118,7 @@ class Deployment:
                 "slots": self._config.node_concurrency,
                 "acceleration": None if place is None else place.to_argument(),
                 "schema": deployed.schema,
+                "interpreter": deployed.interpreter,
             },
             environment={
                 **self._node_environment,
@@ -138,9 +141,12 @@ class Deployment:
     def acceleration(self, record: VersionRecord) -> Place | None:
         """Where the verdict on a version's faster ways belongs; None: there are to be none."""
         version = record.version
+        deployed = record.deployed
         if not self.accelerates or version.prediction_class or version.package_uris:
             return None
-        digest = record.deployed.digest if record.deployed else ""
+        if deployed is not None and deployed.interpreter:
+            return None
+        digest = deployed.digest if deployed else ""
         key = verdicts.Key(digest, verdicts.libraries(), verdicts.processor())
         return Place(self._folder / record.uid / "acceleration", key)
 
@@ -176,6 +182,7 @@ class Deployment:
             packages=prepared.packages,
             tensorflow=prepared.tensorflow,
             files_bytes=await self._threads.run(_size, Path(prepared.model_dir)),
+            interpreter=prepared.interpreter,
         )
         begun = msgspec.structs.replace(record, deployed=deployed)
         self.track(begun)
@@ -246,6 +253,7 @@ class Deployment:
             cache_bytes=self._config.cache_bytes,
             folders=self._folders,
             build_timeout=self._config.build_timeout,
+            interpreter=self._interpreters.of(record.version.runtime_version),
         )
         remote_lifeline, lifeline = os.pipe()
         try:

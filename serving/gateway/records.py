@@ -39,7 +39,8 @@ class Deployed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     change a bit of its answers, `tensorflow` whether its nodes import that. `memory` (bytes) is what a node
     takes and `start_seconds` how long one takes to start, 0 until measured; `files_bytes` is the size of the
     model and `digest` that of its files. `schema` is what the model takes and answers, as `serving.schema`
-    packs it; "" for versions that were made before there were any, until a node tells.
+    packs it; "" for versions that were made before there were any, until a node tells. `interpreter` is the
+    Python that computes it, "" for the server's own.
     """
 
     model_dir: str
@@ -54,6 +55,7 @@ class Deployed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory: int = 0
     start_seconds: float = 0.0
     schema: str = ""
+    interpreter: str = ""
 
 
 class Use(NamedTuple):

@@ -31,6 +31,8 @@ class NodeArguments(msgspec.Struct, frozen=True, kw_only=True):
     many marks the board has, with room behind them to count how long requests take; 0: it is all marks.
     `acceleration` is where the verdict on the model's faster ways belongs; None: there are to be none.
     `schema` is what the version is known to take and answer, packed; "": the node is to find out.
+    `interpreter` is another Python that computes the model, `pilot` where a process waits that has imported
+    its libraries.
     """
 
     model_dir: str
@@ -42,6 +44,8 @@ class NodeArguments(msgspec.Struct, frozen=True, kw_only=True):
     slots: int = 0
     acceleration: Place | None = None
     schema: str = ""
+    interpreter: str = ""
+    pilot: str = ""
 
     def source(self, threads: int) -> Source:
         """Where the runtime is loaded from."""
@@ -51,6 +55,9 @@ class NodeArguments(msgspec.Struct, frozen=True, kw_only=True):
             prediction_class=self.prediction_class,
             packages=tuple(Path(package) for package in self.packages),
             threads=threads,
+            interpreter=self.interpreter,
+            pilot=self.pilot,
+            shared_fate=True,
         )
 
 

@@ -109,14 +109,22 @@ class ExternalRuntime:
             return (Tensor(INSTANCES, "BYTES", (-1,)),)
         if self._numeric and self._names:
             return tuple(Tensor(name, "FP64", (-1,)) for name in self._names)
-        return (Tensor(INSTANCES, "FP64", (-1, self._width)),) if self._numeric and self._width else (anything(INSTANCES),)
+        return (
+            (Tensor(INSTANCES, "FP64", (-1, self._width)),)
+            if self._numeric and self._width
+            else (anything(INSTANCES),)
+        )
 
     def _made_up(self) -> Sequence[Any]:
         if self._text:
             return ("some text",)
         if self._width is None:
             return ()
-        rows = [np.round(frames.made_up(1, self._width)[0], 1).tolist(), [0.0] * self._width, [1.0] * self._width]
+        rows = [
+            np.round(frames.made_up(1, self._width)[0], 1).tolist(),
+            [0.0] * self._width,
+            [1.0] * self._width,
+        ]
         if self._names:
             return [dict(zip(self._names, row, strict=True)) for row in rows]
         return rows

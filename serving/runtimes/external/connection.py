@@ -27,7 +27,9 @@ class Predictor:
     With `shared_fate`, this process ends as the predictor ends, so that whoever watches it sees why.
     """
 
-    def __init__(self, connection: socket.socket, lifeline: int, status: int | subprocess.Popen[bytes]) -> None:
+    def __init__(
+        self, connection: socket.socket, lifeline: int, status: int | subprocess.Popen[bytes]
+    ) -> None:
         self._connection = connection
         self._lifeline = lifeline  # held open for as long as the predictor is to live
         self._status = status
@@ -147,6 +149,8 @@ def probe(interpreter: str) -> dict[str, str]:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise LoadFailed(f"Cannot run {interpreter}: {error}") from error
     if done.returncode:
-        raise LoadFailed(f"{interpreter} does not work: {done.stderr.decode(errors='replace').strip()[-500:]}")
+        raise LoadFailed(
+            f"{interpreter} does not work: {done.stderr.decode(errors='replace').strip()[-500:]}"
+        )
     found: dict[str, str] = json.loads(done.stdout)
     return found

@@ -147,7 +147,9 @@ def message_of(batch: Any) -> Tuple[Dict[str, Any], Any]:
     if hasattr(batch, "dtype") and batch.dtype.kind in _KINDS_AS_BYTES:
         import numpy  # noqa: PLC0415  a routine may do without it
 
-        return {"array": [batch.dtype.str, list(batch.shape)]}, numpy.ascontiguousarray(batch).reshape(-1).view("u1")
+        return {"array": [batch.dtype.str, list(batch.shape)]}, numpy.ascontiguousarray(batch).reshape(
+            -1
+        ).view("u1")
     return {"rows": batch.tolist() if hasattr(batch, "tolist") else list(batch)}, b""
 
 
@@ -207,7 +209,11 @@ def load(wanted: Dict[str, Any]) -> Model:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model = LOADERS[wanted["framework"]](wanted)
-    said = [" ".join(str(one.message).split()) for one in caught if not issubclass(one.category, DeprecationWarning)]
+    said = [
+        " ".join(str(one.message).split())
+        for one in caught
+        if not issubclass(one.category, DeprecationWarning)
+    ]
     versions = dict(_versions())
     model.about.update(
         python="%d.%d.%d" % sys.version_info[:3],
@@ -284,7 +290,9 @@ def _list_or_array(result: Any) -> Any:
         return list(result)
     if isinstance(result, list) or getattr(result, "shape", ()):
         return result
-    raise Refused("outputs", "The custom predict must return a list or an array, not %s." % type(result).__name__)
+    raise Refused(
+        "outputs", "The custom predict must return a list or an array, not %s." % type(result).__name__
+    )
 
 
 def _place(error: BaseException) -> str:
@@ -296,7 +304,17 @@ def _place(error: BaseException) -> str:
 # ---- pickled estimators, and boosters ----
 
 # Code of these does with its input what its documentation says; everything else is the user's.
-_LIBRARIES = {"sklearn", "numpy", "scipy", "pandas", "joblib", "xgboost", "builtins", "functools", "collections"}
+_LIBRARIES = {
+    "sklearn",
+    "numpy",
+    "scipy",
+    "pandas",
+    "joblib",
+    "xgboost",
+    "builtins",
+    "functools",
+    "collections",
+}
 _DEPENDENT = {
     "NMF", "MiniBatchNMF", "IterativeImputer", "LocalOutlierFactor", "FunctionTransformer", "DummyClassifier",
 }  # fmt: skip
@@ -315,7 +333,9 @@ def load_estimator(wanted: Dict[str, Any]) -> Model:
     if _root(model) == "xgboost" and not hasattr(model, "get_booster"):
         return _booster(model)
     if not callable(getattr(model, "predict", None)):
-        raise Refused("load", "%s holds a %s, which has no predict method." % (wanted["file"], type(model).__name__))
+        raise Refused(
+            "load", "%s holds a %s, which has no predict method." % (wanted["file"], type(model).__name__)
+        )
     parts = list(_parts(model))
     for part in parts:
         if getattr(part, "__dict__", {}).get("n_jobs"):
@@ -329,7 +349,9 @@ def load_estimator(wanted: Dict[str, Any]) -> Model:
             raise _explained(error)
         count = len(result) if getattr(result, "shape", None) or isinstance(result, list) else 0
         if count != len(instances):
-            raise Refused("outputs", "predict returned %d predictions for %d instances." % (count, len(instances)))
+            raise Refused(
+                "outputs", "predict returned %d predictions for %d instances." % (count, len(instances))
+            )
         return result
 
     warnings.filterwarnings("ignore", "X does not have valid feature names", UserWarning)
@@ -436,7 +458,9 @@ def describe(model: Any, parts: List[Any]) -> Dict[str, Any]:
         "nullable": any(nan for _, _, nan in tags),
         "text": text,
         "by_name": by_name,
-        "independent": builtin and (numeric or text) and not any(type(part).__name__ in _DEPENDENT for part in parts),
+        "independent": builtin
+        and (numeric or text)
+        and not any(type(part).__name__ in _DEPENDENT for part in parts),
         "exact": not builtin or labels or trees,
     }
 
@@ -448,7 +472,17 @@ def _width(model: Any) -> Optional[int]:
             value = getattr(part, name, None)
             if isinstance(value, int) or hasattr(value, "__index__"):
                 return int(value)
-        for name in ("coef_", "mean_", "scale_", "min_", "theta_", "means_", "cluster_centers_", "_fit_X", "shape_fit_"):
+        for name in (
+            "coef_",
+            "mean_",
+            "scale_",
+            "min_",
+            "theta_",
+            "means_",
+            "cluster_centers_",
+            "_fit_X",
+            "shape_fit_",
+        ):
             try:
                 shape = getattr(part, name, None)
                 shape = shape if isinstance(shape, tuple) else getattr(shape, "shape", ())
@@ -477,12 +511,18 @@ def _tags(part: Any) -> Optional[Tuple[bool, bool, bool]]:
         if hasattr(part, "_get_tags"):
             tags = part._get_tags()
             kinds = set(tags["X_types"])
-            return not kinds & {"string", "categorical", "dict", "3darray"}, kinds == {"string"}, tags["allow_nan"]
+            return (
+                not kinds & {"string", "categorical", "dict", "3darray"},
+                kinds == {"string"},
+                tags["allow_nan"],
+            )
     except Exception:
         return False, False, False
     if hasattr(part, "get_params") and _root(part) == "sklearn":  # before 0.21 nothing tells
         text = "Vectorizer" in type(part).__name__ and "Dict" not in type(part).__name__
-        odd = type(part).__module__.startswith("sklearn.feature_extraction") or "Encoder" in type(part).__name__
+        odd = (
+            type(part).__module__.startswith("sklearn.feature_extraction") or "Encoder" in type(part).__name__
+        )
         return not odd, text, False
     return None
 
@@ -500,14 +540,20 @@ def _last_step(model: Any) -> Any:
 
 def _steps(model: Any) -> List[Any]:
     steps = getattr(model, "steps", None)
-    return steps if isinstance(steps, list) and any(one.__name__ == "Pipeline" for one in type(model).__mro__) else []
+    return (
+        steps
+        if isinstance(steps, list) and any(one.__name__ == "Pipeline" for one in type(model).__mro__)
+        else []
+    )
 
 
 def _picks_by_name(part: Any) -> bool:
     if type(part).__name__ != "ColumnTransformer":
         return False
     for _, _, columns in getattr(part, "transformers_", ()):
-        if isinstance(columns, str) or (isinstance(columns, list) and any(isinstance(one, str) for one in columns)):
+        if isinstance(columns, str) or (
+            isinstance(columns, list) and any(isinstance(one, str) for one in columns)
+        ):
             return True
     return False
 
@@ -529,7 +575,9 @@ def _parts(model: Any) -> Iterator[Any]:
         if isinstance(part, dict):
             waiting += list(part.values())
         elif isinstance(part, (list, tuple, set)):
-            waiting += list(part)[:1000] if len(part) > 1000 and isinstance(next(iter(part)), float) else list(part)
+            waiting += (
+                list(part)[:1000] if len(part) > 1000 and isinstance(next(iter(part)), float) else list(part)
+            )
         elif getattr(getattr(part, "dtype", None), "kind", "") == "O":
             waiting += part.ravel().tolist()
         elif callable(part) and hasattr(part, "__qualname__"):
@@ -554,13 +602,26 @@ def _explained(error: Exception) -> Refused:
         return Refused("inputs", str(error))
     missing = getattr(error, "obj", error)
     if isinstance(error, AttributeError) and type(missing) in _OF_JSON and not _passed_user_code(error):
-        return Refused("inputs", "A value of the instances is a %s; the model takes another." % type(missing).__name__)
+        return Refused(
+            "inputs", "A value of the instances is a %s; the model takes another." % type(missing).__name__
+        )
     return Refused("model", "Exception during sklearn prediction: %s" % named(error))
 
 
 def _passed_user_code(error: Exception) -> bool:
-    known = _LIBRARIES | {"__main__", "threading", "concurrent", "contextlib", "copy", "warnings", "_bootlocale"}
-    roots = [str(frame.f_globals.get("__name__")).partition(".")[0] for frame, _ in traceback.walk_tb(error.__traceback__)]
+    known = _LIBRARIES | {
+        "__main__",
+        "threading",
+        "concurrent",
+        "contextlib",
+        "copy",
+        "warnings",
+        "_bootlocale",
+    }
+    roots = [
+        str(frame.f_globals.get("__name__")).partition(".")[0]
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+    ]
     return any(root not in known for root in roots)
 
 

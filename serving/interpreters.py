@@ -1,0 +1,98 @@
+"""Interpreters for runtime versions: which Python computes models that ask for a `runtimeVersion`.
+
+They come from the setting `runtime` and from the file that `pilotlight runtimes` keeps in the state folder;
+the setting wins. A runtime version that is in neither is served by the server's own libraries.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from serving.errors import InvalidArgument, Unavailable
+
+FILE = "runtimes.json"
+_VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,62}")
+
+
+class Interpreters:
+    """The interpreters of a server. The file is read again when it has changed."""
+
+    def __init__(self, given: Mapping[str, str], state_dir: Path) -> None:
+        self._given = given
+        self._file = state_dir / FILE
+        self._read: tuple[object, Mapping[str, str]] = (None, {})
+
+    def all(self) -> Mapping[str, str]:
+        """Paths of interpreters by runtime version. Raises InvalidArgument for a damaged file."""
+        try:
+            stat = self._file.stat()
+        except FileNotFoundError:
+            return self._given
+        seen = (stat.st_mtime_ns, stat.st_ino, stat.st_size)
+        if self._read[0] != seen:
+            self._read = (seen, read(self._file))
+        return {**self._read[1], **self._given}
+
+    def of(self, runtime_version: str) -> str:
+        """The interpreter for a runtime version, "" for the server's own."""
+        return self.all().get(runtime_version, "") if runtime_version else ""
+
+
+def parse(text: str) -> dict[str, str]:
+    """`VERSION=PYTHON,VERSION=PYTHON` as a mapping. Raises InvalidArgument for what is none."""
+    found: dict[str, str] = {}
+    for entry in filter(None, map(str.strip, text.split(","))):
+        version, separator, python = entry.partition("=")
+        if not separator or not python:
+            raise InvalidArgument(
+                f"runtime must be VERSION=PYTHON, as 1.15=/usr/bin/python3.7; it is {entry!r}."
+            )
+        found[checked_version(version)] = checked_python(python)
+    return found
+
+
+def checked_version(version: str) -> str:
+    """The runtime version itself. Raises InvalidArgument for what is none."""
+    if not _VERSION.fullmatch(version):
+        raise InvalidArgument(f"{version!r} is no runtime version; one looks like 1.15 or 2.11.")
+    return version
+
+
+def checked_python(python: str) -> str:
+    """The absolute path of an interpreter; a virtual environment may be named by its folder.
+
+    Raises InvalidArgument if there is none.
+    """
+    path = Path(python).expanduser().absolute()
+    if path.is_dir():
+        path = path / "bin" / "python"
+    # Not resolved: an interpreter finds its environment by the path that it is started by.
+    if not (path.is_file() and os.access(path, os.X_OK)):
+        raise InvalidArgument(f"There is no interpreter {path} that could be run.")
+    return str(path)
+
+
+def read(file: Path) -> dict[str, str]:
+    """What a file says. Raises InvalidArgument if it is damaged."""
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=dict[str, str])
+    except FileNotFoundError:
+        return {}
+    except (OSError, msgspec.DecodeError) as error:
+        raise InvalidArgument(f"Cannot read the runtimes in {file}: {error}") from error
+
+
+def write(file: Path, interpreters: Mapping[str, str]) -> None:
+    """Replace what a file says, at once. Raises Unavailable."""
+    new = file.with_suffix(".new")
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        new.write_bytes(msgspec.json.format(msgspec.json.encode(dict(sorted(interpreters.items())))) + b"\n")
+        new.replace(file)
+    except OSError as error:
+        raise Unavailable(f"Cannot write {file}: {error.strerror}.") from error

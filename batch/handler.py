@@ -63,7 +63,13 @@ class Model:
         os.environ.update(source.environment)
         folder = Path(source.model_dir) if source.model_dir else self._fetched()
         return load(
-            Source(folder, source.framework, source.prediction_class, tuple(map(Path, source.packages)))
+            Source(
+                folder,
+                source.framework,
+                source.prediction_class,
+                tuple(map(Path, source.packages)),
+                interpreter=source.interpreter,
+            )
         )
 
     def _fetched(self) -> Path:

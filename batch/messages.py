@@ -28,7 +28,8 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     `framework` is a key of `serving.runtimes.FRAMEWORKS` or "" to infer it. `packages` are local folders
     with installed user packages, `package_uris` the archives they came from: workers on other machines
-    need those, and `uri`. `environment` is what the model's code is to find in the environment.
+    need those, and `uri`. `environment` is what the model's code is to find in the environment. `interpreter`
+    is the Python of this machine that computes it, "" for the job's own.
     """
 
     model_dir: str = ""
@@ -38,6 +39,7 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     packages: tuple[str, ...] = ()
     package_uris: tuple[str, ...] = ()
     environment: dict[str, str] = {}
+    interpreter: str = ""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -31,12 +31,17 @@ class PilotSpec:
 
     `environment` is the process environment it imports them in. `rehearsal`, an import string
     "module:function" or "", returns an iterator: its steps are what forks do while they wait.
+
+    `command` starts another program in the pilot's place, of whatever interpreter, which forks no nodes but
+    serves those that connect to its address: it gets a JSON object as its last argument, with `preload`, the
+    pid of the `server`, and the numbers of a `listener` and of its `link`, on which it says what pilots say.
     """
 
     key: str
     preload: tuple[str, ...]
     environment: Mapping[str, str]
     rehearsal: str = ""
+    command: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +67,8 @@ class NodeSpec:
     `entry` is an import string "module:function", called in the new process as
     `function(arguments, listener, report, board)`; see `autoscaler.launch`. `environment` replaces the
     process environment. `start_timeout` is in seconds, `concurrency` the most requests inside one node.
-    Where the pool forks, nodes are forked from the pilot of `pilot`. `notes` is how many bytes a node shares
+    Where the pool forks, nodes are forked from the pilot of `pilot`; with a `helper` they are given the address of
+    that pilot as the argument "pilot", "" while there is none. `notes` is how many bytes a node shares
     with the server besides its board's marks; they lie behind them. A node over its `limits` is killed.
     """
 
@@ -74,8 +80,15 @@ class NodeSpec:
     start_timeout: float
     concurrency: int
     pilot: PilotSpec | None = None
+    helper: PilotSpec | None = None
     notes: int = 0
     limits: NodeLimits = NO_LIMITS
+
+
+    @property
+    def pilots(self) -> tuple[PilotSpec, ...]:
+        """All that starting a node takes."""
+        return tuple(spec for spec in (self.pilot, self.helper) if spec is not None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -240,8 +240,8 @@ class LocalPool:
         process = _Process(node, spec, board, socket, first=not self._nodes.get(spec.key))
         self._processes[name] = process
         self._nodes.setdefault(spec.key, []).append(node)
-        if spec.pilot is not None:
-            self._pilots.needed(spec.pilot)
+        for pilot in spec.pilots:
+            self._pilots.needed(pilot)
         process.starting = asyncio.create_task(self._launch(process), name=f"launch {process.name}")
         self._run("node", self._follow(process, process.starting), process.name)
         self._listener(node)
@@ -259,8 +259,10 @@ class LocalPool:
         """Have its process started, forked or cold; raises OSError."""
         process.slot = await self._slots.take(first=process.first)
         spec = process.spec
-        limits = spec.limits
-        order = Order(spec.entry, spec.arguments, spec.environment, limits.open_files, limits.nice)
+        limits, arguments = spec.limits, spec.arguments
+        if spec.helper is not None:
+            arguments = {**arguments, "pilot": await self._pilots.address(spec.helper)}
+        order = Order(spec.entry, arguments, spec.environment, limits.open_files, limits.nice)
 
         def wires() -> Wires:
             # How long a pilot took to be lit is not how long a node takes to start.
@@ -378,9 +380,9 @@ class LocalPool:
         self._change(process, NodeState.GONE)
         process.socket.close()  # after all who connect to it were told: another may get its address
         node.gone.set()
-        pilot = process.spec.pilot
-        if pilot is not None and not any(other.spec.pilot == pilot for other in self._processes.values()):
-            self._pilots.unneeded(pilot.key)
+        for pilot in process.spec.pilots:
+            if not any(pilot in other.spec.pilots for other in self._processes.values()):
+                self._pilots.unneeded(pilot.key)
 
     async def _finish(self, process: _Process, child: Child) -> None:
         """See a node out: no signal while a request is inside, no mercy when the time is up."""

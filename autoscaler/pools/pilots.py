@@ -20,6 +20,7 @@ from autoscaler.errors import is_shortage
 from autoscaler.pilot import Setup
 from autoscaler.pools import PilotSpec
 from autoscaler.pools.output import Output
+from autoscaler.pools.sockets import NodeSocket
 from autoscaler.pools.wires import Wires
 from autoscaler.processes import Child, describe_exit, spawn
 
@@ -113,6 +114,7 @@ class Pilot:
         self.starved = False
         loop = asyncio.get_running_loop()
         self._loop = loop
+        self._socket: NodeSocket | None = None
         self.settled: asyncio.Future[None] = loop.create_future()  # lit, or never to be
         self._deaf: asyncio.Future[None] = loop.create_future()  # nobody is left to take an order
         self._shortage: asyncio.Future[None] = loop.create_future()  # while it could not make a spare
@@ -130,6 +132,11 @@ class Pilot:
             forked=self._forked,
             reason=self.reason,
         )
+
+    @property
+    def address(self) -> str:
+        """Where processes of this machine connect to it; "" unless it is a program of its own."""
+        return "" if self._socket is None else self._socket.shared_address
 
     async def burn(self) -> None:
         """Light it, and return when it is out; when cancelled, put it out first."""
@@ -230,19 +237,29 @@ class Pilot:
             output_end, output = os.pipe()
             undo.callback(os.close, output_end)
             theirs.callback(os.close, output)
-            setup = Setup(self._spec.preload, remote.fileno(), os.getpid(), self._spec.rehearsal)
+            command, descriptors = self._command(remote.fileno())
             self._child = spawn(
-                [sys.executable, "-m", "autoscaler.pilot", setup.to_argument()],
-                environment=self._spec.environment,
-                descriptors=[remote.fileno()],
-                output=output,
+                command, environment=self._spec.environment, descriptors=descriptors, output=output
             )
+            if self._socket is not None:
+                self._socket.hand_over()
             undo.pop_all()
         link.setblocking(False)
         self._link = link
         self._loop.add_reader(link, self._hear)
         logger.info("pilot %s is being lit (pid %d)", self._spec.key, self._child.pid)
         return output_end
+
+    def _command(self, link: int) -> tuple[list[str], list[int]]:
+        """What starts it, and the descriptors that it is given."""
+        spec = self._spec
+        if not spec.command:
+            setup = Setup(spec.preload, link, os.getpid(), spec.rehearsal)
+            return [sys.executable, "-m", "autoscaler.pilot", setup.to_argument()], [link]
+        self._socket = NodeSocket()
+        listener = self._socket.fileno()
+        told = {"preload": spec.preload, "server": os.getpid(), "listener": listener, "link": link}
+        return [*spec.command, json.dumps(told)], [link, listener]
 
     def _hear(self) -> None:
         """Read what it has said."""
@@ -316,6 +333,9 @@ class Pilot:
                 await asyncio.wait(left, timeout=_GRACE)
             self._link.close()
             self._link = None
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
         if output is not None:
             output.cancel()
             await asyncio.wait((output,))
@@ -407,13 +427,8 @@ class Pilots:
 
     async def fork(self, spec: PilotSpec, wires: Callable[[], Wires]) -> tuple[Child, Wires] | None:
         """Have a node forked, with the wires it has then; None when it must start cold."""
-        keeper = self._keepers.get(spec.key)
-        if keeper is None or keeper.spec != spec:
-            return None
-        pilot = keeper.pilot
-        if pilot.state is PilotState.LIGHTING:
-            await asyncio.wait((pilot.settled,), timeout=max(0.0, pilot.began + _LIGHTING - time.monotonic()))
-        if pilot.state is not PilotState.LIT:
+        pilot = await self._ready(spec)
+        if pilot is None:
             return None
         attempt = wires()
         child = None
@@ -423,6 +438,21 @@ class Pilots:
             if child is None:
                 attempt.close()
         return None if child is None else (child, attempt)
+
+    async def address(self, spec: PilotSpec) -> str:
+        """Where nodes connect to a pilot that is a program of its own; "" when there is none."""
+        pilot = await self._ready(spec)
+        return "" if pilot is None else pilot.address
+
+    async def _ready(self, spec: PilotSpec) -> Pilot | None:
+        """The pilot, waited for while it is started, but not for long."""
+        keeper = self._keepers.get(spec.key)
+        if keeper is None or keeper.spec != spec:
+            return None
+        pilot = keeper.pilot
+        if pilot.state is PilotState.LIGHTING:
+            await asyncio.wait((pilot.settled,), timeout=max(0.0, pilot.began + _LIGHTING - time.monotonic()))
+        return pilot if pilot.state is PilotState.LIT else None
 
     def status(self) -> list[PilotStatus]:
         """All that are to be lit, by key."""

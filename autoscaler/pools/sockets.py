@@ -42,6 +42,11 @@ class NodeSocket:
             self.close()
             raise
 
+    @property
+    def shared_address(self) -> str:
+        """A path by which any process of the same user connects to it, for as long as this one lives."""
+        return self.address.replace("/proc/self/", f"/proc/{os.getpid()}/")
+
     def fileno(self) -> int:
         """The descriptor to hand to the node; raises ValueError once it was handed over."""
         if self._listener is None:

@@ -35,7 +35,7 @@ from serving.errors import (
     ServingError,
     Unavailable,
 )
-from serving.gateway.pilots import pilot_for
+from serving.gateway.pilots import pilot_for, pilot_of
 from serving.gateway.records import Deployed, VersionRecord
 from serving.gateway.schemas import reported
 from serving.gateway.thread_pool import ThreadPool
@@ -99,6 +99,7 @@ class Deployment:
         self._threads = ThreadPool("versions", _THREADS)
         # One for all versions that need it: its lists and environment are the most of what one knows.
         self._pilot_for = functools.cache(functools.partial(pilot_for, environment=self._node_environment))
+        self._pilot_of = functools.cache(functools.partial(pilot_of, environment=self._node_environment))
 
     def spec(self, record: VersionRecord) -> NodeSpec:
         """How nodes of a version are started."""
@@ -129,6 +130,7 @@ class Deployment:
             start_timeout=self._config.start_timeout,
             concurrency=self._config.node_concurrency,
             pilot=self.pilot(record),
+            helper=self._helper(record),
             notes=NODE_BYTES,
             limits=self._limits,
         )
@@ -155,6 +157,18 @@ class Deployment:
         deployed = record.deployed or Deployed(model_dir="")
         framework = deployed.framework or _framework(record)
         return self._pilot_for(framework, deployed.tensorflow)
+
+    def pilots(self, record: VersionRecord) -> tuple[PilotSpec, ...]:
+        """All that starting nodes of a version takes."""
+        helper = self._helper(record)
+        return (self.pilot(record),) if helper is None else (self.pilot(record), helper)
+
+    def _helper(self, record: VersionRecord) -> PilotSpec | None:
+        """The pilot of another interpreter; None for one that is the version's alone."""
+        interpreter = record.deployed.interpreter if record.deployed else ""
+        if not interpreter or Path(interpreter).is_relative_to(self._folder / record.uid):
+            return None
+        return self._pilot_of(interpreter)
 
     def track(self, record: VersionRecord) -> None:
         """Have the nodes of a version scaled from now on."""

@@ -135,9 +135,9 @@ class Fleet:
     def _need(self, record: VersionRecord | None, count: int) -> None:
         """So many more versions that may need a pilot."""
         if record is not None and record.version.state in (VersionState.READY, VersionState.CREATING):
-            pilot = self._deployment.pilot(record)
-            self._pilots[pilot.key] = pilot
-            self._needed[pilot.key] += count
+            for pilot in self._deployment.pilots(record):
+                self._pilots[pilot.key] = pilot
+                self._needed[pilot.key] += count
 
     def _use(self, uid: str) -> Use | None:
         """How a version was used, if it was since that was written down."""

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 
 from autoscaler.pools import PilotSpec
 from serving.config import FRAMEWORK_ENVIRONMENT
+from serving.predictor import pilot_command
 
 _NODE = (
     "serving.node.main",
@@ -35,6 +36,8 @@ _SKLEARN = (
 )  # fmt: skip
 # treelite with it: a booster that was studied may be computed there.
 _XGBOOST = ("serving.runtimes.xgboost", "serving.runtimes.xgboost_smallest", "serving.runtimes.gtil")
+# What another interpreter imports, as far as it has it.
+_EXTERNAL = ("numpy", "scipy.sparse", "pandas", "joblib", *(f"sklearn.{name}" for name in _SKLEARN), "xgboost")
 _ENVIRONMENT = {
     "PYTHONUNBUFFERED": "1",  # as nodes have it: they inherit what the interpreter read at its start
     "JE_ARROW_MALLOC_CONF": "background_thread:false",  # else pyarrow, where pandas finds it, has a thread
@@ -52,6 +55,12 @@ def pilot_for(framework: str, tensorflow: bool, environment: Mapping[str, str]) 
     rehearsal = "serving.node.rehearsal:tabular" if key == "tabular" else ""
     variables = {**environment, **FRAMEWORK_ENVIRONMENT, **_ENVIRONMENT}
     return PilotSpec(key, _preload(key), variables, rehearsal)
+
+
+def pilot_of(interpreter: str, environment: Mapping[str, str]) -> PilotSpec:
+    """The pilot of another interpreter, whose libraries compute models for nodes that connect to it."""
+    variables = {**environment, **FRAMEWORK_ENVIRONMENT, **_ENVIRONMENT}
+    return PilotSpec(interpreter, _EXTERNAL, variables, command=pilot_command(interpreter))
 
 
 def _preload(key: str) -> tuple[str, ...]:

@@ -94,4 +94,5 @@ def _source(given: PredictionInput, version: VersionRecord | None) -> ModelSourc
         packages=version.deployed.packages,
         package_uris=version.version.package_uris,
         environment={"create_version_request": create_version_request(version)},
+        interpreter=version.deployed.interpreter,
     )

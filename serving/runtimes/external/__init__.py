@@ -1,7 +1,7 @@
 """Models that are computed by another interpreter, with the library versions that it has.
 
 The node is as for every other model; in place of the library it has a predictor process, which loads the files
-and answers calls (`predictor.py`). SavedModels need no old interpreter: they are served by the TensorFlow here.
+and answers calls (`serving.predictor`). SavedModels need no old interpreter: they are served by the TensorFlow here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from serving.runtimes.describing import INSTANCES, anything, first, outcome, sho
 from serving.runtimes.detect import PICKLES, find_model
 from serving.runtimes.external import connection
 from serving.runtimes.external.connection import Predictor
-from serving.runtimes.external.predictor import Message, batch_of, message_of
+from serving.predictor.program import Message, batch_of, message_of
 from serving.runtimes.instances import Batch
 from serving.schema import DEFAULT, Schema, Signature, Tensor
 

@@ -9,13 +9,12 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from serving.errors import LoadFailed, ModelFailed
-from serving.runtimes.external.predictor import Message, receive, send
+from serving.predictor import command
+from serving.predictor.program import Message, receive, send
 
-PROGRAM = Path(__file__).with_name("predictor.py")
 # Seconds within which a predictor that hung up has ended, and a pilot answers.
 _END_SECONDS, _PILOT_SECONDS = 5.0, 5.0
 _MOST_STATUS = 16
@@ -43,7 +42,7 @@ class Predictor:
         except OSError:
             answer = None
         if answer is None:
-            self._lost()
+            raise self._lost()
         return answer
 
     def close(self) -> None:
@@ -55,7 +54,7 @@ class Predictor:
         else:
             os.close(self._status)
 
-    def _lost(self) -> Any:
+    def _lost(self) -> ModelFailed:
         code = self._exit_code()
         if self.shared_fate:
             sys.stdout.flush()
@@ -64,7 +63,7 @@ class Predictor:
                 os.kill(os.getpid(), -code)
             os._exit(code or 1)
         how = "nobody knows how" if code is None else _describe(code)
-        raise ModelFailed(f"The predictor process of the model ended ({how}).")
+        return ModelFailed(f"The predictor process of the model ended ({how}).")
 
     def _exit_code(self) -> int | None:
         """Minus the number of the signal that it died of; None if it cannot be known."""
@@ -119,9 +118,8 @@ def _forked(pilot: str, lifeline: int) -> tuple[socket.socket, int] | None:
 def _cold(interpreter: str, lifeline: int) -> tuple[socket.socket, subprocess.Popen[bytes]]:
     ours, theirs = socket.socketpair()
     with theirs:
-        # Isolated from what this interpreter is told to import (-E, -s), and from the folder of the program.
         started = subprocess.Popen(
-            [interpreter, "-E", "-s", str(PROGRAM), "serve", str(theirs.fileno()), str(lifeline)],
+            command(interpreter, "serve", str(theirs.fileno()), str(lifeline)),
             pass_fds=(theirs.fileno(), lifeline),
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr.fileno(),
@@ -131,16 +129,11 @@ def _cold(interpreter: str, lifeline: int) -> tuple[socket.socket, subprocess.Po
     return ours, started
 
 
-def pilot_command(interpreter: str) -> tuple[str, ...]:
-    """What starts a pilot of an interpreter; its settings follow as JSON."""
-    return (interpreter, "-E", "-s", str(PROGRAM), "pilot")
-
-
 def probe(interpreter: str) -> dict[str, str]:
     """The versions of Python and of the libraries that an interpreter has. Raises LoadFailed."""
     try:
         done = subprocess.run(
-            [interpreter, "-E", "-s", str(PROGRAM), "versions"],
+            command(interpreter, "versions"),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=60,

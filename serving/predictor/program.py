@@ -20,6 +20,7 @@ import fcntl
 import importlib
 import inspect
 import json
+import operator
 import os
 import resource
 import select
@@ -288,7 +289,7 @@ def load_custom(wanted: Dict[str, Any]) -> Model:
 def _list_or_array(result: Any) -> Any:
     if isinstance(result, tuple):
         return list(result)
-    if isinstance(result, list) or getattr(result, "shape", ()):
+    if isinstance(result, list) or getattr(result, "shape", None):
         return result
     raise Refused(
         "outputs", "The custom predict must return a list or an array, not %s." % type(result).__name__
@@ -417,15 +418,12 @@ def _unpickled(file: str) -> Any:
 
 def _offer_old_joblib(joblib: Any) -> None:
     """Files of scikit-learn before 0.23 may name joblib by the place where it then was."""
-    try:
-        importlib.import_module("sklearn.externals.joblib")
-    except ImportError:
-        sys.modules["sklearn.externals.joblib"] = joblib
-        for name in ("numpy_pickle", "func_inspect", "pool", "parallel"):
-            try:
-                sys.modules["sklearn.externals.joblib." + name] = importlib.import_module("joblib." + name)
-            except ImportError:
-                pass
+    sys.modules.setdefault("sklearn.externals.joblib", joblib)
+    for name in ("numpy_pickle", "func_inspect", "pool", "parallel"):
+        try:
+            sys.modules.setdefault("sklearn.externals.joblib." + name, importlib.import_module("joblib." + name))
+        except ImportError:
+            pass
 
 
 def describe(model: Any, parts: List[Any]) -> Dict[str, Any]:
@@ -470,8 +468,8 @@ def _width(model: Any) -> Optional[int]:
     for part in (model, _first_step(model)):
         for name in ("n_features_in_", "n_features_", "n_features"):
             value = getattr(part, name, None)
-            if isinstance(value, int) or hasattr(value, "__index__"):
-                return int(value)
+            if value is not None and hasattr(value, "__index__"):
+                return int(operator.index(value))
         for name in (
             "coef_",
             "mean_",
@@ -694,13 +692,13 @@ def pilot(setup: Dict[str, Any]) -> int:
     link.send(json.dumps({"lit": time.time() - began}).encode())
     running = {}  # type: Dict[int, int]
     while True:
-        ready, _, _ = select.select([link, listener, waking], [], [])
+        ready, _, _ = select.select([link.fileno(), listener.fileno(), waking], [], [])
         if waking in ready:
             os.read(waking, 4096)
             _tell_ends(running)
-        if link in ready and not link.recv(1):
+        if link.fileno() in ready and not link.recv(1):
             return 0
-        if listener in ready:
+        if listener.fileno() in ready:
             connection, _ = listener.accept()
             with connection:
                 _fork(connection, running, [link.fileno(), listener.fileno(), waking, signalled])
@@ -725,8 +723,8 @@ def _fork(connection: socket.socket, running: Dict[int, int], ours: List[int]) -
             os.close(fd)
         os.setsid()
         signal.set_wakeup_fd(-1)
-        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_DFL)
+        for caught in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(caught, signal.SIG_DFL)
         _prctl(_PR_SET_PDEATHSIG, 0)  # the lifeline takes its place
         for number in (1, 2):
             os.dup2(output, number)

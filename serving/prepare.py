@@ -20,8 +20,8 @@ from typing import NamedTuple
 import msgspec
 
 from serving import packages
-from serving.local_folders import LocalFolders
 from serving.errors import Internal, InvalidArgument, LoadFailed, ServingError, Unavailable
+from serving.local_folders import LocalFolders
 from serving.storage import Fetched, Storage
 
 logger = logging.getLogger(__name__)

@@ -20,6 +20,7 @@ from serving.cli import (
     operations,
     parity,
     predict,
+    runtimes,
     server,
     simulate,
     tokens,
@@ -88,6 +89,10 @@ _GROUPS: Mapping[str, _Group] = {
     "tokens": _Group(
         "Make, list and revoke the tokens of a server with access control, in its state folder.",
         {"create": tokens.create, "list": tokens.list_, "revoke": tokens.revoke},
+    ),
+    "runtimes": _Group(
+        "Say which interpreters compute models of old runtime versions.",
+        {"add": runtimes.add, "list": runtimes.list_, "remove": runtimes.remove},
     ),
     "local": _Group("Work without a server.", {"predict": local.predict, "batch": local_batch.batch}),
 }

@@ -37,7 +37,14 @@ _SKLEARN = (
 # treelite with it: a booster that was studied may be computed there.
 _XGBOOST = ("serving.runtimes.xgboost", "serving.runtimes.xgboost_smallest", "serving.runtimes.gtil")
 # What another interpreter imports, as far as it has it.
-_EXTERNAL = ("numpy", "scipy.sparse", "pandas", "joblib", *(f"sklearn.{name}" for name in _SKLEARN), "xgboost")
+_EXTERNAL = (
+    "numpy",
+    "scipy.sparse",
+    "pandas",
+    "joblib",
+    *(f"sklearn.{name}" for name in _SKLEARN),
+    "xgboost",
+)
 _ENVIRONMENT = {
     "PYTHONUNBUFFERED": "1",  # as nodes have it: they inherit what the interpreter read at its start
     "JE_ARROW_MALLOC_CONF": "background_thread:false",  # else pyarrow, where pandas finds it, has a thread

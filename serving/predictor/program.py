@@ -129,7 +129,7 @@ def unpack(value: Dict[str, Any]) -> Any:
 
 def array_of(dtype: str, shape: List[int], data: bytes) -> Any:
     """An array of numpy from its parts."""
-    import numpy  # noqa: PLC0415  a routine may do without it
+    import numpy
 
     # In memory of its own, which models may write to.
     return numpy.frombuffer(bytearray(data), numpy.dtype(dtype)).reshape(shape)
@@ -146,7 +146,7 @@ def batch_of(head: Dict[str, Any], body: bytes) -> Any:
 def message_of(batch: Any) -> Tuple[Dict[str, Any], Any]:
     """The parts of a message with instances or predictions."""
     if hasattr(batch, "dtype") and batch.dtype.kind in _KINDS_AS_BYTES:
-        import numpy  # noqa: PLC0415  a routine may do without it
+        import numpy
 
         return {"array": [batch.dtype.str, list(batch.shape)]}, numpy.ascontiguousarray(batch).reshape(
             -1
@@ -361,7 +361,7 @@ def load_estimator(wanted: Dict[str, Any]) -> Model:
 
 def load_booster(wanted: Dict[str, Any]) -> Model:
     """A file that `Booster.save_model` has written."""
-    import xgboost  # noqa: PLC0415  only where it is served
+    import xgboost
 
     booster = xgboost.Booster({"nthread": 1})
     try:
@@ -372,8 +372,8 @@ def load_booster(wanted: Dict[str, Any]) -> Model:
 
 
 def _booster(booster: Any) -> Model:
-    import numpy  # noqa: PLC0415  XGBoost needs it
-    import xgboost  # noqa: PLC0415
+    import numpy
+    import xgboost
 
     booster.set_param({"nthread": 1})
     names = list(booster.feature_names or [])
@@ -398,12 +398,12 @@ def _booster(booster: Any) -> Model:
 
 
 def _unpickled(file: str) -> Any:
-    import pickle  # noqa: PLC0415,S403  serving a pickle is what this is for
+    import pickle
 
     try:
-        import joblib  # noqa: PLC0415
+        import joblib
     except ImportError:
-        from sklearn.externals import joblib  # noqa: PLC0415  until scikit-learn 0.22
+        from sklearn.externals import joblib
     else:
         _offer_old_joblib(joblib)
     try:
@@ -413,7 +413,7 @@ def _unpickled(file: str) -> Any:
             if stream.read(1) != b"\x80":
                 raise
             stream.seek(0)
-            return pickle.load(stream)  # noqa: S301
+            return pickle.load(stream)
 
 
 def _offer_old_joblib(joblib: Any) -> None:
@@ -421,7 +421,9 @@ def _offer_old_joblib(joblib: Any) -> None:
     sys.modules.setdefault("sklearn.externals.joblib", joblib)
     for name in ("numpy_pickle", "func_inspect", "pool", "parallel"):
         try:
-            sys.modules.setdefault("sklearn.externals.joblib." + name, importlib.import_module("joblib." + name))
+            sys.modules.setdefault(
+                "sklearn.externals.joblib." + name, importlib.import_module("joblib." + name)
+            )
         except ImportError:
             pass
 
@@ -587,7 +589,7 @@ def _parts(model: Any) -> Iterator[Any]:
 
 
 def _frame(rows: List[List[Any]], names: List[str]) -> Any:
-    import pandas  # noqa: PLC0415  only where data frames are wanted
+    import pandas
 
     # Column by column: each gets the type that its values have.
     return pandas.DataFrame({name: [row[place] for row in rows] for place, name in enumerate(names)})
@@ -656,7 +658,7 @@ def confine(lifeline: int, open_files: int = 0, nice: int = 0) -> None:
 
 def _prctl(option: int, value: int) -> None:
     try:
-        import ctypes  # noqa: PLC0415  some interpreters are built without it
+        import ctypes
 
         ctypes.CDLL(None).prctl(option, *map(ctypes.c_ulong, (value, 0, 0, 0)))
     except (ImportError, OSError, AttributeError):
@@ -679,7 +681,7 @@ def pilot(setup: Dict[str, Any]) -> int:
         except Exception as error:
             link.send(json.dumps({"failed": "%s: %s" % (module, named(error))}).encode())
             return 1
-    import gc  # noqa: PLC0415  only pilots freeze what they have
+    import gc
 
     gc.collect()
     if hasattr(gc, "freeze"):  # since Python 3.7
@@ -783,7 +785,7 @@ def live(connection: socket.socket, lifeline: int) -> int:
 
 def _prctl_name(name: str) -> None:
     try:
-        import ctypes  # noqa: PLC0415
+        import ctypes
 
         text = ctypes.create_string_buffer(name.encode())
         ctypes.CDLL(None).prctl(_PR_SET_NAME, text, 0, 0, 0)

@@ -20,13 +20,13 @@ from serving.errors import (
     ServingError,
     UserCodeFailed,
 )
+from serving.predictor.program import Message, batch_of, message_of
 from serving.runtimes import Array, Form, Rows, Source, frames
 from serving.runtimes.arguments import checked
 from serving.runtimes.describing import INSTANCES, anything, first, outcome, show, tensor_of
 from serving.runtimes.detect import PICKLES, find_model
 from serving.runtimes.external import connection
 from serving.runtimes.external.connection import Predictor
-from serving.predictor.program import Message, batch_of, message_of
 from serving.runtimes.instances import Batch
 from serving.schema import DEFAULT, Schema, Signature, Tensor
 

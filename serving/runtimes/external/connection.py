@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -127,23 +126,3 @@ def _cold(interpreter: str, lifeline: int) -> tuple[socket.socket, subprocess.Po
             start_new_session=True,
         )
     return ours, started
-
-
-def probe(interpreter: str) -> dict[str, str]:
-    """The versions of Python and of the libraries that an interpreter has. Raises LoadFailed."""
-    try:
-        done = subprocess.run(
-            command(interpreter, "versions"),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=60,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise LoadFailed(f"Cannot run {interpreter}: {error}") from error
-    if done.returncode:
-        raise LoadFailed(
-            f"{interpreter} does not work: {done.stderr.decode(errors='replace').strip()[-500:]}"
-        )
-    found: dict[str, str] = json.loads(done.stdout)
-    return found

@@ -18,7 +18,7 @@ from batch.blocks import Bad, Batches, refused
 from batch.messages import ModelSource
 from serving.errors import InvalidOutputs, ModelError, ModelFailed, describe_exception
 from serving.local_folders import LocalFolders
-from serving.runtimes import Runtime, Source, load
+from serving.runtimes import External, Runtime, Source, load
 from serving.runtimes.instances import Batch, count, take
 from serving.scratch import make_scratch_folder, sweep_scratch
 from serving.storage import Storage
@@ -68,7 +68,7 @@ class Model:
                 source.framework,
                 source.prediction_class,
                 tuple(map(Path, source.packages)),
-                interpreter=source.interpreter,
+                external=External(source.interpreter) if source.interpreter else None,
             )
         )
 

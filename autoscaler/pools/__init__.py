@@ -84,7 +84,6 @@ class NodeSpec:
     notes: int = 0
     limits: NodeLimits = NO_LIMITS
 
-
     @property
     def pilots(self) -> tuple[PilotSpec, ...]:
         """All that starting a node takes."""
@@ -119,7 +118,8 @@ class Node:
     that another would fare no better; `starved` that it
     could not start because the machine was short of something; `hung` that it
     was killed because it did not go on. `asked_at`
-    and `ready_at` are on `time.monotonic`; `forked` says whether a pilot bore it, `used` whether a request
+    and `ready_at` are on `time.monotonic`; `companion` is a process that works for it alone and ends with it,
+    as it told; `forked` says whether a pilot bore it, `used` whether a request
     has ever been inside.
     """
 
@@ -132,6 +132,7 @@ class Node:
     state: NodeState = NodeState.STARTING
     forked: bool = False
     pid: int | None = None
+    companion: int | None = None
     ready_at: float | None = None
     report: Mapping[str, Any] = field(default_factory=dict)
     memory: Memory | None = None
@@ -148,6 +149,11 @@ class Node:
 
     def __post_init__(self) -> None:
         self.slots = deque(range(len(self.board)))
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Its processes, as far as they have been started."""
+        return tuple(pid for pid in (self.pid, self.companion) if pid is not None)
 
     @property
     def once_seconds(self) -> float:

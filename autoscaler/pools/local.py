@@ -172,14 +172,14 @@ class LocalPool:
     def cpu_seconds(self, node: Node) -> float | None:
         """What a node has computed since its start; None when that cannot be known."""
         with contextlib.suppress(ProcessLookupError):
-            return None if node.pid is None else machine.cpu_seconds(node.pid)
+            return sum(map(machine.cpu_seconds, node.pids)) if node.pids else None
         return None
 
-    async def measure(self, pid: int) -> Memory | None:
-        """What a process takes; None when that cannot be known. Takes milliseconds if it is a big one."""
+    async def measure(self, *pids: int) -> Memory | None:
+        """What processes take; None when that cannot be known. Takes milliseconds for a big one."""
         with contextlib.suppress(ProcessLookupError):
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._measurer, machine.memory, pid)
+            return await loop.run_in_executor(self._measurer, machine.memory, *pids)
         return None
 
     async def close(self) -> None:
@@ -198,7 +198,7 @@ class LocalPool:
             self._strays.reap()
         for process in list(self._processes.values()):
             if process.node.memory is not None and process.child is not None:
-                process.node.memory = await self.measure(process.child.pid) or process.node.memory
+                process.node.memory = await self.measure(*process.node.pids) or process.node.memory
 
     async def _limit_memory(self) -> None:
         """Kill nodes that take more memory than they may."""
@@ -207,9 +207,9 @@ class LocalPool:
             if not most or child is None or process.failure:
                 continue
             # Roughly first, for that is cheap: it counts what is the pilot's too.
-            if (machine.resident_memory(child.pid) or 0) <= most:
+            if sum(machine.resident_memory(pid) or 0 for pid in process.node.pids) <= most:
                 continue
-            memory = await self.measure(child.pid)
+            memory = await self.measure(*process.node.pids)
             if memory is not None and memory.private > most:
                 process.failure = (
                     f"The node was killed: it took {memory.private >> 20} MiB of memory, and may take "
@@ -403,8 +403,8 @@ class LocalPool:
         node, seconds = process.node, process.spec.start_timeout
         try:
             async with asyncio.timeout(seconds):
-                while "pid" in (message := await wires.hear()):
-                    pass
+                while {"pid", "companion"} & (message := await wires.hear()).keys():
+                    node.companion = message.get("companion", node.companion)
         except TimeoutError:
             process.failure = f"The node was not ready after {seconds:g} s (setting start_timeout)."
             node.hopeless = True
@@ -420,11 +420,11 @@ class LocalPool:
             node.report, node.ready_at = message["ready"], time.monotonic()
             logger.info("%s is ready after %.3f s", process.name, node.ready_at - node.asked_at)
             self._change(process, NodeState.READY)
-            process.measuring = self._run("measurement", self._remember_memory(node, child.pid), process.name)
+            process.measuring = self._run("measurement", self._remember_memory(node), process.name)
 
-    async def _remember_memory(self, node: Node, pid: int) -> None:
+    async def _remember_memory(self, node: Node) -> None:
         await asyncio.sleep(_MEASURED_AFTER)
-        node.memory = await self.measure(pid)
+        node.memory = await self.measure(*node.pids)
 
     def _change(self, process: _Process, state: NodeState) -> None:
         process.node.state = state

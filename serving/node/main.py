@@ -19,7 +19,7 @@ from serving.node.channel import Server
 from serving.node.watch import Board, parts
 from serving.phases import Histograms
 from serving.running import run
-from serving.runtimes import Source
+from serving.runtimes import External, Source
 from serving.schema import Schema, outline
 from serving.shortage import Shortage
 
@@ -47,17 +47,18 @@ class NodeArguments(msgspec.Struct, frozen=True, kw_only=True):
     interpreter: str = ""
     pilot: str = ""
 
-    def source(self, threads: int) -> Source:
-        """Where the runtime is loaded from."""
+    def source(self, threads: int, on_predictor: Callable[[int], None] | None = None) -> Source:
+        """Where the runtime is loaded from; `on_predictor` is told the pid of a predictor process."""
+        external = None
+        if self.interpreter:
+            external = External(self.interpreter, self.pilot, on_predictor, shared_fate=True)
         return Source(
             model_dir=Path(self.model_dir),
             framework=self.framework,
             prediction_class=self.prediction_class,
             packages=tuple(Path(package) for package in self.packages),
             threads=threads,
-            interpreter=self.interpreter,
-            pilot=self.pilot,
-            shared_fate=True,
+            external=external,
         )
 
 
@@ -75,7 +76,7 @@ def start(
     given = msgspec.convert(dict(arguments), NodeArguments)
     settings = PredictSettings(**given.settings)
     marks, histograms = parts(board, given.slots)
-    source = given.source(settings.threads)
+    source = given.source(settings.threads, lambda pid: report({"companion": pid}))
     acceleration = None
     if (place := given.acceleration) is not None:
         acceleration = Acceleration(source, lambda: place, counts(board, given.slots))

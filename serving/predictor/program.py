@@ -7,8 +7,8 @@ One file, standard library only, for Python 3.6 to 3.14: the interpreters that r
     PYTHON predictor.py pilot JSON            imports libraries, and forks a predictor for each connection
 
 A message is 8 bytes with the lengths of its two parts, little endian, then JSON, then the bytes of an array.
-Arrays cross as bytes, everything else as JSON; nothing is unpickled but the model. The first message is
-{"load": ...} and is answered with {"loaded": ...}; each further one asks for predictions. What went wrong is
+Arrays cross as bytes, everything else as JSON; nothing is unpickled but the model. A predictor begins by telling
+its {"pid": ...}. The first message to it is {"load": ...} and is answered with {"loaded": ...}; each further one asks for predictions. What went wrong is
 answered as {"error": TEXT, "kind": KIND}.
 
 The descriptors of a connection to a pilot come with its first byte: what the predictor prints goes to the
@@ -159,6 +159,7 @@ def message_of(batch: Any) -> Tuple[Dict[str, Any], Any]:
 
 def serve(connection: socket.socket) -> int:
     """Load what the first message says, then answer until the other side is gone; returns the exit code."""
+    send(connection, {"pid": os.getpid()})
     first = receive(connection)
     if first is None:
         return 0

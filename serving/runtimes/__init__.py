@@ -6,6 +6,7 @@ add its line to `FRAMEWORKS`. Its framework is imported in that file only.
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -122,14 +123,26 @@ class Runtime(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class External:
+    """Another interpreter that computes a model, in a predictor process; see `serving.runtimes.external`.
+
+    `pilot` is the address of a process that has imported its libraries, "" if there is none. `on_start` is
+    told the pid of the predictor. With `shared_fate` this process ends as the predictor ends.
+    """
+
+    interpreter: str
+    pilot: str = ""
+    on_start: Callable[[int], None] | None = None
+    shared_fate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """Where a model is loaded from: local folders only.
 
     `framework` is a key of `FRAMEWORKS` or "" to infer it. `packages` are folders with installed user
     packages, looked up after the server's own. `prediction_class` is a custom routine's `module.Class`.
-    `interpreter` is another Python that is to compute it ("": this one), `pilot` the address of a process
-    that has imported its libraries, if there is one; see `serving.runtimes.external`. With `shared_fate` this
-    process ends as that one ends.
+    `external` says that another Python is to compute it.
     """
 
     model_dir: Path
@@ -137,9 +150,7 @@ class Source:
     prediction_class: str = ""
     packages: tuple[Path, ...] = ()
     threads: int = 1
-    interpreter: str = ""
-    pilot: str = ""
-    shared_fate: bool = False
+    external: External | None = None
 
 
 def load(source: Source) -> Runtime:
@@ -154,10 +165,10 @@ def loader(source: Source) -> Callable[[Source], Runtime]:
     framework = source.framework or detect(source.model_dir, source.prediction_class)
     if framework not in FRAMEWORKS:
         raise LoadFailed(f"Unknown framework {framework!r}; known: {', '.join(FRAMEWORKS)}.")
-    if source.interpreter and framework not in SAVED_AS_GRAPHS:
+    if source.external is not None and framework not in SAVED_AS_GRAPHS:
         from serving.runtimes import external  # noqa: PLC0415  it stands on this module
 
-        return lambda source: external.load(source, framework)
+        return functools.partial(external.load, source.external, framework)
     module, _, function = FRAMEWORKS[framework].partition(":")
     try:
         found: Callable[[Source], Runtime] = getattr(importlib.import_module(module), function)

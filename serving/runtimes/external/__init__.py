@@ -21,7 +21,7 @@ from serving.errors import (
     UserCodeFailed,
 )
 from serving.predictor.program import Message, batch_of, message_of
-from serving.runtimes import Array, Form, Rows, Source, frames
+from serving.runtimes import Array, External, Form, Rows, Source, frames
 from serving.runtimes.arguments import checked
 from serving.runtimes.describing import INSTANCES, anything, first, outcome, show, tensor_of
 from serving.runtimes.detect import PICKLES, find_model
@@ -80,6 +80,10 @@ class ExternalRuntime:
         more, body = message_of(instances)
         return _result(self._predictor.ask({**head, **more}, body))
 
+    def close(self) -> None:
+        """End the predictor."""
+        self._predictor.close()
+
     def samples(self, count: int) -> NDArray[np.float64] | None:
         """Numbers in the width of the model; None where the rows hold more than numbers."""
         return frames.made_up(count, self._width) if self._numeric and self._width else None
@@ -135,7 +139,7 @@ class ExternalRuntime:
         return checked(parameters, self._known, self._owner)
 
 
-def load(source: Source, framework: str) -> ExternalRuntime:
+def load(external: External, framework: str, source: Source) -> ExternalRuntime:
     """Start a predictor and have it load the model. Raises LoadFailed or UserCodeFailed."""
     wanted: dict[str, Any] = {
         "model_dir": str(source.model_dir),
@@ -147,14 +151,15 @@ def load(source: Source, framework: str) -> ExternalRuntime:
         wanted["file"] = file = find_model(source.model_dir, framework).name
         if framework == "XGBOOST" and file in PICKLES:
             wanted["framework"] = "XGBOOST_PICKLE"
-    predictor = connection.start(source.interpreter, source.pilot)
-    predictor.shared_fate = False
+    predictor = connection.start(external.interpreter, external.pilot)
     try:
+        if external.on_start is not None:
+            external.on_start(predictor.pid)
         head, _ = _answered(predictor.ask({"load": wanted}))
     except ServingError as error:
         predictor.close()
-        raise type(error)(f"{error.message} It was loaded by {source.interpreter}.") from error
-    predictor.shared_fate = source.shared_fate
+        raise type(error)(f"{error.message} It was loaded by {external.interpreter}.") from error
+    predictor.shared_fate = external.shared_fate
     return ExternalRuntime(predictor, framework, head["loaded"])
 
 

@@ -32,6 +32,7 @@ class Predictor:
         self._lifeline = lifeline  # held open for as long as the predictor is to live
         self._status = status
         self.shared_fate = False
+        self.pid = self._greeted()
 
     def ask(self, head: Mapping[str, Any], body: Any = b"") -> Message:
         """Send a message and wait for its answer. Raises ModelFailed when the predictor ends instead."""
@@ -43,6 +44,18 @@ class Predictor:
         if answer is None:
             raise self._lost()
         return answer
+
+    def _greeted(self) -> int:
+        """The pid of the process, which is the first that it tells. Raises LoadFailed."""
+        try:
+            hello = receive(self._connection)
+        except OSError:
+            hello = None
+        if hello is None:
+            code = self._exit_code()
+            self.close()
+            raise LoadFailed(f"The predictor process did not start ({_describe(code)}).")
+        return int(hello[0]["pid"])
 
     def close(self) -> None:
         """End the predictor."""
@@ -61,8 +74,7 @@ class Predictor:
             if code is not None and code < 0:
                 os.kill(os.getpid(), -code)
             os._exit(code or 1)
-        how = "nobody knows how" if code is None else _describe(code)
-        return ModelFailed(f"The predictor process of the model ended ({how}).")
+        return ModelFailed(f"The predictor process of the model ended ({_describe(code)}).")
 
     def _exit_code(self) -> int | None:
         """Minus the number of the signal that it died of; None if it cannot be known."""
@@ -75,7 +87,9 @@ class Predictor:
         return int(told) if told else None
 
 
-def _describe(code: int) -> str:
+def _describe(code: int | None) -> str:
+    if code is None:
+        return "nobody knows how"
     return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
@@ -117,12 +131,16 @@ def _forked(pilot: str, lifeline: int) -> tuple[socket.socket, int] | None:
 def _cold(interpreter: str, lifeline: int) -> tuple[socket.socket, subprocess.Popen[bytes]]:
     ours, theirs = socket.socketpair()
     with theirs:
-        started = subprocess.Popen(
-            command(interpreter, "serve", str(theirs.fileno()), str(lifeline)),
-            pass_fds=(theirs.fileno(), lifeline),
-            stdin=subprocess.DEVNULL,
-            stdout=sys.stderr.fileno(),
-            stderr=sys.stderr.fileno(),
-            start_new_session=True,
-        )
+        try:
+            started = subprocess.Popen(
+                command(interpreter, "serve", str(theirs.fileno()), str(lifeline)),
+                pass_fds=(theirs.fileno(), lifeline),
+                stdin=subprocess.DEVNULL,
+                stdout=sys.stderr.fileno(),
+                stderr=sys.stderr.fileno(),
+                start_new_session=True,
+            )
+        except BaseException:
+            ours.close()
+            raise
     return ours, started

@@ -1,0 +1,161 @@
+"""Versions whose runtimeVersion has an interpreter of its own: here the one of the tests, under another name."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+from tests.end_to_end import models
+from tests.server import Server, running_server, until
+
+MODEL = "projects/runtimes/models/m"
+FOREST, ROUTINE = f"{MODEL}/versions/forest", f"{MODEL}/versions/routine"
+OLD = {"runtimeVersion": "1.15", "pythonVersion": "3.7"}
+_PREDICTOR = "predictor/program.py"
+
+CODE = dedent(
+    """
+    import os, sys, time
+
+    class Routine:
+        def predict(self, instances, **kwargs):
+            return [getattr(self, instance)() for instance in instances]
+
+        def pid(self):
+            return os.getpid()
+
+        def hang(self):
+            while True:
+                pass
+
+        def take(self):
+            self.taken = os.urandom(1 << 20) * 400
+            time.sleep(30)
+
+        def say(self):
+            print("said over there", flush=True)
+            return "done"
+
+        @classmethod
+        def from_path(cls, model_dir):
+            return cls()
+    """
+)
+
+
+@dataclass(frozen=True)
+class World:
+    """A server, and the estimator that its model is."""
+
+    server: Server
+    forest: Any
+
+    def predictors(self) -> list[int]:
+        """The processes that compute models, pilots left out."""
+        found = self.server.processes()
+        return [pid for pid, command in found.items() if _PREDICTOR in command and self.is_predictor(pid)]
+
+    def is_predictor(self, pid: int) -> bool:
+        """Whether it has become one: a pilot has another name."""
+        try:
+            return Path(f"/proc/{pid}/comm").read_text().strip() == "pilot-predict"
+        except OSError:
+            return False
+
+    def reasons(self, version: str) -> str:
+        """What `why` tells."""
+        return str(self.server.call("GET", f"/why/{version}").json)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """Versions of both kinds on a server that knows an interpreter for runtime version 1.15."""
+    root = tmp_path_factory.mktemp("runtimes")
+    forest = models.write_sklearn(root / "forest")
+    # Its name is one that the server has itself.
+    package = models.wheel(root, "routine", "0.1", {"serving/__init__.py": CODE})
+    flags = ("--runtime", f"1.15={sys.executable}", "--idle-timeout", "300", "--call-timeout", "3")
+    with running_server(root / "state", *flags, "--node-memory-bytes", str(300 << 20)) as server:
+        server.create_model(MODEL)
+        server.create_version(FOREST, deploymentUri=str(root / "forest"), **OLD)
+        server.create_version(
+            ROUTINE, packageUris=[str(package)], predictionClass="serving.Routine", runtimeVersion="2.11"
+        )
+        yield World(server, forest)
+
+
+def test_the_answers_are_the_librarys(world: World) -> None:
+    """Online, by the process of the other interpreter."""
+    rows = models.data()[0][:20].tolist()
+
+    reply = world.server.predict(FOREST, rows)
+
+    assert reply.json == {"predictions": world.forest.predict(rows).tolist()}
+    assert world.predictors()
+
+
+def test_a_package_named_as_one_of_the_server(world: World) -> None:
+    """It runs beside the server's own, in another process."""
+    reply = world.server.predict(ROUTINE, ["pid"])
+
+    assert reply.json["predictions"][0] in world.predictors()
+
+
+def test_a_killed_predictor_is_a_killed_node(world: World) -> None:
+    """Whoever asks next is answered by another, and the reason can be read."""
+    (pid,) = world.server.predict(ROUTINE, ["pid"]).json["predictions"]
+    (node,) = world.server.nodes(ROUTINE)
+    os.kill(pid, signal.SIGKILL)
+
+    def replaced() -> bool:
+        reply = world.server.predict(ROUTINE, ["pid"])
+        return reply.status == 200 and reply.json["predictions"] != [pid]
+
+    until(replaced, "another predictor answers")
+    assert world.server.nodes(ROUTINE) != [node]
+    assert "SIGKILL" in world.reasons(ROUTINE)
+
+
+def test_a_predictor_that_hangs_is_killed(world: World) -> None:
+    """By the watchdog of its node."""
+    (pid,) = world.server.predict(ROUTINE, ["pid"]).json["predictions"]
+
+    reply = world.server.predict(ROUTINE, ["hang"])
+
+    assert reply.status == 500
+    until(lambda: pid not in world.predictors(), "the predictor is gone with its node")
+    assert world.server.predict(ROUTINE, ["say"]).json == {"predictions": ["done"]}
+
+
+def test_a_predictor_takes_no_more_memory_than_a_node_may(world: World) -> None:
+    """What it takes counts as its node's."""
+    reply = world.server.predict(ROUTINE, ["take"])
+
+    assert reply.status == 500
+    assert "node_memory_bytes" in reply.error["message"]
+
+
+def test_what_it_prints_is_in_the_log(world: World) -> None:
+    """As what a node prints."""
+    world.server.predict(ROUTINE, ["say"])
+
+    until(lambda: "said over there" in world.server.log.read_text(), "the line is in the log")
+
+
+def test_nothing_is_left_of_a_version(world: World) -> None:
+    """Its predictor goes with its node."""
+    name = f"{MODEL}/versions/short"
+    world.server.create_version(name, deploymentUri=str(world.server.state_dir.parent / "forest"), **OLD)
+    before = world.predictors()
+
+    world.server.delete(name)
+
+    until(lambda: len(world.predictors()) < len(before), "one predictor less")

@@ -1,0 +1,205 @@
+"""Models computed by a predictor process, here by the interpreter of the tests: the answers are its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import joblib
+import numpy as np
+import pytest
+from sklearn.compose import make_column_transformer
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+from serving.errors import InvalidInputs, InvalidOutputs, LoadFailed, ModelFailed, UserCodeFailed
+from serving.runtimes import Array, External, Rows, Source, load
+from serving.runtimes.codec import Decoder, encode
+from serving.runtimes.external import ExternalRuntime
+
+ROWS, CLASSES = np.random.default_rng(3).normal(size=(60, 3)).round(3), np.arange(60) % 3
+TEXTS = ["a good day", "a bad day", "good", "bad"]
+PYTHON = sys.executable
+
+ROUTINE = dedent(
+    """
+    import os
+
+    class Routine:
+        def predict(self, instances, **kwargs):
+            return [self.answer(instance, kwargs) for instance in instances]
+
+        def answer(self, instance, kwargs):
+            if instance == "pid":
+                return os.getpid()
+            if instance == "kwargs":
+                return kwargs
+            if instance == "raise":
+                raise KeyError("no such thing")
+            if instance == "exit":
+                os._exit(7)
+            if instance == "odd":
+                return object()
+            return instance
+
+        @classmethod
+        def from_path(cls, model_dir):
+            return cls()
+    """
+)
+
+Loader = Callable[..., ExternalRuntime]
+
+
+@pytest.fixture
+def loaded(tmp_path: Path) -> Iterator[Loader]:
+    """Loads an estimator, or what a source says; the predictors end with the test."""
+    runtimes: list[ExternalRuntime] = []
+
+    def load_it(model: Any = None, **source: Any) -> ExternalRuntime:
+        if model is not None:
+            joblib.dump(model, tmp_path / "model.joblib")
+        runtime = load(Source(tmp_path, external=External(PYTHON), **source))
+        assert isinstance(runtime, ExternalRuntime)
+        runtimes.append(runtime)
+        return runtime
+
+    yield load_it
+    for runtime in runtimes:
+        runtime.close()
+
+
+@pytest.fixture
+def routine(tmp_path: Path, loaded: Loader) -> ExternalRuntime:
+    """A custom routine."""
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "routine.py").write_text(ROUTINE)
+    return loaded(prediction_class="routine.Routine", packages=(tmp_path / "code",))
+
+
+def answers(runtime: ExternalRuntime, instances: list[Any], **parameters: Any) -> Any:
+    """What a client is told."""
+    body = json.dumps({"instances": instances, **parameters}).encode()
+    batch, given = Decoder().decode(body, runtime.form)
+    return json.loads(encode(runtime.predict(batch, **given)))["predictions"]
+
+
+@pytest.mark.parametrize(
+    ("model", "rows", "form"),
+    [
+        (RandomForestClassifier(5, random_state=0).fit(ROWS, CLASSES), ROWS[:5].tolist(), Array),
+        (make_pipeline(StandardScaler(), LinearRegression()).fit(ROWS, CLASSES), ROWS[:5].tolist(), Array),
+        (LogisticRegression().fit(ROWS, np.array(["a", "b", "c"])[CLASSES]), ROWS[:5].tolist(), Array),
+        (make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(TEXTS, [1, 0, 1, 0]), TEXTS[2:], Rows),
+        (
+            make_pipeline(make_column_transformer((OneHotEncoder(), [0])), LinearRegression()).fit(
+                np.array([["x"], ["y"]], dtype=object), [1, 2]
+            ),
+            [["x"], ["y"]],
+            Rows,
+        ),
+    ],
+    ids=["forest", "pipeline", "labels", "text", "columns"],
+)
+def test_answers_are_the_librarys_own(model: Any, rows: list[Any], form: type, loaded: Loader) -> None:
+    """To the bit, whether numbers cross as an array or values as they are."""
+    runtime = loaded(model)
+
+    assert isinstance(runtime.form({}), form)
+    assert answers(runtime, rows) == model.predict(rows).tolist()
+    assert runtime.framework == "SCIKIT_LEARN"
+    assert runtime.mergeable == (form is Array or rows == TEXTS[2:])
+
+
+def test_named_columns_become_a_data_frame_over_there(loaded: Loader) -> None:
+    """In the order of the names that the model was fitted with."""
+    import pandas as pd
+
+    frame = pd.DataFrame({"age": [1.0, 2.0, 3.0], "city": ["Oslo", "Rome", "Oslo"]})
+    steps = make_column_transformer((OneHotEncoder(), ["city"]), remainder="passthrough")
+    model = make_pipeline(steps, LinearRegression()).fit(frame, [1, 2, 3])
+    runtime = loaded(model)
+
+    assert answers(runtime, [{"city": "Rome", "age": 2.0}]) == pytest.approx(model.predict(frame[1:2]))
+    with pytest.raises(InvalidInputs, match="no 'age'"):
+        answers(runtime, [{"city": "Rome"}])
+
+
+def test_the_schema_is_what_the_model_over_there_tells(loaded: Loader) -> None:
+    """Width, labels and an example that it answers."""
+    schema = loaded(LogisticRegression().fit(ROWS, np.array(["a", "b", "c"])[CLASSES])).schema()
+
+    signature = schema.signatures["serving_default"]
+    assert signature.inputs[0].shape == (-1, 3)
+    assert signature.outputs[0].classes == ("a", "b", "c")
+    assert schema.answer in ("a", "b", "c")
+
+
+def test_a_routine_runs_in_a_process_of_its_own(routine: ExternalRuntime) -> None:
+    """With values, bytes and keyword arguments as in the node itself."""
+    assert answers(routine, ["pid"]) != [os.getpid()]
+    assert answers(routine, [1, 2.5, None, {"a": ["b"]}]) == [1, 2.5, None, {"a": ["b"]}]
+    assert answers(routine, ["kwargs"], top=3) == [{"top": 3}]
+    assert routine.predict([b"\x00\xff", np.float32(0.1)]) == [b"\x00\xff", np.float32(0.1)]
+
+
+def test_errors_keep_their_meaning(routine: ExternalRuntime, loaded: Loader, tmp_path: Path) -> None:
+    """What the client did, what the code did, and what cannot be sent."""
+    with pytest.raises(ModelFailed, match="KeyError: 'no such thing'"):
+        answers(routine, ["raise"])
+    with pytest.raises(InvalidOutputs, match="object, which has no form in JSON"):
+        answers(routine, ["odd"])
+    forest = loaded(RandomForestClassifier(2, random_state=0).fit(ROWS, CLASSES))
+    with pytest.raises(InvalidInputs, match="does not take the request field 'depth'"):
+        answers(forest, ROWS[:1].tolist(), depth=3)
+    with pytest.raises(InvalidInputs):
+        answers(forest, [[1, 2]])
+    assert answers(forest, ROWS[:1].tolist()) == [0]  # none of that is remembered
+
+
+def test_what_cannot_be_loaded_says_why_and_by_whom(tmp_path: Path, loaded: Loader) -> None:
+    """A broken pickle, a class that is not there, an interpreter that is none."""
+    (tmp_path / "model.joblib").write_bytes(b"\x80\x04nonsense")
+    with pytest.raises(LoadFailed, match=r"model\.joblib: .* It was loaded by "):
+        loaded(framework="SCIKIT_LEARN")
+    with pytest.raises(UserCodeFailed, match="nothing_here"):
+        loaded(prediction_class="nothing_here.Routine")
+    with pytest.raises(LoadFailed, match="Cannot start /nowhere/python"):
+        load(Source(tmp_path, "CUSTOM", "a.B", external=External("/nowhere/python")))
+
+
+def test_a_predictor_that_dies_is_told_of(routine: ExternalRuntime) -> None:
+    """How it ended, for whom does not end with it."""
+    (pid,) = answers(routine, ["pid"])
+    os.kill(pid, signal.SIGKILL)
+
+    with pytest.raises(ModelFailed, match="signal SIGKILL"):
+        answers(routine, [1])
+
+
+def test_a_routine_may_have_the_name_of_a_package_of_the_server(tmp_path: Path, loaded: Loader) -> None:
+    """Its own comes first over there."""
+    (tmp_path / "code" / "serving").mkdir(parents=True)
+    (tmp_path / "code" / "serving" / "__init__.py").write_text(ROUTINE)
+
+    runtime = loaded(prediction_class="serving.Routine", packages=(tmp_path / "code",))
+
+    assert answers(runtime, ["mine"]) == ["mine"]
+
+
+def test_a_saved_model_is_served_here(tmp_path: Path) -> None:
+    """It needs no library of an old version: no predictor is started for it."""
+    (tmp_path / "saved_model.pb").write_bytes(b"")
+
+    with pytest.raises(LoadFailed) as failed:
+        load(Source(tmp_path, external=External("/nowhere/python")))
+    assert "/nowhere/python" not in failed.value.message

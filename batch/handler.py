@@ -68,7 +68,7 @@ class Model:
                 source.framework,
                 source.prediction_class,
                 tuple(map(Path, source.packages)),
-                external=External(source.interpreter) if source.interpreter else None,
+                external=External(source.interpreter, shared_fate=True) if source.interpreter else None,
             )
         )
 

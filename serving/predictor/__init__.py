@@ -5,19 +5,41 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
+
+from serving.config import FRAMEWORK_ENVIRONMENT, process_environment
 from serving.errors import LoadFailed
 
-_PROBE_SECONDS = 60
+_PROBE_SECONDS = 120
+_LAST_LINES = 3
 PROGRAM = Path(__file__).with_name("program.py")
+
+
+class Checked(msgspec.Struct, frozen=True, kw_only=True):
+    """What an interpreter has: its version, those of its libraries, and what is wrong with the `broken` ones.
+
+    `threads` are those that it has once the libraries are imported; with more than one it cannot be forked.
+    """
+
+    python: str
+    versions: Mapping[str, str]
+    broken: Mapping[str, str]
+    threads: int
+
+    @property
+    def libraries(self) -> str:
+        """As people read it."""
+        listed = ", ".join(f"{name} {version}" for name, version in sorted(self.versions.items()))
+        return f"Python {self.python} with {listed or 'no library of models'}"
 
 
 def command(interpreter: str, *arguments: str) -> tuple[str, ...]:
     """Runs the program: without the PYTHON* variables of this process, and without the user's packages."""
-    return (interpreter, "-E", "-s", str(PROGRAM), *arguments)
+    return (interpreter, "-E", "-s", "-u", str(PROGRAM), *arguments)
 
 
 def pilot_command(interpreter: str) -> tuple[str, ...]:
@@ -25,21 +47,26 @@ def pilot_command(interpreter: str) -> tuple[str, ...]:
     return command(interpreter, "pilot")
 
 
-def probe(interpreter: str) -> dict[str, str]:
-    """The versions of Python and of the libraries that an interpreter has. Raises LoadFailed."""
+def check(interpreter: str) -> Checked:
+    """Have an interpreter import the libraries it has. Raises LoadFailed if it does not work."""
     try:
         done = subprocess.run(
-            command(interpreter, "versions"),
+            command(interpreter, "check"),
+            env={**process_environment(), **FRAMEWORK_ENVIRONMENT},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_PROBE_SECONDS,
             check=False,
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise LoadFailed(f"Cannot run {interpreter}: {error}") from error
-    if done.returncode:
+    except OSError as error:
+        raise LoadFailed(f"Cannot run {interpreter}: {error.strerror or error}.") from error
+    except subprocess.TimeoutExpired as error:
+        raise LoadFailed(f"{interpreter} took over {_PROBE_SECONDS} s to import its libraries.") from error
+    try:
+        return msgspec.json.decode(done.stdout.strip().rpartition(b"\n")[2], type=Checked)
+    except msgspec.DecodeError as error:
+        said = " ".join(done.stderr.decode(errors="replace").strip().splitlines()[-_LAST_LINES:])
         raise LoadFailed(
-            f"{interpreter} does not work: {done.stderr.decode(errors='replace').strip()[-500:]}"
-        )
-    found: dict[str, str] = json.loads(done.stdout)
-    return found
+            f"{interpreter} does not work as an interpreter (exit code {done.returncode}): "
+            f"{said or 'it says nothing'}"
+        ) from error

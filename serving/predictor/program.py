@@ -2,44 +2,56 @@
 
 One file, standard library only, for Python 3.6 to 3.14: the interpreters that run it have nothing of ours.
 
-    PYTHON predictor.py serve FD [LIFELINE]   a predictor on a connected socket
-    PYTHON predictor.py versions              prints which Python and libraries these are, as JSON
-    PYTHON predictor.py pilot JSON            imports libraries, and forks a predictor for each connection
+    PYTHON program.py serve FD [LIFELINE]   a predictor on a connected socket
+    PYTHON program.py check                 prints which Python and libraries these are, as JSON
+    PYTHON program.py pilot JSON            imports libraries, and forks a predictor for each connection
 
-A message is 8 bytes with the lengths of its two parts, little endian, then JSON, then the bytes of an array.
-Arrays cross as bytes, everything else as JSON; nothing is unpickled but the model. A predictor begins by telling
-its {"pid": ...}. The first message to it is {"load": ...} and is answered with {"loaded": ...}; each further one asks for predictions. What went wrong is
-answered as {"error": TEXT, "kind": KIND}.
+A message is 16 bytes with the lengths of its two parts, little endian, then JSON, then the bytes of an array.
+Arrays cross as bytes, everything else as JSON; nothing is unpickled but the model. A predictor begins with
+{"pid": ...}. The first message to it is {"load": ..., "process": ...} and is answered with {"loaded": ...};
+each further one asks for predictions. What went wrong is answered as {"error": TEXT, "kind": KIND}.
 
 The descriptors of a connection to a pilot come with its first byte: what the predictor prints goes to the
-first, it is killed when the writing end of the second is gone, and the pilot writes to the third how it ended.
+first, it is killed when the writing end of the second is gone, and how it ended is written to the third.
 """
 
 import base64
+import collections
 import fcntl
 import importlib
+import importlib.abc
+import importlib.util
 import inspect
 import json
 import operator
 import os
 import resource
 import select
+import selectors
 import signal
 import socket
 import struct
 import sys
+import threading
 import time
 import traceback
 import warnings
-from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
+from typing import Any, Callable, Deque, Dict, Iterator, List, Optional, Set, Tuple
 
-LENGTHS = struct.Struct("<II")
+LENGTHS = struct.Struct("<QQ")
 BYTES, ARRAY = "\u0000bytes", "\u0000array"
 
+# A message that claims more is damaged.
+_MOST_BYTES = 1 << 32
+# An array begins at a multiple of this, as compiled code may want it.
+_ALIGNMENT = 16
+_COPIED_BYTES = 65536
 _F_SETSIG = 10
 _PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_NO_NEW_PRIVS = 1, 15, 38
 _DESCRIPTORS = 3
-_BACKLOG = 64
+# Connections to a pilot that have sent nothing yet; of more, the oldest is closed.
+_MOST_SILENT = 64
+_EXHAUSTED_PAUSE = 0.05
 _KINDS_AS_BYTES = "biufcUS"
 _WARNINGS_KEPT = 5
 
@@ -48,7 +60,7 @@ _LIBRARY_NAMES = (
     ("scipy", "scipy"), ("joblib", "joblib"), ("tensorflow", "tensorflow"),
 )  # fmt: skip
 
-Message = Tuple[Dict[str, Any], bytes]
+Message = Tuple[Dict[str, Any], memoryview]
 
 
 class Refused(Exception):
@@ -64,10 +76,20 @@ class Refused(Exception):
 
 def send(connection: socket.socket, head: Dict[str, Any], body: Any = b"") -> None:
     """Send a message; `body` is anything with a buffer of bytes."""
+    write(connection, *encode(head, body))
+
+
+def encode(head: Dict[str, Any], body: Any = b"") -> Tuple[bytes, memoryview]:
+    """The two parts that are written. Raises Refused for what has no form in JSON."""
     text = json.dumps(head, default=pack).encode()
-    view = memoryview(body).cast("B") if len(body) else b""
-    front = LENGTHS.pack(len(text), len(view)) + text
-    if len(view) < 65536:
+    text += b" " * (-len(text) % _ALIGNMENT)
+    view = memoryview(body).cast("B") if len(body) else memoryview(b"")
+    return LENGTHS.pack(len(text), len(view)) + text, view
+
+
+def write(connection: socket.socket, front: bytes, view: memoryview) -> None:
+    """Send what `encode` has made."""
+    if len(view) < _COPIED_BYTES:
         connection.sendall(front + bytes(view))
     else:
         connection.sendall(front)
@@ -75,18 +97,29 @@ def send(connection: socket.socket, head: Dict[str, Any], body: Any = b"") -> No
 
 
 def receive(connection: socket.socket) -> Optional[Message]:
-    """The next message, None when the other side is gone."""
+    """The next message, None when the other side is gone. Raises ValueError for one that is damaged."""
+    parts = read(connection)
+    return None if parts is None else (decode(parts[0]), parts[1])
+
+
+def read(connection: socket.socket) -> Optional[Tuple[memoryview, memoryview]]:
+    """The two parts of the next message, None when the other side is gone or does not speak this protocol."""
     start = _read(connection, LENGTHS.size)
     if start is None:
         return None
     text_size, body_size = LENGTHS.unpack(start)
-    data = _read(connection, text_size + body_size)
-    if data is None:
+    if text_size + body_size > _MOST_BYTES:
         return None
-    text = bytes(data[:text_size])
+    data = _read(connection, text_size + body_size)
+    return None if data is None else (data[:text_size], data[text_size:])
+
+
+def decode(text: memoryview) -> Dict[str, Any]:
+    """The JSON of a message."""
+    given = bytes(text)
     # The marks are looked for by their escaped form: most messages have none, and no hook is called for them.
-    head = json.loads(text.decode(), object_hook=unpack if b'"\\u0000' in text else None)
-    return head, bytes(data[text_size:]) if text_size else bytes(data)
+    head: Dict[str, Any] = json.loads(given.decode(), object_hook=unpack if b'"\\u0000' in given else None)
+    return head
 
 
 def _read(connection: socket.socket, size: int) -> Optional[memoryview]:
@@ -95,7 +128,7 @@ def _read(connection: socket.socket, size: int) -> Optional[memoryview]:
     while got < size:
         try:
             count = connection.recv_into(buffer[got:])
-        except (ConnectionError, OSError):
+        except OSError:
             return None
         if not count:
             return None
@@ -117,25 +150,27 @@ def pack(value: Any) -> Any:
 
 
 def unpack(value: Dict[str, Any]) -> Any:
-    """What `pack` has made, for `json.loads`."""
-    if BYTES in value:
-        return base64.b64decode(value[BYTES])
-    if ARRAY in value:
+    """What `pack` has made, for `json.loads`. What a client has made up stays as it is."""
+    if len(value) != 1 or not (BYTES in value or ARRAY in value):
+        return value
+    try:
+        if BYTES in value:
+            return base64.b64decode(value[BYTES])
         dtype, shape, data = value[ARRAY]
-        array = array_of(dtype, shape, base64.b64decode(data))
+        array = array_of(dtype, shape, bytearray(base64.b64decode(data)))
         return array if shape else array[()]
-    return value
+    except (TypeError, ValueError):
+        return value
 
 
-def array_of(dtype: str, shape: List[int], data: bytes) -> Any:
-    """An array of numpy from its parts."""
+def array_of(dtype: str, shape: List[int], data: Any) -> Any:
+    """An array of numpy in the memory of `data`, which models may write to."""
     import numpy
 
-    # In memory of its own, which models may write to.
-    return numpy.frombuffer(bytearray(data), numpy.dtype(dtype)).reshape(shape)
+    return numpy.frombuffer(data, numpy.dtype(dtype)).reshape(shape)
 
 
-def batch_of(head: Dict[str, Any], body: bytes) -> Any:
+def batch_of(head: Dict[str, Any], body: memoryview) -> Any:
     """The instances or predictions of a message: rows, or one array."""
     if "array" in head:
         dtype, shape = head["array"]
@@ -158,31 +193,47 @@ def message_of(batch: Any) -> Tuple[Dict[str, Any], Any]:
 
 
 def serve(connection: socket.socket) -> int:
-    """Load what the first message says, then answer until the other side is gone; returns the exit code."""
+    """Load what the first message says, then answer until the other side is gone; returns the exit code.
+
+    Raises OSError when the other side goes while it is answered.
+    """
     send(connection, {"pid": os.getpid()})
     first = receive(connection)
     if first is None:
         return 0
     try:
+        settle(first[0]["process"])
         model = load(first[0]["load"])
     except BaseException as error:
         send(connection, _refusal(error, "load"))
         return 1
     send(connection, {"loaded": model.about})
     while True:
-        message = receive(connection)
-        if message is None:
+        parts = read(connection)
+        if parts is None:
             return 0
-        head, body = message
         try:
-            instances = batch_of(head, body)
-            if head.get("frame"):
-                instances = _frame(instances, model.about["names"])
-            result = model.predict(instances, **head.get("parameters", {}))
-            answer, data = message_of(result)
-            send(connection, answer, data)
+            answer = encode(*_answer(model, decode(parts[0]), parts[1]))
         except (Exception, SystemExit) as error:
-            send(connection, _refusal(error, "model"))
+            answer = encode(_refusal(error, "model"))
+        write(connection, *answer)
+
+
+def _answer(model: "Model", head: Dict[str, Any], body: memoryview) -> Tuple[Dict[str, Any], Any]:
+    instances = batch_of(head, body)
+    if head.get("frame"):
+        instances = _frame(instances, model.about["names"])
+    return message_of(model.predict(instances, **head.get("parameters", {})))
+
+
+def settle(process: Dict[str, Any]) -> None:
+    """Have the environment and limits of the node, also when a pilot that has others has forked this."""
+    os.environ.clear()
+    os.environ.update(process["environment"])
+    resource.setrlimit(resource.RLIMIT_NOFILE, tuple(process["open_files"]))
+    missing = process["nice"] - os.getpriority(os.PRIO_PROCESS, 0)
+    if missing > 0:
+        os.nice(missing)
 
 
 def _refusal(error: BaseException, kind: str) -> Dict[str, Any]:
@@ -207,6 +258,7 @@ class Model:
 
 def load(wanted: Dict[str, Any]) -> Model:
     """Load a model with the libraries that are here. Raises Refused with the reason."""
+    offer_old_joblib()
     sys.path[:0] = wanted.get("packages", [])
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -231,14 +283,24 @@ def _versions() -> Iterator[Tuple[str, str]]:
             yield name, str(getattr(sys.modules[module], "__version__", ""))
 
 
-def show_versions() -> int:
-    """Print the versions of Python and of the libraries that can be imported."""
-    for module, _ in _LIBRARY_NAMES:
+def check() -> int:
+    """Print the versions of Python and of the libraries that work, and what is wrong with others."""
+    broken = {}
+    for module, name in _LIBRARY_NAMES:
         try:
             importlib.import_module(module)
-        except ImportError:  # not every interpreter has every library
-            pass
-    print(json.dumps(dict(_versions(), python="%d.%d.%d" % sys.version_info[:3])))
+        except ImportError as error:
+            if importlib.util.find_spec(module) is not None:
+                broken[name] = named(error)
+        except Exception as error:
+            broken[name] = named(error)
+    found = {
+        "python": "%d.%d.%d" % sys.version_info[:3],
+        "versions": {name: version for name, version in _versions() if name not in broken},
+        "broken": broken,
+        "threads": count_threads(),
+    }
+    print("\n" + json.dumps(found))  # a library may have left half a line
     sys.stdout.flush()
     return 0
 
@@ -268,8 +330,8 @@ def load_custom(wanted: Dict[str, Any]) -> Model:
         if not callable(getattr(routine, method, None)):
             raise Refused(
                 "code",
-                "%s has no method %s. A custom prediction routine has a class method from_path(cls, model_dir) "
-                "and def predict(self, instances, **kwargs)." % (name, method),
+                "%s has no method %s. A custom prediction routine has a class method "
+                "from_path(cls, model_dir) and def predict(self, instances, **kwargs)." % (name, method),
             )
     try:
         predictor = routine.from_path(wanted["model_dir"])
@@ -392,8 +454,8 @@ def _booster(booster: Any) -> Model:
 
     about = {
         "owner": "Booster", "parameters": [one for one in accepted(booster.predict) or () if one != "data"],
-        "width": width or None, "names": [] if generic else names, "classes": [], "numeric": True, "nullable": True,
-        "text": False, "by_name": False, "independent": True, "exact": True,
+        "width": width or None, "names": [] if generic else names, "classes": [], "numeric": True,
+        "nullable": True, "text": False, "by_name": False, "independent": True, "exact": True,
     }  # fmt: skip
     return Model(predict, about)
 
@@ -405,8 +467,6 @@ def _unpickled(file: str) -> Any:
         import joblib
     except ImportError:
         from sklearn.externals import joblib
-    else:
-        _offer_old_joblib(joblib)
     try:
         return joblib.load(file)
     except (KeyError, ValueError, EOFError, UnicodeDecodeError):
@@ -417,16 +477,27 @@ def _unpickled(file: str) -> Any:
             return pickle.load(stream)
 
 
-def _offer_old_joblib(joblib: Any) -> None:
-    """Files of scikit-learn before 0.23 may name joblib by the place where it then was."""
-    sys.modules.setdefault("sklearn.externals.joblib", joblib)
-    for name in ("numpy_pickle", "func_inspect", "pool", "parallel"):
-        try:
-            sys.modules.setdefault(
-                "sklearn.externals.joblib." + name, importlib.import_module("joblib." + name)
-            )
-        except ImportError:
-            pass
+class _OldJoblib(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds joblib where scikit-learn had a copy of it before 0.23, which files and code of then name."""
+
+    _PLACE = "sklearn.externals.joblib"
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
+        if fullname == self._PLACE or fullname.startswith(self._PLACE + "."):
+            return importlib.util.spec_from_loader(fullname, self)
+        return None
+
+    def create_module(self, spec: Any) -> Any:
+        return importlib.import_module("joblib" + spec.name[len(self._PLACE) :])
+
+    def exec_module(self, module: Any) -> None:
+        """It is the one that joblib has imported."""
+
+
+def offer_old_joblib() -> None:
+    """Have `sklearn.externals.joblib` be joblib where scikit-learn does not have its own any more."""
+    if not any(isinstance(finder, _OldJoblib) for finder in sys.meta_path):
+        sys.meta_path.append(_OldJoblib())
 
 
 def describe(model: Any, parts: List[Any]) -> Dict[str, Any]:
@@ -467,7 +538,7 @@ def describe(model: Any, parts: List[Any]) -> Dict[str, Any]:
 
 
 def _width(model: Any) -> Optional[int]:
-    """The number of features; before scikit-learn 0.24 each estimator said it in its own way, or not at all."""
+    """The number of features; before scikit-learn 0.24 each estimator said it in its own way, if at all."""
     for part in (model, _first_step(model)):
         for name in ("n_features_in_", "n_features_", "n_features"):
             value = getattr(part, name, None)
@@ -566,7 +637,7 @@ def _root(part: Any) -> str:
 
 def _parts(model: Any) -> Iterator[Any]:
     """A model and every object and function that is part of it, each once."""
-    seen = set()  # type: Set[int]
+    seen: Set[int] = set()
     waiting = [model]
     while waiting:
         part = waiting.pop()
@@ -637,24 +708,39 @@ LOADERS = {
 # ---- the process ----
 
 
-def confine(lifeline: int, open_files: int = 0, nice: int = 0) -> None:
-    """Die with whoever holds the lifeline, leave no dump of memory, and take no more than may be taken."""
+def confine(lifeline: int) -> None:
+    """Die with whoever holds the lifeline, and before the server when memory runs out; leave no dump."""
     if lifeline >= 0:
+        _die_with(lifeline)
+    try:
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write("500")
+    except OSError:
+        pass
+    # One byte is less than any dump has. With 0 the kernel would still start a program that takes dumps.
+    resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+
+
+def _die_with(lifeline: int) -> None:
+    try:
         fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
         fcntl.fcntl(lifeline, _F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
-        poll = select.poll()
-        poll.register(lifeline, 0)
-        if poll.poll(0):  # it was gone before
-            os._exit(1)
-    resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
-    if open_files:
-        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        most = open_files if hard == resource.RLIM_INFINITY else min(open_files, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    if nice:
-        os.nice(nice)
-    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    except OSError:  # not Linux
+        threading.Thread(target=_watch, args=(lifeline,), daemon=True).start()
+        return
+    poll = select.poll()
+    poll.register(lifeline, 0)
+    if poll.poll(0):  # it was gone before
+        os._exit(1)
+
+
+def _watch(lifeline: int) -> None:
+    try:
+        os.read(lifeline, 1)
+    finally:
+        os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
 def _prctl(option: int, value: int) -> None:
@@ -666,6 +752,14 @@ def _prctl(option: int, value: int) -> None:
         pass
 
 
+def count_threads() -> int:
+    """The threads of this process, those of compiled libraries among them."""
+    try:
+        return len(os.listdir("/proc/self/task"))
+    except OSError:
+        return threading.active_count()
+
+
 def pilot(setup: Dict[str, Any]) -> int:
     """Import what can be imported, and fork a predictor for each connection, until the server is gone."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -673,112 +767,182 @@ def pilot(setup: Dict[str, Any]) -> int:
         return 1
     link = socket.socket(fileno=setup["link"])
     listener = socket.socket(fileno=setup["listener"])
+    for one in (link, listener):
+        one.set_inheritable(False)
     began = time.time()
     for module in setup["preload"]:
         try:
             importlib.import_module(module)
-        except ImportError:  # not every interpreter has every library
-            pass
-        except Exception as error:
-            link.send(json.dumps({"failed": "%s: %s" % (module, named(error))}).encode())
-            return 1
+        except Exception as error:  # not every interpreter has every library, and not every library works
+            if not isinstance(error, ImportError):
+                print("%s cannot be imported: %s" % (module, named(error)), file=sys.stderr)
     import gc
 
     gc.collect()
     if hasattr(gc, "freeze"):  # since Python 3.7
         gc.freeze()
-    waking, signalled = os.pipe()
-    os.set_blocking(signalled, False)
-    os.set_blocking(waking, False)
-    signal.set_wakeup_fd(signalled)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
+    if count_threads() > 1:  # what others do or hold would be lost in a fork
+        failed = "Importing its libraries starts threads (%d in all), so it must not fork." % count_threads()
+        link.send(json.dumps({"failed": failed}).encode())
+        return 1
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each predictor takes one
     link.send(json.dumps({"lit": time.time() - began}).encode())
-    running = {}  # type: Dict[int, int]
-    while True:
-        ready, _, _ = select.select([link.fileno(), listener.fileno(), waking], [], [])
-        if waking in ready:
-            os.read(waking, 4096)
-            _tell_ends(running)
-        if link.fileno() in ready and not link.recv(1):
-            return 0
-        if listener.fileno() in ready:
-            connection, _ = listener.accept()
-            with connection:
-                _fork(connection, running, [link.fileno(), listener.fileno(), waking, signalled])
+    return Forks(link, listener).tend()
 
 
-def _fork(connection: socket.socket, running: Dict[int, int], ours: List[int]) -> None:
-    descriptors = _descriptors(connection)
-    if len(descriptors) != _DESCRIPTORS:
-        return
-    output, lifeline, status = descriptors
-    sys.stdout.flush()
-    sys.stderr.flush()
-    pid = os.fork()
-    if pid:
-        os.close(output)
-        os.close(lifeline)
-        running[pid] = status
-        return
-    code = 1
-    try:
-        for fd in [*ours, status, *running.values()]:
+class Forks:
+    """The predictors that a pilot has forked, and the connections that ask for more."""
+
+    def __init__(self, link: socket.socket, listener: socket.socket) -> None:
+        self._link = link
+        self._listener = listener
+        listener.setblocking(False)
+        self._waking, self._signalled = os.pipe()
+        os.set_blocking(self._waking, False)
+        os.set_blocking(self._signalled, False)
+        signal.set_wakeup_fd(self._signalled)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._running: Dict[int, int] = {}
+        self._silent: Deque[socket.socket] = collections.deque()
+
+    def tend(self) -> int:
+        """Fork until the server closes the link."""
+        while True:
+            # poll, for its set is not shared with what is forked.
+            poll = selectors.PollSelector()
+            for source in (self._waking, self._link, self._listener, *self._silent):
+                poll.register(source, selectors.EVENT_READ)
+            ready = {key.fileobj for key, _ in poll.select()}
+            if self._waking in ready:
+                os.read(self._waking, 4096)
+                self._tell_ends()
+            if self._link in ready:
+                return 0
+            for connection in ready.intersection(self._silent):
+                self._silent.remove(connection)
+                with connection:
+                    self._fork(connection)
+            if self._listener in ready:
+                self._accept()
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except BlockingIOError:
+            return
+        except OSError:  # no descriptor is left
+            if self._silent:
+                self._silent.popleft().close()
+            else:
+                time.sleep(_EXHAUSTED_PAUSE)
+            return
+        if _owner(connection) != os.getuid():
+            connection.close()
+            return
+        connection.setblocking(False)
+        self._silent.append(connection)
+        if len(self._silent) > _MOST_SILENT:
+            self._silent.popleft().close()
+
+    def _fork(self, connection: socket.socket) -> None:
+        """Fork a predictor; who asked for it and gets none sees the connection closed."""
+        descriptors = _descriptors(connection)
+        if len(descriptors) != _DESCRIPTORS:
+            for fd in descriptors:
+                os.close(fd)
+            return
+        output, lifeline, status = descriptors
+        sys.stdout.flush()
+        sys.stderr.flush()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            print("A predictor cannot be forked: %s" % error, file=sys.stderr)
+            for fd in descriptors:
+                os.close(fd)
+            return
+        if pid:
+            os.close(output)
+            os.close(lifeline)
+            self._running[pid] = status
+            return
+        code = 1
+        try:
+            self._forget(status)
+            os.setsid()
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            os.close(output)
+            connection.setblocking(True)
+            numpy = sys.modules.get("numpy.random")
+            if numpy is not None:
+                numpy.seed()
+            code = live(connection, lifeline)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+
+    def _forget(self, status: int) -> None:
+        """Let go of what is the pilot's, in a process that it has forked."""
+        for source in (self._link, self._listener, *self._silent):
+            source.close()
+        for fd in (self._waking, self._signalled, status, *self._running.values()):
             os.close(fd)
-        os.setsid()
         signal.set_wakeup_fd(-1)
-        for caught in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(caught, signal.SIG_DFL)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         _prctl(_PR_SET_PDEATHSIG, 0)  # the lifeline takes its place
-        for number in (1, 2):
-            os.dup2(output, number)
-        os.close(output)
-        numpy = sys.modules.get("numpy.random")
-        if numpy is not None:
-            numpy.seed()
-        code = live(connection, lifeline)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(code)
+
+    def _tell_ends(self) -> None:
+        """Write how predictors ended to whoever asked for them: an exit code, or minus a signal."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+            told = self._running.pop(pid)
+            try:
+                os.write(told, str(code).encode())
+            except OSError:  # who asked for it is gone
+                pass
+            os.close(told)
+
+
+def _owner(connection: socket.socket) -> int:
+    """The user of the process at the other end."""
+    size = struct.calcsize("3i")
+    return int(struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))[1])
 
 
 def _descriptors(connection: socket.socket) -> List[int]:
+    """Those that came with the first byte of a connection; none if it was closed."""
     size = struct.calcsize("i")
-    connection.settimeout(5)
     try:
-        _, control, _, _ = connection.recvmsg(1, socket.CMSG_SPACE(_DESCRIPTORS * size))
+        _, control, _, _ = connection.recvmsg(
+            1, socket.CMSG_SPACE(_DESCRIPTORS * size), socket.MSG_CMSG_CLOEXEC
+        )
     except OSError:
         return []
-    connection.settimeout(None)
-    found = []  # type: List[int]
+    found: List[int] = []
     for level, kind, data in control:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            found += struct.unpack("%di" % (len(data) // size), data)
+            whole = len(data) - len(data) % size
+            found += struct.unpack("%di" % (whole // size), data[:whole])
     return found
-
-
-def _tell_ends(running: Dict[int, int]) -> None:
-    """Write how predictors ended to whoever asked for them: an exit code, or minus a signal."""
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return
-        if not pid:
-            return
-        code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-        try:
-            os.write(running[pid], str(code).encode())
-        except OSError:
-            pass
-        os.close(running.pop(pid))
 
 
 def live(connection: socket.socket, lifeline: int) -> int:
     """Be a predictor: the exit code is for `os._exit`, since libraries leave threads and destructors."""
     confine(lifeline)
     _prctl_name("pilot-predict")
-    code = serve(connection)
+    try:
+        code = serve(connection)
+    except OSError:  # the node is gone
+        code = 0
     sys.stdout.flush()
     sys.stderr.flush()
     return code
@@ -799,8 +963,8 @@ def main(arguments: List[str]) -> int:
     # The folder of this file must not be where modules are looked for.
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [folder for folder in sys.path if folder and os.path.abspath(folder) != here]
-    if arguments[0] == "versions":
-        return show_versions()
+    if arguments[0] == "check":
+        return check()
     if arguments[0] == "pilot":
         return pilot(json.loads(arguments[1]))
     return live(socket.socket(fileno=int(arguments[1])), int(arguments[2]) if len(arguments) > 2 else -1)

@@ -1,6 +1,7 @@
 """Which Python and libraries AI Platform's runtime versions had, as far as models are pickled with them.
 
-Patch releases of a library read each other's pickles: where a runtime version got several, one stands for all.
+Google's list is offline. That each line can be installed with Python 3.7 was tried (with pip; uv refuses that
+of 1.15). The minor versions decide whether a pickle can be read; the last part of a version is not certain.
 """
 
 from __future__ import annotations

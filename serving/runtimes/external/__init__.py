@@ -1,7 +1,8 @@
 """Models that are computed by another interpreter, with the library versions that it has.
 
-The node is as for every other model; in place of the library it has a predictor process, which loads the files
-and answers calls (`serving.predictor`). SavedModels need no old interpreter: they are served by the TensorFlow here.
+The node is as for every other model; in place of the library it has a predictor process, which loads the
+files and answers calls (`serving.predictor`). SavedModels need no old interpreter: the TensorFlow here serves
+them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from serving.runtimes import Array, External, Form, Rows, Source, frames
 from serving.runtimes.arguments import checked
 from serving.runtimes.describing import INSTANCES, anything, first, outcome, show, tensor_of
 from serving.runtimes.detect import PICKLES, find_model
-from serving.runtimes.external import connection
 from serving.runtimes.external.connection import Predictor
 from serving.runtimes.instances import Batch
 from serving.schema import DEFAULT, Schema, Signature, Tensor
@@ -69,7 +69,7 @@ class ExternalRuntime:
         return self._form
 
     def predict(self, instances: Any, /, **parameters: Any) -> Batch:
-        """What the predictor answers. Raises ModelFailed when it ends instead."""
+        """What the predictor answers. Raises Unavailable when it ends instead."""
         head: dict[str, Any] = {}
         if arguments := self._arguments(parameters):
             head["parameters"] = arguments
@@ -151,15 +151,17 @@ def load(external: External, framework: str, source: Source) -> ExternalRuntime:
         wanted["file"] = file = find_model(source.model_dir, framework).name
         if framework == "XGBOOST" and file in PICKLES:
             wanted["framework"] = "XGBOOST_PICKLE"
-    predictor = connection.start(external.interpreter, external.pilot)
+    predictor = Predictor(external.interpreter, external.pilot)
     try:
         if external.on_start is not None:
             external.on_start(predictor.pid)
-        head, _ = _answered(predictor.ask({"load": wanted}))
+        head, _ = _answered(predictor.load(wanted))
     except ServingError as error:
         predictor.close()
-        raise type(error)(f"{error.message} It was loaded by {external.interpreter}.") from error
-    predictor.shared_fate = external.shared_fate
+        kind = UserCodeFailed if isinstance(error, UserCodeFailed) else LoadFailed
+        raise kind(f"{error.message} It was loaded by {external.interpreter}.") from error
+    if external.shared_fate:
+        predictor.share_fate()
     return ExternalRuntime(predictor, framework, head["loaded"])
 
 

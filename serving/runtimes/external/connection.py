@@ -3,88 +3,120 @@
 from __future__ import annotations
 
 import os
+import resource
+import select
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
-from typing import Any
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
-from serving.errors import LoadFailed, ModelFailed
+from serving.config import process_environment
+from serving.errors import LoadFailed, Unavailable
 from serving.predictor import command
-from serving.predictor.program import Message, receive, send
+from serving.predictor.program import Message, encode, receive, write
 
-# Seconds within which a predictor that hung up has ended, and a pilot answers.
+# Seconds within which a predictor that hung up has ended, and a pilot has forked one.
 _END_SECONDS, _PILOT_SECONDS = 5.0, 5.0
 _MOST_STATUS = 16
+_STDERR = 2
+
+# Waits until a process has ended, but not for long; its exit code, minus a signal, or None if nobody knows.
+Ending = Callable[[], int | None]
+
+
+class _Process(NamedTuple):
+    """One that has been started and has told its pid."""
+
+    pid: int
+    connection: socket.socket
+    ending: Ending
+    close: Callable[[], None]  # to be called when it is gone
 
 
 class Predictor:
-    """A running predictor process. One thread at a time may ask it.
+    """A running predictor process. Raises LoadFailed when it cannot be started.
 
-    With `shared_fate`, this process ends as the predictor ends, so that whoever watches it sees why.
+    It is forked from the pilot that listens at that address, or started cold if there is none.
     """
 
-    def __init__(
-        self, connection: socket.socket, lifeline: int, status: int | subprocess.Popen[bytes]
-    ) -> None:
-        self._connection = connection
-        self._lifeline = lifeline  # held open for as long as the predictor is to live
-        self._status = status
-        self.shared_fate = False
-        self.pid = self._greeted()
+    def __init__(self, interpreter: str, pilot: str = "") -> None:
+        self.interpreter = interpreter
+        reading, self._lifeline = os.pipe()  # the predictor lives for as long as the writing end
+        try:
+            self._process = (_fork(pilot, reading) if pilot else None) or _start(interpreter, reading)
+        except BaseException:
+            os.close(self._lifeline)
+            raise
+        finally:
+            os.close(reading)
+        self._turn = threading.Lock()
+        self._closed = False
+        self._shared_fate = False
+
+    @property
+    def pid(self) -> int:
+        """The id of the process."""
+        return self._process.pid
+
+    def load(self, wanted: Mapping[str, Any]) -> Message:
+        """Have it load a model, with the environment and the limits of this process."""
+        process = {
+            "environment": process_environment(),
+            "open_files": resource.getrlimit(resource.RLIMIT_NOFILE),
+            "nice": os.getpriority(os.PRIO_PROCESS, 0),
+        }
+        return self.ask({"load": wanted, "process": process})
 
     def ask(self, head: Mapping[str, Any], body: Any = b"") -> Message:
-        """Send a message and wait for its answer. Raises ModelFailed when the predictor ends instead."""
-        try:
-            send(self._connection, dict(head), body)
-            answer = receive(self._connection)
-        except OSError:
-            answer = None
-        if answer is None:
-            raise self._lost()
+        """Send a message and wait for its answer. Raises Unavailable when the predictor ends instead."""
+        front, view = encode(dict(head), body)
+        with self._turn:
+            try:
+                write(self._process.connection, front, view)
+                answer = receive(self._process.connection)
+            except (OSError, ValueError):
+                answer = None
+            if answer is None:
+                raise self._lost()
         return answer
 
-    def _greeted(self) -> int:
-        """The pid of the process, which is the first that it tells. Raises LoadFailed."""
-        try:
-            hello = receive(self._connection)
-        except OSError:
-            hello = None
-        if hello is None:
-            code = self._exit_code()
-            self.close()
-            raise LoadFailed(f"The predictor process did not start ({_describe(code)}).")
-        return int(hello[0]["pid"])
+    def share_fate(self) -> None:
+        """From now on this process ends as the predictor ends, so that whoever watches it sees why."""
+        self._shared_fate = True
+        threading.Thread(target=self._watch, name="predictor", daemon=True).start()
 
     def close(self) -> None:
         """End the predictor."""
-        self._connection.close()
+        if self._closed:
+            return
+        self._closed = True
+        self._process.connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that watches
+        self._process.connection.close()
         os.close(self._lifeline)
-        if isinstance(self._status, subprocess.Popen):
-            self._status.wait()
-        else:
-            os.close(self._status)
+        self._process.close()
 
-    def _lost(self) -> ModelFailed:
-        code = self._exit_code()
-        if self.shared_fate:
+    def _watch(self) -> None:
+        poll = select.poll()
+        poll.register(self._process.connection, 0)  # POLLHUP, which needs no asking for
+        poll.poll()
+        with self._turn:
+            if not self._closed:
+                self._lost()
+
+    def _lost(self) -> Unavailable:
+        code = self._process.ending()
+        said = f"The predictor process of the model ended ({_describe(code)})."
+        if self._shared_fate:
+            print(said, file=sys.stderr, flush=True)
             sys.stdout.flush()
-            sys.stderr.flush()
             if code is not None and code < 0:
                 os.kill(os.getpid(), -code)
+                os._exit(128 - code)  # a signal that does not end this process
             os._exit(code or 1)
-        return ModelFailed(f"The predictor process of the model ended ({_describe(code)}).")
-
-    def _exit_code(self) -> int | None:
-        """Minus the number of the signal that it died of; None if it cannot be known."""
-        if isinstance(self._status, subprocess.Popen):
-            try:
-                return self._status.wait(_END_SECONDS)
-            except subprocess.TimeoutExpired:
-                return None
-        told = os.read(self._status, _MOST_STATUS)
-        return int(told) if told else None
+        return Unavailable(said)
 
 
 def _describe(code: int | None) -> str:
@@ -93,54 +125,73 @@ def _describe(code: int | None) -> str:
     return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
-def start(interpreter: str, pilot: str = "") -> Predictor:
-    """A predictor of an interpreter, forked from its pilot if one listens there, else started cold.
-
-    Raises LoadFailed when neither works.
-    """
-    reading, lifeline = os.pipe()
-    try:
-        found = _forked(pilot, reading) if pilot else None
-        connection, status = found or _cold(interpreter, reading)
-    except OSError as error:
-        os.close(lifeline)
-        raise LoadFailed(f"Cannot start {interpreter}: {error.strerror or error}.") from error
-    finally:
-        os.close(reading)
-    return Predictor(connection, lifeline, status)
-
-
-def _forked(pilot: str, lifeline: int) -> tuple[socket.socket, int] | None:
-    """From the pilot that listens at this address; None if there is none."""
+def _fork(pilot: str, lifeline: int) -> _Process | None:
+    """A predictor from the pilot that listens at this address; None if that gives none."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     status, theirs = os.pipe()
+    pid = None
     try:
         connection.settimeout(_PILOT_SECONDS)
         connection.connect(pilot)
-        socket.send_fds(connection, (b"n",), (sys.stderr.fileno(), lifeline, theirs))
-        connection.settimeout(None)
+        socket.send_fds(connection, (b"n",), (_STDERR, lifeline, theirs))
+        pid = _greeted(connection)
     except OSError:
-        connection.close()
-        os.close(status)
         return None
     finally:
         os.close(theirs)
-    return connection, status
+        if pid is None:
+            connection.close()
+            os.close(status)
+    connection.settimeout(None)
+
+    def ending() -> int | None:
+        ready, _, _ = select.select([status], [], [], _END_SECONDS)
+        told = os.read(status, _MOST_STATUS) if ready else b""
+        return int(told) if told else None
+
+    return None if pid is None else _Process(pid, connection, ending, lambda: os.close(status))
 
 
-def _cold(interpreter: str, lifeline: int) -> tuple[socket.socket, subprocess.Popen[bytes]]:
-    ours, theirs = socket.socketpair()
-    with theirs:
-        try:
+def _start(interpreter: str, lifeline: int) -> _Process:
+    """A predictor that begins as a new interpreter. Raises LoadFailed."""
+    connection, theirs = socket.socketpair()
+    try:
+        with theirs:
             started = subprocess.Popen(
                 command(interpreter, "serve", str(theirs.fileno()), str(lifeline)),
                 pass_fds=(theirs.fileno(), lifeline),
                 stdin=subprocess.DEVNULL,
-                stdout=sys.stderr.fileno(),
-                stderr=sys.stderr.fileno(),
+                stdout=_STDERR,
+                stderr=_STDERR,
                 start_new_session=True,
             )
-        except BaseException:
-            ours.close()
-            raise
-    return ours, started
+    except OSError as error:
+        connection.close()
+        raise LoadFailed(f"Cannot start {interpreter}: {error.strerror or error}.") from error
+
+    def ending() -> int | None:
+        try:
+            return started.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def close() -> None:
+        started.wait()
+
+    pid = _greeted(connection)
+    if pid is None:
+        code = ending()
+        started.kill()
+        started.wait()
+        connection.close()
+        raise LoadFailed(f"{interpreter} cannot run a predictor ({_describe(code)}).")
+    return _Process(pid, connection, ending, close)
+
+
+def _greeted(connection: socket.socket) -> int | None:
+    """The pid, which is the first that a predictor tells; None if it is gone, or another program."""
+    try:
+        hello = receive(connection)
+    except (OSError, ValueError):
+        return None
+    return None if hello is None else int(hello[0]["pid"])

@@ -21,7 +21,7 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from serving.errors import InvalidInputs, InvalidOutputs, LoadFailed, ModelFailed, UserCodeFailed
+from serving.errors import InvalidInputs, InvalidOutputs, LoadFailed, ModelFailed, Unavailable, UserCodeFailed
 from serving.runtimes import Array, External, Rows, Source, load
 from serving.runtimes.codec import Decoder, encode
 from serving.runtimes.external import ExternalRuntime
@@ -182,7 +182,7 @@ def test_a_predictor_that_dies_is_told_of(routine: ExternalRuntime) -> None:
     (pid,) = answers(routine, ["pid"])
     os.kill(pid, signal.SIGKILL)
 
-    with pytest.raises(ModelFailed, match="signal SIGKILL"):
+    with pytest.raises(Unavailable, match="signal SIGKILL"):
         answers(routine, [1])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import select
@@ -127,21 +128,22 @@ def _describe(code: int | None) -> str:
 
 def _fork(pilot: str, lifeline: int) -> _Process | None:
     """A predictor from the pilot that listens at this address; None if that gives none."""
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    status, theirs = os.pipe()
-    pid = None
-    try:
+    with contextlib.ExitStack() as undo:
+        connection = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        status, theirs = os.pipe()
+        undo.callback(os.close, status)
         connection.settimeout(_PILOT_SECONDS)
-        connection.connect(pilot)
-        socket.send_fds(connection, (b"n",), (_STDERR, lifeline, theirs))
+        try:
+            connection.connect(pilot)
+            socket.send_fds(connection, (b"n",), (_STDERR, lifeline, theirs))
+        except OSError:
+            return None
+        finally:
+            os.close(theirs)
         pid = _greeted(connection)
-    except OSError:
-        return None
-    finally:
-        os.close(theirs)
         if pid is None:
-            connection.close()
-            os.close(status)
+            return None
+        undo.pop_all()
     connection.settimeout(None)
 
     def ending() -> int | None:
@@ -149,7 +151,7 @@ def _fork(pilot: str, lifeline: int) -> _Process | None:
         told = os.read(status, _MOST_STATUS) if ready else b""
         return int(told) if told else None
 
-    return None if pid is None else _Process(pid, connection, ending, lambda: os.close(status))
+    return _Process(pid, connection, ending, lambda: os.close(status))
 
 
 def _start(interpreter: str, lifeline: int) -> _Process:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.predictor import pilot_command
+from serving.predictor import PROGRAM, pilot_command
 from serving.runtimes.external import connection
 from serving.runtimes.external.connection import Predictor
 from tests.server import until
@@ -36,7 +36,7 @@ class Pilot:
         return self.process.pid
 
     def descriptors(self) -> int:
-        return len(os.listdir(f"/proc/{self.pid}/fd"))
+        return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
 
     def children(self) -> list[int]:
         """Its predictors, also those that have ended and were not waited for."""
@@ -191,14 +191,15 @@ def test_a_pilot_with_threads_says_that_it_must_not_fork(tmp_path: Path) -> None
         "listener": listener.fileno(),
         "link": theirs.fileno(),
     }
-    code = f"import sys, runpy; sys.path.append({str(tmp_path)!r}); sys.argv = sys.argv[1:]; "
-    program = pilot_command(sys.executable)[-2]
+    code = (
+        f"import sys, runpy; sys.path.append({str(tmp_path)!r}); sys.argv = sys.argv[1:]; "
+        "runpy.run_path(sys.argv[0], run_name='__main__')"
+    )
     with link, theirs, listener:
         process = subprocess.Popen(
-            [sys.executable, "-c", f"{code}runpy.run_path(sys.argv[0], run_name='__main__')", program, "pilot",
-             json.dumps(setup)],
+            [sys.executable, "-c", code, PROGRAM, "pilot", json.dumps(setup)],
             pass_fds=(listener.fileno(), theirs.fileno()),
-        )  # fmt: skip
+        )
         link.settimeout(30)
 
         told = json.loads(link.recv(1000))

@@ -1,7 +1,8 @@
-"""Versions whose runtimeVersion has an interpreter of its own: here the one of the tests, under another name."""
+"""Versions whose runtimeVersion has an interpreter of its own, which is that of the tests here."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -39,6 +40,9 @@ CODE = dedent(
         def take(self):
             self.taken = os.urandom(1 << 20) * 400
             time.sleep(30)
+
+        def request(self):
+            return os.environ["create_version_request"]
 
         def say(self):
             print("said over there", flush=True)
@@ -109,6 +113,13 @@ def test_a_package_named_as_one_of_the_server(world: World) -> None:
     assert reply.json["predictions"][0] in world.predictors()
 
 
+def test_a_routine_sees_what_its_version_was_created_with(world: World) -> None:
+    """In its environment, though its predictor was forked from a pilot that has another one."""
+    (request,) = world.server.predict(ROUTINE, ["request"]).json["predictions"]
+
+    assert json.loads(request)["version"]["prediction_class"] == "serving.Routine"
+
+
 def test_a_killed_predictor_is_a_killed_node(world: World) -> None:
     """Whoever asks next is answered by another, and the reason can be read."""
     (pid,) = world.server.predict(ROUTINE, ["pid"]).json["predictions"]
@@ -122,6 +133,17 @@ def test_a_killed_predictor_is_a_killed_node(world: World) -> None:
     until(replaced, "another predictor answers")
     assert world.server.nodes(ROUTINE) != [node]
     assert "SIGKILL" in world.reasons(ROUTINE)
+
+
+def test_a_predictor_that_dies_while_nobody_asks_is_replaced_before_somebody_does(world: World) -> None:
+    """Its node ends with it, and no request is lost."""
+    (pid,) = world.server.predict(ROUTINE, ["pid"]).json["predictions"]
+    (node,) = world.server.nodes(ROUTINE)
+
+    os.kill(pid, signal.SIGKILL)
+
+    until(lambda: node not in world.server.nodes(ROUTINE), "its node is gone")
+    assert world.server.predict(ROUTINE, ["say"]).json == {"predictions": ["done"]}
 
 
 def test_a_predictor_that_hangs_is_killed(world: World) -> None:
@@ -159,3 +181,18 @@ def test_nothing_is_left_of_a_version(world: World) -> None:
     world.server.delete(name)
 
     until(lambda: len(world.predictors()) < len(before), "one predictor less")
+
+
+def test_without_pilots(tmp_path: Path) -> None:
+    """Predictors start cold, and nothing is left of them when the server ends."""
+    package = models.wheel(tmp_path, "routine", "0.1", {"own/__init__.py": CODE})
+    flags = ("--runtime", f"1.15={sys.executable}", "--pilots", "off")
+    with running_server(tmp_path / "state", *flags) as server:
+        server.create_model(MODEL)
+        server.create_version(
+            ROUTINE, packageUris=[str(package)], predictionClass="own.Routine", runtimeVersion="1.15"
+        )
+        (pid,) = server.predict(ROUTINE, ["pid"]).json["predictions"]
+        assert Path(f"/proc/{pid}/comm").read_text().strip() == "pilot-predict"
+
+    assert server.processes() == {}

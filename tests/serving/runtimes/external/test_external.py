@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
 import joblib
 import numpy as np
+import psutil
 import pytest
 from sklearn.compose import make_column_transformer
 from sklearn.ensemble import RandomForestClassifier
@@ -22,6 +25,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from serving.errors import InvalidInputs, InvalidOutputs, LoadFailed, ModelFailed, Unavailable, UserCodeFailed
+from serving.predictor import PROGRAM
+from serving.predictor.program import ARRAY, BYTES
 from serving.runtimes import Array, External, Rows, Source, load
 from serving.runtimes.codec import Decoder, encode
 from serving.runtimes.external import ExternalRuntime
@@ -47,6 +52,11 @@ ROUTINE = dedent(
                 raise KeyError("no such thing")
             if instance == "exit":
                 os._exit(7)
+            if instance == "environment":
+                return dict(os.environ)
+            if instance == "limits":
+                import resource
+                return [*resource.getrlimit(resource.RLIMIT_NOFILE), os.getpriority(os.PRIO_PROCESS, 0)]
             if instance == "odd":
                 return object()
             return instance
@@ -184,6 +194,100 @@ def test_a_predictor_that_dies_is_told_of(routine: ExternalRuntime) -> None:
 
     with pytest.raises(Unavailable, match="signal SIGKILL"):
         answers(routine, [1])
+
+
+def test_it_has_the_environment_and_the_limits_of_its_node(
+    routine: ExternalRuntime, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Those of the process that loads it, whoever has forked it."""
+    monkeypatch.setenv("create_version_request", "{}")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
+    try:
+        source = Source(
+            tmp_path, "CUSTOM", "routine.Routine", (tmp_path / "code",), external=External(PYTHON)
+        )
+        runtime = load(source)
+        environment, limits = answers(runtime, ["environment", "limits"])  # type: ignore[arg-type]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    assert environment["create_version_request"] == "{}"
+    assert limits == [200, hard, os.getpriority(os.PRIO_PROCESS, 0)]
+    runtime.close()  # type: ignore[attr-defined]
+
+
+def test_arrays_of_many_bytes_cross_both_ways(tmp_path: Path, loaded: Loader) -> None:
+    """To the bit, and aligned as compiled code wants them."""
+    (tmp_path / "echo.py").write_text(
+        "class Echo:\n"
+        "    def predict(self, instances, **kwargs):\n"
+        "        assert instances.flags.aligned and instances.flags.writeable\n"
+        "        return instances\n"
+        "    @classmethod\n"
+        "    def from_path(cls, model_dir):\n"
+        "        return cls()\n"
+    )
+    runtime = loaded(prediction_class="echo.Echo", packages=(tmp_path,))
+
+    for given in (np.random.default_rng(1).normal(size=(4_000_000, 2)), np.array(["\xe9", "ab"]), ROWS[::2]):
+        answer = runtime.predict(given)
+
+        assert isinstance(answer, np.ndarray)
+        assert answer.dtype == given.dtype
+        assert answer.tobytes() == given.tobytes()
+
+
+def test_threads_take_turns(routine: ExternalRuntime) -> None:
+    """Each gets its own answer."""
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda number: routine.predict([number] * 50), range(400)))
+
+    assert found == [[number] * 50 for number in range(400)]
+
+
+def test_values_that_look_like_parts_of_a_message_are_values(routine: ExternalRuntime) -> None:
+    """What a client sends cannot end the predictor."""
+    odd = [
+        {ARRAY: ["<f8", [1 << 40], ""]},
+        {ARRAY: 3},
+        {BYTES: 5},
+        {ARRAY: ["O", [1], "AAAA"]},
+        {BYTES: 1, "a": 2},
+    ]
+
+    assert routine.predict(odd) == odd
+    assert routine.predict([1]) == [1]
+
+
+def test_no_process_is_left(tmp_path: Path, loaded: Loader, routine: ExternalRuntime) -> None:
+    """None that was closed, none that could not load, and none of either as a zombie."""
+    (tmp_path / "model.joblib").write_bytes(b"\x80\x04nonsense")
+    with pytest.raises(LoadFailed):
+        loaded(framework="SCIKIT_LEARN")
+    routine.close()
+
+    assert not [
+        one
+        for one in psutil.Process().children()
+        if str(PROGRAM) in one.cmdline() or one.status() == "zombie"
+    ]
+
+
+def test_files_that_name_the_joblib_of_scikit_learn(tmp_path: Path, loaded: Loader) -> None:
+    """As those that were saved before scikit-learn 0.23 do; code may import it too."""
+    (tmp_path / "old.py").write_text(
+        "from sklearn.externals import joblib\n"
+        "import sklearn.externals.joblib.numpy_pickle\n"
+        "class Old:\n"
+        "    def predict(self, instances, **kwargs):\n"
+        "        return [joblib.__name__ for _ in instances]\n"
+        "    @classmethod\n"
+        "    def from_path(cls, model_dir):\n"
+        "        return cls()\n"
+    )
+
+    assert answers(loaded(prediction_class="old.Old", packages=(tmp_path,)), [1]) == ["joblib"]
 
 
 def test_a_routine_may_have_the_name_of_a_package_of_the_server(tmp_path: Path, loaded: Loader) -> None:

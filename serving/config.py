@@ -42,6 +42,9 @@ FRAMEWORK_ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "TF_CPP_MIN_LOG_LEVEL": "3",
 }
+# What they must be told besides where they are imported to be forked: pyarrow, where pandas finds it, has a
+# thread otherwise.
+FORK_ENVIRONMENT = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
 
 
 def setting(
@@ -327,10 +330,10 @@ class ServeConfig(FrontSettings):
         "Folders of this machine that callers may name for models, files of jobs and request logs, comma "
         "separated; anywhere the server may, its state folder excepted, when left out.",
     )
-    runtime: str = setting(
-        "",
-        "Interpreters for runtime versions, comma separated: 1.15=/opt/py37/bin/python; versions with that "
-        "runtimeVersion are computed by it. `pilotlight runtimes` keeps more of them.",
+    runtime: tuple[str, ...] = setting(
+        (),
+        "Which interpreter computes versions with a runtimeVersion: 1.15=/opt/py37/bin/python; once for "
+        "each, or comma separated. `pilotlight runtimes` keeps more of them.",
     )
     node_environment: str = setting(
         "",
@@ -448,6 +451,11 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
+def is_repeatable(hint: Any) -> bool:
+    """Whether a setting of this type is a list, whose flag may be typed several times."""
+    return typing.get_origin(hint) is tuple
+
+
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach an address to listen on."""
     try:
@@ -510,6 +518,8 @@ def _besides(field: dataclasses.Field[Any], value: str) -> bool:
 
 
 def _convert(hint: Any, value: Any, source: str) -> Any:
+    if is_repeatable(hint):
+        return _listed(value, source)
     if isinstance(hint, types.UnionType):
         hint = typing.get_args(hint)[0]
     try:
@@ -520,6 +530,14 @@ def _convert(hint: Any, value: Any, source: str) -> Any:
         return hint(value)
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidArgument(f"{source} must be a {hint.__name__}; it is {value!r}.") from error
+
+
+def _listed(value: Any, source: str) -> tuple[str, ...]:
+    """Texts that are comma separated, or given one by one."""
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+        raise InvalidArgument(f"{source} must be a text or a list of texts; it is {value!r}.")
+    return tuple(part for text in texts for part in map(str.strip, text.split(",")) if part)
 
 
 def process_environment() -> dict[str, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -16,7 +16,7 @@ import msgspec
 from serving.errors import InvalidArgument, Unavailable
 
 FILE = "runtimes.json"
-_VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,62}")
+_VERSION = re.compile(r"\d+\.\d+(\.\d+)?")
 
 
 class Interpreters:
@@ -43,16 +43,19 @@ class Interpreters:
         return self.all().get(runtime_version, "") if runtime_version else ""
 
 
-def parse(text: str) -> dict[str, str]:
-    """`VERSION=PYTHON,VERSION=PYTHON` as a mapping. Raises InvalidArgument for what is none."""
+def parse(entries: Iterable[str]) -> dict[str, str]:
+    """What the setting `runtime` says, each entry VERSION=PYTHON. Raises InvalidArgument naming it."""
     found: dict[str, str] = {}
-    for entry in filter(None, map(str.strip, text.split(","))):
+    for entry in entries:
         version, separator, python = entry.partition("=")
         if not separator or not python:
             raise InvalidArgument(
-                f"runtime must be VERSION=PYTHON, as 1.15=/usr/bin/python3.7; it is {entry!r}."
+                f"The setting runtime must be VERSION=PYTHON, as 1.15=/usr/bin/python3.7; it is {entry!r}."
             )
-        found[checked_version(version)] = checked_python(python)
+        try:
+            found[checked_version(version)] = checked_python(python)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"The setting runtime has {entry!r}: {error.message}") from error
     return found
 
 

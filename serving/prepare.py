@@ -12,15 +12,15 @@ import logging
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
 
 import msgspec
 
-from serving import packages
-from serving.errors import Internal, InvalidArgument, LoadFailed, ServingError, Unavailable
+from serving import builds, packages
+from serving.builds import Code
+from serving.errors import Internal, InvalidArgument, ServingError, Unavailable
 from serving.local_folders import LocalFolders
 from serving.storage import Fetched, Storage
 
@@ -40,7 +40,7 @@ class Phase(StrEnum):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """What to prepare. `destination` becomes a folder with `model` and `packages`; what it held before goes.
+    """What to prepare. `destination` becomes a folder with `model` and `code`; what it held before goes.
 
     `deployment_uri` may be empty if there are packages. `cache_bytes` caps the cache that servers share.
     `folders` are those of this machine that may be fetched from; `build_timeout` is for each run of pip.
@@ -112,12 +112,12 @@ def prepare(request: Request, on_phase: Callable[[Phase], None]) -> Prepared:
     # Code of a user reads its files itself, and an old XGBoost only those that it has written.
     warnings = () if request.package_uris or request.interpreter else _converted(model)
     tensorflow = any((model / name).is_file() for name in _SAVED_MODEL)
-    code = _Code(interpreter=request.interpreter)
+    code = Code(interpreter=request.interpreter)
     if request.package_uris:
         with tempfile.TemporaryDirectory(dir=destination, prefix=".archives-") as folder:
             archives = [storage.fetch_file(uri, Path(folder)) for uri in request.package_uris]
             on_phase(Phase.INSTALLING)
-            code = _install(archives, destination, request.interpreter)
+            code = builds.install(archives, destination / "code", request.interpreter, storage)
         tensorflow = tensorflow or any(map(packages.imports_tensorflow, code.folders))
     return Prepared(
         model_dir=str(model),
@@ -150,44 +150,6 @@ def _converted(model: Path) -> tuple[str, ...]:
             f"{file.name} is in the old binary format of XGBoost {version_of(data)}; it was converted."
         )
     return tuple(texts)
-
-
-class _Code(NamedTuple):
-    """Where the modules of packages are, the Python that has them, and what their owner should know."""
-
-    folders: tuple[Path, ...] = ()
-    interpreter: str = ""
-    warnings: tuple[str, ...] = ()
-
-
-def _install(archives: Sequence[Path], destination: Path, interpreter: str) -> _Code:
-    """Install packages beside the libraries of the server, or into an environment of their own.
-
-    That is made where another interpreter is wanted, or where they need other versions than the server has.
-    """
-    environment = destination / "environment"
-    if interpreter:
-        return _Code(interpreter=packages.install_apart(archives, environment, interpreter))
-    target = destination / "packages"
-    try:
-        installed = packages.install(archives, target)
-    except packages.ConflictingPackages as conflict:
-        logger.info("an environment of its own is made: %s", conflict.message)
-        try:
-            python = packages.install_apart(archives, environment, sys.executable)
-        except LoadFailed as error:
-            raise LoadFailed(
-                f"{conflict.message} An environment of its own failed too: {error.message}"
-            ) from error
-        return _Code(
-            interpreter=python,
-            warnings=(
-                "The packages need other versions than the server has: they run in an environment of their own.",
-            ),
-        )
-    # Another process of this Python finds the packages first.
-    apart = sys.executable if packages.has_our_names(target) else ""
-    return _Code(packages.search_path(target), apart, installed.warnings)
 
 
 def _check(request: Request) -> None:

@@ -79,7 +79,14 @@ def doctor(
 
 def checks(settings: ServeConfig, bucket: str, *, write: bool, quick: bool) -> Sequence[Check]:
     """All checks, in the order in which they are shown."""
-    from serving.cli.health import frameworks, machine, network, state, storage  # noqa: PLC0415  start-up time
+    from serving.cli.health import (  # noqa: PLC0415  start-up time
+        frameworks,
+        machine,
+        network,
+        runtimes,
+        state,
+        storage,
+    )
 
     folder, environment = settings.state_dir.expanduser().absolute(), process_environment()
     server = state.server_pid(folder)
@@ -103,6 +110,7 @@ def checks(settings: ServeConfig, bucket: str, *, write: bool, quick: bool) -> S
     if write:
         found.append(partial(storage.bucket_writable, bucket))
     found += [frameworks.pip, *(partial(frameworks.versions, name) for name in _FRAMEWORKS)]
+    found += runtimes.checks(folder, settings.runtime, quick=quick)
     if not quick:
         found += [partial(frameworks.pilot, name, environment) for name in frameworks.pilots()]
     return found

@@ -41,7 +41,11 @@ def read(words: Sequence[str], kind: type[Any]) -> Typed | None:
         elif flag in valued:
             name = valued[flag]
             try:
-                given[name] = hints[name](value if equals else next(waiting))
+                text = value if equals else next(waiting)
+                if config.is_repeatable(hints[name]):
+                    given[name] = [*given.get(name, ()), text]
+                else:
+                    given[name] = hints[name](text)
             except (StopIteration, ValueError):
                 return None
         else:

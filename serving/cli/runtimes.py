@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,8 +14,8 @@ from serving.cli.lines import note
 from serving.cli.tokens import StateFolder
 from serving.config import ServeConfig
 from serving.errors import InvalidArgument, LoadFailed
-from serving.predictor import probe
-from serving.predictor.releases import RELEASES
+from serving.predictor import check, environments
+from serving.predictor.releases import RELEASES, surroundings
 
 VersionArgument = Annotated[
     str, typer.Argument(metavar="VERSION", help="The runtime version: 1.15, 2.11.", show_default=False)
@@ -44,6 +42,15 @@ def add(
             show_default=False,
         ),
     ] = False,
+    with_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with",
+            metavar="PACKAGE",
+            help="Build it with this instead, as pip takes it: scikit-learn==1.3.2. May be repeated.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Have models with this runtimeVersion computed by another interpreter.
 
@@ -52,15 +59,25 @@ def add(
     Example: pilotlight runtimes add 1.15 --python /opt/py37/bin/python
 
     Example: pilotlight runtimes add 2.11 --create
+
+    Example: pilotlight runtimes add 1.3.2 --create --with scikit-learn==1.3.2
     """
     interpreters.checked_version(version)
     if not (python or create):
         raise typer.BadParameter("Say which interpreter: --python PATH, or --create to build one.")
-    path = _created(version, folder.path, python) if create else interpreters.checked_python(python)
-    versions = probe(path)
+    if with_ and not create:
+        raise typer.BadParameter("--with goes with --create.")
+    path = interpreters.checked_python(python) if python else ""
+    if create:
+        path = _created(version, folder.path, path, with_ or ())
+    found = check(path)
     file = folder.path / interpreters.FILE
     interpreters.write(file, {**interpreters.read(file), version: path})
-    note(f"Runtime version {version} is computed by {path}: {_listed(versions)}.")
+    note(f"Runtime version {version} is computed by {path}: {found.libraries}.")
+    for name, reason in found.broken.items():
+        note(f"WARNING: Its {name} does not work: {reason}")
+    if found.threads > 1:
+        note("WARNING: Its libraries start threads when they are imported, so nodes start it cold each time.")
 
 
 def list_(folder: StateFolder) -> None:
@@ -75,7 +92,7 @@ def list_(folder: StateFolder) -> None:
         )
     for version, path in sorted(found.items()):
         try:
-            said = _listed(probe(path))
+            said = check(path).libraries
         except LoadFailed as error:
             said = error.message
         print(f"{version:<8}  {path}  {said}")
@@ -102,61 +119,17 @@ def known(state_dir: Path) -> Mapping[str, str]:
     return {**interpreters.read(state_dir / interpreters.FILE), **interpreters.parse(given)}
 
 
-def _listed(versions: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
-
-
-# ---- building one
-
-
-def _created(version: str, state_dir: Path, python: str) -> str:
+def _created(version: str, state_dir: Path, python: str, packages: Sequence[str]) -> str:
     """Build the environment of a runtime version; returns its interpreter."""
-    release = RELEASES.get(version)
-    if release is None:
+    if packages:
+        wanted, besides = surroundings(packages)
+        requirements: Sequence[str] = (*packages, *besides)
+    elif release := RELEASES.get(version):
+        wanted, requirements = release.python, release.requirements
+    else:
         raise InvalidArgument(
-            f"What AI Platform had in {version} is not known here, but in {', '.join(RELEASES)}. Build an environment "
-            f"yourself and name it: pilotlight runtimes add {version} --python PATH."
+            f"What AI Platform had in {version} is not known here, but in {', '.join(RELEASES)}. Say what to "
+            f"install: pilotlight runtimes add {version} --create --with scikit-learn==1.3.2"
         )
-    base = interpreters.checked_python(python) if python else _found(release.python)
-    target = state_dir / "runtimes" / version
-    shutil.rmtree(target, ignore_errors=True)
-    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    wanted = release.requirements
-    note(f"Building {target} from {base} with {', '.join(wanted)} ...")
-    try:
-        for command in _commands(base, target, wanted):
-            subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=sys.stderr)
-    except (OSError, subprocess.CalledProcessError) as error:
-        shutil.rmtree(target, ignore_errors=True)
-        raise InvalidArgument(
-            f"The environment could not be built: {error}. Is a package index in reach?"
-        ) from error
-    return str(target / "bin" / "python")
-
-
-def _commands(base: str, target: Path, wanted: Sequence[str]) -> Sequence[Sequence[str]]:
-    """With uv where it is there, which takes seconds, else with venv and pip."""
-    python = str(target / "bin" / "python")
-    if uv := shutil.which("uv"):
-        return (
-            (uv, "venv", "--quiet", "--seed", "--python", base, str(target)),
-            (uv, "pip", "install", "--quiet", "--python", python, *wanted),
-        )
-    return (
-        (base, "-m", "venv", str(target)),
-        (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--upgrade", "pip"),
-        (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *wanted),
-    )
-
-
-def _found(python: str) -> str:
-    """An interpreter of this version: on the path, or one that pyenv keeps."""
-    if path := shutil.which(f"python{python}"):
-        return path
-    kept = sorted(Path("~/.pyenv/versions").expanduser().glob(f"{python}.*/bin/python"))
-    if kept:
-        return str(kept[-1])
-    raise InvalidArgument(
-        f"There is no Python {python} here, which this runtime version had. Install it (for instance `pyenv install "
-        f"{python}` or `uv python install {python}`), and name it with --python."
-    )
+    base = python or (environments.find_python(wanted) if wanted else sys.executable)
+    return environments.create(version, state_dir / "runtimes", base, requirements, note)

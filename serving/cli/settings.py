@@ -51,13 +51,14 @@ def parameters_of(kind: type[Any]) -> list[inspect.Parameter]:
 def _parameter(field: dataclasses.Field[Any], hint: Any) -> inspect.Parameter:
     """A flag without default: what is not typed may come from elsewhere."""
     text = field.metadata["help"]
-    if field.default != "":
+    if field.default not in ("", ()):
         text += f" (default: {field.default})"
     flag = config.flag(field.name)
     declaration = f"{flag}/--no-{flag[2:]}" if hint is bool else flag
     option = typer.Option(declaration, help=text, show_default=False)
+    typed = list[str] if config.is_repeatable(hint) else hint
     return inspect.Parameter(
-        field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[hint | None, option]
+        field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[typed | None, option]
     )
 
 

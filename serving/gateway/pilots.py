@@ -12,7 +12,7 @@ from functools import lru_cache
 from importlib.util import find_spec
 
 from autoscaler.pools import PilotSpec
-from serving.config import FRAMEWORK_ENVIRONMENT
+from serving.config import FORK_ENVIRONMENT, FRAMEWORK_ENVIRONMENT
 from serving.predictor import pilot_command
 
 _NODE = (
@@ -47,7 +47,7 @@ _EXTERNAL = (
 )
 _ENVIRONMENT = {
     "PYTHONUNBUFFERED": "1",  # as nodes have it: they inherit what the interpreter read at its start
-    "JE_ARROW_MALLOC_CONF": "background_thread:false",  # else pyarrow, where pandas finds it, has a thread
+    **FORK_ENVIRONMENT,
 }
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from serving.config import FRAMEWORK_ENVIRONMENT, process_environment
+from serving.config import FORK_ENVIRONMENT, FRAMEWORK_ENVIRONMENT, process_environment
 from serving.errors import LoadFailed
 
 _PROBE_SECONDS = 120
@@ -52,7 +52,7 @@ def check(interpreter: str) -> Checked:
     try:
         done = subprocess.run(
             command(interpreter, "check"),
-            env={**process_environment(), **FRAMEWORK_ENVIRONMENT},
+            env={**process_environment(), **FRAMEWORK_ENVIRONMENT, **FORK_ENVIRONMENT},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_PROBE_SECONDS,
@@ -67,6 +67,6 @@ def check(interpreter: str) -> Checked:
     except msgspec.DecodeError as error:
         said = " ".join(done.stderr.decode(errors="replace").strip().splitlines()[-_LAST_LINES:])
         raise LoadFailed(
-            f"{interpreter} does not work as an interpreter (exit code {done.returncode}): "
-            f"{said or 'it says nothing'}"
+            f"{interpreter} does not run what computes models (exit code {done.returncode}). It must be "
+            f"Python 3.6 or later. It says: {said or 'nothing'}"
         ) from error

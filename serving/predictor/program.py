@@ -287,6 +287,8 @@ def check() -> int:
     """Print the versions of Python and of the libraries that work, and what is wrong with others."""
     broken = {}
     for module, name in _LIBRARY_NAMES:
+        if module == "tensorflow":  # pilots do not import it: it starts threads
+            continue
         try:
             importlib.import_module(module)
         except ImportError as error:

@@ -6,7 +6,8 @@ of 1.15). The minor versions decide whether a pickle can be read; the last part 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -31,10 +32,12 @@ class Release:
             f"pandas=={self.pandas}",
             f"scipy=={self.scipy}",
             "joblib<1.3",
-            "setuptools",
-            "wheel",
+            *BUILD,
         )
 
+
+# What an environment needs besides, so that packages of custom routines can be built in it.
+BUILD = ("setuptools", "wheel")
 
 RELEASES: Mapping[str, Release] = {
     "1.15": Release("3.7", "0.20.4", "0.90", "1.16.4", "0.24.2", "1.2.2"),
@@ -50,3 +53,56 @@ RELEASES: Mapping[str, Release] = {
     "2.10": Release("3.7", "1.0.2", "1.6.2", "1.21.6", "1.3.5", "1.7.3"),
     "2.11": Release("3.7", "1.0.2", "1.6.2", "1.21.6", "1.3.5", "1.7.3"),
 }
+
+# For other versions of scikit-learn, up to a minor one: the Python to build with, and what goes with them.
+_SURROUNDINGS: Sequence[tuple[tuple[int, int], str, tuple[str, ...]]] = (
+    ((0, 24), "3.7", ("numpy<1.22", "pandas<2", "joblib<1.3")),
+    ((1, 1), "3.9", ("numpy<1.24", "pandas<2", "scipy<1.11")),
+    ((1, 3), "3.10", ("numpy<2", "pandas<2.3", "scipy<1.12")),
+    ((1, 6), "3.12", ("pandas",)),
+)
+_EXACT = re.compile(r"scikit-learn==(\d+)\.(\d+)\b.*")
+_NUMBER = re.compile(r"\d+\.\d+(\.\d+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """The command that has models computed by an old version, and the runtimeVersion that they then need."""
+
+    command: str
+    runtime_version: str
+
+
+def remedy_for(scikit_learn: str) -> Remedy:
+    """For models of a version of scikit-learn: the newest runtime version that had its minor one, if any had.
+
+    For others it is their own number, which no runtime version of AI Platform has: it has three parts.
+    """
+    same = {
+        version: release.scikit_learn
+        for version, release in RELEASES.items()
+        if _minor(release.scikit_learn) == _minor(scikit_learn)
+    }
+    if same:
+        exact = [version for version, found in same.items() if found == scikit_learn]
+        version = (exact or list(same))[-1]
+        return Remedy(f"pilotlight runtimes add {version} --create", version)
+    number = _NUMBER.match(scikit_learn)
+    version = number[0] if number else "1.0.0"
+    command = f"pilotlight runtimes add {version} --create --with scikit-learn=={scikit_learn}"
+    return Remedy(command, version)
+
+
+def surroundings(requirements: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """The Python to build an environment with these from ("": any), and what goes with them besides."""
+    for requirement in requirements:
+        if found := _EXACT.fullmatch(requirement.replace(" ", "")):
+            minor = int(found[1]), int(found[2])
+            for last, python, besides in _SURROUNDINGS:
+                if minor <= last:
+                    return python, (*besides, *BUILD)
+    return "", BUILD
+
+
+def _minor(version: str) -> list[str]:
+    return version.split(".")[:2]

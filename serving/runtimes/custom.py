@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from serving.errors import InvalidOutputs, ModelFailed, UserCodeFailed, describe_exception
+from serving.predictor.program import offer_old_joblib
 from serving.runtimes import Rows, Source
 from serving.runtimes.arguments import accepted, checked
 from serving.runtimes.describing import INSTANCES, Shown, anything, outcome, show, tensor_of
@@ -85,6 +86,7 @@ def load(source: Source) -> CustomRuntime:
     Raises UserCodeFailed with a sentence that says what to do.
     """
     use_packages(source.packages)
+    offer_old_joblib()
     name = source.prediction_class
     if not name:
         raise UserCodeFailed(

@@ -24,6 +24,8 @@ import joblib
 import numpy as np
 
 from serving.errors import LoadFailed, carried
+from serving.predictor.program import offer_old_joblib
+from serving.predictor.releases import remedy_for
 from serving.runtimes.detect import content, first_class
 from serving.runtimes.packages import use_packages
 
@@ -55,6 +57,7 @@ class Loaded:
 def load(file: Path, packages: Iterable[Path] = ()) -> Loaded:
     """Read the model of a joblib or pickle file. Raises LoadFailed with the reason and the ways out."""
     use_packages(packages)
+    offer_old_joblib()
     if not file.stat().st_size:
         raise LoadFailed(f"{file.name} is empty: upload it again.")
     if _holds_booster(file):
@@ -125,8 +128,7 @@ def _text(warning: Warning | str) -> str:
     current = getattr(warning, "current_sklearn_version", "")
     return (
         f"The model was saved with scikit-learn {saved} and is served with {current}: "
-        "its answers may differ. Save it again with the version it is served with, or map its "
-        "runtime version to an interpreter that has the old one (serve --runtime VERSION=PYTHON)."
+        f"its answers may differ. Save it again with the version it is served with, or {_remedy(saved)}."
     )
 
 
@@ -208,8 +210,21 @@ def _other_version(file: Path, installed: str) -> str:
     written = f"was saved with scikit-learn {saved}" if saved else "was saved with another version"
     return (
         f"The model probably {written}; this server has {installed}. "
-        f"Save it again with {installed}, or map its runtime version to an interpreter that has "
-        "the old version (serve --runtime VERSION=PYTHON)."
+        f"Save it again with {installed}, or {_remedy(saved)}."
+    )
+
+
+def _remedy(saved: str) -> str:
+    """How to have the model computed by the scikit-learn that saved it."""
+    if not saved:
+        return (
+            "have its own version compute it: `pilotlight runtimes add VERSION --create`, VERSION being the "
+            "runtimeVersion of AI Platform that it was made for"
+        )
+    remedy = remedy_for(saved)
+    return (
+        f"have that version compute it: `{remedy.command}`, and create the version with runtimeVersion "
+        f"{remedy.runtime_version}"
     )
 
 

@@ -10,6 +10,7 @@ Nothing of google.cloud.storage is imported before a `gs://` URI is touched.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,6 +65,10 @@ class Storage:
         else:
             self._cache.fetch(digest, files, folder.copy, destination)
         return Fetched(len(files), sum(file.size for file in files), digest)
+
+    def build(self, digest: str, make: Callable[[Path], None], destination: Path) -> None:
+        """Copy what `make` puts into a folder to `destination`, a new one; made once for each `digest`."""
+        self._cache.build(digest, make, destination)
 
     def fetch_file(self, uri: str, destination_dir: Path) -> Path:
         """Copy the one file `uri` into `destination_dir` under its own name. Raises as `fetch` does."""

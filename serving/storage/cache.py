@@ -52,6 +52,33 @@ class Cache:
             # Not linked: what the code of a model does to its files must not change another version's.
             copy_folder(files, lambda file, target: copy_file(entry / file.name, target), destination)
 
+    def build(self, digest: str, make: Callable[[Path], None], destination: Path) -> None:
+        """Copy the entry `digest` to `destination`, after `make` has filled a folder if it is not there yet.
+
+        Whoever wants the same meanwhile waits. Links are copied as links, modes and times are kept.
+        """
+        self._locks.mkdir(parents=True, exist_ok=True)
+        self._partial.mkdir(exist_ok=True)
+        entry = self._root / digest
+        self._sweep()
+        with self._lock(digest):
+            if not entry.is_dir():
+                partial = self._partial / digest
+                shutil.rmtree(partial, ignore_errors=True)
+                partial.mkdir()
+                try:
+                    make(partial)
+                except BaseException:
+                    shutil.rmtree(partial, ignore_errors=True)
+                    raise
+                self._evict(_size(partial))
+                os.sync()  # its files are too many to flush one by one
+                partial.rename(entry)
+                flush(self._root)
+            now = time.time_ns()
+            os.utime(entry, ns=(now, now))
+            _copy_tree(entry, destination)
+
     def _evict(self, needed: int) -> None:
         """Remove entries, least recently used first, until `needed` more bytes fit; none that is in work."""
         with self._lock(".evict"):
@@ -99,6 +126,20 @@ class Cache:
                     finally:
                         path.unlink(missing_ok=True)
                     return
+
+
+def _copy_tree(source: Path, destination: Path) -> None:
+    """Copy a folder with its links, modes and times; it appears when all is there."""
+
+    def copy(file: str, target: str) -> None:
+        copy_file(Path(file), Path(target))
+        shutil.copystat(file, target)
+
+    partial = destination.with_name(f".{destination.name}.part")
+    shutil.rmtree(partial, ignore_errors=True)
+    shutil.copytree(source, partial, symlinks=True, copy_function=copy)
+    partial.rename(destination)
+    flush(destination.parent)
 
 
 def _same(file: IO[bytes], path: Path) -> bool:

@@ -51,12 +51,12 @@ def test_model_and_packages_are_made_ready(emulator: Emulator, tmp_path: Path) -
     assert phases == [Report(phase=Phase.FETCHING), Report(phase=Phase.INSTALLING)]
     assert last.done is not None
     assert last.done.model_dir == str(version / "model")
-    assert last.done.packages == (str(version / "packages"),)
+    assert last.done.packages == (str(version / "code/packages"),)
     assert (last.done.files, last.done.bytes, len(last.done.digest)) == (1, 5, 64)
     assert [text.split(" of its own")[0] for text in last.done.warnings] == ["The server has a module json"]
     assert (version / "model/weights/part").read_bytes() == b"12345"
-    assert (version / "packages/predictor.py").exists()
-    assert sorted(path.name for path in version.iterdir()) == ["model", "packages"]
+    assert (version / "code/packages/predictor.py").exists()
+    assert sorted(path.name for path in version.iterdir()) == ["code", "model"]
 
 
 def test_the_lines_on_the_wire(tmp_path: Path) -> None:
@@ -89,6 +89,7 @@ def test_the_lines_on_the_wire(tmp_path: Path) -> None:
             "bytes": 1,
             "warnings": [],
             "tensorflow": False,
+            "interpreter": "",
         }
     }
     assert len(digest) == 64
@@ -98,7 +99,7 @@ def test_what_a_killed_attempt_left_is_removed(tmp_path: Path) -> None:
     """A destination that exists is started afresh."""
     (tmp_path / "model").mkdir()
     (tmp_path / "model/new").write_bytes(b"1")
-    for name in ("model/old", ".model.part/old", "packages/old"):
+    for name in ("model/old", ".model.part/old", "code/old"):
         (tmp_path / "version" / name).mkdir(parents=True)
 
     prepare(asking(tmp_path, str(tmp_path / "model")), print)
@@ -116,7 +117,7 @@ def test_packages_alone_will_do(tmp_path: Path) -> None:
 
     assert prepared == Prepared(
         model_dir=str(tmp_path / "version/model"),
-        packages=(str(tmp_path / "version/packages"),),
+        packages=(str(tmp_path / "version/code/packages"),),
         files=0,
         bytes=0,
         digest="",

@@ -22,7 +22,7 @@ COMMANDS: Any = typer.main.get_command(build())
 def by_the_library(line: str, command: str) -> dict[str, Any]:
     """What was typed, as the library has it."""
     context = COMMANDS.commands[command].make_context(command, shlex.split(line))
-    return {name: value for name, value in context.params.items() if value is not None}
+    return {name: value for name, value in context.params.items() if value not in (None, ())}
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,7 @@ def by_the_library(line: str, command: str) -> dict[str, Any]:
         ("node", "--port=9000 --request-timeout=1.5 --cache-dir ~/cache --legacy-model-errors"),
         ("node", "--port 1 --port 2 --no-legacy-model-errors --legacy-model-errors"),
         ("node", "--config=some.yaml --port -1 --host '' --model-dir=a=b"),
+        ("serve", "--runtime 1.15=/a --port 1 --runtime=2.1=/b,2.2=/c"),
         ("serve", "--port 8080 --state-dir ~/pilotlight --no-insecure --log-stdout --pilots 600"),
     ],
 )

@@ -143,7 +143,7 @@ def test_what_a_library_no_longer_has_names_its_version(
 
     assert message in text
     assert "was saved with scikit-learn 0.20.3" in text
-    assert "serve --runtime VERSION=PYTHON" in text
+    assert "`pilotlight runtimes add 1.15 --create`, and create the version with runtimeVersion 1.15" in text
     assert "packageUris" not in text
 
 
@@ -175,6 +175,7 @@ def test_another_version_that_still_loads_is_a_warning(
     (text,) = load(file).warnings
 
     assert f"saved with scikit-learn 1.0.2 and is served with {sklearn.__version__}" in text
+    assert "`pilotlight runtimes add 2.11 --create`" in text
 
 
 class Talkative:

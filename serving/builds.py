@@ -1,0 +1,91 @@
+"""The code of a version: its packages, installed for the interpreter that computes it, and kept for the next.
+
+What pip makes of the same archives for the same libraries is the same, so it is made once: the cache of what
+was fetched keeps it too, by a digest of all that it depends on. What came from an index stays as it was then.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from serving import packages
+from serving.errors import LoadFailed
+from serving.storage import Storage
+
+logger = logging.getLogger(__name__)
+
+_PACKAGES, _ENVIRONMENT, _TOLD = "packages", "environment", "build.json"
+# Part of each digest: another number when installs are made in another way.
+_FORMAT = "1"
+_APART = (
+    "The packages need other versions than the server has: they run in an environment of their own, and "
+    "nodes start it cold."
+)
+
+
+class Code(msgspec.Struct, frozen=True):
+    """Where the modules of packages are, the Python that computes them, and what their owner should know.
+
+    `interpreter` is "" for the server's own.
+    """
+
+    folders: tuple[Path, ...] = ()
+    interpreter: str = ""
+    warnings: tuple[str, ...] = ()
+
+
+def install(archives: Sequence[Path], target: Path, interpreter: str, storage: Storage) -> Code:
+    """Install archives beside the libraries of the server, or into an environment of their own.
+
+    That is made where another interpreter is wanted, or where they need other versions than the server has.
+    `target` is a new folder. Raises LoadFailed.
+    """
+    storage.build(digest(archives, interpreter), lambda work: _make(archives, work, interpreter), target)
+    warnings = msgspec.json.decode((target / _TOLD).read_bytes(), type=tuple[str, ...])
+    if (target / _ENVIRONMENT).is_dir():
+        return Code(interpreter=packages.interpreter_of(target / _ENVIRONMENT), warnings=warnings)
+    # Another process of this Python finds the packages first.
+    apart = sys.executable if packages.has_our_names(target / _PACKAGES) else ""
+    return Code(packages.search_path(target / _PACKAGES), apart, warnings)
+
+
+def digest(archives: Sequence[Path], interpreter: str) -> str:
+    """Of all that decides what is installed: the archives, and the libraries that there are already."""
+    found = hashlib.sha256()
+    for archive in archives:
+        found.update(f"{archive.name} {hashlib.sha256(archive.read_bytes()).hexdigest()}\n".encode())
+    for text in (_FORMAT, interpreter, *packages.surroundings(interpreter or sys.executable)):
+        found.update(f"{text}\n".encode())
+    return found.hexdigest()
+
+
+def _make(archives: Sequence[Path], work: Path, interpreter: str) -> None:
+    (work / _TOLD).write_bytes(msgspec.json.encode(_installed(archives, work, interpreter)))
+
+
+def _installed(archives: Sequence[Path], work: Path, interpreter: str) -> tuple[str, ...]:
+    """Install, and return what the owner of the packages should know."""
+    environment = work / _ENVIRONMENT
+    if interpreter:
+        packages.install_apart(archives, environment, interpreter)
+        return ()
+    try:
+        return packages.install(archives, work / _PACKAGES).warnings
+    except packages.ConflictingPackages as conflict:
+        logger.info("an environment of its own is made: %s", conflict.message)
+        try:
+            packages.install_apart(archives, environment, sys.executable)
+        except LoadFailed as error:
+            raise LoadFailed(
+                f"{conflict.message} An environment of its own failed too: {error.message} Let the packages "
+                "accept the server's versions, or have an interpreter compute them that has what they need: "
+                "`pilotlight runtimes add 2.11 --python PATH`, and create the version with runtimeVersion "
+                "2.11."
+            ) from error
+    return (_APART,)

@@ -1,0 +1,48 @@
+"""Interpreters of old runtime versions: whether they run, what they have, and whether they can be forked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from serving import interpreters
+from serving.cli.health.finding import Finding, fail, ok, warn
+from serving.errors import InvalidArgument, LoadFailed
+from serving.predictor import check
+
+
+def checks(state_dir: Path, given: Sequence[str], *, quick: bool) -> list[Callable[[], Finding]]:
+    """One for each runtime version of the setting and of the state folder."""
+    try:
+        known = {**interpreters.read(state_dir / interpreters.FILE), **interpreters.parse(given)}
+    except InvalidArgument as error:
+        finding = fail(
+            "runtimes", error.message, "Correct the setting, or `pilotlight runtimes add` it again."
+        )
+        return [lambda: finding]
+    return [partial(runtime, version, python, quick=quick) for version, python in sorted(known.items())]
+
+
+def runtime(version: str, python: str, *, quick: bool) -> Finding:
+    """Whether an interpreter works; `quick`: only whether it is there."""
+    name = f"runtime {version}"
+    again = f"pilotlight runtimes add {version} --python PATH, or --create"
+    try:
+        interpreters.checked_python(python)
+        if quick:
+            return ok(name, f"{python} is there.")
+        found = check(python)
+    except (InvalidArgument, LoadFailed) as error:
+        return fail(name, error.message, again)
+    seen = f"{python}, {found.libraries}"
+    if found.broken:
+        broken = "; ".join(f"{library}: {reason}" for library, reason in found.broken.items())
+        return warn(name, f"{seen}, but cannot import all it has: {broken}", again)
+    if found.threads > 1:
+        return warn(
+            name,
+            f"{seen}, but has {found.threads} threads once these are imported, and must not be forked.",
+            "Nodes start it cold instead, in seconds.",
+        )
+    return ok(name, f"{seen}, can be forked.")

@@ -1,0 +1,81 @@
+"""Which interpreter a runtime version has: the setting, the file, and what is wrong with either."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from serving import interpreters
+from serving.config import ServeConfig, load
+from serving.errors import InvalidArgument
+from serving.interpreters import Interpreters
+
+
+def test_a_list_may_be_typed_one_by_one_or_with_commas(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the command line, in the environment and in a file."""
+    file = tmp_path / "settings.yaml"
+    assert load(ServeConfig, {}).runtime == ()
+    assert load(ServeConfig, {"runtime": ["1.15=/a", "2.1=/b, 2.2=/c,"]}).runtime == (
+        "1.15=/a",
+        "2.1=/b",
+        "2.2=/c",
+    )
+
+    file.write_text("runtime: [1.15=/a, 2.10=/b]")
+    assert load(ServeConfig, {}, file).runtime == ("1.15=/a", "2.10=/b")
+    file.write_text("runtime: 1.15=/a, 2.10=/b")
+    assert load(ServeConfig, {}, file).runtime == ("1.15=/a", "2.10=/b")
+
+    monkeypatch.setenv("PILOTLIGHT_RUNTIME", "1.15=/a,2.1=/b")
+    assert load(ServeConfig, {}).runtime == ("1.15=/a", "2.1=/b")
+
+    monkeypatch.undo()
+    file.write_text("runtime: {1.15: /a}")
+    with pytest.raises(InvalidArgument, match="runtime must be a text or a list of texts"):
+        load(ServeConfig, {}, file)
+
+
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        ("1.15", "must be VERSION=PYTHON"),
+        ("1.15=", "must be VERSION=PYTHON"),
+        ("old=/bin/true", "'old' is no runtime version"),
+        ("1.15=/nowhere/python", "There is no interpreter /nowhere/python"),
+    ],
+)
+def test_what_is_wrong_with_the_setting_is_said(entry: str, reason: str) -> None:
+    """With the setting and what it has."""
+    with pytest.raises(InvalidArgument) as failed:
+        interpreters.parse((entry,))
+
+    assert "setting runtime" in failed.value.message
+    assert entry in failed.value.message
+    assert reason in failed.value.message
+
+
+def test_the_setting_wins_over_the_file_which_is_read_again(tmp_path: Path) -> None:
+    """A running server notices what `pilotlight runtimes` writes."""
+    file = tmp_path / interpreters.FILE
+    known = Interpreters({"1.15": "/setting"}, tmp_path)
+    assert known.of("2.1") == ""
+    assert known.of("") == ""
+
+    interpreters.write(file, {"1.15": "/file", "2.1": "/file"})
+    assert known.all() == {"1.15": "/setting", "2.1": "/file"}
+
+    interpreters.write(file, {"2.1": "/other"})
+    assert known.of("2.1") == "/other"
+
+    file.write_text("{")
+    with pytest.raises(InvalidArgument, match=interpreters.FILE):
+        known.all()
+
+
+def test_an_environment_may_be_named_by_its_folder() -> None:
+    """Its path is not resolved: an interpreter finds its environment by it."""
+    assert interpreters.checked_python(sys.prefix) == str(Path(sys.prefix, "bin", "python"))

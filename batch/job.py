@@ -199,7 +199,15 @@ def _wish(request: Request, folder: str) -> Wish:
 
 
 def _reachable(model: ModelSource, *, here: bool) -> ModelSource:
-    """The model as workers find it: those on other machines know nothing of folders of this one."""
+    """The model as workers find it: those on other machines know nothing of folders of this one.
+
+    Raises InvalidArgument if they cannot compute it.
+    """
+    if model.interpreter and not here:
+        raise InvalidArgument(
+            f"The model is computed by {model.interpreter}, which workers on other machines do not have: run "
+            "the job with the runner FnApiRunner."
+        )
     return msgspec.structs.replace(model, uri="") if here and model.model_dir else _without_folders(model)
 
 

@@ -195,6 +195,10 @@ class NodeConfig(FrontSettings):
     )
     prediction_class: str = setting("", "A custom prediction routine's class: module.Class.")
     package_uris: str = setting("", "Archives of user code to install, comma separated.")
+    interpreter: str = setting(
+        "",
+        "Another Python that computes the model with its own libraries: a path, or an environment's folder.",
+    )
     host: str = setting("127.0.0.1", "Address to listen on.")
     port: int = setting(8080, "Port to listen on; 0 picks a free one.", minimum=0, maximum=_MOST_PORT)
     uds: str = setting("", "Unix socket to listen on, instead of host and port.")

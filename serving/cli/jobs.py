@@ -44,7 +44,13 @@ def submit_prediction(
         ),
     ] = None,
     batch: BatchFlags,
-    runtime_version: Annotated[str | None, typer.Option(help="Recorded.", show_default=False)] = None,
+    runtime_version: Annotated[
+        str | None,
+        typer.Option(
+            help="What the model was made for; `pilotlight runtimes` has which interpreter then computes it.",
+            show_default=False,
+        ),
+    ] = None,
     labels: options.Labels = None,
     stream_logs: Annotated[
         bool,

@@ -90,6 +90,7 @@ def request(source: Source, config: NodeConfig, flags: BatchFlags, scratch: str)
             prediction_class=source.prediction_class,
             packages=tuple(str(folder.absolute()) for folder in source.packages),
             package_uris=tuple(absolute(uri) for uri in items(config.package_uris)),
+            interpreter="" if source.external is None else source.external.interpreter,
         ),
         input_paths=tuple(flags.inputs),
         output_path=flags.outputs,

@@ -11,9 +11,11 @@ from typing import Annotated, Any
 
 import typer
 
-from serving import config
+from serving import config, interpreters
 from serving.cli.client import Client
-from serving.config import NodeConfig
+from serving.cli.lines import note
+from serving.config import NodeConfig, ServeConfig
+from serving.interpreters import Interpreters
 
 _PAGE_SIZE = 100
 
@@ -95,8 +97,24 @@ class ModelCode:
         str | None, typer.Option(metavar="URI,...", help="Archives of user code.", show_default=False)
     ] = None
 
+    runtime_version: Annotated[
+        str | None,
+        typer.Option(
+            help="What the model was made for; `pilotlight runtimes` has which interpreter then computes it.",
+            show_default=False,
+        ),
+    ] = None
+    interpreter: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PYTHON", help="Or another Python, with the libraries that it has.", show_default=False
+        ),
+    ] = None
+
     def settings(self, model_dir: str) -> NodeConfig:
         """The settings of a node that would serve the model."""
+        if self.runtime_version and self.interpreter:
+            raise typer.BadParameter("Give either --runtime-version or --interpreter, not both.")
         return config.load(
             NodeConfig,
             {
@@ -104,8 +122,24 @@ class ModelCode:
                 "framework": self.framework,
                 "prediction_class": self.prediction_class,
                 "package_uris": self.package_uris,
+                "interpreter": self.interpreter or _interpreter_of(self.runtime_version),
             },
         )
+
+
+def _interpreter_of(runtime_version: str | None) -> str | None:
+    """As a server with the same settings would choose it."""
+    if not runtime_version:
+        return None
+    settings = config.load(ServeConfig, {})
+    known = Interpreters(interpreters.parse(settings.runtime), settings.state_dir.expanduser())
+    if found := known.of(runtime_version):
+        return found
+    note(
+        f"Runtime version {runtime_version} has no interpreter of its own here: this one's libraries compute "
+        f"the model. `pilotlight runtimes add {runtime_version}` gives it one."
+    )
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

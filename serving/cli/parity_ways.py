@@ -166,6 +166,7 @@ def running_node(config: NodeConfig) -> Iterator[Client]:
         "--framework": config.framework,
         "--prediction-class": config.prediction_class,
         "--package-uris": config.package_uris,
+        "--interpreter": config.interpreter,
         "--host": config.host,
     }
     given = [word for flag, value in flags.items() if value for word in (flag, value)]

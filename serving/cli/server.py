@@ -99,7 +99,7 @@ def _acceleration(config: NodeConfig, source: Source) -> Acceleration | None:
     """With the verdict in the cache; None where it is switched off."""
     from serving.node.acceleration import Acceleration, in_cache  # noqa: PLC0415
 
-    if config.acceleration == "off":
+    if config.acceleration == "off" or source.external is not None:
         return None
     return Acceleration(source, lambda: in_cache(config.cache_dir.expanduser(), source.model_dir))
 

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from serving.config import NodeConfig
+from serving.interpreters import checked_python
 from serving.scratch import scratch_folder, sweep_scratch
 
 if TYPE_CHECKING:
-    from serving.runtimes import Source
+    from serving.runtimes import External, Source
 
 Say = Callable[[str], None]
 
@@ -30,10 +31,17 @@ def prepared(config: NodeConfig, say: Say) -> Iterator[Source]:
 def _prepare(config: NodeConfig, workplace: Path, say: Say) -> Source:
     from serving.runtimes import Source  # noqa: PLC0415  start-up time of the other commands
 
+    interpreter = checked_python(config.interpreter) if config.interpreter else ""
     packages = tuple(uri for uri in config.package_uris.split(",") if uri)
     framework = "CUSTOM" if config.prediction_class else config.framework.upper().replace("-", "_")
     if "://" not in config.model_dir and not packages:
-        return Source(Path(config.model_dir), framework, config.prediction_class, (), config.threads)
+        return Source(
+            Path(config.model_dir),
+            framework,
+            config.prediction_class,
+            threads=config.threads,
+            external=_external(interpreter),
+        )
     from serving.prepare import Request, prepare  # noqa: PLC0415
 
     request = Request(
@@ -42,9 +50,23 @@ def _prepare(config: NodeConfig, workplace: Path, say: Say) -> Source:
         destination=str(workplace / "version"),
         cache_dir=str(config.cache_dir.expanduser()),
         cache_bytes=config.cache_bytes,
+        interpreter=interpreter,
     )
     ready = prepare(request, lambda phase: say(f"{phase.capitalize()} ..."))
     for warning in ready.warnings:
         say(f"WARNING: {warning}")
     folders = tuple(Path(folder) for folder in ready.packages)
-    return Source(Path(ready.model_dir), framework, config.prediction_class, folders, config.threads)
+    return Source(
+        Path(ready.model_dir),
+        framework,
+        config.prediction_class,
+        folders,
+        config.threads,
+        _external(ready.interpreter),
+    )
+
+
+def _external(interpreter: str) -> External | None:
+    from serving.runtimes import External  # noqa: PLC0415
+
+    return External(interpreter, shared_fate=True) if interpreter else None

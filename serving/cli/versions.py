@@ -69,7 +69,13 @@ class NewVersion:
         Framework | None,
         typer.Option(help="Found out from the files when left out.", show_default=False),
     ] = None
-    runtime_version: Annotated[str | None, typer.Option(help="Recorded.", show_default=False)] = None
+    runtime_version: Annotated[
+        str | None,
+        typer.Option(
+            help="What the model was made for; `pilotlight runtimes` has which interpreter then computes it.",
+            show_default=False,
+        ),
+    ] = None
     python_version: Annotated[str | None, typer.Option(help="Recorded.", show_default=False)] = None
     machine_type: Annotated[str | None, typer.Option(help="Recorded.", show_default=False)] = None
     accelerator: Annotated[

@@ -813,7 +813,8 @@ class Forks:
         while True:
             # poll, for its set is not shared with what is forked.
             poll = selectors.PollSelector()
-            for source in (self._waking, self._link, self._listener, *self._silent):
+            poll.register(self._waking, selectors.EVENT_READ)
+            for source in (self._link, self._listener, *self._silent):
                 poll.register(source, selectors.EVENT_READ)
             ready = {key.fileobj for key, _ in poll.select()}
             if self._waking in ready:
@@ -821,7 +822,7 @@ class Forks:
                 self._tell_ends()
             if self._link in ready:
                 return 0
-            for connection in ready.intersection(self._silent):
+            for connection in [one for one in self._silent if one in ready]:
                 self._silent.remove(connection)
                 with connection:
                     self._fork(connection)

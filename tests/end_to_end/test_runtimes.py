@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -40,6 +41,9 @@ CODE = dedent(
         def take(self):
             self.taken = os.urandom(1 << 20) * 400
             time.sleep(30)
+
+        def name(self):
+            return open("/proc/self/comm").read().strip()
 
         def request(self):
             return os.environ["create_version_request"]
@@ -86,7 +90,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     forest = models.write_sklearn(root / "forest")
     # Its name is one that the server has itself.
     package = models.wheel(root, "routine", "0.1", {"serving/__init__.py": CODE})
-    flags = ("--runtime", f"1.15={sys.executable}", "--idle-timeout", "300", "--call-timeout", "3")
+    counting = root / "python"
+    counting.write_text(f'#!/bin/sh\necho started >> {root}/started\nexec {sys.executable} "$@"\n')
+    counting.chmod(0o755)
+    runtimes = ("--runtime", f"1.15={sys.executable}", "--runtime", f"1.14={counting}")
+    flags = (*runtimes, "--idle-timeout", "300", "--call-timeout", "3")
     with running_server(root / "state", *flags, "--node-memory-bytes", str(300 << 20)) as server:
         server.create_model(MODEL)
         server.create_version(FOREST, deploymentUri=str(root / "forest"), **OLD)
@@ -196,3 +204,87 @@ def test_without_pilots(tmp_path: Path) -> None:
         assert Path(f"/proc/{pid}/comm").read_text().strip() == "pilot-predict"
 
     assert server.processes() == {}
+
+
+def test_jobs_are_computed_by_the_same_interpreter(world: World, tmp_path: Path) -> None:
+    """Those with a version, and those with a folder and a runtime version."""
+    rows = models.data()[0][:20].tolist()
+    started = world.server.state_dir.parent / "started"
+    (tmp_path / "rows").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (tmp_path / "names").write_text('"name"\n')
+    folder = world.server.state_dir.parent / "forest"
+
+    def results(job: str, lines: str, **source: str) -> list[Any]:
+        name = f"projects/runtimes/jobs/{job}"
+        given = {
+            **source,
+            "dataFormat": "JSON",
+            "inputPaths": [str(tmp_path / lines)],
+            "outputPath": str(tmp_path / job),
+            "region": "us-central1",
+        }
+        reply = world.server.call(
+            "POST", "projects/runtimes/jobs", json={"jobId": job, "predictionInput": given}
+        )
+        assert reply.status == 200, reply.json
+        ended = until(lambda: _ended(world.server.call("GET", name).json), f"{job} has ended", seconds=180)
+        assert ended["state"] == "SUCCEEDED", ended
+        (file,) = (tmp_path / job).glob("prediction.results-*")
+        return [json.loads(line) for line in file.read_text().splitlines()]
+
+    assert results("version", "rows", versionName=FOREST) == world.forest.predict(rows).tolist()
+    assert results("routine", "names", versionName=ROUTINE) == ["pilot-predict"]
+    assert not started.exists()
+    assert results("folder", "rows", uri=str(folder), runtimeVersion="1.14") == (
+        world.forest.predict(rows).tolist()
+    )
+    assert started.exists()
+
+
+def _ended(job: dict[str, Any]) -> dict[str, Any] | None:
+    return job if job["state"] in ("SUCCEEDED", "FAILED") else None
+
+
+def test_commands_without_a_server(tmp_path: Path) -> None:
+    """By runtime version, as a server with the same settings chooses, or by an interpreter's path."""
+    models.write_sklearn(tmp_path / "forest")
+    package = models.wheel(tmp_path, "routine", "0.1", {"own/__init__.py": CODE})
+    (tmp_path / "names").write_text('"name"\n')
+    environment = {
+        **os.environ,
+        "PILOTLIGHT_RUNTIME": f"1.15={sys.executable}",
+        "PILOTLIGHT_CACHE_DIR": str(tmp_path / "cache"),
+    }
+    code = ("--package-uris", str(package), "--prediction-class", "own.Routine")
+    model = ("--model-dir", str(tmp_path / "forest"), *code)
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", "from serving.cli import main; main()", *words],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    predict = ("local", "predict", *model, "--json-instances", str(tmp_path / "names"), "--format", "json")
+    for flags, expected in (
+        ((), "python"),
+        (("--runtime-version", "1.15"), "pilot-predict"),
+        (("--interpreter", sys.prefix), "pilot-predict"),
+        (("--runtime-version", "2.11"), "python"),
+    ):
+        done = run(*predict, *flags)
+        assert done.returncode == 0, done.stderr
+        assert expected in done.stdout
+        assert ("has no interpreter of its own" in done.stderr) == ("2.11" in flags)
+
+    batch = ("local", "batch", *model, "--input-paths", str(tmp_path / "names"), "--data-format", "json")
+    done = run(*batch, "--output-path", str(tmp_path / "out"), "--runtime-version", "1.15")
+    assert done.returncode == 0, done.stderr
+    (file,) = (tmp_path / "out").glob("prediction.results-*")
+    assert "pilot-predict" in file.read_text()
+
+    done = run("parity", *model, "--input", str(tmp_path / "names"), "--runtime-version", "1.15")
+    assert done.returncode == 0, done.stderr
+    assert "1 rows equal" in done.stdout

@@ -87,7 +87,7 @@ def test_a_build_depends_on_the_libraries_it_was_made_for(
 
 
 def test_an_environment_is_kept_too(tmp_path: Path, storage: Storage) -> None:
-    """What conflicts with the server gets one that has the server's other libraries. It runs where it is put."""
+    """What conflicts with the server gets one that has the server's other libraries, and can be moved."""
     archive = wheel(tmp_path, "idna", "0.1", {"idna.py": "ANSWER = 'of the package'\n"})
 
     first = builds.install([archive], tmp_path / "first", "", storage)

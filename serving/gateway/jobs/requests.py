@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from batch.messages import ModelSource, Request
+from serving import interpreters
 from serving.config import ServeConfig
 from serving.errors import InvalidArgument
 from serving.gateway.catalog.job_checks import UNSPECIFIED, is_runner
 from serving.gateway.deployment import create_version_request
 from serving.gateway.records import JobRecord, VersionRecord
+from serving.interpreters import Interpreters
 from serving.local_folders import LocalFolders
 from serving.resources import BatchOptions, PredictionInput
 
@@ -21,13 +23,14 @@ _WORKERS = 10
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What holds for every job of a server: its runner and that one's options, and the folders for files."""
+    """What holds for every job of a server: its runner and that one's options, folders, and interpreters."""
 
     runner: str
     options: tuple[str, ...]
     cache_dir: Path
     cache_bytes: int
     folders: LocalFolders
+    interpreters: Interpreters
 
     @classmethod
     def read(cls, config: ServeConfig) -> Defaults:
@@ -42,7 +45,14 @@ class Defaults:
         except ValueError as error:
             raise InvalidArgument(f"batch_options cannot be split into options: {error}.") from error
         folders = LocalFolders.read(config.local_folders, config.state_dir)
-        return cls(config.batch_runner, options, config.state_dir / "cache", config.cache_bytes, folders)
+        return cls(
+            config.batch_runner,
+            options,
+            config.state_dir / "cache",
+            config.cache_bytes,
+            folders,
+            Interpreters(interpreters.parse(config.runtime), config.state_dir),
+        )
 
 
 def request_for(
@@ -58,7 +68,7 @@ def request_for(
         job=record.name,
         uid=record.uid,
         attempt=record.attempt,
-        model=_source(given, version),
+        model=_source(given, version, defaults.interpreters),
         input_paths=given.input_paths,
         output_path=given.output_path,
         data_format=given.data_format,
@@ -83,9 +93,9 @@ def request_for(
     )
 
 
-def _source(given: PredictionInput, version: VersionRecord | None) -> ModelSource:
+def _source(given: PredictionInput, version: VersionRecord | None, interpreters: Interpreters) -> ModelSource:
     if version is None or version.deployed is None:
-        return ModelSource(uri=given.uri)
+        return ModelSource(uri=given.uri, interpreter=interpreters.of(given.runtime_version))
     return ModelSource(
         model_dir=version.deployed.model_dir,
         uri=version.version.deployment_uri,

@@ -1,8 +1,8 @@
 """Fits estimators of every kind with the library of this interpreter, and writes what they predict.
 
-A program for interpreters from 3.6 on, with numpy, scikit-learn or xgboost, and nothing of ours. Its arguments
-are the library and a folder; it gets a folder for each model with `model.joblib`, and `expected.json`: `rows`
-and `predictions`.
+A program for interpreters from 3.6 on, with numpy, scikit-learn or xgboost, and nothing of ours. Its
+arguments are the library and a folder, which gets a folder for each model with `model.joblib` and
+`expected.json`: `rows` and `predictions`.
 """
 
 import json

@@ -69,7 +69,7 @@ class NodeSpec:
     process environment. `start_timeout` is in seconds, `concurrency` the most requests inside one node.
     Where the pool forks, nodes are forked from the pilot of `pilot`; with a `helper` they are given the
     address of that pilot as the argument "pilot", "" while there is none. `notes` is how many bytes a node
-    shares with the server besides its board's marks; they lie behind them. A node over its `limits` is killed.
+    shares with the server besides its board's marks; they lie behind them. One over its `limits` is killed.
     """
 
     key: str

@@ -93,6 +93,11 @@ def remedy_for(scikit_learn: str) -> Remedy:
     return Remedy(command, version)
 
 
+def newest_with_xgboost() -> Mapping[str, str]:
+    """The newest runtime version that had each minor version of XGBoost."""
+    return {".".join(_minor(release.xgboost)): version for version, release in RELEASES.items()}
+
+
 def surroundings(requirements: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     """The Python to build an environment with these from ("": any), and what goes with them besides."""
     for requirement in requirements:

@@ -14,6 +14,7 @@ import msgspec
 import xgboost as xgb
 
 from serving.errors import LoadFailed
+from serving.predictor.releases import newest_with_xgboost
 from serving.runtimes import xgboost_binary
 from serving.runtimes.xgboost_conversion import logit, to_ubjson
 
@@ -161,12 +162,14 @@ def _check(data: bytes, written: tuple[int, int, int], name: str) -> None:
 
 def _old_pickle(name: str) -> str:
     module = "joblib" if name.endswith(".joblib") else "pickle"
+    known = ", ".join(f"{version} has {xgboost}" for xgboost, version in newest_with_xgboost().items())
     read = f"joblib.load('{name}')" if module == "joblib" else f"pickle.load(open('{name}', 'rb'))"
     return (
         f"{name} was pickled with XGBoost 1.5 or an earlier one, whose pickles XGBoost {xgb.__version__} "
         f'does not read. With the version that wrote it: python -c "import {module}; '
         f"{read}.save_model('model.bst')\", and deploy model.bst alone; of a classifier that answers "
-        "probabilities, not labels."
+        "probabilities, not labels. Or have that version compute it: `pilotlight runtimes add VERSION "
+        f"--create`, and create the version with that runtimeVersion ({known})."
     )
 
 

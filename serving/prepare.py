@@ -112,7 +112,8 @@ def prepare(request: Request, on_phase: Callable[[Phase], None]) -> Prepared:
     # Code of a user reads its files itself, and an old XGBoost only those that it has written.
     warnings = () if request.package_uris or request.interpreter else _converted(model)
     tensorflow = any((model / name).is_file() for name in _SAVED_MODEL)
-    code = Code(interpreter=request.interpreter)
+    # Graphs are read by the TensorFlow here, whatever wrote them.
+    code = Code(interpreter="" if tensorflow else request.interpreter)
     if request.package_uris:
         with tempfile.TemporaryDirectory(dir=destination, prefix=".archives-") as folder:
             archives = [storage.fetch_file(uri, Path(folder)) for uri in request.package_uris]

@@ -26,6 +26,7 @@ CODE = dedent(
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("library", "version"), [("numpy", "1.26.4"), ("tensorflow", "2.18.1")])
 def test_a_routine_with_another_version_of_a_library(library: str, version: str, tmp_path: Path) -> None:
     """It gets that, and the server's other libraries; the second version of it is made in a fraction."""

@@ -101,6 +101,7 @@ def test_a_few_models_of_two_libraries(library: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("library", ENVIRONMENTS)
 def test_every_model_of_every_library(library: str, tmp_path: Path) -> None:
     """Online, in three protocols, and in batch."""

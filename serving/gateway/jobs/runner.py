@@ -139,6 +139,7 @@ class Jobs:
         """Raises InvalidArgument or FailedPrecondition for what the settings do not let a job have."""
         check_beam(job.batch_options or BatchOptions(), self._defaults.runner)
         if job.prediction_input is not None:
+            self._defaults.interpreters.of(job.prediction_input.runtime_version)
             await self._threads.run(self._check_uris, job.prediction_input)
 
     async def cancel(self, name: str) -> JobRecord:

@@ -68,6 +68,7 @@ SKLEARN = (
     "serving.runtimes.acceleration.sklearn",
     *XGBOOST,
 )
+PREDICTOR = "serving.predictor.program"
 FORBIDDEN: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
     ("autoscaler", (), ("serving", "batch")),
     ("batch", (), ("autoscaler", "serving.gateway", "serving.node", "serving.cli")),
@@ -79,8 +80,10 @@ FORBIDDEN: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
     ("serving.runtimes", (), ("serving.gateway", "serving.node", "serving.cli", "starlette", "uvicorn")),
     ("serving", ("serving.gateway", "serving.node", "serving.http"), ("starlette",)),
     ("serving", TENSORFLOW, ("tensorflow",)),
-    ("serving", XGBOOST, ("xgboost",)),
-    ("serving", SKLEARN, ("sklearn",)),
+    ("serving", (*XGBOOST, PREDICTOR), ("xgboost",)),
+    ("serving", (*SKLEARN, PREDICTOR), ("sklearn",)),
+    # Other interpreters run it, which have nothing of ours.
+    (PREDICTOR, (), ("serving", "autoscaler", "batch", "msgspec")),
     ("serving", ("serving.storage",), ("google.cloud.storage",)),
     ("serving", ("serving.grpc",), ("grpc", "grpc_health", "grpc_reflection")),
     ("serving.grpc", (), ("serving.gateway", "serving.node", "serving.runtimes", "serving.cli", "starlette")),
@@ -158,12 +161,13 @@ def test_settings_are_the_only_reader_of_the_environment() -> None:
     }
 
     # Some read nothing: `packages` hands the environment on to pip, a pilot's fork takes its node's, a batch
-    # job hands on where temporary files go, and what a model's code finds online.
+    # job hands on where temporary files go, and what a model's code finds online. A predictor takes its node's.
     assert readers == {
         "serving.config",
         "serving.storage.gcs",
         "serving.sinks.bigquery",
         "serving.packages",
+        "serving.predictor.program",
         "autoscaler.pilot",
         "batch.__main__",
         "batch.handler",

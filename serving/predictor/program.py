@@ -214,7 +214,7 @@ def serve(connection: socket.socket) -> int:
             return 0
         try:
             answer = encode(*_answer(model, decode(parts[0]), parts[1]))
-        except (Exception, SystemExit) as error:
+        except BaseException as error:  # sys.exit, and panics of libraries written in Rust
             answer = encode(_refusal(error, "model"))
         write(connection, *answer)
 
@@ -243,8 +243,11 @@ def _refusal(error: BaseException, kind: str) -> Dict[str, Any]:
 
 
 def named(error: BaseException) -> str:
-    """An error with its type, as far as it says anything."""
-    text = str(error)
+    """An error with its type, as far as it says anything: its text may itself be code that fails."""
+    try:
+        text = str(error)
+    except Exception:
+        text = ""
     return "%s: %s" % (type(error).__name__, text) if text else type(error).__name__
 
 
@@ -326,7 +329,7 @@ def load_custom(wanted: Dict[str, Any]) -> Model:
         routine = getattr(importlib.import_module(module), attribute)
     except AttributeError:
         raise Refused("code", "%s cannot be found: the module %s has no %s." % (name, module, attribute))
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         raise Refused("code", "%s cannot be imported: %s%s" % (name, named(error), _place(error)))
     for method in ("from_path", "predict"):
         if not callable(getattr(routine, method, None)):
@@ -337,7 +340,7 @@ def load_custom(wanted: Dict[str, Any]) -> Model:
             )
     try:
         predictor = routine.from_path(wanted["model_dir"])
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         raise Refused("code", "%s.from_path failed: %s%s" % (name, named(error), _place(error)))
 
     def predict(instances: Any, **parameters: Any) -> Any:
@@ -345,7 +348,7 @@ def load_custom(wanted: Dict[str, Any]) -> Model:
             return _list_or_array(predictor.predict(instances, **parameters))
         except Refused:
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             raise Refused("model", "Exception during custom prediction: %s" % named(error))
 
     return Model(predict, {"owner": name, "parameters": accepted(predictor.predict)})
@@ -394,7 +397,7 @@ def load_estimator(wanted: Dict[str, Any]) -> Model:
     file = os.path.join(wanted["model_dir"], wanted["file"])
     try:
         model = _unpickled(file)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         raise Refused("load", "%s: %s" % (wanted["file"], named(error)))
     if _root(model) == "xgboost" and not hasattr(model, "get_booster"):
         return _booster(model)

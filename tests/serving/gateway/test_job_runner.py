@@ -233,6 +233,7 @@ def test_what_a_process_is_asked_for(tmp_path: Path) -> None:
             "packages": ("/packages",),
             "package_uris": ("p",),
             "environment": {},
+            "interpreter": "",
         }
 
     run(main, folder=tmp_path, batch_runner="SparkRunner", batch_options="'--name=a b' --x")

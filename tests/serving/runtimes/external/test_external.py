@@ -50,6 +50,8 @@ ROUTINE = dedent(
                 return kwargs
             if instance == "raise":
                 raise KeyError("no such thing")
+            if instance == "panic":
+                raise GeneratorExit("what ends threads")
             if instance == "exit":
                 os._exit(7)
             if instance == "environment":
@@ -166,6 +168,8 @@ def test_errors_keep_their_meaning(routine: ExternalRuntime, loaded: Loader, tmp
     """What the client did, what the code did, and what cannot be sent."""
     with pytest.raises(ModelFailed, match="KeyError: 'no such thing'"):
         answers(routine, ["raise"])
+    with pytest.raises(ModelFailed, match="GeneratorExit: what ends threads"):
+        answers(routine, ["panic"])
     with pytest.raises(InvalidOutputs, match="object, which has no form in JSON"):
         answers(routine, ["odd"])
     forest = loaded(RandomForestClassifier(2, random_state=0).fit(ROWS, CLASSES))

@@ -161,7 +161,8 @@ def test_settings_are_the_only_reader_of_the_environment() -> None:
     }
 
     # Some read nothing: `packages` hands the environment on to pip, a pilot's fork takes its node's, a batch
-    # job hands on where temporary files go, and what a model's code finds online. A predictor takes its node's.
+    # job hands on where temporary files go, and what a model's code finds online. A predictor takes its
+    # node's.
     assert readers == {
         "serving.config",
         "serving.storage.gcs",

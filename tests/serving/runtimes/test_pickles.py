@@ -312,3 +312,10 @@ def test_the_walk_finds_everything_once() -> None:
 def test_the_root_is_the_package_a_part_comes_from(part: object, package: str) -> None:
     """Objects by their class, functions by their module."""
     assert root(part) == package
+
+
+def test_files_that_name_the_joblib_of_scikit_learn(tmp_path: Path) -> None:
+    """As those may that were saved before scikit-learn 0.23, which had a copy of it."""
+    opcodes = b"\x80\x03csklearn.externals.joblib.numpy_pickle\nNumpyArrayWrapper\n."
+
+    assert load(written(tmp_path, opcodes)).model is joblib.numpy_pickle.NumpyArrayWrapper

@@ -40,13 +40,17 @@ class Code(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...] = ()
 
 
-def install(archives: Sequence[Path], target: Path, interpreter: str, storage: Storage) -> Code:
+def install(
+    archives: Sequence[Path], target: Path, interpreter: str, storage: Storage, timeout: float | None = None
+) -> Code:
     """Install archives beside the libraries of the server, or into an environment of their own.
 
     That is made where another interpreter is wanted, or where they need other versions than the server has.
-    `target` is a new folder. Raises LoadFailed.
+    `target` is a new folder, `timeout` the seconds that each run of pip may take. Raises LoadFailed.
     """
-    storage.build(digest(archives, interpreter), lambda work: _make(archives, work, interpreter), target)
+    storage.build(
+        digest(archives, interpreter), lambda work: _make(archives, work, interpreter, timeout), target
+    )
     warnings = msgspec.json.decode((target / _TOLD).read_bytes(), type=tuple[str, ...])
     if (target / _ENVIRONMENT).is_dir():
         return Code(interpreter=packages.interpreter_of(target / _ENVIRONMENT), warnings=warnings)
@@ -65,22 +69,24 @@ def digest(archives: Sequence[Path], interpreter: str) -> str:
     return found.hexdigest()
 
 
-def _make(archives: Sequence[Path], work: Path, interpreter: str) -> None:
-    (work / _TOLD).write_bytes(msgspec.json.encode(_installed(archives, work, interpreter)))
+def _make(archives: Sequence[Path], work: Path, interpreter: str, timeout: float | None) -> None:
+    (work / _TOLD).write_bytes(msgspec.json.encode(_installed(archives, work, interpreter, timeout)))
 
 
-def _installed(archives: Sequence[Path], work: Path, interpreter: str) -> tuple[str, ...]:
+def _installed(
+    archives: Sequence[Path], work: Path, interpreter: str, timeout: float | None
+) -> tuple[str, ...]:
     """Install, and return what the owner of the packages should know."""
     environment = work / _ENVIRONMENT
     if interpreter:
-        packages.install_apart(archives, environment, interpreter)
+        packages.install_apart(archives, environment, interpreter, timeout)
         return ()
     try:
-        return packages.install(archives, work / _PACKAGES).warnings
+        return packages.install(archives, work / _PACKAGES, timeout).warnings
     except packages.ConflictingPackages as conflict:
         logger.info("an environment of its own is made: %s", conflict.message)
         try:
-            packages.install_apart(archives, environment, sys.executable)
+            packages.install_apart(archives, environment, sys.executable, timeout)
         except LoadFailed as error:
             raise LoadFailed(
                 f"{conflict.message} An environment of its own failed too: {error.message} Let the packages "

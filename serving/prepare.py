@@ -118,7 +118,8 @@ def prepare(request: Request, on_phase: Callable[[Phase], None]) -> Prepared:
         with tempfile.TemporaryDirectory(dir=destination, prefix=".archives-") as folder:
             archives = [storage.fetch_file(uri, Path(folder)) for uri in request.package_uris]
             on_phase(Phase.INSTALLING)
-            code = builds.install(archives, destination / "code", request.interpreter, storage)
+            target = destination / "code"
+            code = builds.install(archives, target, request.interpreter, storage, request.build_timeout)
         tensorflow = tensorflow or any(map(packages.imports_tensorflow, code.folders))
     return Prepared(
         model_dir=str(model),

@@ -146,12 +146,14 @@ def _fork(pilot: str, lifeline: int) -> _Process | None:
         undo.pop_all()
     connection.settimeout(None)
 
-    def ending() -> int | None:
-        ready, _, _ = select.select([status], [], [], _END_SECONDS)
-        told = os.read(status, _MOST_STATUS) if ready else b""
+    def exit_code() -> int | None:
+        # Not select.select, which takes no descriptor over 1023: a model may have that many files open.
+        ending = select.poll()
+        ending.register(status, select.POLLIN)
+        told = os.read(status, _MOST_STATUS) if ending.poll(_END_SECONDS * 1000) else b""
         return int(told) if told else None
 
-    return _Process(pid, connection, ending, lambda: os.close(status))
+    return _Process(pid, connection, exit_code, lambda: os.close(status))
 
 
 def _start(interpreter: str, lifeline: int) -> _Process:

@@ -6,12 +6,11 @@ the setting wins. A runtime version that is in neither is served by the server's
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-
-import msgspec
 
 from serving.errors import InvalidArgument, Unavailable
 
@@ -83,11 +82,14 @@ def checked_python(python: str) -> str:
 def read(file: Path) -> dict[str, str]:
     """What a file says. Raises InvalidArgument if it is damaged."""
     try:
-        return msgspec.json.decode(file.read_bytes(), type=dict[str, str])
+        found = json.loads(file.read_bytes())
     except FileNotFoundError:
         return {}
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, ValueError) as error:
         raise InvalidArgument(f"Cannot read the runtimes in {file}: {error}") from error
+    if not (isinstance(found, dict) and all(isinstance(path, str) for path in found.values())):
+        raise InvalidArgument(f"Cannot read the runtimes in {file}: it must map versions to paths.")
+    return found
 
 
 def write(file: Path, interpreters: Mapping[str, str]) -> None:
@@ -95,7 +97,7 @@ def write(file: Path, interpreters: Mapping[str, str]) -> None:
     new = file.with_suffix(".new")
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        new.write_bytes(msgspec.json.format(msgspec.json.encode(dict(sorted(interpreters.items())))) + b"\n")
+        new.write_text(json.dumps(dict(sorted(interpreters.items())), indent=2) + "\n")
         new.replace(file)
     except OSError as error:
         raise Unavailable(f"Cannot write {file}: {error.strerror}.") from error

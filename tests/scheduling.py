@@ -17,7 +17,16 @@ _TOGETHER = {
     for name in names
 }
 # What takes long begins first: at the end it would keep one process busy while the others have nothing to do.
-_FIRST = ("tests/soak/", f"{_END_TO_END}/", f"{_CLI}/", "tests/batch/", "tests/loadtests/", "tests/fuzz/")
+_FIRST = (
+    "tests/soak/",
+    f"{_END_TO_END}/",
+    f"{_CLI}/",
+    "tests/batch/",
+    "tests/loadtests/",
+    "tests/fuzz/",
+    "tests/serving/test_connection.py",
+    "tests/serving/test_handshakes.py",
+)
 
 
 def turn(test: str) -> int:

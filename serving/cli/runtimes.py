@@ -14,7 +14,7 @@ from serving.cli.lines import note
 from serving.cli.tokens import StateFolder
 from serving.config import ServeConfig
 from serving.errors import InvalidArgument, LoadFailed
-from serving.predictor import check, environments
+from serving.predictor import environments
 from serving.predictor.releases import RELEASES, surroundings
 
 VersionArgument = Annotated[
@@ -70,6 +70,8 @@ def add(
     path = interpreters.checked_python(python) if python else ""
     if create:
         path = _created(version, folder.path, path, with_ or ())
+    from serving.predictor.interpreter_check import check  # noqa: PLC0415  start-up time of the others
+
     found = check(path)
     file = folder.path / interpreters.FILE
     interpreters.write(file, {**interpreters.read(file), version: path})
@@ -85,6 +87,8 @@ def list_(folder: StateFolder) -> None:
 
     Example: pilotlight runtimes list
     """
+    from serving.predictor.interpreter_check import check  # noqa: PLC0415  start-up time of the others
+
     found = known(folder.path)
     if not found:
         note(

@@ -34,6 +34,7 @@ from serving.errors import (
     PermissionDenied,
     ServingError,
     Unavailable,
+    field_error,
 )
 from serving.gateway.pilots import pilot_for, pilot_of
 from serving.gateway.records import Deployed, VersionRecord
@@ -245,9 +246,12 @@ class Deployment:
             check_folders(self._folders, "version.package_uris", uri)
 
     def _check_log(self, address: str) -> None:
-        folder = log_folder(address)
+        field = "version.request_logging_config.bigquery_table_name"
+        try:
+            folder = log_folder(address)
+        except InvalidArgument as error:
+            raise field_error(InvalidArgument, field, error.message) from error
         if folder is not None:
-            field = "version.request_logging_config.bigquery_table_name"
             check_folders(self._folders, field, str(folder.absolute()))
 
     def _settings(self, deployed: Deployed) -> dict[str, Any]:

@@ -153,7 +153,7 @@ def failed(request: Request) -> Failed:
 
 def expected(rows: Any, folder: Path) -> list[list[float]]:
     """The library's own predictions."""
-    booster = xgb.Booster(model_file=folder / "model.bst")
+    booster = xgb.Booster(model_file=bytearray((folder / "model.bst").read_bytes()))
     found: list[list[float]] = as_written(booster.predict(xgb.DMatrix(np.array(rows))))
     return found
 

@@ -30,6 +30,8 @@ SOURCES = {
 # Beam is in its containers; settings files are read by servers alone, and only nodes go faster ways.
 # What has bfloat16 comes with TensorFlow.
 NOT_FOR_WORKERS = {"apache_beam", "ml_dtypes", "treelite", "yaml"}
+# Other interpreters are of the server's machine: workers elsewhere are never given one.
+NOT_ON_WORKERS = {"serving.runtimes.external"}
 
 
 def names(model: ModelSource) -> set[str]:
@@ -39,7 +41,7 @@ def names(model: ModelSource) -> set[str]:
 def imported_by(*roots: str) -> set[str]:
     """The distributions that these modules of ours import, and whatever of ours they import."""
     found: set[str] = set()
-    seen: set[str] = set()
+    seen = set(NOT_ON_WORKERS)
     waiting = list(roots)
     while waiting:
         module = waiting.pop()

@@ -9,7 +9,7 @@ from pathlib import Path
 from serving import interpreters
 from serving.cli.health.finding import Finding, fail, ok, warn
 from serving.errors import InvalidArgument, LoadFailed
-from serving.predictor import check
+from serving.predictor.interpreter_check import check
 
 
 def checks(state_dir: Path, given: Sequence[str], *, quick: bool) -> list[Callable[[], Finding]]:

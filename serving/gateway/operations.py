@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
+from typing import Any
 
 from autoscaler.supervision import Supervisor
 from serving.config import ServeConfig
@@ -106,14 +108,16 @@ class Operations:
         operation = record.name
 
         async def enter_phase(phase: str) -> None:
-            await self._catalog.insist(operation_rules.enter_phase, operation, phase)
+            await self._record(operation_rules.enter_phase, operation, phase)
 
         failure: ServingError
         try:
             _check_wanted(record)
             async with self._places:
                 deployed, warnings = await self._deployment.deploy(version, enter_phase)
-            await self._catalog.insist(version_rules.finish_create, operation, deployed, warnings)
+            await self._record(version_rules.finish_create, operation, deployed, warnings)
+        except _NotRecordedError:
+            raise  # no fault of the version: all of it is tried again
         except ServingError as error:
             failure = error
         except asyncio.CancelledError as error:
@@ -129,6 +133,19 @@ class Operations:
         logger.warning("%s failed: %s", version.name, failure.message)
         await self._deployment.stop(version)
         await self._catalog.insist(version_rules.fail_create, operation, failure)
+
+    async def _record(self, rule: Callable[..., Any], *arguments: Any) -> None:
+        """Write down how far an operation is. Raises what the rule refuses, and _NotRecordedError."""
+        try:
+            await self._catalog.insist(rule, *arguments)
+        except ServingError:
+            raise
+        except Exception as error:
+            raise _NotRecordedError(str(error)) from error
+
+
+class _NotRecordedError(Exception):
+    """What was done could not be written down."""
 
 
 def _check_wanted(record: OperationRecord) -> None:

@@ -1,6 +1,7 @@
 """Resource names: `projects/P/models/M/versions/V` and the rules for each part.
 
-Source: section 2.2 of the AI Platform contract.
+Source: section 2.2 of the AI Platform contract. Models and versions may have `-` and `.` too, as those of other
+servers do (`sklearn-iris`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from serving.errors import InvalidArgument, field_error
 
 # No ":" in any id: it separates the verb of a path.
 _PROJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-_ID = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}")
+# A "." at the end would be taken for that of a sentence, and some programs cut it off addresses.
+_ID = re.compile(r"[A-Za-z](?:[A-Za-z0-9_.-]{0,126}[A-Za-z0-9_-])?")
+_JOB_ID = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}")
 _LOCATION = re.compile(r"[a-z][a-z0-9-]{0,62}")
 _PREDICT = re.compile(r"projects/([^/]+)/models/([^/]+)(?:/versions/([^/]+))?")
 
@@ -55,8 +58,20 @@ def check_project(project: str) -> str:
 
 
 def check_id(value: str, field: str) -> str:
-    """The id of a new model, version or job itself, or an error that states the rule."""
+    """The id of a new model or version itself, or an error that states the rule."""
     if not _ID.fullmatch(value):
+        raise field_error(
+            InvalidArgument,
+            field,
+            f"Invalid id {value!r}: it must start with a letter and contain only letters, numbers, '_', '-' "
+            "and '.', the last not at its end, at most 128 characters.",
+        )
+    return value
+
+
+def check_job_id(value: str, field: str) -> str:
+    """The id of a new job itself, or an error that states the rule."""
+    if not _JOB_ID.fullmatch(value):
         raise field_error(
             InvalidArgument,
             field,

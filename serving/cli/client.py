@@ -79,7 +79,7 @@ class Client:
 
     def job(self, job: str) -> str:
         """The full name of a job, given by its id or its full name."""
-        return job if job.startswith("projects/") else f"{self.project}/jobs/{names.check_id(job, 'job')}"
+        return job if job.startswith("projects/") else f"{self.project}/jobs/{names.check_job_id(job, 'job')}"
 
     @property
     def project(self) -> str:

@@ -58,7 +58,10 @@ _PAGE = (
     parameter("filter", STRING, "Which to answer, such as `state:READY`."),
 )
 _MASK = (parameter("updateMask", STRING, "The fields to change, with commas between.", required=True),)
-_PARENT: Json = {"type": "string", "pattern": r"^(projects/[A-Za-z0-9_]+(/models/[A-Za-z][A-Za-z0-9_]*)?)?$"}
+_PARENT: Json = {
+    "type": "string",
+    "pattern": r"^(projects/[A-Za-z0-9_]+(/models/[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9_-])?)?)?$",
+}
 _POLICY_VERSION = (
     parameter("options.requestedPolicyVersion", {"type": "integer", "enum": [0, 1, 3]}, "Of the policy."),
 )

@@ -68,8 +68,8 @@ _IDS: Mapping[str, Json] = {
     "project": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"},
     "location": {"type": "string", "pattern": "^[a-z0-9-]+$"},
 }
-_ID: Json = {"type": "string", "pattern": "^[A-Za-z][A-Za-z0-9_]{0,127}$"}
-_SEGMENT: Json = {"type": "string", "pattern": "^[A-Za-z0-9_]{1,128}$"}
+_ID: Json = {"type": "string", "pattern": "^[A-Za-z]([A-Za-z0-9_.-]{0,126}[A-Za-z0-9_-])?$"}
+_SEGMENT: Json = {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,128}$"}
 
 
 @dataclass(frozen=True, slots=True)

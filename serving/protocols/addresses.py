@@ -16,7 +16,7 @@ from serving.names import ModelName, VersionName, parse_target
 _MOST = (1 << 63) - 1
 # Ids are no longer than this, and what is may not fill the memory of who remembers names.
 _DIGITS = re.compile(r"[0-9]{1,128}")
-_NUMBERED = re.compile(r"[A-Za-z]+_?([0-9]+)")
+_NUMBERED = re.compile(r"[A-Za-z]+[_-]?([0-9]+)")
 _NO = frozenset({"off", "false", "no"})
 # Of the versions of a model, how many an error names.
 _NAMED = 5
@@ -61,7 +61,7 @@ def address(model: str, project: str, *, version: str = "", label: str = "") -> 
 
 
 def number(version: str) -> str:
-    """The number in the id of a version: letters, maybe a `_`, then digits; "" for ids that have none."""
+    """The number in the id of a version: letters, maybe `_` or `-`, then digits; "" for ids without."""
     match = _NUMBERED.fullmatch(version)
     return str(value) if match and (value := int(match[1])) <= _MOST else ""
 

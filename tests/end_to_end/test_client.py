@@ -475,9 +475,9 @@ REFUSALS: list[tuple[str, str, str, dict[str, Any], int, str, str]] = [
         *(400, "INVALID_ARGUMENT", "model.name: .*must start with a letter"),
     ),
     (
-        "a version id with a dash",
-        *("POST", f"{ZOO}/versions", {"json": {"name": "v-1", "deploymentUri": "/x"}}),
-        *(400, "INVALID_ARGUMENT", "version.name: .*underscores"),
+        "a version id with a slash",
+        *("POST", f"{ZOO}/versions", {"json": {"name": "v/../1", "deploymentUri": "/x"}}),
+        *(400, "INVALID_ARGUMENT", "version.name: .*only letters"),
     ),
     (
         "a model without an id",

@@ -25,7 +25,7 @@ from serving.gateway.catalog.checks import bad_mask, check_etag, check_labels
 from serving.gateway.catalog.job_checks import check_input, check_options
 from serving.gateway.catalog.lookup import resolve
 from serving.gateway.records import Draft, JobRecord, Stamp, State, VersionRecord
-from serving.names import ModelName, VersionName, check_id, check_project, parse_target
+from serving.names import ModelName, VersionName, check_job_id, check_project, parse_target
 from serving.resources import (
     BatchOptions,
     Job,
@@ -56,7 +56,7 @@ def job_name(project: str, job: str) -> str:
 def create_job(draft: Draft, stamp: Stamp, project: str, job: Job, sent: Sent, *, most: int) -> JobRecord:
     """Queue a batch prediction; at most `most` jobs may be unfinished."""
     check_project(project)
-    name = job_name(project, check_id(job.job_id, "job.job_id"))
+    name = job_name(project, check_job_id(job.job_id, "job.job_id"))
     # Before all else: whoever sends a job again is told that it is there.
     if name in draft.jobs:
         raise field_error(AlreadyExists, "job.job_id", "A job with this id already exists.")

@@ -118,7 +118,7 @@ def test_a_project_has_so_many_models_and_versions(world: World) -> None:
     [
         ({}, InvalidArgument, "model.name"),
         ({"name": "1m"}, InvalidArgument, "model.name"),
-        ({"name": "m-1"}, InvalidArgument, "model.name"),
+        ({"name": "m-1."}, InvalidArgument, "model.name"),
         ({"name": "a" * 129}, InvalidArgument, "model.name"),
         ({"name": "ü"}, InvalidArgument, "model.name"),
         ({"name": "projects/p/models/n"}, InvalidArgument, "model.name"),
@@ -227,7 +227,7 @@ def test_an_etag_is_good_once(world: World) -> None:
     ("body", "error", "field"),
     [
         ({"name": ""}, InvalidArgument, "version.name"),
-        ({"name": "v-1"}, InvalidArgument, "version.name"),
+        ({"name": "v-1/"}, InvalidArgument, "version.name"),
         ({"name": "taken"}, AlreadyExists, "version.name"),
         ({"deploymentUri": ""}, InvalidArgument, "version.deployment_uri"),
         ({"framework": "TORCH"}, InvalidArgument, "version.framework"),

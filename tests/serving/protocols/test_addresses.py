@@ -28,11 +28,16 @@ MODEL = ModelName("local", "census")
         ("v3b", ""),
         ("v_1_2", ""),
         ("v__3", ""),
+        ("v-3", "3"),
+        ("v--3", ""),
+        ("v.3", ""),
+        ("v1.2", ""),
+        ("sklearn-iris-3", ""),
         ("canary", ""),
     ],
 )
 def test_the_number_of_a_version(version: str, told: str) -> None:
-    """Letters, maybe one `_`, and a number of 64 bits; what has none is told by its id."""
+    """Letters, maybe one `_` or `-`, and a number of 64 bits; what has none is told by its id."""
     assert number(version) == told
     assert shown(version) == (told or version)
 

@@ -1,7 +1,7 @@
 """Resource names: `projects/P/models/M/versions/V` and the rules for each part.
 
-Source: section 2.2 of the AI Platform contract. Models and versions may have `-` and `.` too, as those of other
-servers do (`sklearn-iris`).
+Source: section 2.2 of the AI Platform contract. Models and versions may have `-` and `.` too, as those of
+other servers do (`sklearn-iris`).
 """
 
 from __future__ import annotations

@@ -357,7 +357,8 @@ class Connection(HttpToolsProtocol):
         self.server_state.total_requests += 1
         if self.held and self._running is not None:
             self._release(self._running)
-        self._forget_answered()
+        if self.phase is not BODY:
+            self._forget_answered()
         if self.transport.is_closing():
             return
         self.since = self.begun = self._gate.now

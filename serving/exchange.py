@@ -103,14 +103,15 @@ class Exchange:
         """
         if self.response_complete:
             return
+        asked = self.head
         lines = b""
-        for header in (*headers, *self.head.answer_headers) if self.head.answer_headers else headers:
+        for header in (*headers, *asked.answer_headers) if asked.answer_headers else headers:
             lines += b"%b: %b\r\n" % header
         if not self.keep_alive:
             lines += b"connection: close\r\n"
         beginnings = _TYPED if headers and headers[0][0] == CONTENT_TYPE else _BEGINNINGS
         head = b"%b%d\r\n%b\r\n" % (beginnings[status], len(body), lines)
-        if self.head.method == "HEAD":
+        if asked.method == "HEAD":
             body = b""
         long = len(body) > _LONG
         data = head if long else head + body

@@ -28,7 +28,7 @@ class _Exchanged(Request):
     __slots__ = ("_exchange",)
 
     def __init__(self, exchange: Conversation, *, told: bool) -> None:
-        super().__init__(told=told)
+        Request.__init__(self, told=told)  # cheaper than super()
         self._exchange = exchange
 
     def answer(self, status: int, body: bytes, headers: Headers) -> None:

@@ -31,7 +31,7 @@ from serving.runtimes.codec import Decoder, encode, encode_each
 from serving.runtimes.describing import unknown
 from serving.runtimes.instances import Batch, split
 from serving.schema import Schema
-from serving.wire import answer_too_large
+from serving.wire import Headers, answer_too_large
 
 logger = logging.getLogger(__name__)
 
@@ -146,8 +146,7 @@ class Predictor:
             if len(body) > self._max_answer:
                 self._refuse(request, answer_too_large(len(body), self._max_answer))
             else:
-                more = told(request, predicted, encoded) if request.told else ()
-                self._give(request, Reply(200, body, more))
+                self._give(request, 200, body, told(request, predicted, encoded) if request.told else ())
         if self._histograms is not None:
             note(self._histograms, group, predicted, encoded)
 
@@ -173,17 +172,17 @@ class Predictor:
                 self._refuse(request, answer_too_large(len(body), self._max_answer))
             else:
                 more = told(request, predicted, encoded) if request.told else ()
-                self._give(request, Reply(status, body, (*headers, *more)))
+                self._give(request, status, body, (*headers, *more))
         if self._histograms is not None and written:
             note(self._histograms, [request for request, _ in written], predicted, encoded)
 
-    def _give(self, request: Request, reply: Reply) -> None:
+    def _give(self, request: Request, status: int, body: bytes, headers: Headers) -> None:
         """Hand over an answer, or an error in place of one that cannot be sent."""
         if request.over:
             return
         request.over = True
         try:
-            request.answer(*reply)
+            request.answer(status, body, headers)
         except Exception:
             logger.exception("an answer could not be sent")
             self.errors += 1

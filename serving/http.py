@@ -10,6 +10,7 @@ import resource
 import signal
 import socket
 import ssl
+from collections import Counter
 from collections.abc import Awaitable, Callable, Generator
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -80,7 +81,12 @@ class Server(uvicorn.Server):
 
 
 class Beside(Protocol):
-    """A server of another protocol, for the same application."""
+    """A server of another protocol, for the same application.
+
+    `refused` counts connections that were closed, by the setting that was not kept to.
+    """
+
+    refused: Counter[str]
 
     async def start(self) -> None:
         """Take requests: the application has started."""
@@ -106,6 +112,7 @@ class FrontServer(Server):
         self._beside = beside
         self._on_shortage = on_shortage
         self._listeners: list[Listener] = []
+        self._told: Counter[str] = Counter()  # of those that were refused
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start the application, and then take requests."""
@@ -158,11 +165,16 @@ class FrontServer(Server):
         self._look_after_connections()
         if self.lifespan.error_occurred:
             self.fail("the application has ended.")
-        if counter % _TOLD_EVERY == 0 and self._gate.refused:
-            told = ", ".join(f"{why} {count}" for why, count in self._gate.refused.most_common())
+        if counter % _TOLD_EVERY == 0 and (news := self.refused - self._told):
+            told = ", ".join(f"{why} {count}" for why, count in news.most_common())
             logger.warning("connections and requests refused since the last time: %s", told)
-            self._gate.refused.clear()
+            self._told += news
         return await super().on_tick(counter)
+
+    @property
+    def refused(self) -> Counter[str]:
+        """Connections and requests that were refused since the start, by the setting that was not kept to."""
+        return self._gate.refused + (Counter() if self._beside is None else self._beside.refused)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let requests in flight finish; slow clients are waited for no longer than at other times."""

@@ -65,11 +65,11 @@ class GrpcHead(Head):
 class GrpcCall:
     """One call whose message is there, and its answer; see `serving.conversation.Conversation`.
 
-    `body` is empty where no message came.
+    `body` is empty where no message came; `peer` is gRPC's name of who asks.
     """
 
     __slots__ = (
-        "_deadline", "_peer", "_reply", "_scope", "body", "head", "late", "on_gone", "response_complete",
+        "_deadline", "_reply", "_scope", "body", "head", "late", "on_gone", "peer", "response_complete",
         "rpc", "state",
     )  # fmt: skip
 
@@ -77,7 +77,7 @@ class GrpcCall:
         self.rpc = rpc
         # What is asked of gRPC is asked now: a call that is over has no peer, and must not be touched.
         loop, remaining = asyncio.get_running_loop(), context.time_remaining()
-        self._peer = context.peer()
+        self.peer = context.peer()
         self._deadline = math.inf if remaining is None else loop.time() + remaining
         self._scope: Scope | None = None
         self._reply: asyncio.Future[Reply] = loop.create_future()
@@ -92,7 +92,7 @@ class GrpcCall:
         """Its head as ASGI has it."""
         scope = self._scope
         if scope is None:
-            scope = self._scope = scope_of(self.head, client_of(self._peer))
+            scope = self._scope = scope_of(self.head, client_of(self.peer))
         return scope
 
     def answer(self, status: int, body: bytes, headers: Headers = ()) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections import Counter
+from collections.abc import Callable, Coroutine, Set
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,6 +23,7 @@ from serving.grpc.compression import Decompressor
 from serving.grpc.health import Health
 from serving.grpc.methods import RPCS, SERVICES, Rpc
 from serving.grpc.reflection import Reflection
+from serving.grpc.unsent import UnsentAnswers, shut_down
 from serving.protocols import Dialect, Reply
 from serving.protocols.errors import refusal
 from serving.tls import Certificate
@@ -51,7 +53,8 @@ class GrpcServer:
     """A server, made inside the event loop that it runs on.
 
     `predictions` answers these, and `tell` all else. `most_connections` may be open at a time; `under_way` is
-    how many calls are. Until it is `ready` its health is that it does not serve yet.
+    how many calls are, and `refused` how many connections were closed, by the setting that was not kept to.
+    Until it is `ready` its health is that it does not serve yet.
     """
 
     def __init__(
@@ -67,7 +70,11 @@ class GrpcServer:
         self._predictions, self._tell_of = predictions, tell
         self.under_way = 0
         self._certificate = certificate
-        self._arrivals = Arrivals(settings, asyncio.get_running_loop().time)
+        self.refused: Counter[str] = Counter()
+        self._port = 0
+        clock = asyncio.get_running_loop().time
+        self._arrivals = Arrivals(settings, clock)
+        self._unsent = UnsentAnswers(settings, self._close_connections, clock, self.refused)
         self._decompressor = Decompressor(settings.max_body_bytes)
         self._health = Health(SERVICES, self._read)
         self._reflection = Reflection((*SERVICES, health.SERVICE), self._read)
@@ -92,6 +99,7 @@ class GrpcServer:
                 taken = self._server.add_secure_port(address, _credentials(self._certificate))
         except RuntimeError as error:
             raise Unavailable(f"Cannot listen on {address} for gRPC. Choose another --grpc-port.") from error
+        self._port = taken
         return f"{host}:{taken}"
 
     async def start(self) -> None:
@@ -130,7 +138,10 @@ class GrpcServer:
     async def _answer(self, rpc: Rpc, context: Any) -> Reply:
         """The answer to a call, of which nothing is left in memory then. Raises what it is refused with."""
         call = GrpcCall(rpc, context, await self._read(context) or b"")
-        return await (self._predict(call) if rpc.verb else self._tell(call))
+        reply = await (self._predict(call) if rpc.verb else self._tell(call))
+        if (task := asyncio.current_task()) is not None:
+            self._unsent.add(task, call.peer, len(reply.body))
+        return reply
 
     async def _read(self, context: Any) -> bytes | None:
         """The next message of a call, None if there is none. Raises what it is refused with."""
@@ -155,6 +166,10 @@ class GrpcServer:
         except asyncio.CancelledError:
             call.leave()
             raise
+
+    def _close_connections(self, clients: Set[str]) -> None:
+        # Not in the middle of an answer: gRPC may end the calls of the connection at once.
+        asyncio.get_running_loop().call_soon(shut_down, self._port, clients)
 
     async def _tell(self, call: GrpcCall) -> Reply:
         if call.rpc.name == "HandleReloadConfigRequest":

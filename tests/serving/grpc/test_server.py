@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -248,6 +248,59 @@ def test_a_message_must_come_in_time() -> None:
         assert (world.fake.calls, len(arrivals), world.server.under_way) == ([], 0, 0)
 
     run(main)
+
+
+@asynccontextmanager
+async def slow_reader(world: World, request: bytes) -> AsyncIterator[Any]:
+    """A call, on a connection of its own, whose client does not read its answer until a test does."""
+    options = [
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.max_receive_message_length", -1),
+        ("grpc.http2.bdp_probe", 0),  # it would take more than it is asked for
+    ]
+    async with aio.insecure_channel(world.address, options=options) as channel:
+        call = channel.unary_stream(PREDICT)(request)
+        await call.initial_metadata()  # the answer has begun
+        yield call
+
+
+def test_the_oldest_answer_makes_room_for_others() -> None:
+    """Its connection is closed, with all that gRPC held for it; who reads gets all of its answer."""
+    request = predict_request("now", [1.0] * 3_000_000).SerializeToString()  # 24 MB
+
+    async def main(world: World) -> None:
+        async with AsyncExitStack() as stack:
+            calls = [await stack.enter_async_context(slow_reader(world, request)) for _ in range(3)]
+            with pytest.raises(aio.AioRpcError, match="UNAVAILABLE"):
+                await calls[0].read()
+            assert world.server.refused == {"unsent_bytes": 1}
+            assert world.server._unsent.bytes < 60_000_000
+            for call in calls[1:]:
+                assert await call.read() == request
+        await until(lambda: world.server._unsent.bytes == 0)
+        assert world.server.refused == {"unsent_bytes": 1}
+
+    run(main, unsent_bytes=60_000_000)
+
+
+@pytest.mark.parametrize(("pace", "seconds"), [(300_000, 80), (1, 600), (0, 600), (1_000_000, 60)])
+def test_who_takes_too_long_for_an_answer_is_left(pace: int, seconds: float) -> None:
+    """The longer it is, the more time there is, but no more than ten times that of a short one."""
+    request = predict_request("now", [1.0] * 3_000_000).SerializeToString()  # 24 MB
+
+    async def main(world: World) -> None:
+        async with slow_reader(world, request) as call:
+            unsent, began = world.server._unsent, asyncio.get_running_loop().time()
+            unsent.look(began + seconds - 1)
+            assert (unsent.bytes, world.server.refused) == (len(request), {})
+            unsent.look(began + seconds + 1)
+            await asyncio.sleep(0)
+            with pytest.raises(aio.AioRpcError, match="UNAVAILABLE"):
+                while await call.read():
+                    pass
+            assert (unsent.bytes, world.server.refused) == (0, {"answer_timeout": 1})
+
+    run(main, answer_timeout=60, min_bytes_per_second=pace)
 
 
 def test_stopping_lets_calls_finish() -> None:

@@ -62,6 +62,7 @@ class End(asyncio.BufferedProtocol):
         self._own_head: tuple[Any, ...] = ()
         self._own_front = b""
         self._own_length = self._own_filled = 0
+        self._dropping = 0  # bytes of a frame that is not taken
         self._unsent: dict[int, tuple[bytes, Body]] = {}  # frames by their numbers
         self._long = False  # whether any of them is
         self._reading = False
@@ -73,6 +74,10 @@ class End(asyncio.BufferedProtocol):
     def frame(self, head: tuple[Any, ...], front: bytes, body: Body) -> None:
         """A frame has come. Raises FrameError if it cannot be one."""
         raise NotImplementedError
+
+    def admit(self, head: tuple[Any, ...], size: int) -> bool:
+        """Whether a long frame is to be taken, whose body begins; if not, what comes of it is dropped."""
+        return True
 
     def read(self) -> None:
         """All that came in one go has been cut into frames."""
@@ -158,7 +163,7 @@ class End(asyncio.BufferedProtocol):
         """Where to put what comes next."""
         own = self._own
         if own is None:
-            return self._view[self._filled :]
+            return self._view[self._filled :]  # of what is dropped nothing is kept there
         if self._own_filled == len(own):
             own.extend(bytes(min(self._own_length - len(own), len(own))))
         return memoryview(own)[self._own_filled :]
@@ -167,10 +172,12 @@ class End(asyncio.BufferedProtocol):
         """Cut what came into frames; whoever sends what is none is not listened to any more."""
         self._reading = True
         try:
-            if self._own is None:
-                self._cut(self._filled + nbytes)
-            else:
+            if self._own is not None:
                 self._go_on(self._own, nbytes)
+            elif self._dropping:
+                self._drop(nbytes)
+            else:
+                self._cut(self._filled + nbytes)
             self.read()
         except FrameError:
             self.abort()
@@ -192,7 +199,10 @@ class End(asyncio.BufferedProtocol):
                     raise FrameError
                 body = content + in_front
                 if size + length > _SHARED and body <= end:
-                    self._begin_own(head, bytes(view[content:body]), view[body:end])
+                    if self.admit(head, length - in_front):
+                        self._begin_own(head, bytes(view[content:body]), view[body:end])
+                    else:
+                        self._filled, self._dropping = 0, content + length - end
                     return
                 break
             start = content + length
@@ -213,6 +223,14 @@ class End(asyncio.BufferedProtocol):
         self._own[: len(begin)] = begin
         self._own_filled = len(begin)
         self._filled = 0
+
+    def _drop(self, count: int) -> None:
+        """More of a frame that is not taken has come, and maybe what follows it."""
+        dropped = min(count, self._dropping)
+        self._dropping -= dropped
+        if count > dropped:
+            self._shared[: count - dropped] = self._shared[dropped:count]
+            self._cut(count - dropped)
 
     def _go_on(self, own: bytearray, count: int) -> None:
         self._own_filled += count

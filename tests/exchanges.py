@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -42,6 +42,9 @@ class Peer:
         line, *lines = head.split(b"\r\n")
         headers = dict(line.split(b": ", 1) for line in lines)
         self.answered.set_result(Answered(int(line.split()[1]), headers, body))
+
+    def writelines(self, parts: Iterable[bytes]) -> None:
+        self.write(b"".join(parts))
 
     def on_response_complete(self) -> None:
         pass

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from autoscaler.activator import Activator, Lease
 from autoscaler.pools import Node, NodeState
-from serving.config import Limits
+from serving.config import FrontSettings
 from serving.conversation import Conversation
 from serving.errors import (
     Internal,
@@ -37,7 +37,7 @@ from serving.gateway.patience import Patience, forget_frames, left, too_late
 from serving.gateway.server_timing import without_server_timing
 from serving.gateway.tallies import Fare
 from serving.gateway.targets import Target, Targets
-from serving.gateway.upstream import Answer, Upstream
+from serving.gateway.upstream import Answer, ReceivedBytes, Upstream
 from serving.gateway.ways import Way, way_of
 from serving.gateway.witnesses import Witnesses
 from serving.heads import REQUEST_ID, TIMEOUT, Head
@@ -62,7 +62,7 @@ class Forwarder:
         targets: Targets,
         activator: Activator,
         witnesses: Witnesses,
-        limits: Limits,
+        limits: FrontSettings,
         *,
         shares: PredictionLimits | None = None,
         access: Access | None = None,
@@ -78,6 +78,7 @@ class Forwarder:
         self.queue_bytes = limits.queue_bytes
         self.held_bytes = 0  # of whole bodies that are not answered, or still being written to a node
         self._max_answer_bytes = limits.max_answer_bytes
+        self.received = ReceivedBytes(limits.unsent_bytes)
         self.request_timeout = limits.request_timeout
         self.deadlines = Deadlines(limits.request_timeout)
         self.upstreams: dict[str, Upstream] = {}
@@ -146,7 +147,7 @@ class Forwarder:
         """The channel to a node, None if it is gone since it was leased: nobody would close that one."""
         upstream = self.upstreams.get(node.id)
         if upstream is None and node.state is not NodeState.GONE:
-            upstream = self.upstreams[node.id] = Upstream(node.address, self._max_answer_bytes)
+            upstream = self.upstreams[node.id] = Upstream(node.address, self._max_answer_bytes, self.received)
         return upstream
 
 
@@ -305,6 +306,12 @@ class Passage:
             self.fail()
         else:
             self.finish(answer, now)
+
+    def refused(self, error: ServingError) -> None:
+        """The node has answered, but there is no memory for it."""
+        self._allowance.remove(self)
+        self._release(None)
+        self.refuse(error)
 
     def lost(self) -> None:
         """The node died or hung up."""

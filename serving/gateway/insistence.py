@@ -16,7 +16,14 @@ from typing import Protocol
 from autoscaler.activator import Activator, Lease
 from autoscaler.errors import QueueFullError, RetiredError, StartFailedError, TooLateError
 from autoscaler.pools import Mark, Node, NodeState
-from serving.errors import DeadlineExceeded, ModelFailed, NotFound, ResourceExhausted, Unavailable
+from serving.errors import (
+    DeadlineExceeded,
+    ModelFailed,
+    NotFound,
+    ResourceExhausted,
+    ServingError,
+    Unavailable,
+)
 from serving.gateway.patience import Patience, left
 from serving.gateway.server_timing import with_server_timing, without_server_timing
 from serving.gateway.targets import Target, Targets
@@ -145,6 +152,10 @@ class _Asking:
     def answered(self, answer: Answer) -> None:
         if not self.answer.done():
             self.answer.set_result(answer)
+
+    def refused(self, error: ServingError) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(error)
 
     def lost(self) -> None:
         if not self.answer.done():

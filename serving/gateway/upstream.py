@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from serving.errors import ServingError, Unavailable
 from serving.frames import ALONE, ANSWER, ASK, CANCEL, PING, REQUEST, TIMING, Body, End, headers
 
 # A node may always tell of an error in so many bytes.
@@ -37,21 +38,64 @@ class Asker(Protocol):
     def answered(self, answer: Answer) -> None:
         """The answer is there."""
 
+    def refused(self, error: ServingError) -> None:
+        """There is an answer, but no memory for it."""
+
     def lost(self) -> None:
         """The node died or hung up before its answer was there."""
+
+
+class ReceivedBytes:
+    """Counts long answers that are being received from all nodes, each in full from its beginning on.
+
+    They are at most `limit` in all; alone, one may have any length that an answer may have.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.held = 0
+
+    def take(self, size: int) -> bool:
+        """Count one more, if it fits."""
+        fits = not self.held or self.held + size <= self.limit
+        self.held += size if fits else 0
+        return fits
+
+    def give(self, size: int) -> None:
+        """It is there, or will never be."""
+        self.held -= size
 
 
 class _Channel(End):
     """An open connection with the requests that are under way on it."""
 
-    def __init__(self, max_answer_bytes: int) -> None:
+    def __init__(self, max_answer_bytes: int, received: ReceivedBytes) -> None:
         super().__init__(ANSWER, max(max_answer_bytes, _ERROR_BYTES))
         self.asking: dict[int, Asker] = {}
         self.ending = False
         self._being_written: list[Callable[[], None]] = []
+        self._received = received
+        self._receiving = 0  # bytes of the long answer that is being received
+
+    def admit(self, head: tuple[Any, ...], size: int) -> bool:
+        number = head[0]
+        if number not in self.asking:  # nobody waits for it
+            return False
+        if self._received.take(size):
+            self._receiving = size
+            return True
+        self.asking.pop(number).refused(
+            Unavailable(
+                "Too many bytes of answers are being received from nodes (setting unsent_bytes = "
+                f"{self._received.limit}), and this one has {size}.",
+                retry_after=1,
+            )
+        )
+        return False
 
     def frame(self, head: tuple[Any, ...], front: bytes, body: Body) -> None:
         number, status, _, _ = head
+        self._give_back()
         asker = self.asking.pop(number, None)
         if asker is None:
             return  # it was cancelled when its answer was on its way
@@ -77,20 +121,28 @@ class _Channel(End):
             free()
 
     def closed(self) -> None:
+        self._give_back()
         asking, self.asking = self.asking, {}
         for asker in asking.values():
             asker.lost()
+
+    def _give_back(self) -> None:
+        if self._receiving:
+            self._received.give(self._receiving)
+            self._receiving = 0
 
 
 class Upstream:
     """The channel to one node, opened when it is needed and again when it was lost.
 
-    It is closed by an answer that is announced to be longer than `max_answer_bytes`.
+    It is closed by an answer that is announced to be longer than `max_answer_bytes`. Long answers count among
+    those that are `received` from all nodes.
     """
 
-    def __init__(self, address: str, max_answer_bytes: int) -> None:
-        self._address = address
+    def __init__(self, address: str, max_answer_bytes: int, received: ReceivedBytes) -> None:
+        self.address = address
         self._max_answer_bytes = max_answer_bytes
+        self._received = received
         self._channel: _Channel | None = None
         self._opening: asyncio.Task[OSError | None] | None = None
         self._number = 0
@@ -107,7 +159,7 @@ class Upstream:
         if self.connected:
             return
         if self._opening is None:
-            self._opening = asyncio.create_task(self._open(), name=f"channel {self._address}")
+            self._opening = asyncio.create_task(self._open(), name=f"channel {self.address}")
         error = await asyncio.shield(self._opening)
         if not self.connected:
             raise ConnectError(str(error or "It hung up.")) from error
@@ -116,7 +168,7 @@ class Upstream:
         loop = asyncio.get_running_loop()
         try:
             _, channel = await loop.create_unix_connection(
-                lambda: _Channel(self._max_answer_bytes), self._address
+                lambda: _Channel(self._max_answer_bytes, self._received), self.address
             )
         except OSError as error:
             return error

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from autoscaler import machine
 from autoscaler.pools import Node, NodeState
 from autoscaler.supervision import Loop, Supervisor
+from serving.errors import ServingError
 from serving.gateway.upstream import Answer, Upstream
 from serving.hangs import HangLimits, Sign, Standstill, follow, hangs
 from serving.phases import NODE_BYTES, NODE_CALL, cells
@@ -38,6 +39,9 @@ class _Watched:
     starved: float = 0.0
 
     def answered(self, answer: Answer) -> None:
+        self.silent = False
+
+    def refused(self, error: ServingError) -> None:
         self.silent = False
 
     def lost(self) -> None:

@@ -19,7 +19,7 @@ from autoscaler.decision import ScalingSpec
 from autoscaler.loop import Autoscaler
 from autoscaler.pools import Mark, Node, NodeState
 from autoscaler.supervision import Supervisor
-from serving.config import Limits, ServeConfig
+from serving.config import FrontSettings, ServeConfig
 from serving.exchange import Exchange
 from serving.frames import ALONE, ANSWER, ASK, REQUEST, TIMING
 from serving.gateway import insistence
@@ -108,7 +108,7 @@ class World:
     def __init__(
         self,
         folder: Path,
-        limits: Limits,
+        limits: FrontSettings,
         queue_requests: int,
         shares: PredictionLimits | None,
         tracing: Tracing | None,
@@ -298,7 +298,7 @@ def run(
 
     async def bounded() -> None:
         async with asyncio.timeout(20):
-            limits = Limits(request_timeout=request_timeout, queue_bytes=queue_bytes)
+            limits = FrontSettings(request_timeout=request_timeout, queue_bytes=queue_bytes)
             async with World(tmp_path, limits, queue_requests, shares, tracing) as world:
                 await main(world)
                 assert world.forwarder.held_bytes == 0
@@ -328,6 +328,29 @@ def test_an_answer_passes_through(tmp_path: Path) -> None:
         assert 0 < seen.timeout <= 7.5
         assert seen.slot in (0, 1)
         assert not (seen.alone or seen.timing)
+
+    run(tmp_path, main)
+
+
+def test_an_answer_for_which_there_is_no_memory_is_refused(tmp_path: Path) -> None:
+    """Whether it came at once or had to wait for a node; nothing of it stays behind."""
+
+    async def main(world: World) -> None:
+        async def long(_: Seen) -> bytes | None:
+            return bytes(1 << 20)
+
+        world.replies = [long]
+        world.deploy()
+        received = world.forwarder.received
+        assert received.take(received.limit)
+        for _ in range(2):
+            answered = await world.post()
+            assert (answered.status, b"setting unsent_bytes" in answered.body) == (503, True)
+            assert b"retry-after" in answered.headers
+        assert world.forwarder.received.held == received.limit
+        received.give(received.limit)
+        assert len((await world.post()).body) == 1 << 20
+        assert received.held == 0
 
     run(tmp_path, main)
 

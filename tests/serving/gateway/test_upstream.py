@@ -11,8 +11,15 @@ from typing import Any
 import pytest
 import uvloop
 
+from serving.errors import ServingError, Unavailable
 from serving.frames import ALONE, ANSWER, ASK, CANCEL, REQUEST, TIMING
-from serving.gateway.upstream import Answer, ConnectError, ConnectionLostError, Upstream
+from serving.gateway.upstream import (
+    Answer,
+    ConnectError,
+    ConnectionLostError,
+    ReceivedBytes,
+    Upstream,
+)
 
 # What the server sends for a request, given its head and body; None hangs up.
 Reply = Callable[[tuple[Any, ...], bytes], bytes | None]
@@ -37,6 +44,9 @@ class Waiting:
 
     def answered(self, answer: Answer) -> None:
         self.answer.set_result(answer)
+
+    def refused(self, error: ServingError) -> None:
+        self.answer.set_exception(error)
 
     def lost(self) -> None:
         self.answer.set_exception(ConnectionLostError())
@@ -68,7 +78,7 @@ def run(
         path = str(tmp_path / "node")
         async with asyncio.timeout(10):
             server = await asyncio.start_unix_server(serve, path)
-            upstream = Upstream(path, MAX_ANSWER)
+            upstream = Upstream(path, MAX_ANSWER, ReceivedBytes(MAX_ANSWER))
             try:
                 await main(upstream, connections)
             finally:
@@ -120,6 +130,76 @@ def test_an_answer_over_the_limit_ends_the_channel(tmp_path: Path) -> None:
         assert not upstream.connected
 
     run(tmp_path, reply, main)
+
+
+async def begun(received: ReceivedBytes) -> None:
+    """Wait until an answer is being received."""
+    while not received.held:  # noqa: ASYNC110  nobody tells of it
+        await asyncio.sleep(0)
+
+
+def in_halves(head: tuple[Any, ...], body: bytes) -> bytes:
+    """An answer of 8 MiB, or half of it, then the rest and an answer to the request for that."""
+    long, number = bytes(8 << 20), head[2]
+    match body:
+        case b"half":
+            return answer(number, long)[: 4 << 20]
+        case b"rest":
+            return answer(number - 1, long)[4 << 20 :] + answer(number, b"done")
+        case b"long":
+            return answer(number, long)
+        case _:
+            return echo(head, body)
+
+
+def test_answers_that_are_being_received_have_a_limit_in_all(tmp_path: Path) -> None:
+    """One that does not fit is refused when it is announced, and what comes of it is dropped."""
+
+    async def main(upstream: Upstream, _: Any) -> None:
+        received = ReceivedBytes(10 << 20)
+        first, second = (Upstream(upstream.address, MAX_ANSWER, received) for _ in range(2))
+        await first.connect()
+        _, half = send(first, b"half")
+        await begun(received)
+
+        assert received.held == 8 << 20
+        await second.connect()
+        _, refused = send(second, b"long")
+        _, short = send(second, b"short")
+        with pytest.raises(Unavailable, match="setting unsent_bytes = 10485760"):
+            await refused
+        assert (await short).body == b"short"
+        _, rest = send(first, b"rest")
+        assert (len((await half).body), (await rest).body, received.held) == (8 << 20, b"done", 0)
+        assert len((await send(second, b"long")[1]).body) == 8 << 20
+        assert received.held == 0
+        first.close()
+        second.close()
+
+    run(tmp_path, in_halves, main)
+
+
+def test_an_answer_that_will_not_come_is_not_counted(tmp_path: Path) -> None:
+    """Because nobody waits for it any more, or because the node is gone."""
+
+    async def main(upstream: Upstream, _: Any) -> None:
+        received = ReceivedBytes(10 << 20)
+        channel = Upstream(upstream.address, MAX_ANSWER, received)
+        await channel.connect()
+        number, _ = send(channel, b"long")
+        await asyncio.sleep(0)
+        channel.cancel(number, lambda: None)
+        assert (await send(channel, b"short")[1]).body == b"short"
+        assert received.held == 0
+
+        _, half = send(channel, b"half")
+        await begun(received)
+        send(channel, b"end")
+        with pytest.raises(ConnectionLostError):
+            await half
+        assert received.held == 0
+
+    run(tmp_path, lambda head, body: None if body == b"end" else in_halves(head, body), main)
 
 
 def test_the_node_is_told_what_it_needs_to_know(tmp_path: Path) -> None:
@@ -200,7 +280,7 @@ def test_a_node_that_hangs_up_is_told_apart_from_one_that_is_not_there(tmp_path:
         assert [type(error) for error in lost] == [ConnectionLostError] * 3
         assert not upstream.connected
         with pytest.raises(ConnectError):
-            await Upstream(str(tmp_path / "nobody"), MAX_ANSWER).connect()
+            await Upstream(str(tmp_path / "nobody"), MAX_ANSWER, ReceivedBytes(MAX_ANSWER)).connect()
 
     run(tmp_path, lambda _, __: None, main)
 
@@ -256,7 +336,7 @@ def test_who_gives_up_learns_when_the_body_is_free(tmp_path: Path, reads: bool) 
         node, gateway = asyncio.StreamReader(1 << 10), []
         stuck = asyncio.StreamReaderProtocol(node, lambda _, writer: gateway.append(writer))
         server = await asyncio.get_running_loop().create_unix_server(lambda: stuck, str(tmp_path / "stuck"))
-        upstream = Upstream(str(tmp_path / "stuck"), MAX_ANSWER)
+        upstream = Upstream(str(tmp_path / "stuck"), MAX_ANSWER, ReceivedBytes(MAX_ANSWER))
         freed: list[str] = []
         await upstream.connect()
         first, _ = send(upstream, large)

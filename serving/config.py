@@ -175,6 +175,12 @@ class FrontSettings(PredictSettings):
         "Bytes of answers that wait for clients to read them, in all; beyond, the slowest reader is closed.",
         minimum=1,
     )
+    stop_timeout: float = setting(
+        60.0,
+        "Seconds after which a server that was told to stop ends, whatever hangs; requests in flight have "
+        "request_timeout before.",
+        minimum=1,
+    )
     grpc_port: str = setting(
         OFF,
         "Port for gRPC, on the same host: off, or a number; 0 picks a free one.",

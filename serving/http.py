@@ -25,6 +25,7 @@ from serving.errors import Unavailable
 from serving.exchange import Handler
 from serving.gate import SLICES, Gate
 from serving.listener import Listener, ShortageListener, ignore_shortage
+from serving.running import end_process_within
 from serving.tls import Certificate
 
 App = Callable[..., Awaitable[None]]
@@ -36,24 +37,43 @@ logger = logging.getLogger(__name__)
 _FILES_FOR_CLIENTS = 0.8
 # Idle connections that are closed at a time where there is no file for another, and for how long they are so.
 _CLOSED_FOR_ROOM, _IDLE_AT_LEAST = 10, 1.0
+# Part of the time that a stop may take after which it is told what it waits for.
+_TOLD_AFTER = 0.9
 # Ticks of uvicorn, ten per second, between two lines in the log about refused connections.
 _TOLD_EVERY = 600
 
 
 class Server(uvicorn.Server):
-    """Stops on SIGTERM and SIGINT: no new connections, requests in flight finish, then serve() returns."""
+    """Stops on SIGTERM and SIGINT: no new connections, requests in flight finish, then serve() returns.
+
+    `stop_timeout` is how many seconds after these requests the process ends, whatever hangs then; None: it
+    may take any time.
+    """
+
+    def __init__(self, config: uvicorn.Config, stop_timeout: float | None = None) -> None:
+        super().__init__(config)
+        self._stop_timeout = stop_timeout
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve until it is told to stop. A start that fails has been told of; see `exit_code`."""
+        with contextlib.suppress(SystemExit):  # uvicorn would end the process with a status of its own
+            await super().serve(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         """Our own handlers: uvicorn would raise the signal again, and the process would not exit with 0."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.stop)
+
+        def handle(*_: object) -> None:
+            self._bound_stop()  # here, and not on the event loop: that may be what hangs
+            loop.call_soon_threadsafe(self.stop)
+
+        before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield
         finally:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.remove_signal_handler(number)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     @property
     def connections(self) -> int:
@@ -67,7 +87,17 @@ class Server(uvicorn.Server):
         if self.should_exit:
             return  # what ends while it stops has been asked to
         logger.critical("the server stops: %s", reason)
+        self._bound_stop()
         self.failed = self.should_exit = True
+
+    def _bound_stop(self) -> None:
+        if self._stop_timeout is not None:
+            # Who asks again does not wait for requests in flight.
+            drain = 0 if self.should_exit else self.config.timeout_graceful_shutdown or 0
+            seconds = drain + self._stop_timeout
+            end_process_within(seconds)
+            loop = asyncio.get_event_loop()
+            loop.call_soon_threadsafe(loop.call_later, _TOLD_AFTER * seconds, _tell_what_hangs)
 
     @property
     def exit_code(self) -> int:
@@ -78,6 +108,11 @@ class Server(uvicorn.Server):
         """Begin to stop; a second call does not wait for requests in flight."""
         self.force_exit = self.should_exit
         self.should_exit = True
+
+
+def _tell_what_hangs() -> None:
+    tasks = sorted(f"{task.get_name()} ({task.get_coro()!r})" for task in asyncio.all_tasks())
+    logger.critical("the server does not stop, and is about to be ended; under way: %s", ", ".join(tasks))
 
 
 class Beside(Protocol):
@@ -105,9 +140,14 @@ class FrontServer(Server):
     """
 
     def __init__(
-        self, config: uvicorn.Config, gate: Gate, beside: Beside | None, on_shortage: ShortageListener
+        self,
+        config: uvicorn.Config,
+        gate: Gate,
+        beside: Beside | None,
+        on_shortage: ShortageListener,
+        stop_timeout: float | None,
     ) -> None:
-        super().__init__(config)
+        super().__init__(config, stop_timeout)
         self._gate = gate
         self._beside = beside
         self._on_shortage = on_shortage
@@ -223,12 +263,14 @@ def make_server(
     beside: Beside | None = None,
     cross_origin: CrossOriginPolicy = UNPROTECTED,
     on_shortage: ShortageListener = ignore_shortage,
+    stop_timeout: float | None = None,
 ) -> FrontServer:
     """A server for the application, and for predictions a `handler` of them.
 
     `front` is what a connection is granted; `cross_origin` says which requests are answered; `drain` how many
     seconds requests in flight are given when the server stops. With a `certificate` it answers HTTPS. What
-    runs `beside` it starts and stops with it. `on_shortage` is told when no connection can be accepted.
+    runs `beside` it starts and stops with it. `on_shortage` is told when no connection can be accepted. With
+    a `stop_timeout` the process ends so many seconds after `drain` at the latest, whatever hangs.
     """
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     if cross_origin.origins:
@@ -249,7 +291,7 @@ def make_server(
         ssl_certfile=certificate.chain if certificate else None,
         ssl_keyfile=certificate.key if certificate else None,
     )
-    return FrontServer(config, gate, beside, on_shortage)
+    return FrontServer(config, gate, beside, on_shortage, stop_timeout)
 
 
 def _readable_across_origins(app: App, policy: CrossOriginPolicy) -> App:

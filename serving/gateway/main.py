@@ -73,6 +73,7 @@ def serve(config: ServeConfig, environment: Mapping[str, str], announce: Callabl
                 beside=grpc,
                 cross_origin=cross_origin,
                 on_shortage=gateway.note_accepting,
+                stop_timeout=config.stop_timeout,
             )
             await server.serve(sockets=[listener])
             return server.exit_code

@@ -53,7 +53,7 @@ async def serve(
     on_ready: Callable[[Report], None],
     on_failed: Callable[[ServingError], None],
 ) -> int:
-    """Serve until SIGTERM (exit code 0) or until loading fails, or a call of the model hangs (exit code 1).
+    """Serve until SIGTERM (exit code 0), or until it cannot start or go on (exit code 1).
 
     There is no board to mark, and nothing is counted. `acceleration` has the model's faster ways, if any.
     `announce` is called with the address of gRPC, if that is switched on.
@@ -111,9 +111,10 @@ async def serve(
         handler=handler,
         beside=grpc,
         cross_origin=cross_origin,
+        stop_timeout=settings.stop_timeout,
     )
     await server.serve(sockets=[listener])
-    return 1 if failed.is_set() else 0
+    return 1 if failed.is_set() else server.exit_code
 
 
 def _questions(node: Node) -> Tell:

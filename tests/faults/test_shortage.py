@@ -131,7 +131,7 @@ def test_a_start_without_threads(tmp_path: Path) -> None:
             process.communicate(timeout=30)
 
     said = (tmp_path / "log").read_text()
-    assert process.returncode != 0
+    assert process.returncode == 1
     assert "The server cannot start. The server is short of processes or threads" in said
     assert "Traceback" not in said
 

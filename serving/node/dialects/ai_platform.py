@@ -61,7 +61,7 @@ class Bodies:
 
     def _name(self) -> str:
         """What the one input of the model is called."""
-        inputs = signature_of(self._model.schema).inputs
+        inputs = signature_of(self._model).inputs
         return inputs[0].name if len(inputs) == 1 else INSTANCES
 
 

@@ -56,7 +56,7 @@ def check_context(size: int, count: int) -> None:
 def check(model: Model, verb: str, signature: str) -> str:
     """The name of the input of a signature that can classify, or regress. Raises as `batch_of_examples`."""
     require_graph(model, verb)
-    found = signature_of(model.schema, signature)
+    found = signature_of(model, signature)
     problem = _problem(verb, found)
     if problem:
         raise InvalidInputs(f"Signature {signature or model.schema.default} cannot {verb}: {problem}")

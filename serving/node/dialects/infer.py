@@ -103,7 +103,7 @@ def _check_outputs(model: Model, signature: str, outputs: Sequence[Output]) -> N
     if not outputs:
         return
     graph = model.runtime.framework == "TENSORFLOW"
-    known = [out.name for out in signature_of(model.schema, signature).outputs] if graph else [PREDICTIONS]
+    known = [out.name for out in signature_of(model, signature).outputs] if graph else [PREDICTIONS]
     for output in outputs:
         if output.name not in known:
             raise InvalidInputs(f"There is no output {output.name}: the model has {', '.join(known)}.")

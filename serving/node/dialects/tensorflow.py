@@ -167,7 +167,7 @@ class Graph(_Predict):
         return {SIGNATURE_NAME: name} if name and name != self._model.schema.default else {}
 
     def _column_form(self, fields: Fields, name: str) -> Form:
-        inputs = signature_of(self._model.schema, _signature_name(fields)).inputs
+        inputs = signature_of(self._model, _signature_name(fields)).inputs
         if len(inputs) != 1 or name not in ("", inputs[0].name):
             return Rows()
         return Columns((_column(inputs[0]),))
@@ -176,7 +176,7 @@ class Graph(_Predict):
         return self._asked(tensors_of(batch), fields)
 
     def _of_inputs(self, value: Any, fields: Fields) -> Asked:
-        inputs = signature_of(self._model.schema, _signature_name(fields)).inputs
+        inputs = signature_of(self._model, _signature_name(fields)).inputs
         if not isinstance(value, dict) or (is_base64(value) and not any(one.name == "b64" for one in inputs)):
             if len(inputs) != 1:
                 names = ", ".join(one.name for one in inputs)

@@ -99,7 +99,7 @@ class _Predict(_Messages):
         return Reply(200, b"".join([*message_of(outputs, _OUTPUTS), spec]), _PROTOBUF)
 
     def _check_outputs(self, signature: str, wanted: Sequence[str]) -> None:
-        outputs = signature_of(self._model.schema, signature).outputs
+        outputs = signature_of(self._model, signature).outputs
         _filtered({output.name: output for output in outputs}, wanted)
         if len(set(wanted)) < len(wanted):
             raise InvalidInputs("output_filter names an output twice.")

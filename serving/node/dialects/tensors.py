@@ -56,7 +56,7 @@ def batch_of(model: Model, tensors: Arrays, signature: str = "") -> tuple[Batch,
                 f"Input {name} has the shape {_sizes(tensor.shape)}, which is too large even for nothing."
             )
     if model.runtime.framework == "TENSORFLOW":
-        return _of_graph(model.schema, tensors, signature)
+        return _of_graph(model, tensors, signature)
     if model.runtime.framework == "CUSTOM":  # to whom all that a request says is handed on
         parameters: Parameters = {SIGNATURE_NAME: signature} if signature else {}
     else:
@@ -103,11 +103,14 @@ def limit(inputs: Sized, outputs: Sized, parameters: Iterable[Sized | None] = ()
         raise InvalidInputs(f"The request names {count} parameters; it can name {_PARAMETERS}.")
 
 
-def signature_of(schema: Schema, name: str = "") -> Signature:
+def signature_of(model: Model, name: str = "") -> Signature:
     """A signature by its name, "" for the default one. Raises InvalidInputs."""
+    schema = model.schema
     found = schema.signatures.get(name or schema.default)
     if found is not None:
         return found
+    if name and model.runtime.framework == "TENSORFLOW":
+        model.runtime.form({SIGNATURE_NAME: name})  # which knows why a signature is left out
     known = f"The model has: {', '.join(schema.signatures)}."
     if name:
         raise InvalidInputs(f"No signature found for signature key {name}. {known}")
@@ -117,14 +120,14 @@ def signature_of(schema: Schema, name: str = "") -> Signature:
 # ---- graphs
 
 
-def _of_graph(schema: Schema, tensors: Arrays, name: str) -> tuple[Batch, Parameters]:
-    signature = signature_of(schema, name)
+def _of_graph(model: Model, tensors: Arrays, name: str) -> tuple[Batch, Parameters]:
+    signature = signature_of(model, name)
     wanted = {tensor.name: tensor for tensor in signature.inputs}
     if tensors.keys() != wanted.keys():
         raise InvalidInputs(_wrong_names(wanted, tensors))
     fitted = {name: _fitted(tensor, tensors[name]) for name, tensor in wanted.items()}
     # The default one has no name, so that whoever names it can share a call with those who do not.
-    parameters = {SIGNATURE_NAME: name} if name and name != schema.default else {}
+    parameters = {SIGNATURE_NAME: name} if name and name != model.schema.default else {}
     return (fitted if _have_rows(signature, fitted) else Tensors(fitted)), parameters
 
 

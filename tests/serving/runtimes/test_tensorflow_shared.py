@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 from numpy.typing import NDArray
 
 from serving.errors import InvalidInputs, LoadFailed
+from serving.node.dialects import Call, Model
+from serving.node.dialects.readers import Readers
+from serving.protocols import Dialect
+from serving.protocols.protos import message
 from serving.runtimes import Source
+from serving.runtimes.codec import Decoder
 
 Parts = dict[str, Any]
 Build = Callable[[Any], Mapping[str, tuple[Parts, Parts]]]
@@ -187,6 +193,18 @@ def spectrum(tf: Any) -> Mapping[str, tuple[Parts, Parts]]:
     return {"serving_default": ({"x": x}, {"y": y}), "power": ({"x": x}, {"power": tf.abs(y)})}
 
 
+def requests_for(signature: str) -> Iterator[tuple[Dialect, bytes]]:
+    """A request for a signature, in each protocol that has tensors."""
+    predict = message("tensorflow.serving.PredictRequest")()
+    predict.model_spec.signature_name = signature
+    yield Dialect.TENSORFLOW_GRPC, predict.SerializeToString()
+    infer = message("inference.ModelInferRequest")()
+    infer.parameters["signature_name"].string_param = signature
+    yield Dialect.INFERENCE_GRPC, infer.SerializeToString()
+    yield Dialect.INFERENCE, orjson.dumps({"inputs": [], "parameters": {"signature_name": signature}})
+    yield Dialect.TENSORFLOW, orjson.dumps({"inputs": {}, "signature_name": signature})
+
+
 def test_a_signature_of_complex_numbers_is_left_out_with_a_warning(tf: Any, tmp_path: Path) -> None:
     from serving.runtimes.tensorflow import load
 
@@ -199,6 +217,11 @@ def test_a_signature_of_complex_numbers_is_left_out_with_a_warning(tf: Any, tmp_
     assert "as y (complex64). Export it with their real and imaginary parts." in warning
     with pytest.raises(InvalidInputs, match="complex numbers"):
         runtime.form({"signature_name": "serving_default"})
+    model = Model(runtime, runtime.schema(), Decoder())
+    for dialect, request in requests_for("serving_default"):
+        reader = Readers(model).of(Call(dialect, "infer" if "INFERENCE" in dialect.name else "predict"))
+        with pytest.raises(InvalidInputs, match="complex numbers"):
+            reader.read(request)
     found = runtime.predict({"x": normal(3, 4)}, signature_name="power")
     assert isinstance(found, dict)
     np.testing.assert_array_equal(found["power"], answer(tf, tmp_path, "power", {"x": normal(3, 4)})["power"])

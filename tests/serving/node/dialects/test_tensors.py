@@ -115,7 +115,7 @@ def test_a_signature_is_chosen_by_its_name() -> None:
     assert refused(model, "sing", x=np.ones(1)) == (
         "No signature found for signature key sing. The model has: serving_default, say."
     )
-    assert signature_of(model.schema).inputs == (X,)
+    assert signature_of(model).inputs == (X,)
 
 
 def test_numbers_of_the_other_endianness_are_turned_round() -> None:

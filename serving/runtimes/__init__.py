@@ -173,5 +173,7 @@ def loader(source: Source) -> Callable[[Source], Runtime]:
     try:
         found: Callable[[Source], Runtime] = getattr(importlib.import_module(module), function)
     except ImportError as error:
-        raise LoadFailed(f"{framework} is not installed here ({error}). Install pilotlight[all].") from error
+        raise LoadFailed(
+            f"{framework} is not installed here ({error}): pip install 'pilotlight[all]'"
+        ) from error
     return found

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 from batch.messages import EMBEDDED
-from serving.errors import InvalidArgument, field_error
+from serving.errors import FailedPrecondition, InvalidArgument, field_error
 from serving.resources import BatchOptions
 
 # Beam's options that name nothing but how much of the runner's machines a job gets, and of which kind.
@@ -29,6 +31,15 @@ _CAPACITY = (
     "worker_zone",
     "zone",
 )
+
+
+def require_beam() -> None:
+    """Raise FailedPrecondition where no job can run: the extra that brings Beam is not installed."""
+    if importlib.util.find_spec("apache_beam") is None:
+        raise FailedPrecondition(
+            "Batch predictions need Apache Beam, which this server does not have. On its machine: "
+            "pip install 'pilotlight[batch]'"
+        )
 
 
 def check_beam(given: BatchOptions, runner: str) -> None:

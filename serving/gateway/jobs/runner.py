@@ -17,7 +17,7 @@ from serving.environment import scrubbed
 from serving.errors import FailedPrecondition, InvalidArgument
 from serving.gateway.catalog import Catalog
 from serving.gateway.catalog import jobs as rules
-from serving.gateway.jobs.beam_options import check_beam
+from serving.gateway.jobs.beam_options import check_beam, require_beam
 from serving.gateway.jobs.log import JobLog
 from serving.gateway.jobs.process import LIFELINE, Ending, Hear, Launch, Lost
 from serving.gateway.jobs.progress import Progress
@@ -137,6 +137,7 @@ class Jobs:
 
     async def check_settings(self, job: Job) -> None:
         """Raises InvalidArgument or FailedPrecondition for what the settings do not let a job have."""
+        require_beam()
         check_beam(job.batch_options or BatchOptions(), self._defaults.runner)
         if job.prediction_input is not None:
             self._defaults.interpreters.of(job.prediction_input.runtime_version)

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from serving.errors import InvalidArgument
-from serving.gateway.jobs.beam_options import check_beam
+from serving.errors import FailedPrecondition, InvalidArgument
+from serving.gateway.jobs.beam_options import check_beam, require_beam
 from serving.resources import BatchOptions
+
+
+def test_without_beam_there_are_no_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The extra that brings it is named."""
+    require_beam()
+    monkeypatch.setitem(sys.modules, "apache_beam", None)
+    with pytest.raises(FailedPrecondition, match=r"need Apache Beam.*pip install 'pilotlight\[batch\]'"):
+        require_beam()
 
 
 def refusal(*options: str, runner: str = "") -> InvalidArgument | None:

@@ -1,21 +1,22 @@
 """`pilotlight demo`: every kind of model from its directory to right predictions, one by one and in bulk.
 
-It needs what `pip install pilotlight[all,dev]` brings: the Cloud Storage emulator and Google's client.
+With what `pip install pilotlight[all,dev]` brings it shows all there is; what is not installed is left out.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import math
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
 from serving import config
@@ -33,6 +34,15 @@ _PATIENCE = 180.0
 _IDLE_SECONDS = 3
 _BATCH_RECORDS = 1000
 _COMMAND = "from serving.cli import main; main()"
+
+
+# What parts of it need beside the base package: the module, what is left out without it, and what brings it.
+_EXTRAS = (
+    ("tensorflow", "the TensorFlow model", "pilotlight[tensorflow]"),
+    ("apache_beam", "the batch job", "pilotlight[batch]"),
+    ("gcp_storage_emulator", "Cloud Storage, for folders of this machine", "gcp-storage-emulator"),
+    ("googleapiclient", "Google's client", "google-api-python-client"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +70,28 @@ def demo() -> None:
     import httpx  # noqa: PLC0415  only this command needs it: start-up time
 
     started = time.monotonic()
+    there = _installed()
+    kinds = [kind for kind in KINDS if kind != "tensorflow" or "tensorflow" in there]
     with scratch_folder("demo") as folder:
-        _say("Training four small models on data sets that come with scikit-learn")
-        trained = _train(folder / "trained")
-        with _emulator() as emulator, _server(folder / "state", emulator) as server:
-            google = _google_client(server)
-            _say(f"Server at {server}, Cloud Storage emulator at {emulator}")
-            with httpx.Client(base_url=server, timeout=_PATIENCE) as plain:
-                for model in trained:
-                    _deploy(google, model, _place(model, emulator))
-                    _check_http(plain, model)
+        _say(f"Training {len(kinds)} small models on data sets that come with scikit-learn")
+        trained = _train(folder / "trained", kinds)
+        with (
+            _bucket(folder / "files", there) as bucket,
+            _server(folder / "state", bucket) as server,
+            httpx.Client(base_url=server, timeout=_PATIENCE) as plain,
+        ):
+            _say(f"Server at {server}, files in {bucket.told}")
+            google = _google_client(server) if "googleapiclient" in there else None
+            for model in trained:
+                _deploy(plain, model, _place(model, bucket))
+                _check_http(plain, model)
+                if google is not None:
                     _check_google(google, model)
-                _fall_asleep(plain)
-                for model in trained:
-                    _check_wake_up(plain, model)
-            _check_batch(google, trained[KINDS.index("xgboost")], emulator)
+            _fall_asleep(plain)
+            for model in trained:
+                _check_wake_up(plain, model)
+            if "apache_beam" in there:
+                _check_batch(plain, trained[kinds.index("xgboost")], bucket)
             _tell_how(server, trained[0])
     _say(f"All predictions were right ({time.monotonic() - started:.0f} s). Start your own server with")
     print("\n    pilotlight serve\n\nand go on with the examples in README.md.")
@@ -83,7 +100,16 @@ def demo() -> None:
 # ---- the parts
 
 
-def _train(folder: Path) -> list[Trained]:
+def _installed() -> frozenset[str]:
+    """The modules of _EXTRAS that are there; tells of those that are not."""
+    there = frozenset(module for module, _, _ in _EXTRAS if importlib.util.find_spec(module) is not None)
+    for module, part, requirement in _EXTRAS:
+        if module not in there:
+            _say(f"Without {part}: {module} is not installed (pip install '{requirement}')")
+    return there
+
+
+def _train(folder: Path, kinds: Iterable[str]) -> list[Trained]:
     environment = config.process_environment() | config.FRAMEWORK_ENVIRONMENT
     children = {
         kind: subprocess.Popen(
@@ -92,7 +118,7 @@ def _train(folder: Path) -> list[Trained]:
             stderr=subprocess.PIPE,
             text=True,
         )
-        for kind in KINDS
+        for kind in kinds
     }
     trained = []
     for kind, child in children.items():
@@ -104,22 +130,87 @@ def _train(folder: Path) -> list[Trained]:
     return trained
 
 
+class _Bucket(Protocol):
+    """Where the files of models and of the batch job lie: `told` says so, `environment` tells the server."""
+
+    told: str
+    environment: Mapping[str, str]
+
+    def uri(self, name: str) -> str:
+        """The address of a file or a folder."""
+
+    def put(self, name: str, data: bytes) -> str:
+        """Write a file; its address."""
+
+    def get(self, name: str) -> str:
+        """Read a file."""
+
+
+class _Emulated:
+    """A bucket of a Cloud Storage emulator."""
+
+    def __init__(self, url: str) -> None:
+        self.told = f"a Cloud Storage emulator at {url}"
+        self.environment = {"STORAGE_EMULATOR_HOST": url}
+        self._url = url
+
+    def uri(self, name: str) -> str:
+        return f"gs://{BUCKET}/{name}"
+
+    def put(self, name: str, data: bytes) -> str:
+        import httpx  # noqa: PLC0415
+
+        url = f"{self._url}/upload/storage/v1/b/{BUCKET}/o"
+        httpx.post(url, params={"uploadType": "media", "name": name}, content=data).raise_for_status()
+        return self.uri(name)
+
+    def get(self, name: str) -> str:
+        import httpx  # noqa: PLC0415
+
+        url = f"{self._url}/storage/v1/b/{BUCKET}/o/{quote(name, safe='')}"
+        return httpx.get(url, params={"alt": "media"}).raise_for_status().text
+
+
+class _Folder:
+    """A folder of this machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self.told = str(folder)
+        self.environment: Mapping[str, str] = {}
+        self._folder = folder
+
+    def uri(self, name: str) -> str:
+        return str(self._folder / name)
+
+    def put(self, name: str, data: bytes) -> str:
+        file = self._folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(data)
+        return self.uri(name)
+
+    def get(self, name: str) -> str:
+        return (self._folder / name).read_text()
+
+
 @contextlib.contextmanager
-def _emulator() -> Generator[str]:
-    """A Cloud Storage emulator with an empty bucket; its address."""
+def _bucket(folder: Path, there: frozenset[str]) -> Generator[_Bucket]:
+    """An empty bucket of a Cloud Storage emulator, or a folder where none is installed."""
+    if "gcp_storage_emulator" not in there:
+        yield _Folder(folder)
+        return
     from gcp_storage_emulator.server import create_server  # noqa: PLC0415
 
     port = _free_port()
     emulator = create_server("127.0.0.1", port, in_memory=True, default_bucket=BUCKET)
     emulator.start()
     try:
-        yield f"http://127.0.0.1:{port}"
+        yield _Emulated(f"http://127.0.0.1:{port}")
     finally:
         emulator.stop()
 
 
 @contextlib.contextmanager
-def _server(state: Path, emulator: str) -> Generator[str]:
+def _server(state: Path, bucket: _Bucket) -> Generator[str]:
     """`pilotlight serve` on a free port; its address."""
     log = state.with_suffix(".log")
     with log.open("w") as errors:
@@ -128,7 +219,7 @@ def _server(state: Path, emulator: str) -> Generator[str]:
                 *(sys.executable, "-c", _COMMAND, "serve", "--port", "0", "--state-dir", str(state)),
                 *("--idle-timeout", str(_IDLE_SECONDS)),
             ],
-            env=config.process_environment() | {"STORAGE_EMULATOR_HOST": emulator},
+            env={**config.process_environment(), **bucket.environment},
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
@@ -144,40 +235,25 @@ def _server(state: Path, emulator: str) -> Generator[str]:
             raise Internal(f"The server ended with exit code {process.returncode}.")
 
 
-def _place(model: Trained, emulator: str) -> dict[str, Any]:
+def _place(model: Trained, bucket: _Bucket) -> dict[str, Any]:
     """Where a version finds its files: some in the bucket, some on disk."""
     if model.kind == "scikit-learn":
-        return {"deploymentUri": _upload(model.folder / "model", model.name, emulator)}
+        return {"deploymentUri": _upload(model.folder / "model", model.name, bucket)}
     if model.kind != "custom":
         return {"deploymentUri": str(model.folder / "model")}
     archive = next(model.folder.glob("*.tar.gz"))
-    _put(emulator, f"packages/{archive.name}", archive.read_bytes())
     return {
-        "deploymentUri": _upload(model.folder / "model", model.name, emulator),
-        "packageUris": [f"gs://{BUCKET}/packages/{archive.name}"],
+        "deploymentUri": _upload(model.folder / "model", model.name, bucket),
+        "packageUris": [bucket.put(f"packages/{archive.name}", archive.read_bytes())],
         "predictionClass": "iris_routine.IrisPredictor",
     }
 
 
-def _upload(folder: Path, name: str, emulator: str) -> str:
+def _upload(folder: Path, name: str, bucket: _Bucket) -> str:
     for file in sorted(folder.rglob("*")):
         if file.is_file():
-            _put(emulator, f"{name}/{file.relative_to(folder)}", file.read_bytes())
-    return f"gs://{BUCKET}/{name}"
-
-
-def _put(emulator: str, name: str, data: bytes) -> None:
-    import httpx  # noqa: PLC0415
-
-    url = f"{emulator}/upload/storage/v1/b/{BUCKET}/o"
-    httpx.post(url, params={"uploadType": "media", "name": name}, content=data).raise_for_status()
-
-
-def _get(emulator: str, name: str) -> str:
-    import httpx  # noqa: PLC0415
-
-    url = f"{emulator}/storage/v1/b/{BUCKET}/o/{quote(name, safe='')}"
-    return httpx.get(url, params={"alt": "media"}).raise_for_status().text
+            bucket.put(f"{name}/{file.relative_to(folder)}", file.read_bytes())
+    return bucket.uri(name)
 
 
 def _google_client(server: str) -> Any:
@@ -193,17 +269,24 @@ def _google_client(server: str) -> Any:
     )
 
 
-def _deploy(google: Any, model: Trained, place: dict[str, Any]) -> None:
+def _call(plain: httpx.Client, method: str, path: str, body: Any = None) -> dict[str, Any]:
+    """The answer of the API. Raises Internal if it refuses."""
+    answer: dict[str, Any] = plain.request(method, f"/v1/{path}", json=body).json()
+    if "error" in answer and "done" not in answer:
+        raise Internal(f"{method} {path}: {answer['error']['message']}")
+    return answer
+
+
+def _deploy(plain: httpx.Client, model: Trained, place: dict[str, Any]) -> None:
     start = time.monotonic()
-    models = google.projects().models()
-    models.create(parent=f"projects/{PROJECT}", body={"name": model.name}).execute()
+    _call(plain, "POST", f"projects/{PROJECT}/models", {"name": model.name})
     body = {"name": "v1", "runtimeVersion": "2.11", "pythonVersion": "3.7", **place}
-    operation = models.versions().create(parent=_name(model), body=body).execute()
+    operation = _call(plain, "POST", f"{_name(model)}/versions", body)
     while not operation.get("done"):
         if time.monotonic() - start > _PATIENCE:
             raise Internal(f"Creating the {model.kind} version took over {_PATIENCE:.0f} s.")
         time.sleep(0.2)
-        operation = google.projects().operations().get(name=operation["name"]).execute()
+        operation = _call(plain, "GET", operation["name"])
     if "error" in operation:
         raise Internal(operation["error"]["message"])
     _say(f"{model.kind}: deployed from {place['deploymentUri']} in {time.monotonic() - start:.1f} s")
@@ -240,39 +323,36 @@ def _check_google(google: Any, model: Trained) -> None:
     _check(model, answer, "Google's client")
 
 
-def _check_batch(google: Any, model: Trained, emulator: str) -> None:
+def _check_batch(plain: httpx.Client, model: Trained, bucket: _Bucket) -> None:
     """A batch job from the bucket to the bucket."""
     rows = [model.instances[place % len(model.instances)] for place in range(_BATCH_RECORDS)]
-    _put(emulator, "batch/input.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows).encode())
+    lines = "".join(f"{json.dumps(row)}\n" for row in rows)
     start = time.monotonic()
-    jobs = google.projects().jobs()
     prediction_input = {
         "modelName": _name(model),
         "dataFormat": "JSON",
-        "inputPaths": [f"gs://{BUCKET}/batch/input.jsonl"],
-        "outputPath": f"gs://{BUCKET}/batch/output",
+        "inputPaths": [bucket.put("batch/input.jsonl", lines.encode())],
+        "outputPath": bucket.uri("batch/output"),
         "region": "us-central1",
     }
     body = {"jobId": "demo_batch", "predictionInput": prediction_input}
-    job = jobs.create(parent=f"projects/{PROJECT}", body=body).execute()
+    job = _call(plain, "POST", f"projects/{PROJECT}/jobs", body)
     while job["state"] not in {"SUCCEEDED", "FAILED", "CANCELLED"}:
         if time.monotonic() - start > _PATIENCE:
             raise Internal(f"The batch job took over {_PATIENCE:.0f} s.")
         time.sleep(0.2)
-        job = jobs.get(name=f"projects/{PROJECT}/jobs/demo_batch").execute()
+        job = _call(plain, "GET", f"projects/{PROJECT}/jobs/demo_batch")
     if job["state"] != "SUCCEEDED":
         raise Internal(f"The batch job is {job['state']}: {job.get('errorMessage')}")
-    _say(
-        f"Batch job over {_BATCH_RECORDS} lines in the bucket: SUCCEEDED in {time.monotonic() - start:.1f} s"
-    )
-    name = "prediction.results-00000-of-00001"
-    lines = _get(emulator, f"batch/output/{name}").splitlines()
-    results = [json.loads(line) for line in lines]
+    _say(f"Batch job over {_BATCH_RECORDS} lines: SUCCEEDED in {time.monotonic() - start:.1f} s")
+    name = "batch/output/prediction.results-00000-of-00001"
+    found = bucket.get(name).splitlines()
+    results = [json.loads(line) for line in found]
     wanted = [model.predictions[place % len(model.predictions)] for place in range(_BATCH_RECORDS)]
     if not _equal(results, wanted):
         raise Internal(f"The batch job: expected {wanted[:5]} and so on, got {results[:5]}")
-    print(f"     gs://{BUCKET}/batch/output/{name} begins with")
-    for line in lines[:3]:
+    print(f"     {bucket.uri(name)} begins with")
+    for line in found[:3]:
         print(f"       {line}")
 
 

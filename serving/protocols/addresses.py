@@ -74,7 +74,8 @@ def shown(version: str) -> str:
 def choose(asked: Address, versions: Versions) -> str:
     """The id of the version that is meant, "" for the default one.
 
-    Raises NotFound, or FailedPrecondition where it may be several.
+    Raises NotFound, InvalidArgument for a label that is on none (as TensorFlow Serving has it), or
+    FailedPrecondition where it may be several.
     """
     if asked.label:
         labelled = [
@@ -89,6 +90,10 @@ def choose(asked: Address, versions: Versions) -> str:
         wanted = asked.version.lstrip("0") or "0"
         is_number = _DIGITS.fullmatch(asked.version) is not None
         meant = [version for version in versions if is_number and number(version) == wanted]
+    if not meant and asked.label:
+        raise InvalidArgument(
+            f"Unrecognized servable version label: {asked.label}. {_there_are(asked.model, versions)}"
+        )
     if not meant:
         raise NotFound(f"Servable not found for request: {asked}. {_there_are(asked.model, versions)}")
     if len(meant) > 1:

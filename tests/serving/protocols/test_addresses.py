@@ -81,8 +81,6 @@ def test_a_version_is_found(asked: Address, meant: str) -> None:
         Address(MODEL, "1.0"),
         Address(MODEL, "0" * 128 + "1"),
         Address(MODEL, "\N{ARABIC-INDIC DIGIT ONE}"),
-        Address(MODEL, label="nobody"),
-        Address(MODEL, label="1"),
     ],
 )
 def test_what_is_not_there_is_not_found(asked: Address) -> None:
@@ -91,6 +89,15 @@ def test_what_is_not_there_is_not_found(asked: Address) -> None:
         NotFound, match=r"Servable not found for request: .*v1, v2, v_3, census12, beta and 1 mo"
     ):
         choose(asked, VERSIONS)
+
+
+@pytest.mark.parametrize("label", ["nobody", "1", "x.y-z"])
+def test_a_label_that_is_on_none_is_no_argument(label: str) -> None:
+    """As TensorFlow Serving has it, with what there is."""
+    with pytest.raises(
+        InvalidArgument, match=f"^Unrecognized servable version label: {label}. The versions of"
+    ):
+        choose(Address(MODEL, label=label), VERSIONS)
 
 
 def test_what_may_be_several_is_refused() -> None:
@@ -106,6 +113,8 @@ def test_a_model_without_versions() -> None:
     """It says so; and so does one that is not there."""
     with pytest.raises(NotFound, match="has no versions"):
         choose(Address(MODEL, "1"), {})
+    with pytest.raises(InvalidArgument, match="has no versions"):
+        choose(Address(MODEL, label="l"), {})
     assert str(no_model(Address(MODEL))) == (
         "Servable not found for request: Latest(census). There is no model projects/local/models/census."
     )
@@ -134,6 +143,6 @@ def test_any_text_is_answered_with_a_version_or_an_error(
     """Whatever clients and labels say."""
     try:
         meant = choose(Address(MODEL, version, label), versions)
-    except (NotFound, FailedPrecondition):
+    except (NotFound, InvalidArgument, FailedPrecondition):
         return
     assert meant in versions or (meant, version, label) == ("", "", "")

@@ -220,6 +220,7 @@ class Gateway:
         openapi = OpenApi(lambda: self._catalog.state, self._access, config)
         logs = LogsApi(self._config.state_dir / "logs", lambda: self._catalog.state)
         offered = {
+            "pilotlight.root": self._root,
             "pilotlight.healthz": self._healthz,
             "pilotlight.readyz": self._readyz,
             "pilotlight.openapi": openapi.document,
@@ -399,6 +400,17 @@ class Gateway:
             return "The server is starting: its pilots import the frameworks that versions need."
         return ""
 
+    async def _root(self, _: Request) -> Response:
+        return answer_json(
+            {
+                "service": "pilotlight",
+                "docs": "/docs",
+                "openapi": "/openapi.json",
+                "health": "/readyz",
+                "api": "/v1/projects/PROJECT/models",
+            }
+        )
+
     async def _healthz(self, _: Request) -> Response:
         return answer_json({"status": "live"})
 
@@ -432,8 +444,8 @@ async def _not_found(request: Request, _: Exception) -> Response:
     return _refused(
         request,
         NotFound(
-            f"Nothing is at {path}. The API is below /v1/projects/PROJECT; see docs/api.md and "
-            "docs/protocols.md."
+            f"Nothing is at {path}. The API is below /v1/projects/PROJECT; /docs has all there is, and "
+            "docs/api.md and docs/protocols.md explain it."
         ),
     )
 

@@ -10,7 +10,7 @@ trials take: those that change one take `ml.trials.update`, and `suggest`, which
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 # The resource above all projects: a role on it is a role everywhere.
@@ -85,9 +85,9 @@ def _api(
     return _method(name, verb, permission, resource, path=f"/v1/{resource}{suffix}", activity=activity)
 
 
-def _own(name: str, permission: str, resource: str, path: str) -> Method:
+def _own(name: str, permission: str, resource: str, path: str, *also: str) -> Method:
     """A route beside the API."""
-    return _method(f"pilotlight.{name}", _READS, permission, resource, path=path)
+    return replace(_method(f"pilotlight.{name}", _READS, permission, resource, path=path), also=also)
 
 
 def _method(
@@ -197,6 +197,7 @@ def _policies(resources: str, kind: str, template: str, get: str = "GET") -> Ite
 
 
 _ALL = (
+    _own("root", "", "", "/"),
     _own("healthz", "", "", "/healthz"),
     _own("readyz", "", "", "/readyz"),
     # Who may see a version is told of its predictions.
@@ -204,7 +205,8 @@ _ALL = (
     _own("docs", "", "", "/docs"),
     # What is told of all projects takes a role on the server.
     _own("stats", "ml.models.list", SERVER, "/stats"),
-    _own("metrics", "ml.models.list", SERVER, "/metrics"),
+    # Also where TensorFlow Serving has them by default.
+    _own("metrics", "ml.models.list", SERVER, "/metrics", "/monitoring/prometheus/metrics"),
     _own("nodes", "ml.models.list", SERVER, "/nodes"),
     _own("models.why", "ml.models.get", _MODEL, f"/why/{_MODEL}"),
     _own("versions.why", "ml.versions.get", _VERSION, f"/why/{_VERSION}"),

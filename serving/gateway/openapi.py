@@ -102,6 +102,13 @@ _JOB, _KEPT_JOB, _POLICY = ref("Job"), ref("JobResource"), ref("Policy")
 _LOCATION = shaped({"name": STRING, "capabilities": listed(OBJECT)}, ["name"])
 
 _OPERATIONS: Mapping[str, Operation] = {
+    "pilotlight.root": Operation(
+        "Where to go on",
+        "Server",
+        {JSON: shaped({"service": STRING, "docs": STRING}, ["service", "docs"], more=True)},
+        refusals=ANY,
+        open=True,
+    ),
     "pilotlight.healthz": _is("live"),
     "pilotlight.readyz": _is("ready"),
     "pilotlight.stats": _about(

@@ -44,6 +44,7 @@ def test_a_permission_has_a_resource() -> None:
     open_to_all = {name for name, method in METHODS.items() if not method.permission}
 
     assert open_to_all == {
+        "pilotlight.root",
         "pilotlight.healthz",
         "pilotlight.readyz",
         "pilotlight.openapi",

@@ -83,7 +83,7 @@ def test_what_is_open_to_all_says_so() -> None:
     }
 
     assert document["security"] == [{"bearer": []}]
-    assert open_to_all == {"/healthz", "/readyz", "/docs", "/v2", "/v2/health/live", "/v2/health/ready"}
+    assert open_to_all == {"/", "/healthz", "/readyz", "/docs", "/v2", "/v2/health/live", "/v2/health/ready"}
     assert "security" not in general(tokens=False, project="p", old_errors=False)
 
 

@@ -148,7 +148,8 @@ def test_whether_a_model_is_ready(tmp_path: Path) -> None:
     [
         ("GET", "/v1/models/none", 404, "Servable not found for request: Latest(none)"),
         ("GET", "/v1/models/m/versions/9", 404, "Servable not found for request: Specific(m, 9)"),
-        ("GET", "/v1/models/m/labels/x/metadata", 404, "Servable not found for request: Label(m, x)"),
+        ("GET", "/v1/models/m/labels/x/metadata", 400, "Unrecognized servable version label: x"),
+        ("POST", "/v1/models/m/labels/x:predict", 400, "Unrecognized servable version label: x"),
         ("GET", "/v1/models/empty", 404, "Could not find any versions of model projects/home/models/empty"),
         ("GET", "/v1/models/m/versions/3/metadata", 400, "is FAILED. Failed to load model: broken."),
         ("GET", "/v2/models/none/ready", 404, "There is no model projects/home/models/none."),

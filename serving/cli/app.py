@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import metadata
+from typing import Annotated
 
 import typer
 
@@ -33,6 +35,13 @@ from serving.config import NodeConfig, ServeConfig
 
 # Help texts take the width of the terminal, up to that of a line which is still easily read.
 _WIDTH = 100
+
+
+_HELP = (
+    "Serve models over the AI Platform Prediction v1 API.\n\n"
+    "The commands are shaped as in gcloud ai-platform; they talk to the server at --server or "
+    "PILOTLIGHT_SERVER.\n\nExit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 no server answers."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +109,8 @@ _GROUPS: Mapping[str, _Group] = {
 
 def build() -> typer.Typer:
     """The command with all its groups."""
-    app = _typer(
-        "Serve models over the AI Platform Prediction v1 API.\n\n"
-        "The commands are shaped as in gcloud ai-platform; they talk to the server at --server or "
-        "PILOTLIGHT_SERVER.\n\nExit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 no server answers.",
-        name="pilotlight",
-    )
+    app = _typer(_HELP, name="pilotlight")
+    app.callback(help=_HELP)(_common)
     app.command()(with_settings(ServeConfig)(server.serve))
     app.command()(with_settings(NodeConfig, server.node_settings)(server.node))
     app.command()(demo.demo)
@@ -119,6 +124,21 @@ def build() -> typer.Typer:
     app.command()(with_flags(parity.parity))
     _add(app, _GROUPS)
     return app
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"pilotlight {metadata.version('pilotlight')}")
+        raise typer.Exit
+
+
+_VERSION = typer.Option(
+    "--version", help="Print the version and exit.", callback=_print_version, is_eager=True
+)
+
+
+def _common(*, version: Annotated[bool, _VERSION] = False) -> None:
+    """What goes before any command."""
 
 
 def _add(app: typer.Typer, members: Mapping[str, Callable[..., None] | _Group]) -> None:

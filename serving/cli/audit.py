@@ -7,6 +7,7 @@ import datetime
 import json
 import re
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -65,6 +66,9 @@ def audit(
         ),
     ] = None,
     kind: Annotated[Kind | None, typer.Option(help="Only one of the two logs.", show_default=False)] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="At most this many entries, the last ones.", show_default=False)
+    ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", help="Go on with what comes, until Ctrl-C.", show_default=False)
     ] = False,
@@ -88,7 +92,7 @@ def audit(
     if not folder.is_dir() and not follow:
         raise NotFound(f"There is no audit log in {folder}: nothing was recorded yet, or see --state-dir.")
     query = Query(principal, method, resource, kind or "", since)
-    found = _entries(lines(folder, since), query, follow=follow)
+    found = _entries(lines(folder, since), query, follow=follow, limit=limit)
     shown = (line for line, _ in found) if format_ is Format.JSON else rows(entry for _, entry in found)
     try:
         with contextlib.suppress(KeyboardInterrupt):
@@ -131,11 +135,17 @@ def rows(entries: Iterator[Entry]) -> Iterator[str]:
         yield _row(entry)
 
 
-def _entries(lines: Iterator[bytes | None], query: Any, *, follow: bool) -> Iterator[tuple[str, Entry]]:
-    """The lines that match, with what they say."""
+def _entries(
+    lines: Iterator[bytes | None], query: Any, *, follow: bool, limit: int | None
+) -> Iterator[tuple[str, Entry]]:
+    """The lines that match, with what they say; of those that are there already the last `limit`."""
     unreadable = 0
+    last: deque[tuple[str, Entry]] = deque(maxlen=limit)
     for line in lines:
         if line is None:
+            yield from last
+            last.clear()
+            limit = None
             if not follow:
                 break
             time.sleep(_EVERY)
@@ -146,8 +156,13 @@ def _entries(lines: Iterator[bytes | None], query: Any, *, follow: bool) -> Iter
         except (ValueError, KeyError, TypeError, AttributeError):
             unreadable += 1
             continue
-        if matches:
-            yield line.decode().rstrip("\n"), entry
+        if not matches:
+            continue
+        found = line.decode().rstrip("\n"), entry
+        if limit is None:
+            yield found
+        else:
+            last.append(found)
     if unreadable:
         note(f"{unreadable} lines of the log are no entries; a machine that stops may leave part of one.")
 

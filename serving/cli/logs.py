@@ -13,7 +13,8 @@ import typer
 
 from serving.cli.audit import moment
 from serving.cli.client import Client
-from serving.errors import InvalidArgument
+from serving.cli.lines import note
+from serving.errors import FailedPrecondition, InvalidArgument
 from serving.log_lines import printable
 
 _EVERY = 0.5
@@ -73,13 +74,22 @@ def logs(
     path = f"/logs/{_full(client, name)}"
     query: dict[str, Any] = {"kind": kind.value, "limit": limit}
     query["since"] = None if since is None else since.isoformat()
-    page = client.look(path, query)
+    try:
+        page = client.look(path, query)
+    except FailedPrecondition as error:
+        if kind is Kind.CONSOLE:
+            raise
+        hint = f"What its nodes print: pilotlight logs {name} --kind {Kind.CONSOLE}"
+        raise FailedPrecondition(f"{error.message} {hint}") from error
     cursor, entries = page["cursor"], page["entries"]
     # An answer has what the server has found in a second; of a long log there may be more before that.
     while len(entries) < limit and (token := page.get("nextPageToken")):
         page = client.look(path, {**query, "limit": limit - len(entries), "pageToken": token})
         entries[:0] = page["entries"]
     _print(entries, kind, format_)
+    if not entries and not follow:
+        others = ", ".join(f"--kind {other}" for other in Kind if other is not kind)
+        note(f"Nothing{' of that time' if since else ''} is in the {kind} log of {name}. Others: {others}.")
     while follow:
         page = client.look(path, {"kind": kind.value, "limit": 1000, "cursor": cursor})
         _print(page["entries"], kind, format_)

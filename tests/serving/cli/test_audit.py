@@ -120,6 +120,14 @@ def test_what_is_looked_for(flags: str, count: int, state_dir: Path, offline: Ru
     assert len(told(offline(f"audit {flags}").out)) == count
 
 
+def test_the_last_ones(state_dir: Path, offline: Run) -> None:
+    """As many entries as are asked for."""
+    found = told(offline("audit --limit 3").out)
+    assert [resource for *_, resource in found] == [f"projects/q/models/m{number}" for number in (13, 14)]
+    entries = offline("audit --limit 1 --resource projects/p --format json").out.splitlines()
+    assert [json.loads(entry)["protoPayload"]["resourceName"] for entry in entries] == [MODEL]
+
+
 def test_entries_as_they_are(state_dir: Path, offline: Run) -> None:
     """JSON has all of them, one per line."""
     result = offline("audit --format json --resource models/flowers")

@@ -77,6 +77,14 @@ def test_json(pilotlight: Run, talkative: str) -> None:
     assert pilotlight(f"logs {VERSION} --since 2100-01-01").out == ""
 
 
+def test_nothing_of_a_kind(pilotlight: Run, talkative: str) -> None:
+    """It is said, with where else there may be something."""
+    result = pilotlight(f"logs {talkative} --kind access --since 2100-01-01")
+    assert (result.code, result.out) == (0, "")
+    assert "Nothing of that time is in the access log of talkative/v1." in result.err
+    assert "--kind requests, --kind console" in result.err
+
+
 @pytest.fixture
 def following(server: Server, talkative: str) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-c", "from serving.cli import main; main()", "logs", talkative, "--follow"]
@@ -137,3 +145,13 @@ def test_bad_queries(server: Server, talkative: str, query: str) -> None:
     assert reply.status == 400
     field = query.partition("=")[0].replace("pageToken", "page_token")
     assert field in reply.error["message"]
+
+
+def test_requests_that_are_not_logged(pilotlight: Run, server: Server, talkative: str) -> None:
+    """What else there is to see is told of. The last test: from now on they are not."""
+    reply = server.call("PATCH", f"{VERSION}?updateMask=requestLoggingConfig", json={})
+    assert reply.status == 200, reply.json
+    result = pilotlight(f"logs {talkative}")
+    assert result.code == 1
+    assert "are not logged." in result.err
+    assert "pilotlight logs talkative/v1 --kind console" in result.err

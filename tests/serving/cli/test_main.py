@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,13 @@ def test_progress_on_a_terminal(pilotlight: Run, server: Server, models_dir: Pat
     assert "FETCHING" in terminal.seen or "LOADING" in terminal.seen
     assert "0:00:" in terminal.seen
     assert "Created version v1 of model watched in" in terminal.seen.splitlines()[-1]
+
+
+def test_the_version(offline: Run) -> None:
+    """That of what is installed."""
+    result = offline("--version")
+    assert (result.code, result.out) == (0, f"pilotlight {metadata.version('pilotlight')}\n")
+    assert "--version" in offline("--help").out
 
 
 def test_help_is_prompt() -> None:

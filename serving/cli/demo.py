@@ -151,7 +151,7 @@ class _Emulated:
 
     def __init__(self, url: str) -> None:
         self.told = f"a Cloud Storage emulator at {url}"
-        self.environment = {"STORAGE_EMULATOR_HOST": url}
+        self.environment: Mapping[str, str] = {"STORAGE_EMULATOR_HOST": url}
         self._url = url
 
     def uri(self, name: str) -> str:

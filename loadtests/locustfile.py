@@ -1,4 +1,4 @@
-"""Drives `:predict` with a load of a chosen shape and judges what came of it. In the repository's folder:
+"""Drives `:predict` with a load of a chosen shape and judges what came of it. In any folder:
 
     locust -f loadtests/locustfile.py --headless --host http://127.0.0.1:8080 \\
         --model iris --instances rows.jsonl --shape burst --rate 200 --report out/
@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import ssl
+import sys
 import threading
 import time
 from pathlib import Path
@@ -31,6 +32,9 @@ from locust import FastHttpUser, LoadTestShape, events, task
 from locust.env import Environment
 from locust.exception import StopUser
 from locust.runners import LocalRunner
+
+# Locust knows the folder of this file at most, not the one that the package is in.
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from loadtests.load import PATIENCE_SECONDS, Load
 from loadtests.nodes import credentials

@@ -21,17 +21,17 @@ class Counts:
 
 
 def ask(host: str, name: str, seconds: float) -> Counts | None:
-    """The nodes of a model or version by its full name; None when the server does not tell.
+    """The nodes of a version by its full name, or of the version that a model's predictions go to.
 
-    `host` is the server's address, `seconds` the time it may take.
+    None when the server does not tell. `host` is its address, `seconds` the time that an answer may take.
     """
     address = urlsplit(host)
     kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
     connection = kind(address.netloc, timeout=seconds)
+    root = address.path.rstrip("/")
     try:
-        connection.request("GET", f"{address.path.rstrip('/')}/nodes", headers=credentials())
-        answer = connection.getresponse()
-        return count(json.loads(answer.read()), name) if answer.status == 200 else None
+        target = name if "/versions/" in name else _default_version(_get(connection, f"{root}/v1/{name}"))
+        return count(_get(connection, f"{root}/nodes"), target or name)
     except (OSError, http.client.HTTPException, ValueError):
         return None
     finally:
@@ -45,15 +45,18 @@ def credentials() -> dict[str, str]:
 
 
 def count(document: Any, name: str) -> Counts | None:
-    """The nodes of a model or version in what `/nodes` answered; None when that is something else.
+    """The nodes of a version in what `/nodes` answered; None when that is something else.
 
-    A version that sleeps may be left out of the document.
+    A version that sleeps may be left out of the document. Of a model, whose default version is not known,
+    they are told where it has one version only.
     """
     versions = document.get("versions") if isinstance(document, Mapping) else None
     if not isinstance(versions, list):
         return None
     try:
         ours = [one for one in versions if one["version"] == name or one["version"].startswith(f"{name}/")]
+        if len(ours) > 1:
+            return None
         return Counts(
             ready=sum(int(one["ready"]) for one in ours),
             starting=sum(int(one["starting"]) for one in ours),
@@ -61,3 +64,18 @@ def count(document: Any, name: str) -> Counts | None:
         )
     except (LookupError, TypeError, AttributeError, ValueError):
         return None
+
+
+def _get(connection: http.client.HTTPConnection, path: str) -> Any:
+    """The JSON at a path; None where there is none."""
+    connection.request("GET", path, headers=credentials())
+    answer = connection.getresponse()
+    content = answer.read()
+    return json.loads(content) if answer.status == 200 else None
+
+
+def _default_version(model: Any) -> str:
+    """The full name of a model's default version; "" where it is not told."""
+    default = model.get("defaultVersion") if isinstance(model, Mapping) else None
+    name = default.get("name") if isinstance(default, Mapping) else None
+    return name if isinstance(name, str) else ""

@@ -12,6 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 WAKE_SECONDS = 0.3
+MODEL = "projects/local/models/sleeper"
+VERSION = f"{MODEL}/versions/v1"
 
 
 @dataclass
@@ -42,12 +44,13 @@ class Sleeper:
         there = now <= self._last + self.idle_seconds
         starting = int(there and now < self._ready)
         entry = {
-            "version": "projects/local/models/sleeper/versions/v1",
+            "version": VERSION,
             "ready": int(there) - starting,
             "starting": starting,
             "draining": 0,
         }
-        return {"versions": [entry], "pilots": []}
+        other = {"version": f"{MODEL}/versions/v0", "ready": 1, "starting": 0, "draining": 0}
+        return {"versions": [other, entry], "pilots": []}
 
 
 @contextmanager
@@ -61,11 +64,12 @@ def running_sleeper(idle_seconds: float) -> Iterator[Sleeper]:
         disable_nagle_algorithm = True
 
         def do_GET(self) -> None:
-            self.answer(*((200, sleeper.nodes()) if self.path == "/nodes" else (404, {})))
+            told = {"/nodes": sleeper.nodes(), f"/v1/{MODEL}": {"defaultVersion": {"name": VERSION}}}
+            self.answer(*((200, told[self.path]) if self.path in told else (404, {})))
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
-            known = self.path == "/v1/projects/local/models/sleeper:predict"
+            known = self.path == f"/v1/{MODEL}:predict"
             self.answer(*((200, sleeper.predict(body)) if known else (404, {"error": "no such model"})))
 
         def answer(self, status: int, document: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,11 +20,12 @@ from tests.server import running_server
 ROOT = Path(__file__).parents[2]
 
 
-def locust(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """The command of the locustfile's head."""
+def locust(*arguments: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """The command of the locustfile's head, typed in a folder."""
+    file = Path(os.path.relpath(ROOT / "loadtests" / "locustfile.py", folder))
     return subprocess.run(
-        [sys.executable, "-m", "locust", "-f", "loadtests/locustfile.py", "--headless", *arguments],
-        cwd=ROOT,
+        [str(Path(sys.executable).with_name("locust")), "-f", str(file), "--headless", *arguments],
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=90,

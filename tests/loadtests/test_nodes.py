@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from loadtests.nodes import Counts, ask, count
+from tests.loadtests import sleeper
 from tests.loadtests.sleeper import running_sleeper
 
 MODEL = "projects/p/models/m"
@@ -19,14 +20,13 @@ def version(name: str, ready: int = 0, starting: int = 0, draining: int = 0) -> 
 @pytest.mark.parametrize(
     ("name", "counts"),
     [
-        (MODEL, Counts(3, 1, 4)),
         (f"{MODEL}/versions/v1", Counts(2, 1, 0)),
         (f"{MODEL}/versions/v3", Counts(0, 0, 0)),
         ("projects/p/models/mm", Counts(7, 7, 7)),
     ],
 )
 def test_only_the_nodes_of_the_target_count(name: str, counts: Counts) -> None:
-    """A model has those of all its versions; a version that is not listed sleeps."""
+    """A version that is not listed sleeps."""
     listed = [
         version(f"{MODEL}/versions/v1", 2, 1),
         version(f"{MODEL}/versions/v2", 1, 0, 4),
@@ -34,6 +34,14 @@ def test_only_the_nodes_of_the_target_count(name: str, counts: Counts) -> None:
     ]
 
     assert count({"versions": listed, "pilots": []}, name) == counts
+
+
+def test_of_a_model_with_several_versions_it_takes_the_one_that_is_called() -> None:
+    """Nodes of others, such as one with minNodes, say nothing about the load."""
+    listed = [version(f"{MODEL}/versions/v1", 2), version(f"{MODEL}/versions/v2", 1)]
+
+    assert count({"versions": listed}, MODEL) is None
+    assert count({"versions": listed[:1]}, MODEL) == Counts(2, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -46,10 +54,12 @@ def test_anything_else_tells_nothing(document: Any) -> None:
 
 
 def test_a_server_is_asked_over_http() -> None:
-    """Whether it tells its nodes or not."""
+    """For the version that the model's predictions go to, whether it tells its nodes or not."""
     with running_sleeper(idle_seconds=9) as server:
+        assert ask(server.url, sleeper.MODEL, 5) == Counts(0, 0, 0)
+        assert ask(server.url, f"{sleeper.MODEL}/versions/v0", 5) == Counts(1, 0, 0)
         assert ask(server.url, "projects/p/models/sleeper", 5) == Counts(0, 0, 0)
-        assert ask(f"{server.url}/elsewhere", "projects/p/models/sleeper", 5) is None
+        assert ask(f"{server.url}/elsewhere", sleeper.MODEL, 5) is None
 
 
 def test_a_server_that_is_not_there_tells_nothing() -> None:

@@ -135,6 +135,7 @@ def fill_zoo(
         "routine": {
             "deploymentUri": f"{bucket}/routine",
             "predictionClass": "routine.Routine",
+            "framework": "TENSORFLOW",  # as a notebook of Google's sends it
             "packageUris": [f"{bucket}/routine-0.1.tar.gz"],
             "serviceAccount": "routine@tests.iam.gserviceaccount.com",
         },

@@ -81,11 +81,11 @@ def test_whatever_else_a_version_says_is_kept(ml: Any, zoo: Operations) -> None:
     assert version["framework"] == "XGBOOST"
 
 
-def test_a_custom_routine_has_no_framework(ml: Any, zoo: Operations) -> None:
-    """Its class and its packages are what is kept."""
+def test_a_custom_routine_keeps_what_was_said_of_it(ml: Any, zoo: Operations) -> None:
+    """A framework too, although its class alone decides how it is loaded."""
     version = ml.projects().models().versions().get(name=f"{ZOO}/versions/routine").execute()
 
-    assert "framework" not in version
+    assert version["framework"] == "TENSORFLOW"
     assert version["predictionClass"] == "routine.Routine"
     assert version["serviceAccount"] == "routine@tests.iam.gserviceaccount.com"
 
@@ -498,20 +498,6 @@ REFUSALS: list[tuple[str, str, str, dict[str, Any], int, str, str]] = [
         "a routine without packages",
         *("POST", f"{ZOO}/versions", {"json": {"name": "v", "predictionClass": "a.B"}}),
         *(400, "INVALID_ARGUMENT", "version.package_uris: "),
-    ),
-    (
-        "a routine with a framework",
-        "POST",
-        f"{ZOO}/versions",
-        {
-            "json": {
-                "name": "v",
-                "predictionClass": "a.B",
-                "packageUris": ["gs://b/p"],
-                "framework": "XGBOOST",
-            }
-        },
-        *(400, "INVALID_ARGUMENT", "version.framework: "),
     ),
     (
         "an unknown framework",

@@ -51,8 +51,12 @@ def check_version(version: Version) -> None:
             "version.framework",
             f"Unknown framework {version.framework!r}; known: {', '.join(FRAMEWORKS[1:])}.",
         )
-    if version.prediction_class:
-        _check_routine(version)
+    if version.prediction_class and not version.package_uris:
+        raise field_error(
+            InvalidArgument,
+            "version.package_uris",
+            "A custom prediction routine needs the packages its class is in.",
+        )
     for name, value in (
         ("runtime_version", version.runtime_version),
         ("python_version", version.python_version),
@@ -61,19 +65,6 @@ def check_version(version: Version) -> None:
             raise field_error(InvalidArgument, f"version.{name}", f"{value!r} is not a version like 2.11.")
     check_labels(version.labels)
     check_scaling(version)
-
-
-def _check_routine(version: Version) -> None:
-    if not version.package_uris:
-        raise field_error(
-            InvalidArgument,
-            "version.package_uris",
-            "A custom prediction routine needs the packages its class is in.",
-        )
-    if version.framework and version.framework != "FRAMEWORK_UNSPECIFIED":
-        raise field_error(
-            InvalidArgument, "version.framework", "Leave the framework out for a custom prediction routine."
-        )
 
 
 def check_scaling(version: Version) -> None:

@@ -90,7 +90,8 @@ def finish_create(
 ) -> Operation:
     """The version is READY; the first one of a model becomes its default."""
     record, version = under_way(draft, operation)
-    framework = "" if version.version.prediction_class else deployed.framework
+    # A routine has none but what its owner said.
+    framework = version.version.framework if version.version.prediction_class else deployed.framework
     ready = msgspec.structs.replace(
         version.version, state=VersionState.READY, framework=framework, etag=stamp.etag
     )

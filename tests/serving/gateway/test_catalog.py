@@ -234,11 +234,6 @@ def test_an_etag_is_good_once(world: World) -> None:
         ({"runtimeVersion": "new"}, InvalidArgument, "version.runtime_version"),
         ({"pythonVersion": "3"}, InvalidArgument, "version.python_version"),
         ({"predictionClass": "a.B"}, InvalidArgument, "version.package_uris"),
-        (
-            {"predictionClass": "a.B", "packageUris": ["gs://b/p"], "framework": "XGBOOST"},
-            InvalidArgument,
-            "version.framework",
-        ),
         ({"container": {"image": "x"}}, Unimplemented, "version.container"),
         ({"autoScaling": {}, "manualScaling": {}}, InvalidArgument, "version.manual_scaling"),
         ({"autoScaling": {"minNodes": -1}}, InvalidArgument, "version.auto_scaling"),
@@ -272,6 +267,7 @@ def test_a_version_that_cannot_be(
         {"autoScaling": {"minNodes": 2, "maxNodes": 2}},
         {"manualScaling": {"nodes": 3}},
         {"deploymentUri": "", "predictionClass": "a.B", "packageUris": ["gs://b/p"]},
+        {"predictionClass": "a.B", "packageUris": ["gs://b/p"], "framework": "TENSORFLOW"},
     ],
 )
 def test_a_version_that_can_be(world: World, body: dict[str, Any]) -> None:
@@ -284,9 +280,9 @@ def test_a_version_that_can_be(world: World, body: dict[str, Any]) -> None:
     assert shown["state"] == "CREATING"
     assert created.metadata.version.state is None
     assert not world.version(V1).deployment_uri.endswith("/")
-    assert "framework" not in shown
+    assert "FRAMEWORK_UNSPECIFIED" not in shown.values()
     for name, value in body.items():
-        if name != "framework" and value:
+        if value not in ("", "FRAMEWORK_UNSPECIFIED"):
             assert shown[name] == (tuple(value) if isinstance(value, list) else value)
 
 
@@ -306,12 +302,15 @@ def test_the_first_to_be_ready_is_the_default(world: World) -> None:
 
 
 def test_a_framework_that_was_found_out_is_shown(world: World) -> None:
-    """Except for a custom routine, which has none."""
+    """Except for a custom routine, which has the one that its owner named, or none."""
+    v3 = VersionName("p", "m", "v3")
     world.ready(V1)
     world.ready(V2, prediction_class="a.B", package_uris=("gs://b/p",))
+    world.ready(v3, prediction_class="a.B", package_uris=("gs://b/p",), framework="TENSORFLOW")
 
     assert world.version(V1).framework == "SCIKIT_LEARN"
     assert world.version(V2).framework == ""
+    assert world.version(v3).framework == "TENSORFLOW"
 
 
 def test_only_a_ready_version_can_be_the_default(world: World) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import tempfile
@@ -18,8 +19,8 @@ from batch.blocks import Bad, Batches, refused
 from batch.messages import ModelSource
 from serving.errors import InvalidOutputs, ModelError, ModelFailed, describe_exception
 from serving.local_folders import LocalFolders
-from serving.runtimes import External, Runtime, Source, load
-from serving.runtimes.instances import Batch, count, take
+from serving.runtimes import Columns, External, Form, Runtime, Source, load
+from serving.runtimes.instances import Batch, LoneColumns, count, take
 from serving.scratch import make_scratch_folder, sweep_scratch
 from serving.storage import Storage
 
@@ -87,7 +88,8 @@ class Model:
 class RuntimeHandler(ModelHandler[Batches, PredictionResult, Runtime]):
     """Predicts batches with a runtime, `rows` at a time (0: as many as are good for the model).
 
-    A record that the model fails on costs itself only: its call is repeated without it.
+    A record that the model fails on costs itself only, its call being repeated without it, unless the model
+    takes nothing but calls of several.
     """
 
     def __init__(self, model: Model, parameters: Mapping[str, Any], rows: int) -> None:
@@ -105,9 +107,8 @@ class RuntimeHandler(ModelHandler[Batches, PredictionResult, Runtime]):
         self, batch: Sequence[Batches], model: Runtime, inference_args: dict[str, Any] | None = None
     ) -> Iterable[PredictionResult]:
         """For each batch of instances, one of predictions."""
-        rows = self._rows or _good_rows(model)
         for batches in batch:
-            yield PredictionResult(batches.block.index, self._predicted(batches, model, rows))
+            yield PredictionResult(batches.block.index, self._predicted(batches, model))
 
     def batch_elements_kwargs(self) -> Mapping[str, Any]:
         """Elements are blocks already; Beam is not to collect them."""
@@ -121,40 +122,56 @@ class RuntimeHandler(ModelHandler[Batches, PredictionResult, Runtime]):
         """What Beam's metrics of this step are called."""
         return "pilotlight"
 
-    def _predicted(self, given: Batches, model: Runtime, rows: int) -> Batches:
-        attempt = _Attempt(model, self._parameters)
+    def _predicted(self, given: Batches, model: Runtime) -> Batches:
+        form = model.form(self._parameters)
+        fixed = form.rows if isinstance(form, Columns) else None
+        attempt = _Attempt(model, self._parameters, fixed or 1)
         for part in given.parts:
-            for start in range(0, count(part), rows):
-                attempt.predict(take(part, slice(start, start + rows)))
+            attempt.predict(part, fixed or self._rows or _good_rows(model, form, part))
         if not attempt.failures:
             return Batches(given.block, tuple(attempt.parts), given.rows, given.keys, given.bad)
         return _without_failures(given, attempt)
 
 
 class _Attempt:
-    """Predicts batch by batch, and keeps the rows apart that the model fails on, by their number."""
+    """Predicts batch by batch, and keeps the rows apart that the model fails on, by their number.
 
-    def __init__(self, model: Runtime, parameters: Mapping[str, Any]) -> None:
+    A call has `least` rows at least.
+    """
+
+    def __init__(self, model: Runtime, parameters: Mapping[str, Any], least: int) -> None:
         self._model = model
         self._parameters = parameters
+        self._least = least
+        self._most: float = math.inf  # as far as is known
         self._row = 0
         self.parts: list[Batch] = []
         self.failures: dict[int, ModelError] = {}
 
-    def predict(self, instances: Batch) -> None:
+    def predict(self, instances: Batch, rows: int) -> None:
+        """Predict what can be predicted, so many rows in a call, fewer once those are seen to be too many."""
+        start, size = 0, count(instances)
+        while start < size:
+            end = start + int(min(rows, self._most))
+            self._predict(take(instances, slice(start, end)))
+            start = end
+
+    def _predict(self, instances: Batch) -> None:
         """Predict what can be predicted: a batch that fails is cut in halves until one row is left."""
         size = count(instances)
         kept = b"" if self._model.framework in _LEAVE_INSTANCES else pickle.dumps(instances)
         try:
             self.parts.append(self._call(instances, size))
         except ModelError as error:
-            if size == 1:
-                self.failures[self._row] = error
-                self._row += 1
+            if size <= self._least:
+                self.failures |= dict.fromkeys(range(self._row, self._row + size), error)
+                self._row += size
                 return
-            instances = pickle.loads(kept) if kept else instances
-            self.predict(take(instances, slice(0, size // 2)))
-            self.predict(take(instances, slice(size // 2, size)))
+            half = (size + 1) // 2
+            failed = len(self.failures)
+            self.predict(pickle.loads(kept) if kept else instances, half)
+            if len(self.failures) == failed:  # no row is at fault, but their number
+                self._most = min(self._most, half)
         else:
             self._row += size
 
@@ -193,5 +210,8 @@ def _without_failures(given: Batches, attempt: _Attempt) -> Batches:
     )
 
 
-def _good_rows(model: Runtime) -> int:
+def _good_rows(model: Runtime, form: Form, part: Batch) -> int:
+    """The rows of a call where nobody says: each by itself if they are not known to be independent."""
+    if isinstance(part, LoneColumns) or (isinstance(form, Columns) and not form.independent):
+        return 1
     return _FAST_ROWS if model.mergeable and model.framework in _FAST else _CONTRACT_ROWS

@@ -64,9 +64,15 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Instances as one array per named input."""
+    """Instances as one array per named input.
+
+    A call takes exactly `rows` of them, None: any number. `independent` says whether rows are so by what the
+    model declares: those that were not asked for together go in calls of their own if they are not.
+    """
 
     inputs: tuple[Column, ...]
+    rows: int | None = None
+    independent: bool = True
 
 
 Form = Rows | Array | Columns

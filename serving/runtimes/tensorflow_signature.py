@@ -107,8 +107,10 @@ class Signature:
         self.name = name
         self.inputs = inputs
         self.outputs = outputs
-        self.form = Columns(tuple(Column(i.alias, i.dtype, i.row_shape, i.enforced) for i in inputs))
+        self.fixed_rows = next((i.rows for i in inputs if i.rows is not None), None)
         self.independent_rows = all(tensor.any_rows for tensor in (*inputs, *outputs))
+        columns = tuple(Column(i.alias, i.dtype, i.row_shape, i.enforced) for i in inputs)
+        self.form = Columns(columns, self.fixed_rows, self.independent_rows)
         self.input_problem = _input_problem(name, inputs)
         self.output_problem = _output_problem(name, outputs)
         self.schema = schema.Signature(_described(inputs), _described(outputs), method)
@@ -117,7 +119,6 @@ class Signature:
         self._feeds = feeds
         self._fetches = fetches
         self._aliases = {i.alias for i in inputs}
-        self.fixed_rows = next((i.rows for i in inputs if i.rows is not None), None)
         # An output may be an input passed on, and two aliases may share a tensor: each tensor is fed or
         # fetched once. `_places` says where in [*fed, *fetched] an output's value is.
         fed = list(dict.fromkeys(i.name for i in inputs))

@@ -30,6 +30,7 @@ from serving.runtimes.describing import unknown
 from serving.runtimes.instances import Batch, count
 from serving.schema import Schema
 from tests.batch.models import BUILDERS, LABELS, X, build_xgboost
+from tests.serving.runtimes.test_tensorflow_shared import export
 
 NOWHERE = Model(ModelSource(), "", 0)
 
@@ -322,6 +323,90 @@ def test_predictions_are_those_of_the_online_path(
         for one, other in zip(got, online, strict=True):
             np.testing.assert_array_max_ulp(np.float32(one["y"]), np.float32(other["y"]), 4)
             assert one["name"] == other["name"]
+
+
+def running_sums(tf: Any, shape: Any, *, unknown: bool = False) -> Any:
+    """Sums of an input of a shape with all before them: rows that are not independent show."""
+    v1 = tf.compat.v1
+    x = v1.placeholder(tf.float32, None if unknown else shape)
+    declared = tf.identity(x) if unknown else x
+    if shape is not None:
+        declared.set_shape(shape)
+    y = declared * 2 if shape == [] else tf.cumsum(declared)
+    return {"serving_default": ({"x": declared}, {"y": y})}
+
+
+@pytest.mark.parametrize(
+    ("shape", "unknown", "rows", "calls"),
+    [
+        pytest.param([None, 1], True, [1.0, 2.0, [3.0], [4.0, 5.0]], 4, id="declared, not enforced"),
+        pytest.param(None, True, [[1.0], [2.0], [3.0]], 3, id="undeclared"),
+        pytest.param(None, True, [1.0, 2.0, 3.0], 3, id="undeclared, scalar instances"),
+        pytest.param([], False, [1.0, 2.0, 2.0], 3, id="scalar"),
+        pytest.param([1, 1], False, [[1.0], [2.0], [3.0]], 3, id="one row"),
+        pytest.param([1], True, [1.0, 2.0, 3.0], 3, id="one row, not enforced"),
+    ],
+)
+def test_records_that_may_depend_on_each_other_are_predicted_as_online(
+    tmp_path: Path, tf: Any, shape: Any, unknown: bool, rows: list[Any], calls: int
+) -> None:
+    """Each by itself, in as many calls as there are records and not one more."""
+    export(tf, tmp_path, lambda tf: running_sums(tf, shape, unknown=unknown))
+    runtime = load(Source(tmp_path))
+    counting = Counting(runtime)
+    online = []
+    for row in rows:
+        batch, _ = Decoder().decode(json.dumps({"instances": [row]}).encode(), runtime.form)
+        online.append(json.loads(encode(runtime.predict(batch)))["predictions"][0])
+
+    found = predicted(block(*rows), cast(Runtime, counting))
+
+    assert [json.loads(text) for text in texts(found)] == online
+    assert counting.calls == calls
+    assert not found.bad
+
+
+def test_records_go_in_calls_of_as_many_as_the_model_takes(tmp_path: Path, tf: Any) -> None:
+    """What is left over at the end has no result, and says why."""
+    export(tf, tmp_path, lambda tf: running_sums(tf, [3, 1]))
+    counting = Counting(load(Source(tmp_path)))
+    found = predicted(block(*([number] for number in range(8))), cast(Runtime, counting), rows=64)
+
+    assert [json.loads(text)["y"] for text in texts(found)] == [[0], [1], [3], [3], [7], [12]]
+    assert [one.snippet for one in found.bad] == ["[6]", "[7]"]
+    assert "takes exactly 3 instance(s)" in found.bad[0].reason
+    assert counting.calls == 3
+
+
+def test_calls_that_are_too_long_are_tried_once() -> None:
+    """A graph may take fewer records than it declares; a block pays for that once."""
+
+    def answer(instances: list[Any]) -> list[Any]:
+        if len(instances) > 2:
+            raise ValueError("too many")
+        return instances
+
+    runtime = Fake(answer)
+    found = predicted(block(*range(128)), runtime)
+
+    assert values(found) == list(range(128))
+    assert runtime.calls[:7] == [64, 32, 16, 8, 4, 2, 2]
+    assert set(runtime.calls[7:]) == {2}
+
+
+class Counting:
+    """A runtime that counts its calls."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self.calls = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runtime, name)
+
+    def predict(self, instances: Any, /, **parameters: Any) -> Batch:
+        self.calls += 1
+        return self._runtime.predict(instances, **parameters)
 
 
 def test_a_routine_is_given_what_it_is_given_online(routine: ModelSource) -> None:

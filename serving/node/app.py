@@ -8,6 +8,7 @@ import itertools
 import logging
 import math
 import os
+import resource
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -238,6 +239,7 @@ class Node:
 
     def _load(self) -> tuple[Runtime, Judgement, float | None, Report]:
         ThreadLimit(self._settings.threads).apply()
+        open_files = resource.getrlimit(resource.RLIMIT_NOFILE)
         start = time.perf_counter()
         runtime = load(self._source)
         loaded = time.perf_counter()
@@ -249,6 +251,7 @@ class Node:
         self.schema = schema = self._known or describe(runtime, self._source.model_dir)
         typical = self._warm(runtime, verdict)
         warmed = time.perf_counter()
+        _restore_open_files(open_files)
         for warning in runtime.warnings:
             logger.warning(warning)
         report = Report(
@@ -280,6 +283,19 @@ class Node:
                 return Verdict(False, "switched off")
             case _:
                 return (yield from judging(runtime, faster))
+
+
+def _restore_open_files(limit: tuple[int, int]) -> None:
+    """Undo what a model may have done to the limit: with too low a one nobody could connect to the node."""
+    now = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        if now != limit:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+    except (OSError, ValueError) as error:
+        raise LoadFailed(
+            f"Loading the model has lowered the limit of open files of its process to {now[1]}, from "
+            f"{limit[1]}. Its requests could not reach it: take that out of the model's code."
+        ) from error
 
 
 def _so_far(judgement: Judgement) -> Verdict:

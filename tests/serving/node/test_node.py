@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import math
+import resource
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from serving.config import PredictSettings
-from serving.errors import ServingError
+from serving.errors import LoadFailed, ServingError
 from serving.node import app
 from serving.node.app import Node, Report
 from serving.runtimes import Source
@@ -134,3 +135,37 @@ def test_what_cannot_be_loaded_is_told_once(tmp_path: Path) -> None:
 
     [error] = told
     assert "No model file was found" in error.message
+
+
+def test_a_model_that_lowers_the_limit_of_open_files_can_be_reached(tmp_path: Path) -> None:
+    """Once it is loaded the limit is as before; where that cannot be, it is not ready."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "lowering.py").write_text(
+        "import resource\n"
+        "class Routine:\n"
+        "    @classmethod\n"
+        "    def from_path(cls, folder):\n"
+        f"        resource.setrlimit(resource.RLIMIT_NOFILE, (100, {before[1]}))\n"
+        "        return cls()\n"
+        "    def predict(self, instances, **parameters):\n"
+        "        return instances\n"
+    )
+    told: list[Any] = []
+
+    async def main() -> None:
+        source = Source(tmp_path, prediction_class="lowering.Routine", packages=(code,))
+        made, done = node(source, told, waking=True, merge="off")
+        made.start()
+        await done.wait()
+        made.end()
+
+    try:
+        asyncio.run(main())
+        assert isinstance(told[0], Report)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
+        with pytest.raises(LoadFailed, match="lowered the limit of open files"):
+            app._restore_open_files((before[0], 1 << 40))  # nobody may have so many
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

@@ -279,7 +279,8 @@ class ServeConfig(FrontSettings):
     deployments: int = setting(2, "Versions that are created at the same time; more wait.", minimum=1)
     build_timeout: float = setting(
         600.0,
-        "Seconds that each run of pip may take that builds or installs a version's packages.",
+        "Seconds that each run of pip may take that builds or installs a version's packages; a preparation "
+        "that gives no sign of life for so long is ended too.",
         minimum=1,
     )
     jobs: int = setting(2, "Batch predictions that run at the same time; more wait.", minimum=1)

@@ -7,12 +7,14 @@ last one with `done` or `failed`; logs go to stderr. The exit status is 0 also w
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
 
@@ -28,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 # No space, over the quota, over the size that files may have, read-only.
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
+# Seconds between two signs of life at most.
+_TOLD_EVERY = 5.0
 _BOOSTERS = ("model.bst", "model.joblib", "model.pkl")
 _SAVED_MODEL = ("saved_model.pb", "saved_model.pbtxt")
 
@@ -84,7 +88,7 @@ class Failed(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line of output; exactly one of its fields is set."""
+    """One line of output; exactly one of its fields is set, none where it only says that it lives."""
 
     phase: Phase | None = None
     done: Prepared | None = None
@@ -168,7 +172,8 @@ def main() -> None:
     logging.basicConfig(stream=sys.stderr, level=logging.INFO)
     try:
         request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
-        prepared = prepare(request, lambda phase: _report(Report(phase=phase)))
+        with _signs_of_life(request.build_timeout):
+            prepared = prepare(request, lambda phase: _report(Report(phase=phase)))
     except ServingError as error:
         _report(Report(failed=Failed(error.status, error.message)))
     except OSError as error:
@@ -193,6 +198,27 @@ def _cannot_keep(error: OSError) -> Failed:
         f"The server cannot keep the version's files: {error.strerror} ({place}). Free some space there, or "
         "make it writable; then delete the version and create it again.",
     )
+
+
+@contextlib.contextmanager
+def _signs_of_life(build_timeout: float | None) -> Iterator[None]:
+    """Report often enough in this block for who gives us up after so many seconds without a word."""
+    if build_timeout is None:
+        yield
+        return
+    every, ended = min(_TOLD_EVERY, build_timeout / 4), threading.Event()
+
+    def tell() -> None:
+        while not ended.wait(every):
+            _report(Report())
+
+    thread = threading.Thread(target=tell, name="signs-of-life", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def _report(report: Report) -> None:

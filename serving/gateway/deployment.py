@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import functools
 import json
 import os
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -55,6 +57,8 @@ _THREADS = 4
 
 # Seconds by which a creation waits longer for its node than a node may take to start.
 _GRACE = 30.0
+# Seconds in which a process that prepares a version begins to work.
+_BEGINS_WITHIN = 10.0
 # What a node is taken to need until one was measured: bytes for itself, and times the model's files.
 _UNKNOWN_NODE, _EXPANDS = 48 << 20, 2
 
@@ -295,18 +299,34 @@ class Deployment:
         try:
             child.stdin.write(msgspec.json.encode(request))
             child.stdin.close()
-            while line := await child.stdout.readline():
+            while line := await self._next_line(child.stdout):
                 last = msgspec.json.decode(line, type=prepare.Report)
                 if last.phase is not None:
                     await enter_phase(last.phase)
             code = await child.wait()
         finally:
             os.close(lifeline)  # if it is still at work, it ends now, and pip with it
+            if child.returncode is None:  # also where it was stopped before it could see to that
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGKILL)
         if last.failed is not None:
             raise _error(last.failed)
         if last.done is None:
             raise Internal(f"Preparing the version ended with exit code {code} and without a word.")
         return last.done
+
+    async def _next_line(self, output: asyncio.StreamReader) -> bytes:
+        """What the preparing process says next. Raises Unavailable if it does not even say that it lives."""
+        seconds = self._config.build_timeout + _BEGINS_WITHIN
+        try:
+            async with asyncio.timeout(seconds):
+                return await output.readline()
+        except TimeoutError:
+            raise Unavailable(
+                f"Preparing the version gave no sign of life for {seconds:g} s, and was ended (setting "
+                "build_timeout). Something has stopped its process; see whether its packages do, then create "
+                "the version again."
+            ) from None
 
     async def _first_report(self, spec: NodeSpec) -> Mapping[str, Any]:
         try:

@@ -210,6 +210,26 @@ def test_who_computes_for_long_on_purpose_may(tmp_path: Path) -> None:
         assert server.stop() == 0
 
 
+def test_a_preparation_that_was_stopped_is_given_up(tmp_path: Path) -> None:
+    """As a build can do to it: the creation fails in time, and leaves no process."""
+    models.write_sklearn(tmp_path / "plain")
+    with running_server(tmp_path / "state", "--build-timeout", "1") as server:
+
+        def preparing() -> list[int]:
+            return [pid for pid, line in server.processes().items() if " serving.prepare " in line]
+
+        server.create_model(MODEL)
+        operation = server.begin_version(PLAIN, deploymentUri=str(tmp_path / "plain"))
+        (pid,) = until(preparing, "it is being prepared")
+        os.killpg(pid, signal.SIGSTOP)
+        error = server.wait(operation)["error"]
+
+        assert "no sign of life for 11 s" in error["message"]
+        assert "setting build_timeout" in error["message"]
+        until(lambda: not preparing(), "it has ended")
+        assert server.stop() == 0
+
+
 def test_what_a_model_has_left_behind_ends_with_the_server(tmp_path: Path) -> None:
     """Though it is in no group of a node, and has no parent any more."""
     with running_server(tmp_path / "state") as server:

@@ -231,6 +231,10 @@ class ServeConfig(FrontSettings):
         "local",
         "Project of models that are named without one, in TensorFlow Serving's and Triton's protocols.",
     )
+    server_name: str = setting(
+        "pilotlight",
+        "What the server is called in the Open Inference Protocol; some of Triton's clients look for triton.",
+    )
     access: str = setting(
         "auto",
         "Whether callers need a token and a role: auto (on unless host is a loopback address), on, off.",

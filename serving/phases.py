@@ -30,8 +30,10 @@ NODE_COUNTS = ("compared", "different")
 
 # Between the two it tells which call of its model is under way: by a number, 0 while there is none.
 NODE_CALL = len(NODE_PHASES) * _WIDTH
+# Then how many instances it has answered, in how many calls, and when last: in ms on the monotonic clock.
+NODE_ROWS, NODE_CALLS, NODE_LAST = range(NODE_CALL + 1, NODE_CALL + 4)
 
-NODE_BYTES = (NODE_CALL + 1 + len(NODE_COUNTS)) * _CELL
+NODE_BYTES = (NODE_LAST + 1 + len(NODE_COUNTS)) * _CELL
 
 
 @dataclass(frozen=True, slots=True)

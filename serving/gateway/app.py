@@ -51,6 +51,7 @@ from serving.gateway.jobs.runner import COMMAND, Jobs
 from serving.gateway.limits import CallLimits, PredictionLimits, limited
 from serving.gateway.methods import METHODS, Method
 from serving.gateway.metrics import CountedWaker, Elsewhere, Metrics
+from serving.gateway.model_statistics import ModelStatistics
 from serving.gateway.operations import Operations
 from serving.gateway.overview import Overview
 from serving.gateway.records import Commit
@@ -156,6 +157,7 @@ class Gateway:
             config.call_seconds,
         )
         self._overview = Overview(lambda: self._catalog.state, self._activator, self._autoscaler, self._pool)
+        self._statistics = ModelStatistics(self._overview, self._tallies)
         self._metrics = Metrics(
             self._overview,
             self._tallies,
@@ -194,6 +196,8 @@ class Gateway:
             lambda: self._catalog.state,
             lambda: not self._unready(),
             self._schemas,
+            self._statistics,
+            name=self._config.server_name,
             project=self._config.default_project,
             around=self._around,
             tallies=self._tallies,
@@ -260,7 +264,13 @@ class Gateway:
             "projects.operations.get": operations.get,
             "projects.operations.cancel": operations.cancel,
             **Policies(self._catalog, self._access).endpoints(),
-            **Protocols(lambda: self._catalog.state, lambda: not self._unready(), self._schemas).endpoints(),
+            **Protocols(
+                lambda: self._catalog.state,
+                lambda: not self._unready(),
+                self._schemas,
+                self._statistics,
+                self._config.server_name,
+            ).endpoints(),
         }
         return routes(
             {name: announced(self._audit, METHODS[name], endpoint) for name, endpoint in offered.items()},

@@ -5,29 +5,34 @@ Imported only where gRPC is switched on (setting `grpc_port`).
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from serving.errors import Internal, ServingError
+from serving.gateway.api.protocols import all_statistics, models_of
 from serving.gateway.api.requests import Endpoint
 from serving.gateway.catalog.lookup import resolve_address
 from serving.gateway.identity import as_header
 from serving.gateway.methods import METHODS, Method
+from serving.gateway.model_statistics import ModelStatistics
 from serving.gateway.records import State
 from serving.gateway.schemas import Schemas
-from serving.gateway.standings import is_ready, standings
+from serving.gateway.standings import is_ready, standings, versions_of
 from serving.gateway.tallies import Tallies
 from serving.grpc.answers import answer
 from serving.grpc.call import GrpcCall
 from serving.names import ModelName
-from serving.protocols import Reply
+from serving.protocols import Reply, triton
+from serving.protocols import inference_metadata as inference
 from serving.protocols.addresses import Address, address
 from serving.protocols.errors import refusal
+from serving.protocols.model_spec import model_spec
 from serving.protocols.tensorflow_status import Standing
 from serving.schema import Schema
 
@@ -36,6 +41,7 @@ if TYPE_CHECKING:  # OpenTelemetry is imported only where it is switched on
 
 logger = logging.getLogger(__name__)
 
+_ALL_STATISTICS = "inference.GRPCInferenceService.AllModelStatistics"
 # What access is checked on for a model whose name cannot be read: only who may ask of all is told why.
 _NO_MODEL = "-"
 
@@ -45,7 +51,7 @@ class Questions:
 
     `around` puts what all requests of a method go through around its endpoint. `state` is what the server
     remembers, `ready` whether it is up; `schemas` knows what versions take, and `project` is that of models
-    which are not named in full.
+    which are not named in full. `statistics` knows what they have done; `name` is what the server is called.
     """
 
     def __init__(
@@ -53,7 +59,9 @@ class Questions:
         state: Callable[[], State],
         ready: Callable[[], bool],
         schemas: Schemas,
+        statistics: ModelStatistics,
         *,
+        name: str,
         project: str,
         around: Callable[[Method, Endpoint], Endpoint],
         tallies: Tallies,
@@ -62,6 +70,8 @@ class Questions:
         self._state = state
         self._ready = ready
         self._schemas = schemas
+        self._statistics = statistics
+        self._name = name
         self._project = project
         self._around = around
         self._tallies = tallies
@@ -69,7 +79,7 @@ class Questions:
 
     async def __call__(self, call: GrpcCall) -> Reply:
         """The answer to one."""
-        scope, method = call.scope, METHODS[f"{call.rpc.service}.{call.rpc.name}"]
+        scope, method = call.scope, _method_of(call)
         trace = None if self._tracing is None else self._tracing.begin(scope, method.id)
         try:
             scope["path_params"], endpoint = self._endpoint(method, call)
@@ -87,16 +97,18 @@ class Questions:
 
     def _endpoint(self, method: Method, call: GrpcCall) -> tuple[dict[str, str], Endpoint]:
         """What the call names, as a path would have it, and what answers it."""
-        if not call.rpc.about_model:
-            return {}, _answering(call, "", _About(self._state(), self._ready(), self._schemas))
+        about = _About(
+            self._state(), self._ready(), self._schemas, self._statistics, self._name, self._project
+        )
+        if not call.rpc.about_model or method.id == _ALL_STATISTICS:
+            return {}, _answering(call, "", about)
         try:
             spec = call.head.spec()
             asked = address(spec.model, self._project, version=spec.version, label=spec.label)
         except ServingError as problem:
             return {"project": self._project, "model": _NO_MODEL}, _raising(problem)
-        about = _About(self._state(), self._ready(), self._schemas, asked)
         named = {"project": asked.model.project, "model": asked.model.model}
-        return named, _answering(call, spec.model, about)
+        return named, _answering(call, spec.model, replace(about, asked=asked))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,20 +118,48 @@ class _About:
     records: State
     up: bool
     schemas: Schemas
-    asked: Address = Address(ModelName("", ""))
+    measured: ModelStatistics
+    server_name: str
+    project: str
+    asked: Address | None = None  # None: all of the project's models
 
     def is_up(self) -> bool:
         return self.up
 
+    def metadata(self) -> Mapping[str, Any]:
+        return inference.server(self.server_name, triton.EXTENSIONS)
+
     def is_ready(self) -> bool:
-        return is_ready(self.records, self.asked)
+        return is_ready(self.records, self._address)
 
     def standings(self) -> Sequence[Standing]:
-        return standings(self.records, self.asked)
+        return standings(self.records, self._address)
 
     async def described(self) -> tuple[str, Schema]:
-        record = resolve_address(self.records, self.asked)
+        record = resolve_address(self.records, self._address)
         return record.name.version, await self.schemas.of(record)
+
+    def statistics(self, model: str) -> Sequence[Mapping[str, Any]]:
+        if self.asked is None:
+            return all_statistics(self.records, self.project, self.measured)
+        return triton.statistics(model, map(self.measured.of, versions_of(self.records, self.asked)))
+
+    def models(self) -> Iterable[tuple[str, Standing]]:
+        return models_of(self.records, self.project)
+
+    @property
+    def _address(self) -> Address:
+        return self.asked or Address(ModelName("", ""))
+
+
+def _method_of(call: GrpcCall) -> Method:
+    """Statistics that name no model are those of all."""
+    method = METHODS[f"{call.rpc.service}.{call.rpc.name}"]
+    if call.rpc.name == "ModelStatistics":
+        with contextlib.suppress(ServingError):  # what is wrong is told by its endpoint
+            if not model_spec(call.rpc.request, call.body).model:
+                return METHODS[_ALL_STATISTICS]
+    return method
 
 
 def _answering(call: GrpcCall, model: str, about: _About) -> Endpoint:

@@ -106,11 +106,17 @@ def _method(
 
 
 def _foreign(
-    name: str, verb: str, permission: str, paths: Iterable[str], activity: Activity = Activity.ADMIN_READ
+    name: str,
+    verb: str,
+    permission: str,
+    paths: Iterable[str],
+    activity: Activity = Activity.ADMIN_READ,
+    *,
+    resource: str = _MODEL,
 ) -> Method:
-    """A method of another protocol, on a model unless it takes no permission."""
+    """A method of another protocol, on a model or another `resource` unless it takes no permission."""
     path, *also = (path.replace("}", ":id}") for path in paths)
-    return Method(name, verb, path, permission, _MODEL if permission else "", activity, tuple(also))
+    return Method(name, verb, path, permission, resource if permission else "", activity, tuple(also))
 
 
 def _tensorflow(name: str, verb: str, permission: str, suffix: str, **more: Activity) -> Method:
@@ -145,9 +151,29 @@ def _others() -> Iterable[Method]:
     yield _foreign(f"{_INFERENCE}.ServerLive", _READS, "", ["/v2/health/live"])
     yield _foreign(f"{_INFERENCE}.ServerReady", _READS, "", ["/v2/health/ready"])
     yield _foreign(f"{_INFERENCE}.ServerMetadata", _READS, "", ["/v2"])
+    yield from _tritons()
     yield _inference("ModelReady", _READS, "ml.models.get", "/ready")
     yield _inference("ModelMetadata", _READS, "ml.models.get", "")
     yield _inference("ModelInfer", "POST", "ml.models.predict", "/infer", **predicts)
+
+
+def _tritons() -> Iterable[Method]:
+    """What Triton has beside the protocol. A model that is called stats has no metadata."""
+    for name, verb, path in (
+        ("AllModelStatistics", _READS, "/v2/models/stats"),
+        ("RepositoryIndex", "POST", "/v2/repository/index"),
+    ):
+        yield _foreign(f"{_INFERENCE}.{name}", verb, "ml.models.list", [path], resource=_PROJECT)
+    yield _inference("ModelStatistics", _READS, "ml.models.get", "/stats")
+    yield _inference("ModelConfig", _READS, "ml.models.get", "/config")
+    for name in ("Load", "Unload"):
+        yield _foreign(
+            f"{_INFERENCE}.RepositoryModel{name}",
+            "POST",
+            "ml.models.update",
+            [f"/v2/repository/models/{{model}}/{name.lower()}"],
+            Activity.ADMIN_WRITE,
+        )
 
 
 def _trials() -> Iterable[Method]:

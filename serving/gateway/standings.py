@@ -27,10 +27,15 @@ _STATES: Mapping[VersionState | None, State] = {
 
 def standings(records: Records, asked: Address) -> list[Standing]:
     """How it stands with the version that is named, or with all of the model. Raises NotFound."""
+    return [standing_of(record) for record in versions_of(records, asked)]
+
+
+def versions_of(records: Records, asked: Address) -> list[VersionRecord]:
+    """The version that is named, or all of the model. Raises NotFound."""
     name = name_of(records, asked)
     if isinstance(name, VersionName):
-        return [_standing(records.versions[name])]
-    found = [_standing(records.versions[one]) for one in records.version_order.below(name)]
+        return [records.versions[name]]
+    found = [records.versions[one] for one in records.version_order.below(name)]
     if not found:
         raise NotFound(f"Could not find any versions of model {name}.")
     return found
@@ -46,7 +51,8 @@ def is_ready(records: Records, asked: Address) -> bool:
     return True
 
 
-def _standing(record: VersionRecord) -> Standing:
+def standing_of(record: VersionRecord) -> Standing:
+    """How it stands with a version."""
     version = record.version
     error = version.error_message if version.state is VersionState.FAILED else ""
     return Standing(record.name.version, _STATES.get(version.state, State.UNKNOWN), error)

@@ -13,7 +13,17 @@ from typing import NamedTuple
 from autoscaler.activator import Lease
 from autoscaler.pools import Node
 from serving.gateway.server_timing import paid
-from serving.phases import NODE_BYTES, NODE_COUNTS, NODE_PHASES, Histogram, Histograms, cells
+from serving.phases import (
+    NODE_BYTES,
+    NODE_CALLS,
+    NODE_COUNTS,
+    NODE_LAST,
+    NODE_PHASES,
+    NODE_ROWS,
+    Histogram,
+    Histograms,
+    cells,
+)
 
 # What the gateway knows of a request, in the order of its histograms. `queue`, `start`, `load` and `warm` are
 # those of requests that had to wait for a node; `gateway` is what is left of `total` without all of that.
@@ -36,7 +46,8 @@ Phases = tuple[tuple[str, Histogram], ...]
 class Told:
     """The counts of one version at one moment; phases that no request went through are left out.
 
-    `compared` has the counts of `NODE_COUNTS`.
+    `compared` has the counts of `NODE_COUNTS`. `rows` are the instances that were answered, in `calls` of the
+    model; `last` is when, in ms on the monotonic clock, 0 for never.
     """
 
     statuses: Mapping[int, int]
@@ -45,12 +56,15 @@ class Told:
     bytes_out: int
     phases: Phases
     compared: tuple[int, ...] = ()
+    rows: int = 0
+    calls: int = 0
+    last: int = 0
 
 
 class Tally:
     """The counts of one version."""
 
-    __slots__ = ("_compared", "_nodes", "_phases", "bytes_in", "bytes_out", "limits", "statuses")
+    __slots__ = ("_compared", "_nodes", "_phases", "_work", "bytes_in", "bytes_out", "limits", "statuses")
 
     def __init__(self) -> None:
         self.statuses: dict[int, int] = {}
@@ -60,6 +74,7 @@ class Tally:
         self._phases = Histograms(len(GATEWAY_PHASES))
         self._nodes = Histograms(len(NODE_PHASES))
         self._compared = [0] * len(NODE_COUNTS)
+        self._work = _Work()
 
     def answered(self, fare: Fare, status: int, bytes_in: int, bytes_out: int) -> None:
         """A node answered a request."""
@@ -90,13 +105,15 @@ class Tally:
         counted = cells(notes)
         self._nodes.add_all(counted)
         self._compared = _added(self._compared, counted)
+        self._work = self._work.adding(counted)
 
     def told(self, nodes: Iterable[bytes]) -> Told:
         """The counts as they are now; `nodes` are the notes of the living ones."""
         nodes = list(nodes)
-        compared = self._compared
+        compared, work = self._compared, self._work
         for notes in nodes:
-            compared = _added(compared, cells(memoryview(notes)))
+            counted = cells(memoryview(notes))
+            compared, work = _added(compared, counted), work.adding(counted)
         return Told(
             dict(self.statuses),
             dict(self.limits),
@@ -104,6 +121,7 @@ class Tally:
             self.bytes_out,
             tuple(self._told_phases(nodes)),
             tuple(compared),
+            *work,
         )
 
     def _told_phases(self, nodes: Iterable[bytes]) -> Iterator[tuple[str, Histogram]]:
@@ -115,6 +133,19 @@ class Tally:
             for phase, name in enumerate(names):
                 if any((found := histograms.read(phase)).counts):
                     yield name, found
+
+
+class _Work(NamedTuple):
+    """What nodes have answered; see `Told`."""
+
+    rows: int = 0
+    calls: int = 0
+    last: int = 0
+
+    def adding(self, notes: Sequence[int]) -> _Work:
+        """With what one more node has."""
+        rows, calls = self.rows + notes[NODE_ROWS], self.calls + notes[NODE_CALLS]
+        return _Work(rows, calls, max(self.last, notes[NODE_LAST]))
 
 
 def _added(counts: Sequence[int], notes: Sequence[int]) -> list[int]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from serving.errors import InvalidArgument
 from serving.grpc.methods import INFERENCE_SERVICE, Rpc
 from serving.protocols import inference_metadata as inference
 from serving.protocols import tensorflow_grpc as tensorflow
-from serving.protocols.protos import message
+from serving.protocols import triton
+from serving.protocols.protos import Malformed, message
 from serving.protocols.tensorflow_status import Standing
 from serving.schema import Schema
 
@@ -18,6 +20,15 @@ class About(Protocol):
 
     def is_up(self) -> bool:
         """Whether the server is there to answer predictions."""
+
+    def metadata(self) -> Mapping[str, Any]:
+        """What the server is."""
+
+    def statistics(self, model: str) -> Sequence[Mapping[str, Any]]:
+        """What its versions have done, those of all models if it is about none. Raises NotFound."""
+
+    def models(self) -> Iterable[tuple[str, Standing]]:
+        """The versions of all models."""
 
     def is_ready(self) -> bool:
         """Whether predictions of it are answered. Raises NotFound."""
@@ -35,7 +46,7 @@ async def answer(rpc: Rpc, body: bytes, model: str, about: About) -> bytes:
     Raises what `About` does, and InvalidArgument for a question that cannot be answered.
     """
     if rpc.service == INFERENCE_SERVICE:
-        return _message(rpc, await _inference(rpc.name, model, about))
+        return _message(rpc, await _inference(rpc, body, model, about))
     if rpc.name == "GetModelStatus":
         return tensorflow.status(about.standings())
     tensorflow.check_metadata_request(body)
@@ -43,19 +54,41 @@ async def answer(rpc: Rpc, body: bytes, model: str, about: About) -> bytes:
     return tensorflow.metadata(model, version, schema)
 
 
-async def _inference(name: str, model: str, about: About) -> Mapping[str, Any]:
-    match name:
+async def _inference(rpc: Rpc, body: bytes, model: str, about: About) -> Mapping[str, Any]:
+    match rpc.name:
+        case "ModelReady":
+            return {"ready": about.is_ready()}
+        case "ModelStatistics":
+            return {"model_stats": about.statistics(model)}
+        case "ModelConfig":
+            return {"config": triton.config(model, (await about.described())[1])}
+        case "ModelMetadata":
+            _, schema = await about.described()
+            return inference.metadata(model, about.standings(), schema)
+        case _:
+            return _of_server(rpc, body, about)
+
+
+def _of_server(rpc: Rpc, body: bytes, about: About) -> Mapping[str, Any]:
+    match rpc.name:
         case "ServerLive":
             return inference.live()
         case "ServerReady":
             return inference.ready(about.is_up())
         case "ServerMetadata":
-            return inference.server()
-        case "ModelReady":
-            return {"ready": about.is_ready()}
+            return about.metadata()
+        case "RepositoryIndex":
+            only_ready = _parsed(rpc, body).ready
+            return {"models": triton.index(about.models(), only_ready=only_ready)}
         case _:
-            _, schema = await about.described()
-            return inference.metadata(model, about.standings(), schema)
+            raise triton.not_by_hand()
+
+
+def _parsed(rpc: Rpc, body: bytes) -> Any:
+    try:
+        return message(rpc.request).FromString(body)
+    except Malformed as error:
+        raise InvalidArgument(f"The message cannot be read as {rpc.request}: {error}.") from error
 
 
 def _message(rpc: Rpc, fields: Mapping[str, Any]) -> bytes:

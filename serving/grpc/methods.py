@@ -34,7 +34,7 @@ class Rpc(NamedTuple):
     @property
     def about_model(self) -> bool:
         """Whether what is sent names a model."""
-        return not self.name.startswith("Server")
+        return not self.name.startswith(("Server", "RepositoryIndex"))
 
 
 def _tensorflow(service: str, name: str, message: str, verb: str = "") -> Rpc:
@@ -56,6 +56,10 @@ def _all() -> Iterator[Rpc]:
     yield _tensorflow(MODEL_SERVICE, "GetModelStatus", "GetModelStatus")
     yield _tensorflow(MODEL_SERVICE, "HandleReloadConfigRequest", "ReloadConfig")
     for name in ("ServerLive", "ServerReady", "ServerMetadata", "ModelReady", "ModelMetadata"):
+        yield _inference(name)
+    for name in ("ModelConfig", "ModelStatistics"):
+        yield _inference(name)
+    for name in ("RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"):
         yield _inference(name)
     yield _inference("ModelInfer", "infer")
 

@@ -5,15 +5,17 @@ Imported only where gRPC is switched on (setting `grpc_port`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from serving.errors import ServingError, Unavailable
 from serving.grpc.answers import answer
 from serving.grpc.call import GrpcCall
 from serving.node.app import Node
 from serving.node.routes import VERSION
-from serving.protocols import Reply
+from serving.protocols import Reply, triton
+from serving.protocols import inference_metadata as inference
 from serving.protocols.errors import refusal
 from serving.protocols.tensorflow_status import Standing, State
 from serving.schema import Schema
@@ -47,6 +49,15 @@ class _About:
         return self.node.predictor is not None
 
     is_ready = is_up
+
+    def metadata(self) -> Mapping[str, Any]:
+        return inference.server()
+
+    def statistics(self, model: str) -> Sequence[Mapping[str, Any]]:
+        raise triton.nothing_counted()
+
+    def models(self) -> Iterable[tuple[str, Standing]]:
+        raise triton.nothing_counted()
 
     def standings(self) -> Sequence[Standing]:
         return [Standing(self.version, State.AVAILABLE if self.is_up() else State.LOADING)]

@@ -14,7 +14,16 @@ from typing import ParamSpec, Protocol, TypeVar, cast
 
 from serving.errors import ModelFailed, describe_exception
 from serving.node.request import NOWHERE, Request
-from serving.phases import NODE_BYTES, NODE_CALL, NODE_PHASES, Histograms, cells
+from serving.phases import (
+    NODE_BYTES,
+    NODE_CALL,
+    NODE_CALLS,
+    NODE_LAST,
+    NODE_PHASES,
+    NODE_ROWS,
+    Histograms,
+    cells,
+)
 from serving.wire import Headers
 
 # The marks of a slot; without one, the model has not seen the request.
@@ -109,10 +118,15 @@ def note(histograms: Histograms, group: Sequence[Request], predicted: float, enc
 
     `wait` is all the time between parsing and encoding in which the model did not work on the request.
     """
+    counted = histograms.cells
+    counted[NODE_CALLS] += 1
+    counted[NODE_LAST] = int(encoded * 1000)
     if len(group) == 1:
+        counted[NODE_ROWS] += group[0].rows
         for phase, seconds in enumerate(_phases(group[0], predicted, encoded)):
             histograms.add(phase, seconds)
         return
+    counted[NODE_ROWS] += sum([request.rows for request in group])
     parse, wait, infer, encode = range(len(NODE_PHASES))
     histograms.add_all_of(parse, [request.parsed - request.began for request in group])
     histograms.add_all_of(wait, [predicted - request.parsed - request.infer for request in group])

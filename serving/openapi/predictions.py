@@ -176,6 +176,16 @@ PREDICTION = Operation(
     refusals=PREDICT,
 )
 _V2 = "inference.GRPCInferenceService"
+_STATISTICS = shaped({"model_stats": listed(OBJECT)}, ["model_stats"])
+
+
+def _by_hand(what: str) -> Operation:
+    refusals = (401, 403, 429, *ANY, 501)
+    return Operation(
+        f"Not offered: {what} a model", _INFERENCE, {}, {JSON: OBJECT}, refusals=refusals, text_errors=True
+    )
+
+
 # By the ids of their methods.
 OPERATIONS: Mapping[str, Operation] = {
     "tensorflow.serving.PredictionService.Predict": _tensorflow(
@@ -229,6 +239,18 @@ OPERATIONS: Mapping[str, Operation] = {
         shaped({"name": STRING, "ready": _BOOLEAN}, ["name", "ready"]),
         unavailable=True,
     ),
+    f"{_V2}.ModelStatistics": _told("What a model has done", _STATISTICS),
+    f"{_V2}.AllModelStatistics": _told("What all models have done", _STATISTICS),
+    f"{_V2}.ModelConfig": _told("The inputs and outputs of a model, as Triton has them", OBJECT),
+    f"{_V2}.RepositoryIndex": Operation(
+        "The versions of all models",
+        _INFERENCE,
+        {JSON: listed(OBJECT)},
+        {JSON: shaped({"ready": _BOOLEAN})},
+        text_errors=True,
+    ),
+    f"{_V2}.RepositoryModelLoad": _by_hand("load"),
+    f"{_V2}.RepositoryModelUnload": _by_hand("unload"),
     f"{_V2}.ModelMetadata": _told("The inputs and outputs of a model", ref("ModelMetadata")),
     f"{_V2}.ModelInfer": Operation(
         "Infer",

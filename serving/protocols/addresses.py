@@ -105,8 +105,9 @@ def choose(asked: Address, versions: Versions) -> str:
 
 
 def no_model(asked: Address) -> NotFound:
-    """The error for a model that is not there."""
-    return NotFound(f"Servable not found for request: {asked}. There is no model {asked.model}.")
+    """The error for a model that is not there, in words that clients of both protocols look for."""
+    unknown = f"Request for unknown model: there is no model {asked.model}."
+    return NotFound(f"Servable not found for request: {asked}. {unknown}")
 
 
 def _there_are(model: ModelName, versions: Versions) -> str:

@@ -12,12 +12,18 @@ from serving.schema import Schema, Signature, Tensor
 
 # Tensors as bytes beside the JSON, both ways.
 EXTENSIONS = ("binary_tensor_data",)
+# What a server is called that was given no other name.
+SERVER_NAME = "pilotlight"
 _NO_SIGNATURE = Signature((), ())
 
 
-def server() -> dict[str, Any]:
-    """The answer of `GET /v2`."""
-    return {"name": "pilotlight", "version": version_of("pilotlight"), "extensions": list(EXTENSIONS)}
+def server(name: str = SERVER_NAME, extensions: Iterable[str] = ()) -> dict[str, Any]:
+    """The answer of `GET /v2`; `extensions` are those beside EXTENSIONS."""
+    return {
+        "name": name,
+        "version": version_of("pilotlight"),
+        "extensions": [*EXTENSIONS, *extensions],
+    }
 
 
 def live() -> dict[str, Any]:

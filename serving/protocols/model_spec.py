@@ -79,6 +79,16 @@ def _named(body: Data) -> ModelSpec:
     return ModelSpec(name.decode(), version.decode())
 
 
+def _named_second(body: Data) -> ModelSpec:
+    """A name in field 2, behind that of a repository."""
+    name = b""
+    for field in islice(fields(body), _MOST):
+        if _is(field, 2):
+            name = bytes(body[field.start : field.end])
+    _check(len(name))
+    return ModelSpec(name.decode())
+
+
 _READ: Mapping[str, Callable[[Data], ModelSpec]] = {
     "tensorflow.serving.PredictRequest": _first,
     "tensorflow.serving.ClassificationRequest": _first,
@@ -89,6 +99,10 @@ _READ: Mapping[str, Callable[[Data], ModelSpec]] = {
     "inference.ModelInferRequest": _named,
     "inference.ModelReadyRequest": _named,
     "inference.ModelMetadataRequest": _named,
+    "inference.ModelConfigRequest": _named,
+    "inference.ModelStatisticsRequest": _named,
+    "inference.RepositoryModelLoadRequest": _named_second,
+    "inference.RepositoryModelUnloadRequest": _named_second,
 }
 
 

@@ -14,6 +14,8 @@ def connect(url: str) -> tuple[Told, Call]:
     client = InferenceServerClient(url)
 
     def call(ask: Ask) -> Told:
+        if "told" in ask:
+            return _told(client, ask["told"])
         result = client.infer(
             ask["model"],
             [_input(given) for given in ask["inputs"]],
@@ -36,6 +38,23 @@ def connect(url: str) -> tuple[Told, Call]:
         },
     }
     return about, call
+
+
+def _told(client: InferenceServerClient, model: str) -> Told:
+    """What Triton tells beside the protocol, and why nothing is loaded by hand."""
+    refused = []
+    for change in (client.load_model, client.unload_model):
+        try:
+            change(model)
+        except InferenceServerException as error:
+            refused.append(error.message())
+    return {
+        "statistics": client.get_inference_statistics(model, as_json=True)["model_stats"],
+        "all": [one["name"] for one in client.get_inference_statistics(as_json=True)["model_stats"]],
+        "index": client.get_model_repository_index(as_json=True)["models"],
+        "config": client.get_model_config(model, as_json=True)["config"],
+        "refused": refused,
+    }
 
 
 def _input(given: dict[str, Any]) -> InferInput:

@@ -14,6 +14,8 @@ def connect(url: str) -> tuple[Told, Call]:
     client = InferenceServerClient(url)
 
     def call(ask: Ask) -> Told:
+        if "told" in ask:
+            return _told(client, ask["told"])
         binary = ask.get("binary", True)
         result = client.infer(
             ask["model"],
@@ -41,6 +43,23 @@ def connect(url: str) -> tuple[Told, Call]:
         "nobody": client.is_model_ready("nobody"),
     }
     return about, call
+
+
+def _told(client: InferenceServerClient, model: str) -> Told:
+    """What Triton tells beside the protocol, and why nothing is loaded by hand."""
+    refused = []
+    for change in (client.load_model, client.unload_model):
+        try:
+            change(model)
+        except InferenceServerException as error:
+            refused.append(error.message())
+    return {
+        "statistics": client.get_inference_statistics(model)["model_stats"],
+        "all": [one["name"] for one in client.get_inference_statistics()["model_stats"]],
+        "index": client.get_model_repository_index(),
+        "config": client.get_model_config(model),
+        "refused": refused,
+    }
 
 
 def _input(given: dict[str, Any], binary: bool) -> InferInput:

@@ -447,7 +447,7 @@ def test_every_method_over_grpc_asks_who_calls(world: World) -> None:
         ]
         if rpc.name == "HandleReloadConfigRequest":
             assert codes == ["UNIMPLEMENTED"] * 2
-        elif rpc.about_model:
+        elif rpc.about_model or rpc.name == "RepositoryIndex":
             assert codes == ["UNAUTHENTICATED", "PERMISSION_DENIED"], rpc.path
         else:
             assert codes == ["OK"] * 2, rpc.path

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -178,9 +179,36 @@ def test_triton_over_http(sleeper: Server, files: Files) -> None:
     ]
     about = asked.about
     assert (about["live"], about["ready"], about["nobody"]) == (True, True, False)
-    assert about["extensions"] == ["binary_tensor_data"]
+    assert about["extensions"][0] == "binary_tensor_data"
     assert all(ready for ready, _ in about["models"].values())
     assert about["models"]["saved"][1]["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}]
+
+
+@pytest.mark.parametrize("client", ["triton_http", "triton_grpc"])
+def test_what_triton_tells_beside_the_protocol(sleeper: Server, client: str) -> None:
+    """Statistics of all instances, whichever node has answered; an index; and nothing is loaded by hand."""
+    address = sleeper.grpc if client == "triton_grpc" else sleeper.url.removeprefix("http://")
+    rows, wrong = everything()[0], WRONG[1]
+    before = ask(sleeper, client, address, [{"told": "forest"}]).answers[0]
+
+    asked = ask(sleeper, client, address, [rows, rows, wrong, {"told": "forest"}])
+
+    told = asked.answers[-1]
+    (first,), (last,) = before["statistics"], told["statistics"]
+    assert (last["name"], last["version"]) == ("forest", "1")
+    assert int(last["inference_count"]) - int(first.get("inference_count", 0)) == 2 * len(ROWS)
+    assert int(last["execution_count"]) - int(first.get("execution_count", 0)) == 2
+    assert abs(time.time() - int(last["last_inference"]) / 1000) < 60
+    counts = [
+        [int(told["inference_stats"][kind].get("count", 0)) for kind in ("success", "fail", "compute_infer")]
+        for told in (first, last)
+    ]
+    assert [after - before for before, after in zip(*counts, strict=True)] == [2, 1, 2]
+    assert int(last["inference_stats"]["compute_infer"]["ns"]) > 0
+    assert sorted(told["all"]) == sorted(MODELS)
+    assert {one["name"]: one["state"] for one in told["index"]} == dict.fromkeys(MODELS, "READY")
+    assert told["config"]["input"][0]["data_type"] == "TYPE_FP64"
+    assert all("not loaded and unloaded by hand" in words for words in told["refused"])
 
 
 def test_kserve_over_http(sleeper: Server, files: Files) -> None:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from serving.gateway.api.requests import Endpoint, answer_json
+from serving.errors import InvalidArgument
+from serving.gateway.api.requests import Endpoint, answer_json, read_json
 from serving.gateway.catalog.lookup import resolve_address
 from serving.gateway.methods import Method
+from serving.gateway.model_statistics import ModelStatistics
 from serving.gateway.records import State
 from serving.gateway.schemas import Schemas
-from serving.gateway.standings import is_ready, standings
+from serving.gateway.standings import is_ready, standing_of, standings, versions_of
 from serving.names import ModelName
 from serving.protocols import inference_metadata as inference
 from serving.protocols import tensorflow_status as tensorflow
+from serving.protocols import triton
 from serving.protocols.addresses import Address
+from serving.protocols.tensorflow_status import Standing
 
 _NOT_READY = 503
 
@@ -25,13 +30,23 @@ _NOT_READY = 503
 class Protocols:
     """The methods besides predictions.
 
-    `state` is what the server remembers, `ready` whether it is up, and `schemas` knows what versions take.
+    `state` is what the server remembers, `ready` whether it is up, and `schemas` knows what versions take,
+    `statistics` what they have done. `name` is what the server is called.
     """
 
-    def __init__(self, state: Callable[[], State], ready: Callable[[], bool], schemas: Schemas) -> None:
+    def __init__(
+        self,
+        state: Callable[[], State],
+        ready: Callable[[], bool],
+        schemas: Schemas,
+        statistics: ModelStatistics,
+        name: str,
+    ) -> None:
         self._state = state
         self._ready = ready
         self._schemas = schemas
+        self._statistics = statistics
+        self._name = name
 
     def endpoints(self) -> Mapping[str, Endpoint]:
         """Each method with its endpoint."""
@@ -44,6 +59,12 @@ class Protocols:
             f"{open_inference}.ServerMetadata": self.server_metadata,
             f"{open_inference}.ModelReady": self.model_ready,
             f"{open_inference}.ModelMetadata": self.model_metadata,
+            f"{open_inference}.ModelStatistics": self.model_statistics,
+            f"{open_inference}.AllModelStatistics": self.all_statistics,
+            f"{open_inference}.ModelConfig": self.model_config,
+            f"{open_inference}.RepositoryIndex": self.repository_index,
+            f"{open_inference}.RepositoryModelLoad": self.load_or_unload,
+            f"{open_inference}.RepositoryModelUnload": self.load_or_unload,
         }
 
     async def model_status(self, request: Request) -> Response:
@@ -67,7 +88,7 @@ class Protocols:
 
     async def server_metadata(self, _: Request) -> Response:
         """GET /v2."""
-        return answer_json(inference.server())
+        return answer_json(inference.server(self._name, triton.EXTENSIONS))
 
     async def model_ready(self, request: Request) -> Response:
         """GET /v2/models/M/ready."""
@@ -79,6 +100,53 @@ class Protocols:
         state, asked = self._state(), _asked(request)
         schema = await self._schemas.of(resolve_address(state, asked))
         return answer_json(inference.metadata(_model(request), standings(state, asked), schema))
+
+    async def model_statistics(self, request: Request) -> Response:
+        """GET /v2/models/M/stats."""
+        found = map(self._statistics.of, versions_of(self._state(), _asked(request)))
+        return answer_json({"model_stats": triton.statistics(_model(request), found)})
+
+    async def all_statistics(self, request: Request) -> Response:
+        """GET /v2/models/stats."""
+        project = request.path_params["project"]
+        return answer_json({"model_stats": all_statistics(self._state(), project, self._statistics)})
+
+    async def model_config(self, request: Request) -> Response:
+        """GET /v2/models/M/config."""
+        schema = await self._schemas.of(resolve_address(self._state(), _asked(request)))
+        return answer_json(triton.config(_model(request), schema))
+
+    async def repository_index(self, request: Request) -> Response:
+        """POST /v2/repository/index."""
+        body = await read_json(request)
+        ready = body.get("ready", False) if isinstance(body, dict) else None
+        if not isinstance(ready, bool):
+            raise InvalidArgument('The request must be an object; its "ready" is true or false.')
+        project = request.path_params["project"]
+        return answer_json(triton.index(models_of(self._state(), project), only_ready=ready))
+
+    async def load_or_unload(self, _: Request) -> Response:
+        """POST /v2/repository/models/M/load and unload."""
+        raise triton.not_by_hand()
+
+
+def models_of(state: State, project: str) -> Iterator[tuple[str, Standing]]:
+    """The versions of a project's models, by the models' ids."""
+    for model in state.model_order.below(project):
+        for version in state.version_order.below(model):
+            yield model.model, standing_of(state.versions[version])
+
+
+def all_statistics(state: State, project: str, statistics: ModelStatistics) -> list[dict[str, Any]]:
+    """Those of a project's models."""
+    return [
+        one
+        for model in state.model_order.below(project)
+        for one in triton.statistics(
+            model.model,
+            (statistics.of(state.versions[version]) for version in state.version_order.below(model)),
+        )
+    ]
 
 
 def housed(method: Method, project: str, endpoint: Endpoint) -> Endpoint:

@@ -68,6 +68,7 @@ def test_what_changes_something_is_a_write() -> None:
     assert asked_by_post == {
         *(method.id for method in PREDICTIONS),
         "projects.explain",
+        "inference.GRPCInferenceService.RepositoryIndex",
         *(f"{kind}.testIamPermissions" for kind in WITH_POLICIES),
         "pilotlight.projects.getIamPolicy",
         "pilotlight.server.getIamPolicy",

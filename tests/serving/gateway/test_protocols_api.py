@@ -16,6 +16,7 @@ from serving.gateway.app import Gateway
 from serving.gateway.records import Deployed, ModelRecord, VersionRecord
 from serving.gateway.store import SqlStore
 from serving.names import ModelName, VersionName
+from serving.protocols.triton import EXTENSIONS
 from serving.resources import Model, Version, VersionState
 from serving.schema import Schema, Signature, Tensor, pack
 from tests.exchanges import through
@@ -75,7 +76,7 @@ def test_a_server(tmp_path: Path) -> None:
         assert (await client.get("/v2/health/live")).json() == {"live": True}
         assert (await client.get("/v2/health/ready")).json() == {"ready": True}
         told = (await client.get("/v2")).json()
-        assert (told["name"], told["extensions"]) == ("pilotlight", ["binary_tensor_data"])
+        assert (told["name"], told["extensions"]) == ("pilotlight", ["binary_tensor_data", *EXTENSIONS])
 
     run(tmp_path, main)
 
@@ -143,6 +144,50 @@ def test_whether_a_model_is_ready(tmp_path: Path) -> None:
     run(tmp_path, main)
 
 
+def test_tritons_index_of_models(tmp_path: Path) -> None:
+    """Every version with its state; those that are ready, if only these are asked for."""
+
+    async def main(client: httpx.AsyncClient) -> None:
+        every = (await client.post("/v2/repository/index")).json()
+        assert [(one["name"], one["version"], one["state"], one["reason"]) for one in every] == [
+            ("m", "old", "READY", ""),
+            ("m", "1", "READY", ""),
+            ("m", "2", "LOADING", ""),
+            ("m", "3", "UNAVAILABLE", "Failed to load model: broken."),
+        ]
+        ready = (await client.post("/v2/repository/index", json={"ready": True})).json()
+        assert [one["version"] for one in ready] == ["old", "1"]
+        assert (await client.post("/v2/repository/index", json={"ready": 1})).status_code == 400
+        assert (await client.post("/v2/repository/index", json=[])).status_code == 400
+
+    run(tmp_path, main)
+
+
+def test_tritons_statistics_and_configuration(tmp_path: Path) -> None:
+    """Of a version that was asked nothing all is 0; a configuration has what the metadata has."""
+
+    async def main(client: httpx.AsyncClient) -> None:
+        for path, versions in (
+            ("stats", ["old", "1", "2", "3"]),
+            ("m/stats", ["old", "1", "2", "3"]),
+            ("m/versions/1/stats", ["1"]),
+            ("projects/home/models/m/versions/v1/stats", ["1"]),
+        ):
+            told = (await client.get(f"/v2/models/{path}")).json()["model_stats"]
+            assert [one["version"] for one in told] == versions
+            assert {one["inference_count"] for one in told} == {0}
+            assert told[0]["inference_stats"]["success"] == {"count": 0, "ns": 0}
+        assert (await client.get("/v2/models/m/config")).json() == {
+            "name": "m",
+            "platform": "tensorflow_savedmodel",
+            "max_batch_size": 0,
+            "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [-1, 2]}],
+            "output": [{"name": "y", "data_type": "TYPE_INT64", "dims": [-1]}],
+        }
+
+    run(tmp_path, main)
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status", "says"),
     [
@@ -152,8 +197,8 @@ def test_whether_a_model_is_ready(tmp_path: Path) -> None:
         ("POST", "/v1/models/m/labels/x:predict", 400, "Unrecognized servable version label: x"),
         ("GET", "/v1/models/empty", 404, "Could not find any versions of model projects/home/models/empty"),
         ("GET", "/v1/models/m/versions/3/metadata", 400, "is FAILED. Failed to load model: broken."),
-        ("GET", "/v2/models/none/ready", 404, "There is no model projects/home/models/none."),
-        ("GET", "/v2/models/projects/other/models/m", 404, "There is no model projects/other/models/m."),
+        ("GET", "/v2/models/none/ready", 404, "there is no model projects/home/models/none."),
+        ("GET", "/v2/models/projects/other/models/m", 404, "there is no model projects/other/models/m."),
         ("GET", "/v2/nothing", 404, "Nothing is at /v2/nothing."),
         ("GET", "/v1/models/m:predict", 405, "use POST"),
         ("POST", "/v1/models/m", 405, "use"),
@@ -162,6 +207,9 @@ def test_whether_a_model_is_ready(tmp_path: Path) -> None:
         ("POST", "/v2/models/m/versions/3/infer", 400, "is FAILED"),
         ("POST", "/v2/models/empty/infer", 400, "has no default version"),
         ("POST", "/v2/models/m/infer", 405, ""),
+        ("POST", "/v2/repository/models/m/load", 501, "Models are not loaded and unloaded by hand here"),
+        ("POST", "/v2/repository/models/m/unload", 501, "wakes with its first request"),
+        ("GET", "/v2/models/none/stats", 404, "there is no model projects/home/models/none."),
     ],
 )
 def test_errors_are_in_the_form_of_the_protocol(

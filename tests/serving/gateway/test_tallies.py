@@ -4,7 +4,7 @@ import pytest
 
 from autoscaler.pools import Node
 from serving.gateway.tallies import GATEWAY_PHASES, Fare, Tallies, Tally
-from serving.phases import NODE_BYTES, NODE_PHASES, Histograms, cells
+from serving.phases import NODE_BYTES, NODE_CALLS, NODE_LAST, NODE_PHASES, NODE_ROWS, Histograms, cells
 from tests.serving.gateway.test_server_timing import make_lease
 
 
@@ -54,12 +54,19 @@ def test_what_nodes_count_outlives_them() -> None:
     for infer in (0.1, 0.2):
         shared = memoryview(bytearray(NODE_BYTES))
         Histograms(len(NODE_PHASES), cells(shared)).add(NODE_PHASES.index("infer"), infer)
+        cells(shared)[NODE_ROWS], cells(shared)[NODE_CALLS], cells(shared)[NODE_LAST] = (
+            3,
+            2,
+            int(infer * 1000),
+        )
         notes.append(shared)
     found.node_gone(Node("1", "v", "", bytearray(), notes[0]))
     found.node_gone(Node("2", "another", "", bytearray(), notes[0]))  # nobody asked it for anything
 
     for _ in range(2):
-        ((phase, histogram),) = tally.told([bytes(notes[1])]).phases
+        told = tally.told([bytes(notes[1])])
+        assert (told.rows, told.calls, told.last) == (6, 4, 200)
+        ((phase, histogram),) = told.phases
         assert (phase, sum(histogram.counts)) == ("infer", 2)
         assert histogram.seconds == pytest.approx(0.3)
 

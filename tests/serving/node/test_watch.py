@@ -7,7 +7,7 @@ import pytest
 from serving.errors import ModelFailed
 from serving.node.request import Request
 from serving.node.watch import Board, CallMark, begin, end, note, parts, told
-from serving.phases import NODE_BYTES
+from serving.phases import NODE_BYTES, NODE_CALLS, NODE_LAST, NODE_ROWS
 
 
 class Clock:
@@ -64,7 +64,7 @@ def test_a_call_raises_nothing_that_would_end_its_thread(kind: type[BaseExceptio
 def computed(board: Board, *times: float) -> Request:
     """A request that arrives at 10 s and is parsed at 10.001 s, computed between each two of these times."""
     request = Request(0)
-    request.began, request.parsed = 10.0, 10.001
+    request.began, request.parsed, request.rows = 10.0, 10.001, 3
     clock = Clock(*times)
     while clock.times:
         end((request,), board, begin((request,), board, clock), clock)
@@ -90,6 +90,7 @@ def test_times_are_counted() -> None:
         note(histograms, [computed(slots, 10.003, 10.007)], 10.008, 10.0085)
 
     assert board[:8] == b"\2" + bytes(7)
+    assert [histograms.cells[cell] for cell in (NODE_ROWS, NODE_CALLS, NODE_LAST)] == [6, 2, 10_008]
     assert [sum(histograms.read(phase).counts) for phase in range(4)] == [2] * 4
     assert [round(histograms.read(phase).seconds, 6) for phase in range(4)] == [0.002, 0.006, 0.008, 0.001]
 

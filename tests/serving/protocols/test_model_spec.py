@@ -16,7 +16,7 @@ from serving.protocols.model_spec import _READ, ModelSpec, model_spec
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=100)
 NUMBERS = st.integers(-(1 << 63), (1 << 63) - 1)
 WITH_SPECS = [name for name in _READ if name.startswith("tensorflow") and "Multi" not in name]
-WITH_NAMES = [name for name in _READ if name.startswith("inference")]
+WITH_NAMES = [name for name in _READ if name.startswith("inference") and "Repository" not in name]
 
 
 def new(message: str, /, **values: Any) -> Any:
@@ -52,6 +52,16 @@ def test_names_are_found(message: str, model: str, version: str) -> None:
     request = new(message, **{f"{field}name": model, f"{field}version": version})
 
     assert model_spec(message, bytearray(request.SerializeToString())) == ModelSpec(model, version)
+
+
+@pytest.mark.parametrize("kind", ["Load", "Unload"])
+@given(repository=NAMES, model=NAMES)
+def test_names_behind_those_of_repositories(kind: str, repository: str, model: str) -> None:
+    """As Triton has them."""
+    message = f"inference.RepositoryModel{kind}Request"
+    request = new(message, repository_name=repository, model_name=model)
+
+    assert model_spec(message, request.SerializeToString()) == ModelSpec(model)
 
 
 def test_all_else_is_passed_over() -> None:

@@ -65,7 +65,11 @@ def test_nothing_is_declared_for_the_whole_process() -> None:
         ("tensorflow.serving.ModelService", ["GetModelStatus", "HandleReloadConfigRequest"]),
         (
             "inference.GRPCInferenceService",
-            ["ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelInfer"],
+            [
+                *("ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelInfer"),
+                *("ModelConfig", "ModelStatistics"),
+                *("RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"),
+            ],
         ),
     ],
 )

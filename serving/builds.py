@@ -41,15 +41,24 @@ class Code(msgspec.Struct, frozen=True):
 
 
 def install(
-    archives: Sequence[Path], target: Path, interpreter: str, storage: Storage, timeout: float | None = None
+    archives: Sequence[Path],
+    target: Path,
+    interpreter: str,
+    storage: Storage,
+    timeout: float | None = None,
+    *,
+    runtime_version: str = "",
 ) -> Code:
     """Install archives beside the libraries of the server, or into an environment of their own.
 
     That is made where another interpreter is wanted, or where they need other versions than the server has.
-    `target` is a new folder, `timeout` the seconds that each run of pip may take. Raises LoadFailed.
+    `target` is a new folder, `timeout` the seconds that each run of pip may take, `runtime_version` what the
+    version asks for, "" for nothing. Raises LoadFailed.
     """
     storage.build(
-        digest(archives, interpreter), lambda work: _make(archives, work, interpreter, timeout), target
+        digest(archives, interpreter),
+        lambda work: _make(archives, work, interpreter, timeout, runtime_version),
+        target,
     )
     warnings = msgspec.json.decode((target / _TOLD).read_bytes(), type=tuple[str, ...])
     if (target / _ENVIRONMENT).is_dir():
@@ -69,12 +78,15 @@ def digest(archives: Sequence[Path], interpreter: str) -> str:
     return found.hexdigest()
 
 
-def _make(archives: Sequence[Path], work: Path, interpreter: str, timeout: float | None) -> None:
-    (work / _TOLD).write_bytes(msgspec.json.encode(_installed(archives, work, interpreter, timeout)))
+def _make(
+    archives: Sequence[Path], work: Path, interpreter: str, timeout: float | None, runtime_version: str
+) -> None:
+    told = _installed(archives, work, interpreter, timeout, runtime_version)
+    (work / _TOLD).write_bytes(msgspec.json.encode(told))
 
 
 def _installed(
-    archives: Sequence[Path], work: Path, interpreter: str, timeout: float | None
+    archives: Sequence[Path], work: Path, interpreter: str, timeout: float | None, runtime_version: str
 ) -> tuple[str, ...]:
     """Install, and return what the owner of the packages should know."""
     environment = work / _ENVIRONMENT
@@ -91,7 +103,16 @@ def _installed(
             raise LoadFailed(
                 f"{conflict.message} An environment of its own failed too: {error.message} Let the packages "
                 "accept the server's versions, or have an interpreter compute them that has what they need: "
-                "`pilotlight runtimes add 2.11 --python PATH`, and create the version with runtimeVersion "
-                "2.11."
+                f"{_command(runtime_version)}."
             ) from error
     return (_APART,)
+
+
+def _command(runtime_version: str) -> str:
+    """How a version gets an interpreter that has what it needs."""
+    if runtime_version:
+        return f"`pilotlight runtimes add {runtime_version} --python PATH`, and create the version again"
+    return (
+        "`pilotlight runtimes add VERSION --python PATH`, and create the version with that VERSION as its "
+        "runtimeVersion"
+    )

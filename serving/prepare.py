@@ -48,7 +48,8 @@ class Request(msgspec.Struct, frozen=True):
 
     `deployment_uri` may be empty if there are packages. `cache_bytes` caps the cache that servers share.
     `folders` are those of this machine that may be fetched from; `build_timeout` is for each run of pip.
-    `interpreter` is the Python that is to compute the model, "" for the server's own.
+    `interpreter` is the Python that is to compute the model, "" for the server's own; `runtime_version` is
+    what the version asks for, if it does.
     """
 
     deployment_uri: str
@@ -59,6 +60,7 @@ class Request(msgspec.Struct, frozen=True):
     folders: LocalFolders = LocalFolders()
     build_timeout: float | None = None
     interpreter: str = ""
+    runtime_version: str = ""
 
 
 class Prepared(msgspec.Struct, frozen=True):
@@ -123,7 +125,14 @@ def prepare(request: Request, on_phase: Callable[[Phase], None]) -> Prepared:
             archives = [storage.fetch_file(uri, Path(folder)) for uri in request.package_uris]
             on_phase(Phase.INSTALLING)
             target = destination / "code"
-            code = builds.install(archives, target, request.interpreter, storage, request.build_timeout)
+            code = builds.install(
+                archives,
+                target,
+                request.interpreter,
+                storage,
+                request.build_timeout,
+                runtime_version=request.runtime_version,
+            )
         tensorflow = tensorflow or any(map(packages.imports_tensorflow, code.folders))
     return Prepared(
         model_dir=str(model),

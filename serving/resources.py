@@ -133,7 +133,10 @@ class VersionState(enum.StrEnum):
 
 
 class Version(Resource, frozen=True):
-    """A deployed model directory. `name` is the bare id in requests, the full name in answers."""
+    """A deployed model directory. `name` is the bare id in requests, the full name in answers.
+
+    `warnings`, which say what its owner should know, are Pilotlight's own addition.
+    """
 
     accelerator_config: AcceleratorConfig | None = None
     auto_scaling: AutoScaling | None = None
@@ -161,6 +164,7 @@ class Version(Resource, frozen=True):
     runtime_version: str = ""
     service_account: str = ""
     state: VersionState | None = None
+    warnings: tuple[str, ...] = ()
 
 
 class Model(Resource, frozen=True):

@@ -81,6 +81,12 @@ def to_wire(schema: Schema) -> dict[str, Any]:
     return told | ({} if schema.answer is None else {"answer": schema.answer})
 
 
+def fixed_rows(signature: Signature | None) -> int | None:
+    """How many instances a request must have, None where any number will do."""
+    firsts = (tensor.shape[0] for tensor in (signature.inputs if signature else ()) if tensor.shape)
+    return next((first for first in firsts if first >= 0), None)
+
+
 # Bytes of the text below, and of what is in it. What a version tells is kept in memory with all others'.
 _MOST, _MOST_WITHIN = 1 << 15, 1 << 23
 _SHORT = 1 << 14

@@ -71,6 +71,8 @@ def _now(story: Json) -> Iterator[str]:
         yield f"A node takes about {known} to start."
     if failures := story.get("failures"):
         yield from _failures(failures)
+    for warning in story.get("warnings", ()):
+        yield f"Warning: {warning}"
 
 
 def _failures(failures: Json) -> Iterator[str]:

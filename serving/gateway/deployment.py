@@ -276,6 +276,7 @@ class Deployment:
             folders=self._folders,
             build_timeout=self._config.build_timeout,
             interpreter=self._interpreters.of(record.version.runtime_version),
+            runtime_version=record.version.runtime_version,
         )
         remote_lifeline, lifeline = os.pipe()
         try:

@@ -27,9 +27,9 @@ from serving.node.probe import Judging, Verdict, judging, warm, warm_briefly
 from serving.node.servable import MeasuredPlace
 from serving.node.watch import Board, CallMark
 from serving.phases import Histograms
-from serving.runtimes import Runtime, Source, load
+from serving.runtimes import Runtime, Source, load, self_test
 from serving.runtimes.acceleration import Predict
-from serving.runtimes.describing import describe
+from serving.runtimes.describing import describe, own_examples
 from serving.runtimes.threads import ThreadLimit
 from serving.schema import Schema, pack
 from serving.shortage import shortage_of
@@ -249,16 +249,17 @@ class Node:
         judgement.proceed(self._patience)
         verdict = _so_far(judgement)
         self.schema = schema = self._known or describe(runtime, self._source.model_dir)
-        typical = self._warm(runtime, verdict)
+        typical, warnings = self._warm(runtime, verdict, schema)
         warmed = time.perf_counter()
         _restore_open_files(open_files)
-        for warning in runtime.warnings:
+        warnings = (*runtime.warnings, *warnings)
+        for warning in warnings:
             logger.warning(warning)
         report = Report(
             framework=runtime.framework,
             merge=verdict.merge,
             merge_reason=verdict.reason,
-            warnings=runtime.warnings,
+            warnings=warnings,
             load_seconds=round(loaded - start, 4),
             warm_seconds=round(warmed - loaded, 4),
             imports_tensorflow="tensorflow" in sys.modules,
@@ -268,12 +269,22 @@ class Node:
         )
         return runtime, judgement, typical, report
 
-    def _warm(self, runtime: Runtime, verdict: Verdict) -> float | None:
-        """The seconds of a typical call, None if that is not known."""
+    def _warm(
+        self, runtime: Runtime, verdict: Verdict, schema: Schema
+    ) -> tuple[float | None, tuple[str, ...]]:
+        """The seconds of a typical call, None if that is not known, and what the owner should know.
+
+        Raises LoadFailed for a new version that cannot predict.
+        """
         if self._waking:
             warm_briefly(runtime)
-            return None
-        return warm(runtime, (verdict.rows(self._settings.merge_rows), 1) if verdict.merge else (1,))
+            return None, ()
+        warmed = warm(runtime, (verdict.rows(self._settings.merge_rows), 1) if verdict.merge else (1,))
+        tried = (*self_test.trials(runtime, schema, own_examples(self._source.model_dir)), *warmed.recorded)
+        found = self_test.judge(tried, lambda: self_test.advice_of(runtime))
+        if found.failed:
+            raise LoadFailed(found.failed)
+        return warmed.seconds, found.warnings
 
     def _judging(self, runtime: Runtime, faster: Predict | None) -> Judging:
         match self._settings.merge_requests:

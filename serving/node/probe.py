@@ -17,6 +17,7 @@ from serving.runtimes import Runtime, equality
 from serving.runtimes.acceleration import Accelerable, Predict
 from serving.runtimes.instances import Batch, count, take
 from serving.runtimes.sampling import made_up
+from serving.runtimes.self_test import Trial, trial_of
 
 logger = logging.getLogger(__name__)
 
@@ -49,20 +50,33 @@ Judging = Generator[None, None, Verdict]
 """A verdict in the making, with a pause after each call of the model."""
 
 
-def warm(runtime: Runtime, sizes: Sequence[int]) -> float | None:
+@dataclass(frozen=True, slots=True)
+class Warmed:
+    """The seconds of the last call, None when nothing could be run, and what became of recorded requests."""
+
+    seconds: float | None
+    recorded: tuple[Trial, ...] = ()
+
+
+def warm(runtime: Runtime, sizes: Sequence[int]) -> Warmed:
     """Run recorded warm-up requests, or made-up rows of these batch sizes.
 
-    Returns the seconds of the last call, None when nothing could be run. Rows that a model refuses are
-    logged and change nothing: they were only made up.
+    Rows that a model refuses are logged and change nothing: they were only made up.
     """
     seconds = None
-    recorded = iter(runtime.warmup_requests())
-    first = next(recorded, None)
-    requests = _by_size(runtime, sizes) if first is None else itertools.chain((first,), recorded)
-    for request in requests:
+    trials: list[Trial] = []
+    for number, request in enumerate(runtime.warmup_requests(), 1):
+        what = f"The recorded warm-up request {number}"
+        try:
+            seconds = _timed(runtime, request)
+            trials.append(Trial(what, comes_along=True))
+        except Exception as error:
+            logger.warning("a warm-up request failed: %s", error)
+            trials.append(trial_of(what, error, comes_along=True))
+    for request in () if trials else _by_size(runtime, sizes):
         taken = _run(runtime, request)
         seconds = seconds if taken is None else taken
-    return seconds
+    return Warmed(seconds, tuple(trials))
 
 
 def warm_briefly(runtime: Runtime) -> None:
@@ -77,13 +91,17 @@ def warm_briefly(runtime: Runtime) -> None:
 
 def _run(runtime: Runtime, request: Request) -> float | None:
     """The seconds a call takes, None if it fails."""
-    instances, parameters = request
-    start = time.perf_counter()
     try:
-        runtime.predict(instances, **parameters)
+        return _timed(runtime, request)
     except Exception as error:
         logger.warning("a warm-up request failed: %s", error)
         return None
+
+
+def _timed(runtime: Runtime, request: Request) -> float:
+    instances, parameters = request
+    start = time.perf_counter()
+    runtime.predict(instances, **parameters)
     return time.perf_counter() - start
 
 

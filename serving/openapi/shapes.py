@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from serving.schema import Schema, Signature, Tensor
+from serving.schema import Schema, Signature, Tensor, fixed_rows
 
 Json = dict[str, Any]
 
@@ -112,12 +112,6 @@ def example_answer(schema: Schema) -> Json | None:
     if schema.answer is None or len(msgspec.json.encode(schema.answer)) > _LONGEST_EXAMPLE:
         return None
     return {"predictions": [schema.answer] * (fixed_rows(_default(schema)) or 1)}
-
-
-def fixed_rows(signature: Signature | None) -> int | None:
-    """How many instances a request must have, None where any number will do."""
-    firsts = (tensor.shape[0] for tensor in (signature.inputs if signature else ()) if tensor.shape)
-    return next((first for first in firsts if first >= 0), None)
 
 
 def _default(schema: Schema) -> Signature | None:

@@ -64,11 +64,15 @@ Message = Tuple[Dict[str, Any], memoryview]
 
 
 class Refused(Exception):
-    """What the node tells its client or the owner of the model; `kind` says which of them is to blame."""
+    """What the node tells its client or the owner of the model; `kind` says which of them is to blame.
 
-    def __init__(self, kind: str, text: str) -> None:
+    `raised` is the exception behind it, as `about` has it.
+    """
+
+    def __init__(self, kind: str, text: str, raised: Optional[Dict[str, Any]] = None) -> None:
         super().__init__(text)
         self.kind = kind
+        self.raised = raised
 
 
 # ---- messages ----
@@ -238,7 +242,8 @@ def settle(process: Dict[str, Any]) -> None:
 
 def _refusal(error: BaseException, kind: str) -> Dict[str, Any]:
     if isinstance(error, Refused):
-        return {"error": str(error), "kind": error.kind}
+        told: Dict[str, Any] = {"error": str(error), "kind": error.kind}
+        return told if error.raised is None else {**told, "raised": error.raised}
     return {"error": named(error), "kind": kind}
 
 
@@ -415,7 +420,7 @@ def load_estimator(wanted: Dict[str, Any]) -> Model:
         try:
             result = model.predict(instances, **parameters)
         except Exception as error:
-            raise _explained(error)
+            raise _explained(error, instances)
         count = len(result) if getattr(result, "shape", None) or isinstance(result, list) else 0
         if count != len(instances):
             raise Refused(
@@ -510,7 +515,7 @@ def describe(model: Any, parts: List[Any]) -> Dict[str, Any]:
     last, first = _last_step(model), _first_step(model)
     builtin = all(_root(part) in _LIBRARIES for part in parts)
     names = [str(name) for name in getattr(model, "feature_names_in_", ())]
-    width = _width(model)
+    width = width_of(model)
     tags = [one for one in map(_tags, parts) if one is not None]
     first_tags = _tags(first)
     text = _root(first) == "sklearn" and first_tags is not None and first_tags[1]
@@ -542,32 +547,40 @@ def describe(model: Any, parts: List[Any]) -> Dict[str, Any]:
     }
 
 
-def _width(model: Any) -> Optional[int]:
+def width_of(model: Any) -> Optional[int]:
     """The number of features; before scikit-learn 0.24 each estimator said it in its own way, if at all."""
-    for part in (model, _first_step(model)):
-        for name in ("n_features_in_", "n_features_", "n_features"):
-            value = getattr(part, name, None)
+    first = _first_step(model)
+    several = _member(first, "estimators_")
+    inner = several[0] if isinstance(several, list) and several else first
+    for part in (model, first, inner):
+        for name in ("n_features_in_", "n_features_", "n_features", "_n_features"):
+            value = _member(part, name)
             if value is not None and hasattr(value, "__index__"):
                 return int(operator.index(value))
-        for name in (
-            "coef_",
-            "mean_",
-            "scale_",
-            "min_",
-            "theta_",
-            "means_",
-            "cluster_centers_",
-            "_fit_X",
-            "shape_fit_",
-        ):
-            try:
-                shape = getattr(part, name, None)
-                shape = shape if isinstance(shape, tuple) else getattr(shape, "shape", ())
-            except Exception:
-                continue
+        for name in _WIDE:
+            value = _member(part, name)
+            shape = value if isinstance(value, tuple) else getattr(value, "shape", ())
             if shape and shape[-1]:
                 return int(shape[-1])
+        weights = _member(part, "coefs_")  # of layers, each a matrix from its inputs
+        if isinstance(weights, list) and weights:
+            return int(weights[0].shape[0])
     return None
+
+
+# Arrays whose last size is the number of features.
+_WIDE = (
+    "coef_", "mean_", "scale_", "min_", "statistics_", "theta_", "means_", "cluster_centers_", "_fit_X",
+    "shape_fit_", "support_vectors_", "X_train_", "feature_log_prob_", "components_", "n_bins_",
+)  # fmt: skip
+
+
+def _member(part: Any, name: str) -> Any:
+    """An attribute, None if there is none; objects of other versions raise what they like."""
+    try:
+        return getattr(part, name, None)
+    except Exception:
+        return None
 
 
 def _labels(values: Any) -> List[Any]:
@@ -672,20 +685,51 @@ def _frame(rows: List[List[Any]], names: List[str]) -> Any:
     return pandas.DataFrame({name: [row[place] for row in rows] for place, name in enumerate(names)})
 
 
-def _explained(error: Exception) -> Refused:
+def _explained(error: Exception, instances: Any) -> Refused:
     """The client's fault if a library complains of a value, the model's in every other case."""
     not_fitted = type(error).__name__ == "NotFittedError"
-    if isinstance(error, (ValueError, TypeError)) and not not_fitted and not _passed_user_code(error):
-        return Refused("inputs", str(error))
-    missing = getattr(error, "obj", error)
-    if isinstance(error, AttributeError) and type(missing) in _OF_JSON and not _passed_user_code(error):
-        return Refused(
-            "inputs", "A value of the instances is a %s; the model takes another." % type(missing).__name__
-        )
-    return Refused("model", "Exception during sklearn prediction: %s" % named(error))
+    by_user = _passed_user_code(error)
+    if isinstance(error, (ValueError, TypeError)) and not not_fitted and not by_user:
+        return Refused("inputs", str(error), about(error))
+    if isinstance(error, AttributeError) and not not_fitted and not by_user:
+        lacking = _lacking(error)
+        if lacking is not None and _contains(instances, lacking, error):
+            text = "A value of the instances is a %s; the model takes another." % lacking.__name__
+            return Refused("inputs", text, about(error))
+    return Refused("model", "Exception during sklearn prediction: %s" % named(error), about(error))
 
 
-def _passed_user_code(error: Exception) -> bool:
+def about(error: BaseException) -> Dict[str, Any]:
+    """The class and text of an exception, and whether the code of a library raised it."""
+    text = named(error)[len(type(error).__name__) :]
+    roots = _roots(error)
+    library = (bool(roots) and roots[-1] in ("sklearn", "xgboost")) or not _passed_user_code(error)
+    return {"kind": type(error).__name__, "text": text[2:1000], "library": library}
+
+
+def _lacking(error: AttributeError) -> Optional[type]:
+    """The type of a value from JSON that lacks an attribute; None where it is something else."""
+    for kind in _OF_JSON:
+        if str(error).startswith("'%s' object has no attribute" % kind.__name__):
+            return kind
+    return None
+
+
+def _contains(value: Any, wanted: type, error: AttributeError) -> bool:
+    """Whether a value of this type is among instances, at any depth, and lacks what is said to be missing.
+
+    Which one it was is known since Python 3.10.
+    """
+    if type(value) is wanted and getattr(error, "obj", value) == value:
+        return True
+    if hasattr(value, "columns") and hasattr(value, "values"):  # a data frame
+        value = value.values.tolist()
+    if isinstance(value, dict):
+        value = list(value.values())
+    return isinstance(value, list) and any(_contains(element, wanted, error) for element in value)
+
+
+def _passed_user_code(error: BaseException) -> bool:
     known = _LIBRARIES | {
         "__main__",
         "threading",
@@ -695,11 +739,15 @@ def _passed_user_code(error: Exception) -> bool:
         "warnings",
         "_bootlocale",
     }
-    roots = [
+    return any(root not in known for root in _roots(error))
+
+
+def _roots(error: BaseException) -> List[str]:
+    """The packages whose code it passed, the one that raised it last."""
+    return [
         str(frame.f_globals.get("__name__")).partition(".")[0]
         for frame, _ in traceback.walk_tb(error.__traceback__)
     ]
-    return any(root not in known for root in roots)
 
 
 LOADERS = {

@@ -45,7 +45,7 @@ class Shown(NamedTuple):
 def describe(runtime: Runtime, model_dir: Path) -> Schema:
     """The schema of a model that was loaded from a folder. What goes wrong costs details, not the model."""
     try:
-        schema = runtime.schema(_own_examples(model_dir))
+        schema = runtime.schema(own_examples(model_dir))
         msgspec.json.encode(schema)  # names and labels of the model may be text that UTF-8 cannot carry
     except Exception:
         logger.warning("the inputs and outputs of the model cannot be told", exc_info=True)
@@ -140,7 +140,7 @@ def _text(value: Any) -> Any:
         return {"b64": base64.b64encode(value).decode()}
 
 
-def _own_examples(model_dir: Path) -> tuple[Any, ...]:
+def own_examples(model_dir: Path) -> tuple[Any, ...]:
     """What the owner of a model says can be asked of it."""
     file = model_dir / EXAMPLE
     if not file.is_file():

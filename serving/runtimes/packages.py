@@ -6,6 +6,10 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+# Code of these does with its input what its documentation says; everything else is the user's.
+_LIBRARIES = frozenset({"sklearn", "numpy", "scipy", "pandas", "joblib", "xgboost", "serving"})
+KNOWN = _LIBRARIES | sys.stdlib_module_names
+
 
 def use_packages(packages: Iterable[Path]) -> None:
     """Let user packages be imported, after everything the server itself has, so they cannot shadow it."""

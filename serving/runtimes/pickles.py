@@ -43,6 +43,11 @@ _PACKAGE_IT = "Package it and name the archive in packageUris."
 _WARNINGS_KEPT = 5
 _LONGEST_WARNING = 1000
 _SCANNED_WHOLE = 1000
+# The version in an estimator's state: a text with its length in front, or in a line of its own (protocol 0).
+_VERSION = re.compile(
+    rb"_sklearn_version.{0,9}?(?:(?:\x8c|U)(?P<length>.)|X(?P<long>.)\0\0\0|V)(?P<text>\d+\.\d+[\w.]*)",
+    re.DOTALL,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,12 +168,23 @@ def _names_of_main() -> set[str]:
 
 def _absent(file: Path, what: str, module: str, error: BaseException) -> str:
     root = module.partition(".")[0]
+    if _is_private(root) and (saved_with(file) or first_class(file).startswith("sklearn.")):
+        installed = _installed("sklearn")
+        what = f"{what}, a private module of another version of scikit-learn"
+        return f"it needs {what}, which {installed} does not have. {_other_version(file, installed)}"
     installed = _installed(root)
     if installed:
         return f"it needs {what}, which {installed} does not have. {_other_version(file, installed)}"
     if _importable(root):
         return f"it needs {what}, but your package does not have it ({error}). {_PACKAGE_IT}"
     return f"it needs {what}, which is not installed here. {_PACKAGE_IT}"
+
+
+def _is_private(module: str) -> bool:
+    """Whether scikit-learn has a compiled module of this name inside: some say no package with it."""
+    spec = importlib.util.find_spec("sklearn")
+    folders = (spec and spec.submodule_search_locations) or ()
+    return module.startswith("_") and any(any(Path(one).rglob(f"{module}.*")) for one in folders)
 
 
 def _unreadable(file: Path, error: BaseException) -> str:
@@ -206,12 +222,21 @@ def _unexpected(file: Path, error: BaseException) -> str:
 
 
 def _other_version(file: Path, installed: str) -> str:
-    saved = _saved_with(file)
-    written = f"was saved with scikit-learn {saved}" if saved else "was saved with another version"
-    return (
-        f"The model probably {written}; this server has {installed}. "
-        f"Save it again with {installed}, or {_remedy(saved)}."
+    saved = saved_with(file)
+    written = (
+        f"The model probably was saved with scikit-learn {saved}"
+        if saved
+        else "The file does not tell which version of scikit-learn has saved it, most likely another one"
     )
+    return f"{written}; this server has {installed}. Save it again with {installed}, or {_remedy(saved)}."
+
+
+def advice(file: Path) -> str:
+    """What helps where the scikit-learn here has read a file and cannot compute what was in it."""
+    saved, installed = saved_with(file), _installed("sklearn")
+    if installed == f"scikit-learn {saved}":
+        return f"It was saved with {installed}, as this server has it."
+    return _other_version(file, installed)
 
 
 def _remedy(saved: str) -> str:
@@ -228,14 +253,18 @@ def _remedy(saved: str) -> str:
     )
 
 
-def _saved_with(file: Path) -> str:
+def saved_with(file: Path) -> str:
     """The scikit-learn version an estimator's state carries, "" if none can be read."""
     try:
         data = content(file)
     except Exception:
         return ""
-    found = re.search(rb"_sklearn_version.{1,12}?(\d+\.\d+[\w.]*)", data, re.DOTALL)
-    return found[1].decode() if found else ""
+    found = _VERSION.search(data)
+    if found is None:
+        return ""
+    # In front of a text is its length: what follows it are further bytes of the pickle.
+    length = found["length"] or found["long"]
+    return found["text"][: length[0] if length else None].decode()
 
 
 def _installed(root: str) -> str:

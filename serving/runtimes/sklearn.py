@@ -10,10 +10,12 @@ from __future__ import annotations
 import threading
 import traceback
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeGuard
 
 import numpy as np
+import pandas as pd
 from sklearn import config_context, set_config
 from sklearn.exceptions import NotFittedError
 
@@ -28,9 +30,10 @@ from serving.runtimes.describing import first, labels, outcome, show
 from serving.runtimes.detect import find_model
 from serving.runtimes.finite import is_finite
 from serving.runtimes.instances import Batch
+from serving.runtimes.packages import KNOWN
 from serving.runtimes.pickles import root
-from serving.runtimes.sklearn_anatomy import KNOWN, Anatomy, last_step, takes_nan
-from serving.runtimes.sklearn_checks import check_class, check_usable, one_job
+from serving.runtimes.sklearn_anatomy import Anatomy, last_step, takes_nan
+from serving.runtimes.sklearn_checks import check_class, check_meaning, check_usable, one_job
 from serving.runtimes.threads import ThreadLimit
 from serving.schema import DEFAULT, Schema, Signature
 
@@ -43,7 +46,8 @@ class SklearnRuntime:
 
     framework = "SCIKIT_LEARN"
 
-    def __init__(self, loaded: pickles.Loaded, threads: int) -> None:
+    def __init__(self, loaded: pickles.Loaded, file: Path, threads: int) -> None:
+        self._file = file
         self.warnings = loaded.warnings
         self._estimator = loaded.model
         self._anatomy = anatomy = Anatomy(loaded.model, loaded.parts)
@@ -85,7 +89,7 @@ class SklearnRuntime:
             else:
                 result = self._estimator.predict(inputs, **arguments)
         except Exception as error:
-            raise _explained(error) from error
+            raise _explained(error, inputs) from error
         return _checked(result, len(instances))
 
     def offers(self) -> Sequence[Offer]:
@@ -116,7 +120,7 @@ class SklearnRuntime:
     def schema(self, examples: Sequence[Any] = ()) -> Schema:
         """Columns by name where it was fitted with names, labels where it answers them."""
         anatomy = self._anatomy
-        shown = show(self, first(examples, lambda: sklearn_schema.instances(anatomy)))
+        shown = show(self, first(examples, self.instances))
         found = outcome(shown, labels(getattr(last_step(self._estimator), "classes_", None)))
         return Schema(
             "sklearn",
@@ -137,6 +141,14 @@ class SklearnRuntime:
 
     def _arguments(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         return checked(parameters, self._known, self._owner)
+
+    def instances(self) -> Iterator[Any]:
+        """Made-up instances, the likeliest first."""
+        return sklearn_schema.instances(self._anatomy)
+
+    def advice(self) -> str:
+        """Which version has saved it, and which is here."""
+        return pickles.advice(self._file)
 
     def _inputs(self, instances: Any) -> Any:
         if isinstance(instances, np.ndarray):
@@ -161,10 +173,11 @@ def load(source: Source) -> Runtime:
         return EstimatorRuntime(model, loaded.warnings, source.threads)
     check_class(model, file.name, bool(source.packages))
     check_usable(model, file.name)
+    check_meaning(loaded.parts, file)
     one_job(loaded.parts)
     # Rows without names are a legal way to ask a model that was fitted with names.
     warnings.filterwarnings("ignore", "X does not have valid feature names", UserWarning)
-    return SklearnRuntime(loaded, source.threads)
+    return SklearnRuntime(loaded, file, source.threads)
 
 
 class _Thread:
@@ -199,14 +212,32 @@ def _check_text(instances: Sequence[Any]) -> None:
             )
 
 
-def _explained(error: Exception) -> InvalidInputs | ModelFailed:
+def _explained(error: Exception, instances: Any) -> InvalidInputs | ModelFailed:
     """The client's fault if a library complains of a value, the model's in every other case."""
     about_values = isinstance(error, ValueError | TypeError) and not isinstance(error, NotFittedError)
     if about_values and not _passed_user_code(error):
         return InvalidInputs(str(error))
-    if isinstance(error, AttributeError) and type(error.obj) in _OF_JSON and not _passed_user_code(error):
+    if _lacks_attribute(error, instances) and not _passed_user_code(error):
         return InvalidInputs(f"A value of the instances is {kind(error.obj)}; the model takes another there.")
     return ModelFailed(f"Exception during sklearn prediction: {describe_exception(error)}")
+
+
+def _lacks_attribute(error: Exception, instances: Any) -> TypeGuard[AttributeError]:
+    """Whether it is a value of the instances that lacks an attribute, and not a part of the model."""
+    if not isinstance(error, AttributeError) or isinstance(error, NotFittedError) or error.name is None:
+        return False
+    return type(error.obj) in _OF_JSON and _contains(instances, error.obj)
+
+
+def _contains(value: Any, wanted: Any) -> bool:
+    """Whether a value is among instances, at any depth."""
+    if type(value) is type(wanted) and value == wanted:
+        return True
+    if isinstance(value, pd.DataFrame):
+        value = value.to_numpy(object).tolist()
+    if isinstance(value, list):
+        return any(_contains(element, wanted) for element in value)
+    return isinstance(value, dict) and any(_contains(element, wanted) for element in value.values())
 
 
 def _passed_user_code(error: Exception) -> bool:

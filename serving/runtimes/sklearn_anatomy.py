@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,11 +10,9 @@ from typing import Any
 import numpy as np
 from sklearn.base import ClusterMixin, is_classifier, is_outlier_detector
 
+from serving.runtimes.packages import KNOWN
 from serving.runtimes.pickles import root
 
-# Code of these does with its input what its documentation says; everything else is the user's.
-_LIBRARIES = frozenset({"sklearn", "numpy", "scipy", "pandas", "joblib", "xgboost", "serving"})
-KNOWN = _LIBRARIES | sys.stdlib_module_names
 # What these give for a row may depend on the other rows.
 _DEPENDENT = frozenset(
     {"NMF", "MiniBatchNMF", "IterativeImputer", "LocalOutlierFactor", "FunctionTransformer"}
@@ -73,6 +70,11 @@ class Anatomy:
             and all(map(_is_numeric, self.parts))
             and all(tags.numbers for tags in self.tagged)
         )
+
+    @cached_property
+    def trees(self) -> bool:
+        """Whether trees take part."""
+        return any(_is_in(part, ("sklearn.tree.", "sklearn.ensemble.")) for part in self.parts)
 
     @cached_property
     def nullable(self) -> bool:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+from sklearn.base import is_classifier
 from sklearn.exceptions import NotFittedError
+from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils.validation import check_is_fitted
 
 from serving.errors import LoadFailed
-from serving.runtimes.pickles import root
+from serving.runtimes.pickles import advice, root
 
 
 def check_class(model: Any, file: str, packages: bool) -> None:
@@ -40,6 +44,32 @@ def check_usable(model: Any, file: str) -> None:
 
 def _predicts(model: Any) -> bool:
     return callable(getattr(model, "predict", None))
+
+
+def check_meaning(inside: Iterable[Any], file: Path) -> None:
+    """Raise LoadFailed for what other versions wrote, and this one reads without a word as something else."""
+    for part in inside:
+        state = getattr(part, "__dict__", {})
+        if root(part) != "sklearn":
+            continue
+        if state.get("algorithm") == "SAMME.R" and "algorithm" not in part.get_params(deep=False):
+            what = (
+                "an AdaBoostClassifier with the algorithm SAMME.R, which this version computes by another one"
+            )
+        elif "tree_" in state and _has_counts(part) and not _has_counts(_small_tree()):
+            what = "trees that hold numbers of samples, which this version reads as shares of them"
+        else:
+            continue
+        raise LoadFailed(f"{file.name} holds {what}: it would answer wrongly. {advice(file)}")
+
+
+def _has_counts(tree: Any) -> bool:
+    """Whether the values of a classifier's nodes are numbers of samples, and not shares of them."""
+    return is_classifier(tree) and not np.allclose(tree.tree_.value[0].sum(axis=-1), 1.0)
+
+
+def _small_tree() -> Any:
+    return DecisionTreeClassifier().fit([[0.0], [1.0], [2.0]], [0, 1, 1])
 
 
 def one_job(inside: Iterable[Any]) -> None:

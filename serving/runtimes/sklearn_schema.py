@@ -8,11 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from serving.predictor.program import width_of
 from serving.runtimes.datatypes import BYTES
 from serving.runtimes.describing import COLUMN, INSTANCES, labels
 from serving.runtimes.frames import made_up
 from serving.runtimes.sklearn_anatomy import Anatomy, first_step, tags_of
 from serving.schema import Tensor
+
+# What is tried where nothing tells how many values a row has.
+_WIDEST = 65
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +50,23 @@ def inputs(anatomy: Anatomy) -> tuple[Tensor, ...]:
 
 def instances(anatomy: Anatomy) -> Iterator[Any]:
     """Made-up instances that the estimator may answer, the likeliest first."""
-    width = anatomy.width
     if anatomy.text:
         yield "some text"
-    elif width is None:
+    elif anatomy.width is not None:
+        yield from _of_width(anatomy, anatomy.width)
+    else:
         yield from _dictionary(first_step(anatomy.estimator))
-    elif anatomy.numeric:
+        # Those of old versions do not say how wide they are in today's way.
+        if not anatomy.builtin:
+            return
+        if (width := width_of(anatomy.estimator)) is not None:
+            yield from _of_width(anatomy, width)
+        elif not anatomy.trees:  # which would read what is behind a row that is too short
+            yield from ([0.5] * width for width in range(1, _WIDEST))
+
+
+def _of_width(anatomy: Anatomy, width: int) -> Iterator[Any]:
+    if anatomy.numeric:
         for values in (np.round(made_up(1, width)[0], 1), np.zeros(width), np.ones(width)):
             yield _row(values.tolist(), anatomy.names)
     else:
@@ -67,9 +82,12 @@ def features(estimator: Any) -> Mapping[int, Feature]:
     found: dict[int, Feature] = {}
     if type(first).__name__ == "ColumnTransformer":
         places: Mapping[str, Any] = getattr(first, "_transformer_to_input_indices", {})
-        for name, transformer, _ in first.transformers_:
-            for place, feature in _of_columns(transformer, len(places.get(name, ()))).items():
-                found.setdefault(int(places[name][place]), feature)
+        for name, transformer, chosen in first.transformers_:
+            columns = places.get(name, chosen)
+            if not isinstance(columns, list | np.ndarray) or not all(map(_is_place, columns)):
+                continue
+            for place, feature in _of_columns(transformer, len(columns)).items():
+                found.setdefault(int(columns[place]), feature)
         return found
     if (inner := getattr(first, "_preprocessor", None)) is not None:  # gradient boosting with categories
         return features(inner)
@@ -99,6 +117,10 @@ def _category(categories: object) -> Feature | None:
         return Feature(known[0], known)
     more = categories.tolist()[:1] if isinstance(categories, np.ndarray) else []
     return Feature(more[0]) if more and _is_value(more[0]) else None
+
+
+def _is_place(column: object) -> bool:
+    return isinstance(column, int | np.integer) and not isinstance(column, bool)
 
 
 def _is_value(value: object) -> bool:

@@ -145,13 +145,13 @@ class TensorFlowRuntime:
             for request in _recorded(path):
                 yield self._warmup_request(request)
         except (tf.errors.OpError, tensorflow_warmup.Malformed, ValueError, TypeError) as error:
-            _log.warning(
-                "%s is damaged, the rest of it is not used: %s", tensorflow_warmup.FILE, brief(error)
-            )
+            text = f"{tensorflow_warmup.FILE} is damaged, the rest of it is not used: {brief(error)}"
+            _log.warning(text)
+            self.warnings = tuple(dict.fromkeys((*self.warnings, text)))
 
     def schema(self, examples: Sequence[Any] = ()) -> Schema:
         """The signatures as they are saved; the example is the first recorded request, or made up."""
-        shown = show(self, first(examples, self._instances), rows=self._rows)
+        shown = show(self, first(examples, self.instances), rows=self._rows)
         return Schema(
             "tensorflow_savedmodel",
             {name: signature.schema for name, signature in self._signatures.items()},
@@ -160,13 +160,18 @@ class TensorFlowRuntime:
             answer=shown and shown.answer,
         )
 
+    def advice(self) -> str:
+        """Which TensorFlow computes it."""
+        return f"This server has tensorflow {tf.__version__}."
+
     @property
     def _rows(self) -> int:
         """The instances that a request has."""
         signature = self._signatures.get(self._default_name)
         return (signature.fixed_rows if signature else None) or 1
 
-    def _instances(self) -> Iterator[Any]:
+    def instances(self) -> Iterator[Any]:
+        """The first recorded request, and what can be made up for the default signature."""
         recorded = (request for request, parameters in self.warmup_requests() if not parameters)
         if (request := next(recorded, None)) is not None:
             yield _instance(request)

@@ -140,13 +140,17 @@ class BoosterRuntime:
 
     def schema(self, examples: Sequence[Any] = ()) -> Schema:
         """Columns by name where it was trained with names, labels where it answers them or scores each."""
-        shown = show(self, first(examples, self._instances))
+        shown = show(self, first(examples, self.instances))
         return Schema(
             "xgboost",
             {DEFAULT: Signature(self._inputs(), (outcome(shown, self._classes()),))},
             example=shown and shown.instance,
             answer=shown and shown.answer,
         )
+
+    def advice(self) -> str:
+        """Which XGBoost computes it."""
+        return f"This server has xgboost {xgb.__version__}."
 
     def _inputs(self) -> tuple[Tensor, ...]:
         if self._names:
@@ -160,7 +164,8 @@ class BoosterRuntime:
             return Tensor(name, "FP64", (-1,))
         return Tensor(name, BYTES if feature.texts else "INT64", (-1,), classes=feature.texts)
 
-    def _instances(self) -> Iterator[Any]:
+    def instances(self) -> Iterator[Any]:
+        """A made-up instance, if the model says how wide one is."""
         if self._width:
             row = readable(frames.made_up(1, self._width))[0].tolist()
             for place, feature in self._categories.items():

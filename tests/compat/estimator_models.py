@@ -5,6 +5,7 @@ arguments are the library and a folder, which gets a folder for each model with 
 `expected.json`: `rows` and `predictions`.
 """
 
+import importlib
 import json
 import os
 import sys
@@ -80,6 +81,65 @@ def sklearn_models():
     yield "columns", columns, COLUMNS[:3].tolist(), COLUMNS[:3]
 
 
+def more_sklearn_models():
+    from sklearn.cluster import MiniBatchKMeans
+    from sklearn.decomposition import TruncatedSVD
+    from sklearn.ensemble import GradientBoostingClassifier, IsolationForest, RandomForestRegressor
+    from sklearn.feature_selection import SelectKBest
+    from sklearn.impute import SimpleImputer
+    from sklearn.kernel_approximation import Nystroem
+    from sklearn.linear_model import BayesianRidge, LogisticRegressionCV, SGDClassifier
+    from sklearn.mixture import GaussianMixture
+    from sklearn.model_selection import GridSearchCV
+    from sklearn.multioutput import MultiOutputRegressor
+    from sklearn.naive_bayes import MultinomialNB
+    from sklearn.neighbors import KNeighborsRegressor
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import KBinsDiscretizer, MinMaxScaler, OrdinalEncoder, PolynomialFeatures
+    from sklearn.svm import SVR, LinearSVC
+    from sklearn.tree import DecisionTreeClassifier
+
+    holes = X.copy()
+    holes[::7, 1] = np.nan
+    median = SimpleImputer(strategy="median")
+    if "add_indicator" in median.get_params():  # since 0.21
+        median.set_params(add_indicator=True)
+    numbers = {
+        "minibatch": MiniBatchKMeans(3, random_state=0, n_init=3).fit(X),
+        "svd": make_pipeline(TruncatedSVD(2, random_state=0), LogisticRegressionCV(cv=3)).fit(X, CLASSES),
+        "boosted-classes": GradientBoostingClassifier(n_estimators=10, random_state=0).fit(X, LABELS),
+        "isolation": IsolationForest(n_estimators=10, random_state=0).fit(X),
+        "forest-regressor": RandomForestRegressor(10, random_state=0).fit(X, SCORE),
+        "selected": make_pipeline(SelectKBest(k=2), DecisionTreeClassifier(random_state=0)).fit(X, CLASSES),
+        "indicator": make_pipeline(median, SVR()).fit(holes, SCORE),
+        "nystroem": make_pipeline(Nystroem(n_components=10, random_state=0), BayesianRidge()).fit(X, SCORE),
+        "stochastic": SGDClassifier(random_state=0, max_iter=20, tol=None).fit(X, CLASSES),
+        "mixture": GaussianMixture(2, random_state=0).fit(X),
+        "grid": GridSearchCV(SVR(), {"C": [0.5, 1.0]}, cv=3).fit(X, SCORE),
+        "multioutput": MultiOutputRegressor(SVR()).fit(X, X[:, :2]),
+        "counts": make_pipeline(MinMaxScaler(), MultinomialNB()).fit(X, CLASSES),
+        "neighbors-regressor": KNeighborsRegressor().fit(X, SCORE),
+        "bins": make_pipeline(KBinsDiscretizer(3), LinearSVC(random_state=0)).fit(X, CLASSES),
+        "polynomial": make_pipeline(PolynomialFeatures(2), BayesianRidge()).fit(X, SCORE),
+    }
+    for name, model in numbers.items():
+        yield name, model, X[:7].tolist(), X[:7]
+    ordinal = make_pipeline(OrdinalEncoder(), DecisionTreeClassifier(random_state=0))
+    texts = np.array([["x", "u"], ["y", "v"], ["z", "u"], ["x", "v"]] * 5, dtype=object)
+    yield "ordinal", ordinal.fit(texts, [0, 1, 2, 3] * 5), texts[:4].tolist(), texts[:4]
+    try:
+        importlib.import_module("sklearn.experimental.enable_hist_gradient_boosting")
+        from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+    except ImportError:  # before 0.21
+        return
+    few = {"max_iter": 5, "random_state": 0}
+    yield (
+        "histogram", HistGradientBoostingRegressor(**few).fit(X, SCORE), X[:7].tolist(), X[:7],
+    )  # fmt: skip
+    classes = HistGradientBoostingClassifier(**few).fit(X, BINARY)
+    yield "histogram-classes", classes, X[:7].tolist(), X[:7]
+
+
 def xgboost_models():
     import xgboost as xgb
 
@@ -115,8 +175,15 @@ def xgboost_models():
     yield "booster", plain, X[:7].tolist(), xgb.DMatrix(X[:7])
 
 
+LIBRARIES = {
+    "scikit-learn": sklearn_models,
+    "scikit-learn-more": more_sklearn_models,
+    "xgboost": xgboost_models,
+}
+
+
 def main(library, root):
-    for name, model, rows, given in {"scikit-learn": sklearn_models, "xgboost": xgboost_models}[library]():
+    for name, model, rows, given in LIBRARIES[library]():
         folder = os.path.join(root, name)
         os.makedirs(folder)
         joblib.dump(model, os.path.join(folder, "model.joblib"))

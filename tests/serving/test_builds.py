@@ -108,11 +108,11 @@ def test_what_cannot_be_installed_apart_either_says_both_reasons(tmp_path: Path,
     archive = wheel(tmp_path, "old", "0.1", {"old.py": ""}, requires="numpy<1.0")
 
     with pytest.raises(LoadFailed) as failed:
-        builds.install([archive], tmp_path / "target", "", storage)
+        builds.install([archive], tmp_path / "target", "", storage, runtime_version="2.1")
 
     assert "the server has numpy" in failed.value.message
     assert "An environment of its own failed too" in failed.value.message
-    assert "`pilotlight runtimes add 2.11 --python PATH`" in failed.value.message
+    assert "`pilotlight runtimes add 2.1 --python PATH`, and create the version again" in failed.value.message
     assert not list((tmp_path / "cache/.partial").iterdir())
 
 

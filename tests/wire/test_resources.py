@@ -28,7 +28,11 @@ SCHEMAS: dict[str, Any] = discovery()["schemas"]
 PREFIX = "GoogleCloudMlV1__"
 
 # What our answers have beyond the document, and the fields that this server never fills.
-OURS: dict[type[Resource], set[str]] = {OperationMetadata: {"phase", "warnings"}, Job: {"batchOptions"}}
+OURS: dict[type[Resource], set[str]] = {
+    OperationMetadata: {"phase", "warnings"},
+    Job: {"batchOptions"},
+    Version: {"warnings"},
+}
 NEVER: dict[type[Resource], set[str]] = {
     Job: {"trainingInput", "trainingOutput"},  # training is refused
     OperationMetadata: {"projectNumber"},  # any well-formed project exists, and none has a number

@@ -79,7 +79,9 @@ class Fleet:
         view, tracked = self._overview.version(record), self._overview.tracked(record)
         if view is None or tracked is None:
             return answer_json(_unscaled(record))
-        return answer_json(_story(view, tracked, self._overview.now))
+        story = _story(view, tracked, self._overview.now)
+        warnings = list(record.version.warnings)
+        return answer_json({**story, "warnings": warnings} if warnings else story)
 
 
 # ---- /nodes

@@ -80,6 +80,7 @@ def create_version(
         # Only a patch can switch request logging on.
         request_logging_config=None,
         state=VersionState.CREATING,
+        warnings=(),
     )
     draft.put(VersionRecord(name=name, uid=stamp.token, version=stored))
     return begin(draft, stamp, name, "CREATE_VERSION", stored)
@@ -93,7 +94,7 @@ def finish_create(
     # A routine has none but what its owner said.
     framework = version.version.framework if version.version.prediction_class else deployed.framework
     ready = msgspec.structs.replace(
-        version.version, state=VersionState.READY, framework=framework, etag=stamp.etag
+        version.version, state=VersionState.READY, framework=framework, etag=stamp.etag, warnings=warnings
     )
     version = msgspec.structs.replace(version, version=ready, deployed=deployed)
     draft.put(version)

@@ -8,6 +8,7 @@ them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -22,12 +23,13 @@ from serving.errors import (
     UserCodeFailed,
 )
 from serving.predictor.program import Message, batch_of, message_of
-from serving.runtimes import Array, External, Form, Rows, Source, frames
+from serving.runtimes import Array, External, Form, Rows, Source, frames, pickles
 from serving.runtimes.arguments import checked
 from serving.runtimes.describing import INSTANCES, anything, first, outcome, show, tensor_of
 from serving.runtimes.detect import PICKLES, find_model
 from serving.runtimes.external.connection import Predictor
 from serving.runtimes.instances import Batch
+from serving.runtimes.self_test import Raised, RaisedElsewhere
 from serving.schema import DEFAULT, Schema, Signature, Tensor
 
 # What a predictor says went wrong, as our errors.
@@ -41,10 +43,11 @@ _ERRORS: Mapping[str, type[ServingError]] = {
 
 
 class ExternalRuntime:
-    """A model in a predictor process; `about` is what that told when it had loaded it."""
+    """A model in a predictor process; `about` is what that told when it had loaded it from a file."""
 
-    def __init__(self, predictor: Predictor, framework: str, about: Mapping[str, Any]) -> None:
+    def __init__(self, predictor: Predictor, framework: str, about: Mapping[str, Any], file: Path) -> None:
         self.framework = framework
+        self._file = file
         self._predictor = predictor
         self._owner = str(about["owner"])
         self._known = None if about["parameters"] is None else frozenset(map(str, about["parameters"]))
@@ -94,8 +97,7 @@ class ExternalRuntime:
 
     def schema(self, examples: Sequence[Any] = ()) -> Schema:
         """What the predictor knows of the columns and labels, and what an example tells."""
-        own = () if self.framework == "CUSTOM" else self._made_up()
-        shown = show(self, first(examples, lambda: own))
+        shown = show(self, first(examples, self.instances))
         if self.framework == "CUSTOM" and shown is not None:
             inputs: tuple[Tensor, ...] = (tensor_of(INSTANCES, [shown.instance]),)
         else:
@@ -108,6 +110,12 @@ class ExternalRuntime:
             answer=shown and shown.answer,
         )
 
+    def advice(self) -> str:
+        """What computes it, and what has saved it."""
+        saved = pickles.saved_with(self._file) if self._file.name in PICKLES else ""
+        written = f" It was saved with scikit-learn {saved}." if saved else ""
+        return f"It is computed by {self.libraries}.{written}"
+
     def _inputs(self) -> tuple[Tensor, ...]:
         if self._text:
             return (Tensor(INSTANCES, "BYTES", (-1,)),)
@@ -119,7 +127,10 @@ class ExternalRuntime:
             else (anything(INSTANCES),)
         )
 
-    def _made_up(self) -> Sequence[Any]:
+    def instances(self) -> Sequence[Any]:
+        """Made-up instances, the likeliest first; none for custom routines."""
+        if self.framework == "CUSTOM":
+            return ()
         if self._text:
             return ("some text",)
         if self._width is None:
@@ -162,7 +173,7 @@ def load(external: External, framework: str, source: Source) -> ExternalRuntime:
         raise kind(f"{error.message} It was loaded by {external.interpreter}.") from error
     if external.shared_fate:
         predictor.share_fate()
-    return ExternalRuntime(predictor, framework, head["loaded"])
+    return ExternalRuntime(predictor, framework, head["loaded"], source.model_dir / wanted.get("file", ""))
 
 
 def _result(message: Message) -> Batch:
@@ -178,4 +189,8 @@ def _answered(message: Message) -> Message:
 
 
 def _raise(head: Mapping[str, Any]) -> NoReturn:
-    raise _ERRORS.get(head["kind"], ModelFailed)(head["error"])
+    error = _ERRORS.get(head["kind"], ModelFailed)(head["error"])
+    raised = head.get("raised")
+    if raised is None:
+        raise error
+    raise error from RaisedElsewhere(Raised(raised["kind"], raised["text"], raised["library"]))

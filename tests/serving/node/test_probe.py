@@ -114,7 +114,7 @@ def test_of_large_rows_no_more_are_merged_than_were_tried() -> None:
     verdict = judge_merging(Large())
 
     assert (verdict.merge, verdict.rows(64), verdict.rows(2)) == (True, 4, 2)
-    assert warm(Large(), (64, 1)) is not None
+    assert warm(Large(), (64, 1)).seconds is not None
 
 
 def test_where_merging_is_refused_a_call_has_one_request() -> None:
@@ -143,7 +143,7 @@ def test_a_model_that_refuses_made_up_rows_is_neither_merged_nor_broken() -> Non
             raise ValueError("not these")
 
     assert judge_merging(Picky()).reason == "trying it failed: not these"
-    assert warm(Picky(), (1,)) is None
+    assert warm(Picky(), (1,)).seconds is None
 
 
 def test_recorded_requests_are_preferred_for_warming() -> None:
@@ -155,7 +155,7 @@ def test_recorded_requests_are_preferred_for_warming() -> None:
 
     runtime = Recorded()
 
-    assert warm(runtime, (1, 64)) is not None
+    assert warm(runtime, (1, 64)).seconds is not None
     assert runtime.calls == 3
 
 

@@ -4,6 +4,7 @@ import functools
 import io
 import json
 import pickle
+import pickletools
 import sys
 import textwrap
 import types
@@ -24,6 +25,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from serving.errors import LoadFailed
+from serving.runtimes import pickles
 from serving.runtimes.pickles import load, parts, root
 
 X = np.arange(6.0).reshape(3, 2)
@@ -145,6 +147,27 @@ def test_what_a_library_no_longer_has_names_its_version(
     assert "was saved with scikit-learn 0.20.3" in text
     assert "`pilotlight runtimes add 1.15 --create`, and create the version with runtimeVersion 1.15" in text
     assert "packageUris" not in text
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4])
+def test_a_version_is_read_without_the_bytes_behind_it(
+    protocol: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What ends the text of a version in a pickle may be a letter."""
+    monkeypatch.setattr("sklearn.base.__version__", "1.0.2")
+    data = pickle.dumps(LinearRegression().fit(X, Y), protocol)
+
+    assert pickles.saved_with(written(tmp_path, pickletools.optimize(data))) == "1.0.2"
+
+
+def test_a_module_inside_the_library_is_told_as_one(tmp_path: Path) -> None:
+    """Compiled parts of scikit-learn name themselves without the package they are in."""
+    state = b"_sklearn_version\x94\x8c\x051.5.2"
+    pickled = b"\x80\x04c_loss\n__pyx_unpickle_CyLoss\n0U" + bytes([len(state)]) + state + b"."
+    text = reason(written(tmp_path, pickled))
+
+    assert "it needs module _loss, a private module of another version of scikit-learn" in text
+    assert "saved with scikit-learn 1.5.2" in text
 
 
 def test_a_state_another_version_wrote_names_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

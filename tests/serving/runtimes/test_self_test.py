@@ -1,0 +1,180 @@
+"""Whether a model can predict, as far as trying it tells; see serving/runtimes/self_test.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+import pytest
+from sklearn.compose import ColumnTransformer
+from sklearn.ensemble import AdaBoostClassifier, RandomForestClassifier
+from sklearn.feature_extraction.text import TfidfTransformer, TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.naive_bayes import GaussianNB, MultinomialNB
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
+
+from serving.errors import InvalidInputs, LoadFailed, ModelFailed
+from serving.runtimes import Source, load, self_test
+from serving.runtimes.describing import EXAMPLE, describe, own_examples
+from serving.runtimes.self_test import Raised, Trial, Verdict, is_of_model, judge, trials
+
+X = np.random.default_rng(0).random((30, 3))
+Y = np.arange(30) % 3
+
+ANSWERED = Trial("An instance")
+
+
+def refused(kind: str, text: str = "", *, library: bool = True, **more: Any) -> Trial:
+    return Trial("A made-up instance", f"{kind}: {text}", Raised(kind, text, library), **more)
+
+
+@pytest.mark.parametrize(
+    ("trial", "broken"),
+    [
+        (refused("AttributeError", "'SimpleImputer' object has no attribute '_fill_dtype'"), True),
+        (refused("AttributeError", "'SVC' object has no attribute '_probA'", library=False), False),
+        (refused("AttributeError", "'numpy.ndarray' object has no attribute 'lower'"), False),
+        (refused("AttributeError", "'str' object has no attribute 'transform'"), True),
+        (refused("AttributeError", "'str' object has no attribute 'get'", is_blamed=True), False),
+        (refused("AttributeError", "'float' object has no attribute 'lower'"), False),
+        (refused("AttributeError", "'float' object has no attribute 'lower'", numbers=True), True),
+        (refused("NotFittedError", "idf vector is not fitted"), True),
+        (refused("ImportError", "No module named 'pandas'"), True),
+        (refused("TypeError", "'<' not supported"), False),
+        (refused("TypeError", "expected an int", numbers=True), True),
+        (refused("ValueError", "Found unknown categories [0.0] in column 0", numbers=True), False),
+        (refused("ValueError", "Buffer dtype mismatch, expected 'int' but got 'long'"), True),
+        (refused("FailedPreconditionError", "Could not find variable dense/kernel."), True),
+        (refused("InvalidArgumentError", "indices[0] = 7 is not in [0, 5)"), False),
+        (refused("NotFoundError", "in.jpg; No such file or directory"), False),
+        (ANSWERED, False),
+    ],
+)
+def test_who_raised_what_tells_a_broken_model_from_a_bad_instance(trial: Trial, broken: bool) -> None:
+    assert is_of_model(trial) == broken
+
+
+BROKEN = refused("NotFittedError", "not fitted")
+PICKY = refused("ValueError", "unknown category", is_blamed=True)
+
+
+def test_a_model_fails_only_if_it_is_broken_and_answers_nothing() -> None:
+    """Nothing tried is no verdict, and one answer is enough."""
+    assert judge([]) == Verdict()
+    assert judge([ANSWERED]) == Verdict()
+    assert not judge([BROKEN, ANSWERED]).failed
+    failed = judge([PICKY, BROKEN], lambda: "Do this.").failed
+    assert failed.endswith("of 2 made-up instances none was answered. NotFittedError: not fitted. Do this.")
+
+
+def test_a_model_that_refuses_what_was_made_up_is_deployed_with_a_warning() -> None:
+    verdict = judge([PICKY, PICKY])
+
+    assert not verdict.failed
+    assert "unknown category" in verdict.warnings[0]
+    assert EXAMPLE in verdict.warnings[0]
+
+
+def test_recorded_requests_that_fail_are_warnings() -> None:
+    record = Trial(
+        "The recorded warm-up request 2", "wrong", Raised("ValueError", "", True), comes_along=True
+    )
+
+    assert judge([ANSWERED, record]).warnings == ("The recorded warm-up request 2 was not answered: wrong",)
+    assert judge([record]).warnings == ("The recorded warm-up request 2 was not answered: wrong",)
+
+
+def verdict_of(folder: Path, model: Any) -> Verdict:
+    joblib.dump(model, folder / "model.joblib")
+    runtime = load(Source(folder))
+    found = tuple(trials(runtime, describe(runtime, folder), own_examples(folder)))
+    return judge(found, lambda: self_test.advice_of(runtime))
+
+
+def test_a_pickle_that_loads_and_cannot_predict_names_the_versions_and_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = GaussianNB().fit(X, Y)
+    del model.var_  # sigma_ until 1.0
+    with monkeypatch.context() as patch:
+        patch.setattr("sklearn.base.__version__", "0.22.1")
+        joblib.dump(model, tmp_path / "model.joblib")
+    runtime = load(Source(tmp_path))
+    verdict = judge(
+        tuple(trials(runtime, describe(runtime, tmp_path), ())), lambda: self_test.advice_of(runtime)
+    )
+
+    assert "AttributeError: 'GaussianNB' object has no attribute 'var_'" in verdict.failed
+    assert "saved with scikit-learn 0.22.1; this server has scikit-learn 1." in verdict.failed
+    assert "`pilotlight runtimes add 2.1 --create`, and create the version with runtimeVersion 2.1." in (
+        verdict.failed
+    )
+
+
+def test_what_is_not_fitted_is_no_null_of_the_client(tmp_path: Path) -> None:
+    model = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(["a cat", "a dog"], [0, 1])
+    model.named_steps["tfidfvectorizer"]._tfidf = TfidfTransformer()  # as of an old pickle
+
+    assert "NotFittedError" in verdict_of(tmp_path, model).failed
+    with pytest.raises(ModelFailed, match="NotFittedError"):
+        load(Source(tmp_path)).predict(["a cat"])
+
+
+def test_a_text_of_the_model_is_not_taken_for_one_of_the_instances(tmp_path: Path) -> None:
+    """A step of an older version may be a word where today's is an object."""
+    encoder = ColumnTransformer([("o", OneHotEncoder(), [0])], remainder="passthrough")
+    rows = np.array([["x", 1.0], ["y", 2.0]], object)
+    model = make_pipeline(encoder, LogisticRegression()).fit(rows, [0, 1])
+    encoder.transformers_[-1] = ("remainder", "passthrough", [1])
+
+    assert "'str' object has no attribute 'transform'" in verdict_of(tmp_path, model).failed
+
+
+def _lower(rows: Any) -> Any:
+    return np.array([[row[0].lower() == "x"] for row in rows], float)
+
+
+def test_a_model_that_is_picky_stays_deployable(tmp_path: Path) -> None:
+    """A function of the owner's that wants texts, given numbers."""
+    model = make_pipeline(FunctionTransformer(_lower), MultinomialNB()).fit([["x"], ["y"]], [0, 1])
+
+    assert not verdict_of(tmp_path, model).failed
+
+
+def test_an_example_that_is_not_answered_is_a_warning(tmp_path: Path) -> None:
+    (tmp_path / EXAMPLE).write_text('["a", "b"]')
+
+    (warning,) = verdict_of(tmp_path, GaussianNB().fit(X, Y)).warnings
+
+    assert warning.startswith(f"{EXAMPLE} was not answered: Invalid inputs: ")
+
+
+def test_trees_with_numbers_of_samples_are_refused(tmp_path: Path) -> None:
+    """Until 1.3 a leaf held them; now it holds shares, and reads numbers as such."""
+    model = RandomForestClassifier(3).fit(X, Y)
+    for tree in model.estimators_:
+        tree.tree_.value[:] *= 30
+    joblib.dump(model, tmp_path / "model.joblib")
+
+    with pytest.raises(LoadFailed, match="trees that hold numbers of samples"):
+        load(Source(tmp_path))
+
+
+def test_an_algorithm_that_is_gone_is_refused(tmp_path: Path) -> None:
+    model = AdaBoostClassifier(n_estimators=2).fit(X, Y)
+    model.algorithm = "SAMME.R"
+    joblib.dump(model, tmp_path / "model.joblib")
+
+    with pytest.raises(LoadFailed, match=r"SAMME\.R.*It was saved with scikit-learn"):
+        load(Source(tmp_path))
+
+
+def test_bad_rows_stay_the_fault_of_the_client(tmp_path: Path) -> None:
+    model = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(["a cat", "a dog"], [0, 1])
+    joblib.dump(model, tmp_path / "model.joblib")
+
+    with pytest.raises(InvalidInputs):
+        load(Source(tmp_path)).predict([1.5])

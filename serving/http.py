@@ -123,8 +123,8 @@ class Beside(Protocol):
 
     refused: Counter[str]
 
-    async def start(self) -> None:
-        """Take requests: the application has started."""
+    async def start(self, on_death: Callable[[str], None]) -> None:
+        """Take requests: the application has started. `on_death` is told why it takes no more unasked."""
 
     async def stop(self, grace: float) -> None:
         """Take no more, and return once those under way are over, after so many seconds at the latest.
@@ -168,7 +168,7 @@ class FrontServer(Server):
             listener.start()
             self._listeners.append(listener)
         if self._beside is not None:
-            await self._beside.start()
+            await self._beside.start(self.fail)
 
     async def plug(self, handler: Handler) -> socket.socket:
         """A connection to this server that nobody else can have; its predictions are the handler's.

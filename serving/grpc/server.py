@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine, Set
@@ -38,6 +39,8 @@ _READ_TO_REFUSE = 2
 # Clients may ask this often (seconds) whether the connection lives; those that ask more often are sent away.
 _PINGS = 10
 _MS = 1000
+# Part of the name of the task in which gRPC takes calls; it tells nobody of its end.
+_ACCEPTING = "server_main_loop"
 
 Serve = Callable[[Any, Any], Coroutine[Any, Any, bytes]]
 
@@ -69,6 +72,8 @@ class GrpcServer:
     ) -> None:
         self._predictions, self._tell_of = predictions, tell
         self.under_way = 0
+        self._stopping = False
+        self._accepting = True
         self._certificate = certificate
         self.refused: Counter[str] = Counter()
         self._port = 0
@@ -102,9 +107,19 @@ class GrpcServer:
         self._port = taken
         return f"{host}:{taken}"
 
-    async def start(self) -> None:
-        """Take calls."""
+    async def start(self, on_death: Callable[[str], None] = logger.critical) -> None:
+        """Take calls. `on_death` is told if gRPC stops doing that although nobody has asked it to."""
+        before = asyncio.all_tasks()
         await self._server.start()
+        for task in asyncio.all_tasks() - before:
+            if _ACCEPTING in repr(task):
+                task.add_done_callback(functools.partial(self._ended, on_death))
+
+    def _ended(self, on_death: Callable[[str], None], task: asyncio.Task[object]) -> None:
+        self._accepting = False
+        if not self._stopping:
+            error = None if task.cancelled() else task.exception()
+            on_death(f"gRPC takes no more calls: {error or 'its loop was cancelled or returned'}")
 
     def ready(self) -> None:
         """Predictions are answered from now on."""
@@ -112,9 +127,11 @@ class GrpcServer:
 
     async def stop(self, grace: float) -> None:
         """Take no more calls; returns when those under way are over, after `grace` seconds at the latest."""
+        self._stopping = True
         self._health.end()
         self._reflection.end()
-        await self._server.stop(grace)
+        if self._accepting:  # else it would wait for ever
+            await self._server.stop(grace)
         self._decompressor.close()
 
     def _serve(self, rpc: Rpc) -> Serve:

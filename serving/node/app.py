@@ -205,6 +205,7 @@ class Node:
         )
         self._on_ready(report)
         self._improving = loop.create_task(self._improve(predictor, judgement, self._marked(place.do)))
+        self._improving.add_done_callback(_tell_error)
 
     def _marked(self, here: Here) -> Here:
         """Other work with the model, of which the mark tells as of its calls."""
@@ -294,6 +295,11 @@ class Node:
                 return Verdict(False, "switched off")
             case _:
                 return (yield from judging(runtime, faster))
+
+
+def _tell_error(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logger.error("the node serves on as it is; it could not find a faster way", exc_info=error)
 
 
 def _restore_open_files(limit: tuple[int, int]) -> None:

@@ -68,10 +68,11 @@ class Fake:
 
 
 class World:
-    """A server, what answers its calls, and a channel to it."""
+    """A server, what answers its calls, a channel to it, and why it died."""
 
-    def __init__(self, fake: Fake, server: GrpcServer, address: str, channel: Any) -> None:
+    def __init__(self, fake: Fake, server: GrpcServer, address: str, channel: Any, dead: list[str]) -> None:
         self.fake, self.server, self.address, self.channel = fake, server, address, channel
+        self.dead = dead
 
     async def call(self, method: str, request: Any = b"", **more: Any) -> Any:
         """A call that is answered with bytes."""
@@ -90,10 +91,11 @@ async def serving(settings: FrontSettings) -> AsyncIterator[World]:
     fake = Fake()
     server = GrpcServer(fake, fake.tell, settings, most_connections=100)
     address = server.bind("127.0.0.1", 0)
-    await server.start()
+    dead: list[str] = []
+    await server.start(dead.append)
     try:
         async with aio.insecure_channel(address, options=[("grpc.max_send_message_length", -1)]) as channel:
-            yield World(fake, server, address, channel)
+            yield World(fake, server, address, channel, dead)
     finally:
         await server.stop(0)
         fake.calls.clear()
@@ -322,6 +324,24 @@ def test_stopping_lets_calls_finish() -> None:
 
     run(main)
     run(impatient)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of gRPC's own, at its end
+def test_a_server_that_takes_no_more_calls_is_told_of() -> None:
+    """Unless it was asked to stop."""
+
+    async def main(world: World) -> None:
+        (accepting,) = (task for task in asyncio.all_tasks() if "server_main_loop" in repr(task))
+        accepting.cancel()
+        await until(lambda: bool(world.dead))
+        assert world.dead == ["gRPC takes no more calls: its loop was cancelled or returned"]
+
+    async def stopped(world: World) -> None:
+        await world.server.stop(0)
+        assert not world.dead
+
+    run(main)
+    run(stopped)
 
 
 def test_health_is_told_and_watched() -> None:

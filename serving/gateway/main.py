@@ -86,16 +86,22 @@ def serve(config: ServeConfig, environment: Mapping[str, str], announce: Callabl
 
 @contextlib.contextmanager
 def _exclusive(folder: Path) -> Generator[None]:
-    """Hold the state folder; the kernel lets go of it however the process ends."""
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _keep_private(folder)
-        file = (folder / "lock").open("a+b", buffering=0)
-    except OSError as error:
-        raise _unusable(folder, error) from error
-    with file:
+    """Hold the state folder; the kernel lets go of it however the process ends.
+
+    The file `lock` says who holds it. It may be removed, so the folder itself is locked too if it can be.
+    """
+    with contextlib.ExitStack() as held:
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _keep_private(folder)
+            file = held.enter_context((folder / "lock").open("a+b", buffering=0))
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            held.callback(os.close, descriptor)
+        except OSError as error:
+            raise _unusable(folder, error) from error
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock_folder(descriptor)
         except OSError:
             file.seek(0)
             raise FailedPrecondition(
@@ -108,6 +114,16 @@ def _exclusive(folder: Path) -> Generator[None]:
         except OSError as error:
             raise _unusable(folder, error) from error
         yield
+
+
+def _lock_folder(descriptor: int) -> None:
+    """Raises BlockingIOError if another server has done so; NFS has no locks on folders."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        logger.debug("the state folder cannot be locked itself: %s", error)
 
 
 def _unusable(folder: Path, error: OSError) -> Unavailable:

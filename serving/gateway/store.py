@@ -24,7 +24,7 @@ from serving.gateway.records import (
     State,
     VersionRecord,
 )
-from serving.gateway.schema import document_table, open_database
+from serving.gateway.schema import document_table, open_database, schema_of
 
 Changes = Mapping[tuple[str, str], Record | None]
 K = TypeVar("K", bound=msgspec.Struct)
@@ -57,7 +57,12 @@ class SqlStore:
     def __init__(self, file: Path) -> None:
         self._file = file
         self._engine = open_database(file)
-        self._identity = _identity(file)
+        self._files = (file, file.with_name(f"{file.name}-wal"))
+        # While one connection is open, SQLite keeps its log of what was written: it is to stay the same file.
+        self._open = self._engine.connect()
+        with self._open.begin():
+            schema_of(self._open)
+        self._identities = tuple(map(_identity, self._files))
 
     def load(self) -> State:
         """Everything that was committed."""
@@ -89,16 +94,18 @@ class SqlStore:
 
     def close(self) -> None:
         """Release the file."""
+        self._open.close()
         self._engine.dispose()
 
     def _check_there(self) -> None:
         """What is written to a file that nobody finds any more is gone with the process."""
-        if _identity(self._file) != self._identity:
-            raise Unavailable(
-                f"The state file {self._file} was removed or replaced while the server ran. Nothing was "
-                "changed. Put it back, or restart the server to use what is there now.",
-                retry_after=_RETRY_AFTER,
-            )
+        for file, identity in zip(self._files, self._identities, strict=True):
+            if _identity(file) != identity:
+                raise Unavailable(
+                    f"The state file {file} was removed or replaced while the server ran. Nothing was "
+                    "changed. Put it back, or restart the server to use what is there now.",
+                    retry_after=_RETRY_AFTER,
+                )
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:

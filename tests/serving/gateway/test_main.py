@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from serving.errors import FailedPrecondition
 from serving.gateway.main import _exclusive
 
 
@@ -34,3 +35,14 @@ def test_a_folder_that_lets_others_in_stays_so(tmp_path: Path, caplog: pytest.Lo
     assert [record.getMessage() for record in caplog.records] == [
         f"other users may read the state folder {tmp_path}; close it to them: chmod 700"
     ]
+
+
+def test_a_second_server_is_refused_though_the_lock_was_removed(tmp_path: Path) -> None:
+    """They would write over each other's state."""
+    with _exclusive(tmp_path):
+        for _ in range(2):
+            with pytest.raises(FailedPrecondition, match="Another server"), _exclusive(tmp_path):
+                pass
+            (tmp_path / "lock").unlink()
+    with _exclusive(tmp_path):
+        pass

@@ -182,6 +182,22 @@ def test_nothing_is_written_to_a_file_that_nobody_finds(
     assert store.load().models == {MODEL: record}
 
 
+def test_the_log_of_the_state_file_is_missed(store: SqlStore, file: Path) -> None:
+    """What is in it would be lost with the process; a store that is closed in order puts it into the file."""
+    record = ModelRecord(name=MODEL, model=Model(name=str(MODEL)))
+    store.commit({("models", str(MODEL)): record})
+    file.with_name("state.db-wal").unlink()
+
+    with pytest.raises(Unavailable, match=r"state\.db-wal was removed or replaced"):
+        store.commit({("models", str(MODEL)): None})
+    store.close()
+
+    again = SqlStore(file)
+    assert again.load().models == {MODEL: record}
+    again.commit({("models", str(MODEL)): None})
+    again.close()
+
+
 def test_what_was_committed_survives_a_kill(file: Path) -> None:
     """Whenever the writer is killed: all it told of is there, and every commit is whole."""
     writer = subprocess.Popen([sys.executable, "-c", WRITER, str(file)], stdout=subprocess.PIPE, text=True)

@@ -97,14 +97,14 @@ class Instances:
         if not rows:
             return (), {}
         try:
-            return (from_rows([row.instance for row in rows], self._form),), {}
+            return (from_rows([row.instance for row in rows], self._form, lenient=True),), {}
         except InvalidInputs:
             alone, refusals = self._each(rows)
         if not alone:
             return (), refusals
         try:
             fitting = [row.instance for place, row in enumerate(rows) if place not in refusals]
-            return (from_rows(fitting, self._form),), refusals
+            return (from_rows(fitting, self._form, lenient=True),), refusals
         except InvalidInputs:
             # Each fits, but not beside the others, whose shape is another.
             groups = itertools.groupby(alone, key=signature)
@@ -115,7 +115,7 @@ class Instances:
         refusals: dict[int, InvalidInputs] = {}
         for place, row in enumerate(rows):
             try:
-                alone.append(from_rows([row.instance], self._form))
+                alone.append(from_rows([row.instance], self._form, lenient=True))
             except InvalidInputs as error:
                 refusals[place] = _about_one(error)
         return alone, refusals

@@ -354,7 +354,7 @@ def _plain(body: Body, form_of: FormOf, levels: int) -> tuple[Batch, Parameters]
     form = form_of(parameters)
     if not instances:
         raise InvalidInputs('"instances" is an empty list: there is nothing to predict.')
-    return from_rows(instances, form), parameters
+    return from_rows(instances, form, lenient=True), parameters
 
 
 def _parse_object(body: Body, levels: int) -> Parameters:

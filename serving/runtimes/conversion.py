@@ -22,16 +22,21 @@ from serving.runtimes.instances import Batch, LoneColumns
 MOST_DIMENSIONS = 32
 
 
-def from_rows(instances: list[Any], form: Form) -> Batch:
-    """Instances given as Python values, in the form a runtime asks for. Raises InvalidInputs."""
+def from_rows(instances: list[Any], form: Form, *, lenient: bool = False) -> Batch:
+    """Instances given as Python values, in the form a runtime asks for. Raises InvalidInputs.
+
+    `lenient`: as AI Platform took them, whatever numpy makes a number of the wanted type of: a text with a
+    number in it, a boolean, a float where an integer is wanted (its fraction is lost), null for NaN in
+    floats.
+    """
     try:
         match form:
             case Rows():
                 return instances
             case Array():
-                return _to_array(instances, form)
+                return _to_array(instances, form, lenient)
             case Columns():
-                return _to_columns(instances, form)
+                return _to_columns(instances, form, lenient)
     except RecursionError as error:
         raise InvalidInputs("The instances are nested too deeply.") from error
 
@@ -48,7 +53,7 @@ def to_tensor(value: Any, column: Column) -> NDArray[Any]:
     return array.reshape(array.shape[1:])
 
 
-def _to_array(instances: list[Any], form: Array) -> Batch:
+def _to_array(instances: list[Any], form: Array, lenient: bool) -> Batch:
     if form.objects and isinstance(instances[0], dict):
         for index, row in enumerate(instances):
             if not isinstance(row, dict):
@@ -74,30 +79,42 @@ def _to_array(instances: list[Any], form: Array) -> Batch:
                 f"Instance {index} has {len(row)} values, instance 0 has {len(instances[0])}: "
                 "all instances must have the same number."
             )
-    return _unusual_array(instances, form)
+    return _unusual_array(instances, form, lenient)
 
 
-def _unusual_array(instances: list[Any], form: Array) -> Batch:
+def _unusual_array(instances: list[Any], form: Array, lenient: bool) -> Batch:
     """Rows that are not plainly numeric: null as NaN, booleans left to the library, or a clear error."""
+    unusual = False
     for index, row in enumerate(instances):
         for position, value in enumerate(row):
             if value is None and not form.nullable:
                 raise InvalidInputs(
                     f"Instance {index}, value {position} is null; this model does not take missing values."
                 )
-            if value is not None and not isinstance(value, bool | int | float):
+            if isinstance(value, str) and lenient and _is_number(value):
+                unusual = True
+            elif value is not None and not isinstance(value, bool | int | float):
                 raise InvalidInputs(
                     f"Instance {index}, value {position} is {kind(value)}; expected a number."
                 )
-    if any(value is None for row in instances for value in row):
-        return np.array(instances, np.float64)
-    return instances
+            unusual = unusual or value is None
+    # From texts numpy would make texts of all.
+    return np.array(instances, object).astype(np.float64) if unusual else instances
 
 
-def _to_columns(instances: list[Any], form: Columns) -> dict[str, NDArray[Any]]:
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _to_columns(instances: list[Any], form: Columns, lenient: bool) -> dict[str, NDArray[Any]]:
     columns = _one_column(instances, form) if len(form.inputs) == 1 else _many_columns(instances, form)
     arrays = {
-        column.name: _to_column(values, column) for column, values in zip(form.inputs, columns, strict=True)
+        column.name: _to_column(values, column, lenient)
+        for column, values in zip(form.inputs, columns, strict=True)
     }
     declared = all(column.enforced or shape_fits(arrays[column.name], column) for column in form.inputs)
     return arrays if declared else LoneColumns(arrays)
@@ -141,8 +158,8 @@ def _many_columns(instances: list[Any], form: Columns) -> list[list[Any]]:
     return [[instance[name] for instance in instances] for name in names]
 
 
-def _to_column(values: list[Any], column: Column) -> NDArray[Any]:
-    array = _of_type(values, column)
+def _to_column(values: list[Any], column: Column, lenient: bool) -> NDArray[Any]:
+    array = _of_type(values, column, lenient=lenient)
     if column.enforced and not shape_fits(array, column):
         raise InvalidInputs(
             f"Input {column.name} expects {_shape_text(column.shape)} per instance, "
@@ -151,35 +168,70 @@ def _to_column(values: list[Any], column: Column) -> NDArray[Any]:
     return array
 
 
-def _of_type(values: list[Any], column: Column, *, whole: bool = False) -> NDArray[Any]:
+def _of_type(
+    values: list[Any], column: Column, *, whole: bool = False, lenient: bool = False
+) -> NDArray[Any]:
     """The values as an array of the column's type; `whole`: there is one, and it is no instance."""
-    return (
-        _bytes_array(values, column, whole) if column.dtype.kind == "O" else _numeric(values, column, whole)
-    )
+    if column.dtype.kind == "O":
+        return _bytes_array(values, column, whole)
+    return _numeric(values, column, whole=whole, lenient=lenient)
 
 
-def _numeric(values: list[Any], column: Column, whole: bool) -> NDArray[Any]:
+def _numeric(values: list[Any], column: Column, *, whole: bool, lenient: bool) -> NDArray[Any]:
     array = natural(values)
     if array is None:
         raise InvalidInputs(_ragged(values, column.name, whole))
-    wanted = _KINDS.get(column.dtype.kind, "iuf")
-    if array.dtype.kind not in wanted and array.size:
-        index, value = next(
-            (
-                (i, leaf)
-                for i, row in enumerate(values)
-                for leaf in _leaves(row)
-                if _leaf_kind(leaf) not in wanted
-            ),
-            (0, values[0]),
-        )
-        raise InvalidInputs(
-            f"{_where(index, column.name, whole)} takes {_WORDS.get(column.dtype.kind, 'numbers')} "
-            f"({column.dtype}), got {kind(value)}{_shown(value)}."
-        )
+    if array.dtype.kind not in _wanted(column) and array.size:
+        # An array of numbers may have rounded some of them.
+        converted = _converted(np.array(values, object), column.dtype) if lenient else None
+        if converted is None:
+            raise InvalidInputs(_misfit(values, column, whole=whole, lenient=lenient))
+        array = converted
     if column.dtype.kind in "iu" and not in_range(array, column.dtype):
         raise InvalidInputs(f"Input {column.name}: a number is out of the range of {column.dtype}.")
     return array.astype(column.dtype, copy=False)
+
+
+def _converted(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
+    """What numpy makes numbers of a type of; None where it makes none."""
+    try:
+        match dtype.kind:
+            case "i" | "u":
+                flat = [int(value) for value in array.reshape(-1).tolist()]
+                return np.array(flat).reshape(array.shape)
+            case "f" | "V":
+                return array.astype(np.float64)
+            case "b" if all(value in (0, 1) for value in array.reshape(-1).tolist()):
+                return array.astype(bool)
+            case _:
+                return None
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _misfit(values: list[Any], column: Column, *, whole: bool, lenient: bool) -> str:
+    """Which value is not of the column's type, in words."""
+    leaves = ((index, leaf) for index, row in enumerate(values) for leaf in _leaves(row))
+    found = next(((index, leaf) for index, leaf in leaves if not _fits(leaf, column, lenient)), None)
+    if found is None and lenient:
+        return _ragged(values, column.name, whole)
+    index, value = found or (0, values[0])
+    return (
+        f"{_where(index, column.name, whole)} takes {_WORDS.get(column.dtype.kind, 'numbers')} "
+        f"({column.dtype}), got {kind(value)}{_shown(value)}."
+    )
+
+
+def _fits(value: Any, column: Column, lenient: bool) -> bool:
+    if _leaf_kind(value) in _wanted(column):
+        return True
+    alone = np.empty(1, object)
+    alone[0] = value
+    return lenient and _converted(alone, column.dtype) is not None
+
+
+def _wanted(column: Column) -> str:
+    return _KINDS.get(column.dtype.kind, "iuf")
 
 
 # What np.array(list) may give for a column of a kind; ints are welcome where floats are wanted.

@@ -135,7 +135,7 @@ def test_a_record_is_kept_if_it_is_good_alone(lines: list[bytes], form: Form) ->
     bad: list[int] = []
     for number, (_, line) in enumerate(found.block.lines()):
         try:
-            from_rows([orjson.loads(line)], form)
+            from_rows([orjson.loads(line)], form, lenient=True)
         except orjson.JSONDecodeError:
             if line.strip():
                 bad.append(number)
@@ -172,7 +172,7 @@ def test_values_are_those_of_the_record(lines: list[bytes], form: Form) -> None:
     found = decode(block(*lines), form)
 
     for number, row in zip(lines_of(found), each_row(found), strict=True):
-        alone = from_rows([orjson.loads(found.block.lines()[number][1])], form)
+        alone = from_rows([orjson.loads(found.block.lines()[number][1])], form, lenient=True)
         if isinstance(alone, dict):
             assert values(row) == values(alone)
         elif isinstance(alone, np.ndarray) or isinstance(row, np.ndarray):

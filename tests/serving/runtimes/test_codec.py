@@ -16,6 +16,7 @@ from serving.depth import LEVELS
 from serving.errors import InvalidInputs, InvalidOutputs
 from serving.runtimes import Array, Column, Columns, Form, Rows, codec
 from serving.runtimes.codec import Decoder, encode, encode_each, encode_lines
+from serving.runtimes.conversion import from_rows
 from serving.runtimes.instances import Batch, split
 
 PADDING = " " * 512  # makes a body long enough for the dense way
@@ -262,9 +263,11 @@ TWO = Columns((Column("a", FLOAT, ()), Column("s", BYTES, ())))
         ([[1, 2]], one(FLOAT, 3), "Input x expects shape [3] per instance, got shape [2]"),
         ([[1, 2], [1]], one(FLOAT, None), "the instances differ in shape"),
         ([["a", "b"]], one(FLOAT, 2), "Instance 0: input x takes numbers (float32), got a string ('a')"),
-        ([[None]], one(FLOAT, 1), "got null"),
-        ([[True]], one(FLOAT, 1), "got a boolean"),
-        ([[1.5]], one(INT, 1), "takes integers (int32), got a number (1.5)"),
+        ([[1.5], [None]], one(INT, 1), "Instance 1: input x takes integers (int32), got null"),
+        ([[1.5], ["1.5"]], one(INT, 1), "Instance 1: input x takes integers (int32), got a string ('1.5')"),
+        ([[True], [1e30]], one(INT, 1), "out of the range of int32"),
+        ([["1"], ["2", "3"]], one(FLOAT, 1), "the instances differ in shape"),
+        ([True, 2], one(np.dtype(bool)), "Instance 1: input x takes booleans (bool), got a number (2)"),
         ([[2**40]], one(INT, 1), "out of the range of int32"),
         ([3], one(BYTES), "takes strings"),
         ([{"b64": "%%"}], one(BYTES), "invalid base64"),
@@ -281,6 +284,45 @@ TWO = Columns((Column("a", FLOAT, ()), Column("s", BYTES, ())))
 def test_bad_columns_are_named(instances: Any, form: Form, said: str) -> None:
     """The contract's sentences for tensors that do not fit."""
     assert said in refusal({"instances": instances}, form)
+
+
+@pytest.mark.parametrize(
+    ("instances", "form"),
+    [
+        ([["1", 2.5], [True, None]], one(FLOAT, 2)),
+        ([["0.1", "1e3"], ["-inf", "nan"]], one(FLOAT, 2)),
+        ([[1.5, True], [-2.9, "7"]], one(INT, 2)),
+        ([2**53 + 1, 0.5], one(np.dtype(np.int64))),
+        ([True, False, 1, 0.0], one(np.dtype(bool))),
+        ([[True], [2**70]], one(FLOAT, 1)),
+    ],
+)
+def test_values_that_the_service_took_are_what_numpy_makes_of_them(instances: Any, form: Columns) -> None:
+    """It fed sessions with lists, which those convert to the type of their placeholder."""
+    found, _ = decode({"instances": instances}, form)
+
+    assert isinstance(found, dict)
+    wanted = np.asarray(instances, form.inputs[0].dtype)
+    assert found["x"].dtype == wanted.dtype
+    np.testing.assert_array_equal(found["x"], wanted)
+
+
+def test_texts_with_numbers_are_numbers_for_arrays() -> None:
+    """In a list of numbers, and where null is missing too."""
+    found, _ = decode({"instances": [["1", 2], [None, "0.5"]]}, Array(2, nullable=True))
+
+    assert isinstance(found, np.ndarray)
+    np.testing.assert_array_equal(found, [[1, 2], [math.nan, 0.5]])
+    assert "Instance 1, value 0 is a string" in refusal(
+        {"instances": [["1"], ["x"]]}, Array(1, nullable=True)
+    )
+
+
+def test_tensorflow_servings_protocol_takes_no_such_values() -> None:
+    """It has types of its own for what JSON has."""
+    for value, form in (("1", one(FLOAT)), (True, one(INT)), (1.5, one(INT)), (None, one(FLOAT))):
+        with pytest.raises(InvalidInputs):
+            from_rows([value], form)
 
 
 def test_strings_and_base64_become_bytes() -> None:

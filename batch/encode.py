@@ -13,7 +13,7 @@ import orjson
 
 from batch.blocks import Bad, Batches, Encoded, refused
 from serving.errors import InvalidOutputs
-from serving.runtimes.codec import encode_lines
+from serving.runtimes.codec import AnswerStyle, encode_lines
 from serving.runtimes.instances import count, take
 
 # What a prediction that has no name is called in CSV, and beside keys.
@@ -21,10 +21,11 @@ _PREDICTION = "prediction"
 
 
 class Lines:
-    """Encodes blocks in `output_format`, JSON or CSV."""
+    """Encodes blocks in `output_format`, JSON or CSV, with predictions as they are online in that style."""
 
-    def __init__(self, output_format: str) -> None:
+    def __init__(self, output_format: str, style: AnswerStyle | None = None) -> None:
         self._csv = output_format == "CSV"
+        self._style = style or AnswerStyle()
 
     def encode(self, predicted: Batches) -> Encoded:
         """The block's predictions as text. A prediction that JSON has no words for is a bad record."""
@@ -33,11 +34,11 @@ class Lines:
         for part in predicted.parts:
             size = count(part)
             try:
-                written.add(encode_lines(part), size)
+                written.add(encode_lines(part, self._style), size)
             except InvalidOutputs:
                 for place in range(size):
                     try:
-                        written.add(encode_lines(take(part, slice(place, place + 1))), 1)
+                        written.add(encode_lines(take(part, slice(place, place + 1)), self._style), 1)
                     except InvalidOutputs as error:
                         written.failures[row + place] = error
             row += size

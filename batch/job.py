@@ -100,6 +100,7 @@ class Attempt:
         from batch import embedded, execution, remote, runners, staging  # noqa: PLC0415
         from batch.handler import Model  # noqa: PLC0415
         from batch.pipeline import Plan  # noqa: PLC0415
+        from serving.runtimes.codec import AnswerStyle  # noqa: PLC0415
 
         request = self._request
         is_embedded = request.runner == EMBEDDED
@@ -123,6 +124,7 @@ class Attempt:
             keys=request.keys,
             folder=self._output.attempt_folder,
             meters=str(meters) if is_embedded else "",
+            style=AnswerStyle(request.bare, request.long_decimals),
         )
         wanted = execution.Run(limit, size, self._counted, self._abandon)
         self._say(Report(phase=Phase.RUNNING))

@@ -50,7 +50,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `keys` names fields that pass the model by, `region` is for runners that have some. `pipeline_options`
     are Beam's, as they are typed. `scratch_dir` is a local folder that is this job's alone. With `clean`, no
     work is done: all traces of the job's attempts in the output folder go. `allowed_folders` and
-    `refused_folders` are those of `serving.local_folders`.
+    `refused_folders` are those of `serving.local_folders`. `bare` and `long_decimals` are the style of the
+    predictions, see `serving.runtimes.codec`.
     """
 
     job: str
@@ -75,6 +76,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     clean: bool = False
     allowed_folders: tuple[str, ...] = ()
     refused_folders: tuple[str, ...] = ()
+    bare: bool = False
+    long_decimals: bool = False
 
 
 class Counts(msgspec.Struct, frozen=True, omit_defaults=True):

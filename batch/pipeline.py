@@ -25,6 +25,7 @@ from batch.encode import Lines
 from batch.handler import Model, RuntimeHandler
 from batch.inputs import Shard
 from batch.meter import Meter, Totals
+from serving.runtimes.codec import AnswerStyle
 from serving.storage import Files
 
 NAMESPACE = "pilotlight"
@@ -45,6 +46,7 @@ class Plan:
     keys: tuple[str, ...]
     folder: str
     meters: str
+    style: AnswerStyle = AnswerStyle()
 
 
 def build(pipeline: beam.Pipeline, plan: Plan) -> None:
@@ -56,7 +58,7 @@ def build(pipeline: beam.Pipeline, plan: Plan) -> None:
         | "Read" >> beam.ParDo(Read(plan.files, plan.data_format))
         | "Decode" >> beam.ParDo(Decode(plan.model, plan.parameters, plan.keys))
         | "Predict" >> RunInference(RuntimeHandler(plan.model, plan.parameters, plan.batch_size))
-        | "Encode" >> beam.ParDo(Encode(plan.output_format))
+        | "Encode" >> beam.ParDo(Encode(plan.output_format, plan.style))
         | "Write" >> beam.ParDo(Write(plan.files, plan.folder, Meter(plan.meters)))
         | "Bring together" >> beam.GroupByKey()
         | "Seal" >> beam.ParDo(Seal(plan.files, plan.folder))
@@ -101,8 +103,8 @@ class Decode(beam.DoFn):
 class Encode(beam.DoFn):
     """Predictions to lines."""
 
-    def __init__(self, output_format: str) -> None:
-        self._lines = Lines(output_format)
+    def __init__(self, output_format: str, style: AnswerStyle) -> None:
+        self._lines = Lines(output_format, style)
 
     def process(self, element: PredictionResult) -> Iterator[Encoded]:
         """Encode a block."""

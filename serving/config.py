@@ -113,6 +113,16 @@ class PredictSettings(Limits):
     legacy_model_errors: bool = setting(
         False, 'Answer model errors as AI Platform did: status 200 with {"error": "TEXT"}.'
     )
+    single_output: str = setting(
+        "auto",
+        "How a SavedModel's only output is answered in AI Platform's protocol: bare, as an object with its "
+        "name, or auto (bare for versions that were created with a machineType n1-...).",
+        choices=("auto", "bare", "object"),
+    )
+    long_decimals: bool = setting(
+        False,
+        "Write float32 numbers of predictions as AI Platform did: 0.10000000149011612 where 0.1 will do.",
+    )
     threads: int = setting(1, "Compute threads of a node.", minimum=1)
 
     @property

@@ -16,6 +16,7 @@ import msgspec
 T = TypeVar("T")
 
 DEFAULT = "serving_default"
+GRAPHS = "tensorflow_savedmodel"
 PREDICT, CLASSIFY, REGRESS = (f"tensorflow/serving/{verb}" for verb in ("predict", "classify", "regress"))
 
 
@@ -51,7 +52,8 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True):
     Inference Protocol calls the framework. `strict` says whether inputs are to be as they are declared: those
     of custom routines are only a form for what may be anything. `example` is an instance of an AI Platform
     request that was answered, `answer` its prediction; both None where none could be made. Where a signature
-    takes a fixed number of rows, the request had that many of it.
+    takes a fixed number of rows, the request had that many of it. `bare`: an output that is the only one of
+    its signature is answered without its name; see `as_answered`.
     """
 
     platform: str
@@ -60,6 +62,17 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True):
     strict: bool = True
     example: Any = None
     answer: Any = None
+    bare: bool = False
+
+
+def as_answered(schema: Schema, *, bare: bool) -> Schema:
+    """As AI Platform's clients see it; `bare`: they get the only output of a SavedModel without its name."""
+    if not bare or schema.platform != GRAPHS:
+        return schema
+    answer, default = schema.answer, schema.signatures.get(schema.default)
+    if default is not None and len(default.outputs) == 1 and isinstance(answer, dict):
+        answer = answer.get(default.outputs[0].name)
+    return msgspec.structs.replace(schema, bare=True, answer=answer)
 
 
 def to_wire(schema: Schema) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from serving.cli.lines import note
 from serving.cli.options import ModelCode, ModelDirOption
 from serving.cli.output import Output
 from serving.cli.sources import prepared
+from serving.config import NodeConfig
 from serving.errors import ModelFailed, ServingError
 from serving.media import NPY
 
@@ -37,19 +38,20 @@ def predict(
     """
     body = instances.body()
     # What a model's code prints must not stand among the results.
-    with redirect_stdout(sys.stderr), prepared(code.settings(model_dir), note) as source:
-        answer = _answer(source, body, instances.content_type)
+    settings = code.settings(model_dir)
+    with redirect_stdout(sys.stderr), prepared(settings, note) as source:
+        answer = _answer(source, settings, body, instances.content_type)
     output.show_predictions(orjson.loads(answer))
 
 
-def _answer(source: Source, body: bytes, content_type: str) -> bytes:
+def _answer(source: Source, settings: NodeConfig, body: bytes, content_type: str) -> bytes:
     """What a node would answer."""
     config.prepare_frameworks()
     from serving.node.dialects import Model  # noqa: PLC0415  start-up time of the other commands
     from serving.node.dialects.ai_platform import reader  # noqa: PLC0415
     from serving.protocols import Call  # noqa: PLC0415
     from serving.runtimes import load  # noqa: PLC0415
-    from serving.runtimes.codec import Decoder, encode  # noqa: PLC0415
+    from serving.runtimes.codec import AnswerStyle, Decoder, encode  # noqa: PLC0415
     from serving.runtimes.describing import describe  # noqa: PLC0415
 
     runtime = load(source)
@@ -61,8 +63,9 @@ def _answer(source: Source, body: bytes, content_type: str) -> bytes:
         batch, parameters = asked.instances, asked.parameters
     else:
         batch, parameters = Decoder().decode(body, runtime.form)
+    style = AnswerStyle(settings.single_output == "bare", settings.long_decimals)
     try:
-        return encode(runtime.predict(batch, **parameters))
+        return encode(runtime.predict(batch, **parameters), style)
     except ServingError:
         raise
     except Exception as error:

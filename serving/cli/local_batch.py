@@ -98,6 +98,8 @@ def request(source: Source, config: NodeConfig, flags: BatchFlags, scratch: str)
         scratch_dir=scratch,
         cache_dir=str(config.cache_dir.expanduser()),
         cache_bytes=config.cache_bytes,
+        bare=config.single_output == "bare",
+        long_decimals=config.long_decimals,
     )
     options = given(
         output_format=flags.output_format and flags.output_format.wire,

@@ -28,6 +28,13 @@ class Framework(StrEnum):
     XGBOOST = "xgboost"
 
 
+class SingleOutput(StrEnum):
+    """The forms that a SavedModel's only output can have."""
+
+    BARE = "bare"
+    OBJECT = "object"
+
+
 def pairs(text: str) -> dict[str, str]:
     """`key=value,key=value` as a mapping."""
     entries = [entry.partition("=") for entry in items(text)]
@@ -111,6 +118,23 @@ class ModelCode:
         ),
     ] = None
 
+    single_output: Annotated[
+        SingleOutput | None,
+        typer.Option(
+            help="How a SavedModel's only output is answered: bare, as on machine types n1-..., or as an "
+            "object with its name (the default).",
+            show_default=False,
+        ),
+    ] = None
+    long_decimals: Annotated[
+        bool | None,
+        typer.Option(
+            "--long-decimals",
+            help="Write float32 numbers as AI Platform did: 0.10000000149011612.",
+            show_default=False,
+        ),
+    ] = None
+
     def settings(self, model_dir: str) -> NodeConfig:
         """The settings of a node that would serve the model."""
         if self.runtime_version and self.interpreter:
@@ -123,6 +147,8 @@ class ModelCode:
                 "prediction_class": self.prediction_class,
                 "package_uris": self.package_uris,
                 "interpreter": self.interpreter or _interpreter_of(self.runtime_version),
+                "single_output": self.single_output,
+                "long_decimals": self.long_decimals,
             },
         )
 

@@ -168,8 +168,10 @@ def running_node(config: NodeConfig) -> Iterator[Client]:
         "--package-uris": config.package_uris,
         "--interpreter": config.interpreter,
         "--host": config.host,
+        "--single-output": config.single_output,
     }
     given = [word for flag, value in flags.items() if value for word in (flag, value)]
+    given += ["--long-decimals"] if config.long_decimals else []
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
             [sys.executable, "-c", _NODE.format(parent=os.getpid()), "node", "--port", "0", *given],

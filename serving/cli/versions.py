@@ -77,7 +77,13 @@ class NewVersion:
         ),
     ] = None
     python_version: Annotated[str | None, typer.Option(help="Recorded.", show_default=False)] = None
-    machine_type: Annotated[str | None, typer.Option(help="Recorded.", show_default=False)] = None
+    machine_type: Annotated[
+        str | None,
+        typer.Option(
+            help="Recorded; of n1-... a SavedModel's only output is answered without its name.",
+            show_default=False,
+        ),
+    ] = None
     accelerator: Annotated[
         Any,
         typer.Option(parser=accelerator, metavar="type=TYPE,count=N", help="Recorded.", show_default=False),

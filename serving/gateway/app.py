@@ -220,7 +220,7 @@ class Gateway:
         operations = OperationsApi(self._catalog, self._operations)
         jobs = JobsApi(self._catalog, self._jobs, config.queue_jobs, self._access)
         fleet = FleetApi(self._overview, self._metrics)
-        schemas = SchemasApi(self._schemas, lambda: self._catalog.state)
+        schemas = SchemasApi(self._schemas, lambda: self._catalog.state, config.single_output)
         openapi = OpenApi(lambda: self._catalog.state, self._access, config)
         logs = LogsApi(self._config.state_dir / "logs", lambda: self._catalog.state)
         offered = {

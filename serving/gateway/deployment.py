@@ -62,6 +62,9 @@ _BEGINS_WITHIN = 10.0
 # What a node is taken to need until one was measured: bytes for itself, and times the model's files.
 _UNKNOWN_NODE, _EXPANDS = 48 << 20, 2
 
+# Machine types on which AI Platform had TensorFlow Serving answer, see docs/api.md.
+_BARE = "n1-"
+
 EnterPhase = Callable[[str], Awaitable[None]]
 
 
@@ -202,6 +205,7 @@ class Deployment:
             tensorflow=prepared.tensorflow,
             files_bytes=await self._threads.run(_size, Path(prepared.model_dir)),
             interpreter=prepared.interpreter,
+            bare=record.version.machine_type.startswith(_BARE),
         )
         begun = msgspec.structs.replace(record, deployed=deployed)
         self.track(begun)
@@ -263,6 +267,7 @@ class Deployment:
         settings = {name: getattr(self._config, name) for name in names}
         if settings["merge_requests"] == "auto" and deployed.fingerprint == verdicts.libraries():
             settings["merge_requests"] = "on" if deployed.merge else "off"
+        settings["single_output"] = "bare" if deployed.answers_bare(self._config.single_output) else "object"
         return settings
 
     async def _prepare(self, record: VersionRecord, enter_phase: EnterPhase) -> prepare.Prepared:

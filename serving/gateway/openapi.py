@@ -35,7 +35,7 @@ from serving.openapi.document import (
 )
 from serving.resources import Job, Model, Version
 from serving.resources import Operation as LongOperation
-from serving.schema import outline
+from serving.schema import as_answered, outline
 
 Json = dict[str, Any]
 
@@ -275,21 +275,24 @@ def general(*, tokens: bool, project: str, old_errors: bool) -> Json:
 
 
 def of_versions(
-    records: Iterable[VersionRecord], *, old_errors: bool
+    records: Iterable[VersionRecord], *, old_errors: bool, single_output: str
 ) -> Iterator[tuple[str, orjson.Fragment]]:
-    """The paths of predictions with these versions, as far as it is known what they take."""
+    """The paths of predictions with these versions, as far as it is known what they take.
+
+    `old_errors` and `single_output` are how the server answers.
+    """
     for record in records:
         if record.deployed is not None and record.deployed.schema:
             name = str(record.name)
             packed = record.deployed.schema
             make = _remembered if len(packed) <= _REMEMBERED else _prediction
-            told = make(name, packed, old_errors)
+            told = make(name, packed, old_errors, record.deployed.answers_bare(single_output))
             yield _PREDICTED.format(name=name), orjson.Fragment(told)
 
 
-def _prediction(name: str, packed: str, old_errors: bool) -> bytes:
+def _prediction(name: str, packed: str, old_errors: bool, bare: bool) -> bytes:
     """What is told of predictions with a version, as JSON: it takes a fraction of a millisecond to make."""
-    schema = outline(packed)
+    schema = as_answered(outline(packed), bare=bare)
     told = predictions.prediction(schema, name).to_json(f"{PREDICTION.id}/{name}", "")
     about = {"x-version": name, "x-schema": f"/v1/{name}:schema"}
     told = predictions.with_example(told, schema)

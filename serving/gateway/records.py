@@ -40,7 +40,8 @@ class Deployed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     takes and `start_seconds` how long one takes to start, 0 until measured; `files_bytes` is the size of the
     model and `digest` that of its files. `schema` is what the model takes and answers, as `serving.schema`
     packs it; "" for versions that were made before there were any, until a node tells. `interpreter` is the
-    Python that computes it, "" for the server's own.
+    Python that computes it, "" for the server's own. `bare` says whether its machine type, when it was
+    created, was one on which AI Platform answered an only output without its name.
     """
 
     model_dir: str
@@ -56,6 +57,11 @@ class Deployed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     start_seconds: float = 0.0
     schema: str = ""
     interpreter: str = ""
+    bare: bool = False
+
+    def answers_bare(self, single_output: str) -> bool:
+        """Whether an only output is answered without its name, where that is the setting."""
+        return self.bare if single_output == "auto" else single_output == "bare"
 
 
 class Use(NamedTuple):

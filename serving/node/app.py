@@ -128,6 +128,7 @@ class Node:
         self.predictor: Predictor | None = None  # once the version is loaded and warmed
         self.schema: Schema | None = schema  # once it is loaded
         self.old_errors = settings.legacy_model_errors
+        self.answers_bare = settings.single_output == "bare"
 
     def start(self) -> None:
         """Begin to load."""

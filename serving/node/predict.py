@@ -27,7 +27,7 @@ from serving.phases import Histograms
 from serving.protocols import PLAIN, Call, Reply
 from serving.protocols.errors import refusal
 from serving.runtimes import Runtime
-from serving.runtimes.codec import Decoder, encode, encode_each
+from serving.runtimes.codec import AnswerStyle, Decoder, encode, encode_each
 from serving.runtimes.describing import unknown
 from serving.runtimes.instances import Batch, split
 from serving.schema import Schema
@@ -62,8 +62,9 @@ class Predictor:
         self._legacy = settings.legacy_model_errors
         self._histograms = histograms
         self._decoder = Decoder(settings.max_json_depth)
+        self._style = style = AnswerStyle(settings.single_output == "bare", settings.long_decimals)
         known = schema or unknown(runtime.framework.lower())
-        self.reader = Readers(Model(runtime, known, self._decoder, settings.max_json_depth)).of
+        self.reader = Readers(Model(runtime, known, self._decoder, settings.max_json_depth, style)).of
         self.start = self._servable.start
         self.merge_up_to = self._servable.merge_up_to
         self.start_soon = self._servable.start_soon
@@ -137,7 +138,7 @@ class Predictor:
                 self._write(group, outcome, predicted)
                 return
         try:
-            bodies = _bodies(group, outcome)
+            bodies = _bodies(group, outcome, self._style)
         except Exception as error:
             self._answer_each(group, outcome, error)
             return
@@ -163,7 +164,7 @@ class Predictor:
         written: list[tuple[Request, Reply]] = []
         for request, own in _shared(group, predictions):
             try:
-                written.append((request, _reply(request, own)))
+                written.append((request, _reply(request, own, self._style)))
             except Exception as error:
                 self._refuse(request, error)
         encoded = time.monotonic()
@@ -218,17 +219,18 @@ class Predictor:
         return refusal(error)
 
 
-def _bodies(group: Sequence[Request], predictions: Batch) -> Sequence[bytes]:
+def _bodies(group: Sequence[Request], predictions: Batch, style: AnswerStyle) -> Sequence[bytes]:
     """The bodies of the answers to ordinary requests that were computed together."""
     if len(group) == 1:
-        return (encode(predictions),)
-    return encode_each(predictions, [request.rows for request in group])
+        return (encode(predictions, style),)
+    return encode_each(predictions, [request.rows for request in group], style)
 
 
-def _reply(request: Request, predictions: Batch) -> Reply:
+def _reply(request: Request, predictions: Batch, style: AnswerStyle) -> Reply:
     """The answer to one request, however it asked."""
-    reader = request.reader
-    return Reply(200, encode(predictions)) if reader is None else reader.write(request.asked, predictions)
+    if request.reader is None:
+        return Reply(200, encode(predictions, style))
+    return request.reader.write(request.asked, predictions)
 
 
 def _shared(group: Sequence[Request], predictions: Batch) -> Iterable[tuple[Request, Batch]]:

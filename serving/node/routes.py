@@ -21,7 +21,7 @@ from serving.protocols import tensorflow_status as tensorflow
 from serving.protocols.errors import refusal
 from serving.protocols.paths import dialect_of
 from serving.protocols.tensorflow_status import Standing, State
-from serving.schema import Schema, to_wire
+from serving.schema import Schema, as_answered, to_wire
 
 # What the version is called where nobody names one: a node knows no other name for what it serves.
 VERSION = "1"
@@ -84,12 +84,12 @@ async def _stats(request: Request) -> Response:
 
 
 async def _schema(request: Request) -> Response:
-    return _json(to_wire(_loaded(request)))
+    return _json(to_wire(_answered(request)))
 
 
 async def _openapi(request: Request) -> Response:
     node = _node(request)
-    return _json(of_node(node.schema if _is_ready(request) else None, old_errors=node.old_errors))
+    return _json(of_node(_answered(request) if _is_ready(request) else None, old_errors=node.old_errors))
 
 
 async def _docs(_: Request) -> Response:
@@ -175,6 +175,11 @@ def _loaded(request: Request) -> Schema:
     if node.predictor is None or node.schema is None:
         raise loading()
     return node.schema
+
+
+def _answered(request: Request) -> Schema:
+    """The same as AI Platform's clients see it."""
+    return as_answered(_loaded(request), bare=_node(request).answers_bare)
 
 
 def _model(request: Request) -> str:

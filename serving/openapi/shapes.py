@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from serving.schema import Schema, Signature, Tensor, fixed_rows
+from serving.schema import GRAPHS, Schema, Signature, Tensor, fixed_rows
 
 Json = dict[str, Any]
 
@@ -28,12 +28,11 @@ _ANYTHING: Json = {}
 _OF_TREES: Json = {"type": ["number", "null"], "minimum": -3.4e38, "maximum": 3.4e38}
 # In a document for many; `:schema` has the longer ones.
 _LONGEST_EXAMPLE = 4096
-_GRAPHS = "tensorflow_savedmodel"
 
 
 def request(schema: Schema) -> Json:
     """The body of a prediction."""
-    if schema.platform != _GRAPHS:
+    if schema.platform != GRAPHS:
         return _closed(schema, {"instances": _instances(schema, _default(schema))}, ["instances"])
     bodies = [
         _closed(
@@ -68,7 +67,7 @@ def _forms(schema: Schema, signature: Signature | None) -> Sequence[Json]:
     """The forms that a row of a request can have."""
     if signature is None or not signature.inputs or not schema.strict:
         return (_ANYTHING,)
-    if schema.platform == _GRAPHS:
+    if schema.platform == GRAPHS:
         return (_of_graph(signature.inputs),)
     values = [_row(tensor, _taken(tensor, schema.platform)) for tensor in signature.inputs]
     if len(signature.inputs) == 1 and signature.inputs[0].name == "instances":
@@ -85,14 +84,14 @@ def _answered(schema: Schema, signature: Signature) -> Json:
     if not signature.outputs or not schema.strict:
         return _ANYTHING
     values = [_row(tensor, _given(tensor)) for tensor in signature.outputs]
-    named = schema.platform == _GRAPHS
+    named = schema.platform == GRAPHS and not (schema.bare and len(values) == 1)
     return _object([tensor.name for tensor in signature.outputs], values) if named else values[0]
 
 
 def _closed(schema: Schema, properties: Json, required: list[str]) -> Json:
     """An object. Routines are handed all other fields of a request; to a graph they mean nothing."""
     body: Json = {"type": "object", "properties": properties, "required": required}
-    is_open = not schema.strict or schema.platform == _GRAPHS
+    is_open = not schema.strict or schema.platform == GRAPHS
     return body if is_open else {**body, "additionalProperties": False}
 
 
@@ -119,7 +118,7 @@ def _default(schema: Schema) -> Signature | None:
 
 
 def _of_graph(inputs: Sequence[Tensor]) -> Json:
-    values = [_row(tensor, _taken(tensor, _GRAPHS)) for tensor in inputs]
+    values = [_row(tensor, _taken(tensor, GRAPHS)) for tensor in inputs]
     named = _object([tensor.name for tensor in inputs], values)
     return _one_of([values[0], named]) if len(inputs) == 1 else named
 
@@ -151,7 +150,7 @@ def _taken(tensor: Tensor, platform: str) -> Json:
     match _kind(tensor):
         case "number":
             return _OF_TREES if platform == "xgboost" else {"type": "number"}
-        case "bytes" if platform == _GRAPHS:
+        case "bytes" if platform == GRAPHS:
             return {"anyOf": [{"type": "string"}, _B64]}
         case kind:
             return {"type": _JSON[kind]} if kind in _JSON else _ANYTHING

@@ -67,6 +67,21 @@ def place(key: str, inner: str = "") -> Place:
 _INSTANCES = place("instances")
 
 
+@dataclass(frozen=True, slots=True)
+class AnswerStyle:
+    """How predictions are written where AI Platform's service had more than one way.
+
+    `bare`: an output that is the only one without its name. `long_decimals`: float32 numbers with the digits
+    of the float64 of the same value.
+    """
+
+    bare: bool = False
+    long_decimals: bool = False
+
+
+_PLAIN_STYLE = AnswerStyle()
+
+
 class Decoder:
     """Parses bodies nested at most `levels` deep. One per thread: the parser's buffers are reused."""
 
@@ -201,31 +216,31 @@ class Decoder:
         return None if self._shape is None or len(self._shape) >= self._levels else self._shape
 
 
-def encode(predictions: Batch) -> bytes:
+def encode(predictions: Batch, style: AnswerStyle = _PLAIN_STYLE) -> bytes:
     """The body of a successful answer. NaN and infinities become null: JSON has no word for them.
 
-    float32 numbers have the fewest digits that are read back as the same float32. Raises InvalidOutputs for
-    values that JSON cannot carry.
+    float32 numbers have the fewest digits that are read back as the same float32, unless the style says
+    otherwise. Raises InvalidOutputs for values that JSON cannot carry.
     """
     try:
         if isinstance(predictions, np.ndarray):
-            values = numbers(predictions)
+            values = numbers(predictions, long=style.long_decimals)
         elif isinstance(predictions, list):
             values = predictions
         else:
-            return _body(_texts(predictions))
+            return _body(_texts(predictions, style))
         return b'{"predictions":%b}' % orjson.dumps(values, option=_ENCODE)
     except _UNWRITABLE as error:
         raise _unwritable(error) from error
 
 
-def encode_each(predictions: Batch, counts: Sequence[int]) -> list[bytes]:
+def encode_each(predictions: Batch, counts: Sequence[int], style: AnswerStyle = _PLAIN_STYLE) -> list[bytes]:
     """The bodies of several successful answers: the first has so many of the predictions, and so on.
 
     The same bytes as `encode` of each part. Raises InvalidOutputs for values that JSON cannot carry.
     """
     try:
-        texts = _texts(predictions)
+        texts = _texts(predictions, style)
     except _UNWRITABLE as error:
         raise _unwritable(error) from error
     if len(texts) == len(counts):
@@ -234,13 +249,13 @@ def encode_each(predictions: Batch, counts: Sequence[int]) -> list[bytes]:
     return [_body(texts[end - size : end]) for size, end in zip(counts, ends, strict=True)]
 
 
-def encode_lines(predictions: Batch) -> bytes:
+def encode_lines(predictions: Batch, style: AnswerStyle = _PLAIN_STYLE) -> bytes:
     """One line of JSON per prediction, each as `encode` has it.
 
     Raises InvalidOutputs for values that JSON cannot carry.
     """
     try:
-        return b"".join([text + b"\n" for text in _texts(predictions)])
+        return b"".join([text + b"\n" for text in _texts(predictions, style)])
     except _UNWRITABLE as error:
         raise _unwritable(error) from error
 
@@ -390,16 +405,20 @@ def _body(texts: Iterable[bytes]) -> bytes:
     return b'{"predictions":[%b]}' % b",".join(texts)
 
 
-def _texts(predictions: Batch) -> list[bytes]:
+def _texts(predictions: Batch, style: AnswerStyle) -> list[bytes]:
     """The JSON of each prediction."""
+    long = style.long_decimals
     if isinstance(predictions, np.ndarray):
-        return _rows(predictions)
+        return _rows(predictions, long=long)
     if isinstance(predictions, list):
         return [orjson.dumps(value, option=_ENCODE) for value in predictions]
     if isinstance(predictions, Tensors):
         raise InvalidOutputs(_ROWLESS)
+    if style.bare and len(predictions) == 1:
+        ((name, column),) = predictions.items()
+        return _column_texts(name, column, long=long)
     columns = [
-        [b"%b:%b" % (key, text) for text in _column_texts(name, column)]
+        [b"%b:%b" % (key, text) for text in _column_texts(name, column, long=long)]
         for name, column in predictions.items()
         for key in (orjson.dumps(name),)
     ]
@@ -408,16 +427,16 @@ def _texts(predictions: Batch) -> list[bytes]:
     return [b"{%b}" % b",".join(row) for row in zip(*columns, strict=True)]
 
 
-def _column_texts(name: str, column: NDArray[Any]) -> list[bytes]:
+def _column_texts(name: str, column: NDArray[Any], *, long: bool) -> list[bytes]:
     """The JSON of each row of a named output."""
     if column.dtype.kind in "OS":
         return [orjson.dumps(as_text(name, value), option=_ENCODE) for value in column.tolist()]
-    return _rows(column)
+    return _rows(column, long=long)
 
 
-def _rows(array: NDArray[Any]) -> list[bytes]:
+def _rows(array: NDArray[Any], *, long: bool) -> list[bytes]:
     """The JSON of each row of an array; of numbers, cut out of that of the whole."""
-    values = numbers(array)
+    values = numbers(array, long=long)
     depth = array.ndim - 1
     if isinstance(values, list) or not values.size:
         return [orjson.dumps(value, option=_ENCODE) for value in values]
@@ -435,15 +454,20 @@ def cut(text: bytes, depth: int) -> list[bytes]:
     return [b"%b%b%b" % (opening, element, closing) for element in elements]
 
 
-def numbers(array: NDArray[Any]) -> NDArray[Any] | list[Any]:
-    """The array as orjson takes it, without copying what it takes as it is."""
+def numbers(array: NDArray[Any], *, long: bool = False) -> NDArray[Any] | list[Any]:
+    """The array as orjson takes it, without copying what it takes as it is.
+
+    `long`: floats of all sizes as float64.
+    """
     match array.dtype.kind:
+        case "f" if long:
+            return np.ascontiguousarray(array, np.float64)
         case "f" if array.dtype.itemsize == 2:
             return np.ascontiguousarray(array, np.float32)
         case "f" | "i" | "u" | "b":
             return np.ascontiguousarray(array)
         case "V":  # bfloat16 and its relatives, which only their own package knows
-            return np.ascontiguousarray(array, np.float32)
+            return np.ascontiguousarray(array, np.float64 if long else np.float32)
         case _:
             values: list[Any] = array.tolist()
             return values

@@ -153,7 +153,7 @@ class TensorFlowRuntime:
         """The signatures as they are saved; the example is the first recorded request, or made up."""
         shown = show(self, first(examples, self.instances), rows=self._rows)
         return Schema(
-            "tensorflow_savedmodel",
+            schema.GRAPHS,
             {name: signature.schema for name, signature in self._signatures.items()},
             default=self._default_name,
             example=shown and shown.instance,

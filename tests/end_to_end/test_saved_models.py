@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.end_to_end import saved_models
+from tests.end_to_end.jobs import finished, job, results, submit, write_lines
 from tests.server import Server
 
 # Of the project that clients of other servers mean.
@@ -43,6 +44,36 @@ def test_keras_3_saved_by_tensorflow(server: Server, folders: Path, operations: 
     assert "error" not in operations[saved_models.KERAS]
     found = [next(iter(row.values())) for row in answer.json["predictions"]]
     np.testing.assert_array_equal(np.array(found, np.float32), np.array(asked["answer"], np.float32))
+
+
+def test_an_only_output_by_machine_type(server: Server, folders: Path, tmp_path: Path) -> None:
+    """Online, in what is told of the version, and in batch; with values that AI Platform took for numbers."""
+    name = f"{MODEL}/versions/n1"
+    server.create_model(MODEL) if server.call("GET", MODEL).status == 404 else None
+    server.create_version(name, deploymentUri=str(folders / saved_models.SHARED), machineType="n1-standard-4")
+    lines = write_lines(tmp_path / "rows.jsonl", [[1.0], ["2.0"], True, [None]])
+    submitted = submit(server, job("bare", str(lines), tmp_path / "out", versionName=name), "local")
+
+    online = [server.predict(name, [row]).json["predictions"][0] for row in ([1.0], ["2.0"], True, [None])]
+    both = server.predict(name, [[1.0], ["2.0"]])
+    told = server.call("GET", f"{name}:schema").json
+    document = server.call("GET", f"/openapi.json?parent={MODEL}").json
+
+    assert online == [[2.5], [3.0], 2.5, [None]]
+    assert both.json == {"predictions": [[2.5], [3.0]]}
+    answer = server.predict(name, [told["example"]]).json["predictions"]
+    assert answer == [told["answer"]]
+    post = document["paths"][f"/v1/{name}:predict"]["post"]["responses"]["200"]["content"]["application/json"]
+    assert post["example"] == {"predictions": answer}
+    assert {"type": "array"}.items() <= _items(post["schema"])["anyOf"][-1].items()
+    assert finished(server, submitted)["state"] == "SUCCEEDED"
+    assert results(tmp_path / "out") == online
+
+
+def _items(answer: dict[str, Any]) -> dict[str, Any]:
+    """The schema of one prediction, in that of an answer."""
+    items: dict[str, Any] = answer["properties"]["predictions"]["items"]
+    return items
 
 
 def test_the_quick_start_of_tensorflow_serving(server: Server, operations: dict[str, Any]) -> None:

@@ -35,6 +35,7 @@ class OpenApi:
         self._access = access
         self._threads = ThreadPool("openapi", 1, queue=_QUEUE)
         self._old_errors = config.legacy_model_errors
+        self._single_output = config.single_output
         self._general = general(
             tokens=access is not None, project=config.default_project, old_errors=self._old_errors
         )
@@ -52,10 +53,8 @@ class OpenApi:
 
     def _told(self, records: Sequence[VersionRecord], token: str) -> Response:
         info, paths = self._general["info"], self._general["paths"]
-        document = {
-            **self._general,
-            "paths": {**paths, **dict(of_versions(records, old_errors=self._old_errors))},
-        }
+        told = of_versions(records, old_errors=self._old_errors, single_output=self._single_output)
+        document = {**self._general, "paths": {**paths, **dict(told)}}
         if token:
             document["info"] = {**info, "x-next-page-token": token}
         return answer_json(document)

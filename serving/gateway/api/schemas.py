@@ -14,15 +14,16 @@ from serving.gateway.catalog.lookup import get_model, get_version
 from serving.gateway.records import State, VersionRecord
 from serving.gateway.schemas import Schemas
 from serving.names import VersionName
-from serving.schema import to_wire
+from serving.schema import as_answered, to_wire
 
 
 class SchemasApi:
-    """The endpoints; `read` is the state to show."""
+    """The endpoints; `read` is the state to show, `single_output` the setting."""
 
-    def __init__(self, schemas: Schemas, read: Callable[[], State]) -> None:
+    def __init__(self, schemas: Schemas, read: Callable[[], State], single_output: str) -> None:
         self._schemas = schemas
         self._read = read
+        self._single_output = single_output
 
     async def version(self, request: Request) -> Response:
         """`GET …/versions/V:schema`."""
@@ -37,5 +38,7 @@ class SchemasApi:
         return await self._told(get_version(state, VersionName(name.project, name.model, default)))
 
     async def _told(self, record: VersionRecord) -> Response:
-        told: dict[str, Any] = {"version": str(record.name), **to_wire(await self._schemas.of(record))}
+        bare = record.deployed is not None and record.deployed.answers_bare(self._single_output)
+        schema = as_answered(await self._schemas.of(record), bare=bare)
+        told: dict[str, Any] = {"version": str(record.name), **to_wire(schema)}
         return answer_json(told)

@@ -12,7 +12,7 @@ from serving.config import ServeConfig
 from serving.errors import InvalidArgument
 from serving.gateway.catalog.job_checks import UNSPECIFIED, is_runner
 from serving.gateway.deployment import create_version_request
-from serving.gateway.records import JobRecord, VersionRecord
+from serving.gateway.records import Deployed, JobRecord, VersionRecord
 from serving.interpreters import Interpreters
 from serving.local_folders import LocalFolders
 from serving.resources import BatchOptions, PredictionInput
@@ -23,7 +23,10 @@ _WORKERS = 10
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What holds for every job of a server: its runner and that one's options, folders, and interpreters."""
+    """What holds for every job of a server.
+
+    Its runner and that one's options, folders, interpreters, and how predictions are written.
+    """
 
     runner: str
     options: tuple[str, ...]
@@ -31,6 +34,8 @@ class Defaults:
     cache_bytes: int
     folders: LocalFolders
     interpreters: Interpreters
+    single_output: str
+    long_decimals: bool
 
     @classmethod
     def read(cls, config: ServeConfig) -> Defaults:
@@ -52,6 +57,8 @@ class Defaults:
             config.cache_bytes,
             folders,
             Interpreters(interpreters.parse(config.runtime), config.state_dir),
+            config.single_output,
+            config.long_decimals,
         )
 
 
@@ -62,6 +69,7 @@ def request_for(
     given = record.job.prediction_input or PredictionInput()
     options = record.job.batch_options or BatchOptions()
     runner = options.runner or defaults.runner
+    deployed = (version and version.deployed) or Deployed(model_dir="")
     # The server's options are those of its runner.
     inherited = defaults.options if runner == defaults.runner else ()
     return Request(
@@ -89,6 +97,8 @@ def request_for(
         cache_bytes=defaults.cache_bytes,
         allowed_folders=defaults.folders.allowed,
         refused_folders=defaults.folders.refused,
+        bare=deployed.answers_bare(defaults.single_output),
+        long_decimals=defaults.long_decimals,
         clean=clean,
     )
 

@@ -13,7 +13,7 @@ from serving.depth import LEVELS
 from serving.errors import ServingError
 from serving.protocols import Call, Reply
 from serving.runtimes import Runtime
-from serving.runtimes.codec import Decoder
+from serving.runtimes.codec import AnswerStyle, Decoder
 from serving.runtimes.instances import Batch
 from serving.schema import Schema
 
@@ -22,12 +22,16 @@ __all__ = ["Asked", "Call", "Make", "Model", "Reader", "Reply"]
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What a dialect knows of the model: the form it takes, its schema, and a decoder of JSON instances."""
+    """What a dialect knows of the model: the form it takes, its schema, and a decoder of JSON instances.
+
+    `style` is how AI Platform's answers are written.
+    """
 
     runtime: Runtime
     schema: Schema
     decoder: Decoder
     levels: int = LEVELS  # how deep JSON may be nested
+    style: AnswerStyle = AnswerStyle()
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ class Bodies:
         wish: Wish = asked.state or _ALL
         match self._writes:
             case "":
-                return Reply(200, encode(_chosen(wish, predictions)))
+                return Reply(200, encode(_chosen(wish, predictions), self._model.style))
             case media.NPY:
                 return Reply(200, b"".join(to_npy(tensors_of(_chosen(wish, predictions)))), (_NPY,))
             case _:

@@ -40,7 +40,7 @@ class Reader:
 
     def write(self, asked: Asked, predictions: Batch) -> Reply:
         """AI Platform's answer. Raises InvalidOutputs for what JSON cannot carry."""
-        return Reply(200, encode(predictions))
+        return Reply(200, encode(predictions, self._model.style))
 
     def refuse(self, error: ServingError) -> Reply:
         """AI Platform's answer with an error."""

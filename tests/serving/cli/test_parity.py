@@ -92,6 +92,19 @@ def test_tensorflow_without_a_server(offline: Run, saved_model: Path) -> None:
     assert (result.code, result.out) == (0, "70 rows equal (1 refused by both).\n"), result.err
 
 
+def test_tensorflow_as_the_service_had_it(offline: Run, saved_model: Path, tmp_path: Path) -> None:
+    """An only output without its name, and float32 with long decimals: in a node, in batch and locally."""
+    flags = f"--model-dir {saved_model} --single-output bare --long-decimals"
+    rows = [["0.1", True], [0.3, 2]]
+    compared = offline(f"parity {flags} --input - --output-path {tmp_path}/kept", lines(rows))
+    local = offline(f"local predict {flags} --json-instances - --format json", lines(rows))
+
+    assert (compared.code, compared.out) == (0, "2 rows equal (0 refused by both).\n"), compared.err
+    (file,) = (tmp_path / "kept" / "results").glob("prediction.results-*")
+    assert file.read_text() == "[0.20000000298023224,2.0]\n[0.6000000238418579,4.0]\n"
+    assert local.json["predictions"] == [[0.20000000298023224, 2.0], [0.6000000238418579, 4.0]], local.err
+
+
 @pytest.fixture
 def two_faced(offline: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs the command for the custom routine, with these further flags."""

@@ -202,6 +202,20 @@ def test_what_was_measured_before_the_restart_is_known(tmp_path: Path) -> None:
     run(tmp_path, main, before=[version("known", deployed=deployed), version("new")])
 
 
+def test_an_only_output_is_answered_as_it_was_when_its_version_was_created(tmp_path: Path) -> None:
+    """Versions of a release before there was a choice keep objects, whatever their machine type."""
+
+    async def main(world: World) -> None:
+        specs = [world.autoscaler.versions[uid].spec for uid in ("uid-old", "uid-new")]
+        assert [spec.arguments["settings"]["single_output"] for spec in specs] == ["object", "bare"]
+
+    old, new = Deployed(model_dir="/x", framework="TENSORFLOW"), Deployed(model_dir="/x", bare=True)
+    assert [old.answers_bare(setting) for setting in ("auto", "bare", "object")] == [False, True, False]
+    assert [new.answers_bare(setting) for setting in ("auto", "bare", "object")] == [True, True, False]
+    before = [version("old", deployed=old, machine_type="n1-standard-4"), version("new", deployed=new)]
+    run(tmp_path, main, before=before)
+
+
 def test_a_changed_version_is_scaled_by_its_new_rules(tmp_path: Path) -> None:
     """Those that did not change are left alone."""
 

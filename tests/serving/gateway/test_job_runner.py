@@ -224,6 +224,8 @@ def test_what_a_process_is_asked_for(tmp_path: Path) -> None:
             "clean": False,
             "allowed_folders": (),
             "refused_folders": (str(tmp_path / "state"), "/proc", "/sys", "/dev"),
+            "bare": False,
+            "long_decimals": False,
         }
         assert msgspec.structs.asdict(found.model) == {
             "model_dir": "/models/v1",

@@ -8,7 +8,7 @@ import jsonschema_rs
 import pytest
 
 from serving.openapi import shapes
-from serving.schema import DEFAULT, Schema, Signature, Tensor
+from serving.schema import DEFAULT, Schema, Signature, Tensor, as_answered
 
 
 def graph(*inputs: Tensor, outputs: tuple[Tensor, ...] = (Tensor("y", "FP32", (-1, 2)),)) -> Schema:
@@ -74,6 +74,21 @@ def test_a_request(schema: Schema, instances: Any, fits: bool) -> None:
 )
 def test_an_answer(schema: Schema, predictions: Any, fits: bool) -> None:
     assert jsonschema_rs.is_valid(shapes.answer(schema), {"predictions": predictions}) is fits
+
+
+def test_an_only_output_without_its_name() -> None:
+    """In the shape and in the example; where a signature has several, they keep theirs."""
+    several = (Tensor("y", "FP32", (-1,)), Tensor("z", "FP32", (-1,)))
+    known = Schema(PAIR.platform, PAIR.signatures, example=[1.0], answer={"y": [0.5, 0.5]})
+    bare = as_answered(known, bare=True)
+
+    assert shapes.example_answer(bare) == {"predictions": [[0.5, 0.5], [0.5, 0.5]]}
+    assert jsonschema_rs.is_valid(shapes.answer(bare), shapes.example_answer(bare))
+    assert not jsonschema_rs.is_valid(shapes.answer(bare), shapes.example_answer(known))
+    assert as_answered(known, bare=False) is known
+    assert as_answered(NUMBERS, bare=True) is NUMBERS
+    both = as_answered(graph(*IMAGE.signatures[DEFAULT].inputs, outputs=several), bare=True)
+    assert jsonschema_rs.is_valid(shapes.answer(both), {"predictions": [{"y": 1, "z": 2}]})
 
 
 def test_other_fields_of_a_request() -> None:

@@ -15,7 +15,7 @@ from loadtests.bench.parsing import image_ratio
 from serving.depth import LEVELS
 from serving.errors import InvalidInputs, InvalidOutputs
 from serving.runtimes import Array, Column, Columns, Form, Rows, codec
-from serving.runtimes.codec import Decoder, encode, encode_each, encode_lines
+from serving.runtimes.codec import AnswerStyle, Decoder, encode, encode_each, encode_lines
 from serving.runtimes.conversion import from_rows
 from serving.runtimes.instances import Batch, split
 
@@ -375,6 +375,48 @@ def test_predictions_as_json(predictions: Batch, wanted: Any) -> None:
     """
     assert json.loads(encode(predictions)) == {"predictions": wanted}
     assert [json.loads(line) for line in encode_lines(predictions).splitlines()] == wanted
+
+
+@pytest.mark.parametrize(
+    ("predictions", "wanted"),
+    [
+        ({"p": np.array([[0.1, 0.9], [0.5, math.nan]], np.float32)}, [[0.1, 0.9], [0.5, None]]),
+        ({"p": np.array([1, 2])}, [1, 2]),
+        ({"p": np.array([b"a", b"b"], object)}, ["a", "b"]),
+        ({"p_bytes": np.array([b"\xff", b"b"], object)}, [{"b64": "/w=="}, {"b64": "Yg=="}]),
+        ({"p": np.zeros((2, 0))}, [[], []]),
+        ({"p": np.array([1, 2]), "q": np.array([3, 4])}, [{"p": 1, "q": 3}, {"p": 2, "q": 4}]),
+        (np.array([[1.5], [2.5]]), [[1.5], [2.5]]),
+        ([{"p": 1}, {"p": 2}], [{"p": 1}, {"p": 2}]),
+    ],
+)
+def test_an_only_output_may_come_without_its_name(predictions: Batch, wanted: list[Any]) -> None:
+    """In bodies of one request and of several, and in lines; what a routine answers stays as it is."""
+    style = AnswerStyle(bare=True)
+
+    assert json.loads(encode(predictions, style)) == {"predictions": wanted}
+    assert [json.loads(body) for body in encode_each(predictions, [1, 1], style)] == [
+        {"predictions": [one]} for one in wanted
+    ]
+    assert [json.loads(line) for line in encode_lines(predictions, style).splitlines()] == wanted
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        (np.array([0.1, 1 / 3, 1], np.float32), b"[0.10000000149011612,0.3333333432674408,1.0]"),
+        (np.array([0.1], np.float16), b"[0.0999755859375]"),
+        (np.array([0.1], np.float64), b"[0.1]"),
+        (np.array([math.nan], np.float32), b"[null]"),
+        (np.array([7], np.int32), b"[7]"),
+    ],
+)
+def test_float32_may_have_the_digits_of_float64(values: Any, text: bytes) -> None:
+    """As AI Platform wrote them, by `tolist`."""
+    style = AnswerStyle(bare=True, long_decimals=True)
+
+    assert encode(values, style) == encode({"p": values}, style) == b'{"predictions":%b}' % text
+    assert encode_lines(values, style) == text[1:-1].replace(b",", b"\n") + b"\n"
 
 
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1))

@@ -22,7 +22,7 @@ from autoscaler.pools import Node, NodeState
 from autoscaler.pools.local import LocalPool
 from autoscaler.supervision import Supervisor
 from serving.config import ServeConfig
-from serving.errors import Internal, NotFound, ServingError, Unavailable, wrong_method
+from serving.errors import Internal, ServingError, Unavailable
 from serving.gateway.access.gate import Access, guarded
 from serving.gateway.access.token_store import TokenStore
 from serving.gateway.api import projects
@@ -66,7 +66,7 @@ from serving.gateway.thread_pool import ThreadPool
 from serving.gateway.watchdog import Watchdog
 from serving.gateway.witnesses import Witnesses
 from serving.names import check_project
-from serving.protocols.paths import dialect_of
+from serving.protocols.paths import dialect_of, no_such_method, no_such_path
 from serving.scratch import sweep_scratch
 from serving.shortage import shortage_of
 from serving.wire import Message, Receive, Scope, Send
@@ -450,14 +450,11 @@ async def _serving_error(request: Request, error: Exception) -> Response:
 
 
 async def _not_found(request: Request, _: Exception) -> Response:
-    path = request.url.path
-    return _refused(
-        request,
-        NotFound(
-            f"Nothing is at {path}. The API is below /v1/projects/PROJECT; /docs has all there is, and "
-            "docs/api.md and docs/protocols.md explain it."
-        ),
+    there = (
+        "The API is below /v1/projects/PROJECT; /docs has all there is, and docs/api.md and "
+        "docs/protocols.md explain it."
     )
+    return _refused(request, no_such_path(request.method, request.url.path, there))
 
 
 async def _wrong_method(request: Request, _: Exception) -> Response:
@@ -465,7 +462,7 @@ async def _wrong_method(request: Request, _: Exception) -> Response:
     routes = (route for route in request.app.routes if isinstance(route, Route))
     there = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
     allow = ", ".join(sorted({method for route in there for method in route.methods or ()}))
-    return _refused(request, wrong_method(request.method, request.url.path, allow))
+    return _refused(request, no_such_method(request.method, request.url.path, allow))
 
 
 async def _internal_error(request: Request, error: Exception) -> Response:

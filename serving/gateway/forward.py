@@ -24,7 +24,6 @@ from serving.errors import (
     ResourceExhausted,
     ServingError,
     http_status,
-    wrong_method,
 )
 from serving.exchange import PREDICT
 from serving.gateway.access.gate import Access
@@ -42,7 +41,7 @@ from serving.gateway.ways import Way, way_of
 from serving.gateway.witnesses import Witnesses
 from serving.heads import REQUEST_ID, TIMEOUT, Head
 from serving.protocols import PLAIN
-from serving.protocols.paths import parse
+from serving.protocols.paths import no_such_method, parse
 from serving.wire import Scope, too_large
 
 if TYPE_CHECKING:  # OpenTelemetry is imported only where it is switched on
@@ -205,7 +204,7 @@ class Passage:
         if way.problem is not None:
             raise way.problem
         if head.method != "POST":
-            raise wrong_method(head.method, head.path, "POST")
+            raise no_such_method(head.method, head.path, "POST")
         self._found = target = forwarder.targets.find(way.goal)
         if forwarder.shares is not None:
             forwarder.shares.admit(target)

@@ -17,7 +17,7 @@ from serving.gateway.access.gate import predict_permission
 from serving.gateway.methods import METHODS, PREDICTION, Method
 from serving.heads import Head
 from serving.protocols import PLAIN, Call, Dialect, to_bytes
-from serving.protocols.addresses import Address, address, shown
+from serving.protocols.addresses import Address, address, number_problem, shown
 from serving.protocols.calls import call_of
 from serving.protocols.paths import Path, parse
 
@@ -121,7 +121,8 @@ def _by_address(asked: Path, call: Call, project: str) -> Way:
     goal = address(asked.model, asked.project or project, version=asked.version, label=asked.label)
     one = goal.version or goal.label
     named = f"{goal.model}/{'versions' if goal.version else 'labels'}/{one}" if one else str(goal.model)
-    return Way(_METHODS[asked.dialect, asked.verb], goal, named, predict_permission(named), call)
+    problem = number_problem(asked.version) if asked.dialect is Dialect.TENSORFLOW else None
+    return Way(_METHODS[asked.dialect, asked.verb], goal, named, predict_permission(named), call, problem)
 
 
 _remembered = lru_cache(_MANY)(_by_address)

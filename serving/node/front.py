@@ -6,16 +6,16 @@ from collections.abc import Callable
 from typing import Protocol
 
 from serving.conversation import Conversation
-from serving.errors import InvalidArgument, ServingError, wrong_method
+from serving.errors import InvalidArgument, ServingError
 from serving.exchange import PREDICT
 from serving.heads import TIMEOUT, TIMING, Head
 from serving.node.predict import Predictor
 from serving.node.request import Request
-from serving.node.routes import VERSION, loading, no_such_path
+from serving.node.routes import VERSION, loading, nothing_there
 from serving.protocols import PLAIN, Call, Dialect
 from serving.protocols.addresses import shown
 from serving.protocols.calls import call_of
-from serving.protocols.paths import Path, parse
+from serving.protocols.paths import Path, no_such_method, parse
 from serving.wire import Headers, too_large
 
 _YES = b"1"
@@ -91,7 +91,7 @@ class Predictions:
         if head.known is None:
             head.known = _call(head, self._route)
         if head.method != "POST":
-            raise wrong_method(head.method, head.path, "POST")
+            raise no_such_method(head.method, head.path, "POST")
         if self._node.predictor is None:
             raise loading()
         if head.length > self.max_body_bytes:
@@ -116,7 +116,7 @@ def _call(head: Head, route: str) -> Call:
     if asked is not None:
         return call_of(asked, head.told, shown(asked.version or VERSION))
     if head.path != route:
-        raise no_such_path(head.path)
+        raise nothing_there(head.method, head.path)
     call = call_of(Path(Dialect.AI_PLATFORM, "predict", ""), head.told)
     return _VERTEX if call is PLAIN else call
 

@@ -12,14 +12,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from serving.errors import Internal, NotFound, ServingError, Unavailable, wrong_method
+from serving.errors import Internal, ServingError, Unavailable
 from serving.node.app import Node
 from serving.node.openapi import of_node
 from serving.openapi import page
 from serving.protocols import inference_metadata as inference
 from serving.protocols import tensorflow_status as tensorflow
 from serving.protocols.errors import refusal
-from serving.protocols.paths import dialect_of
+from serving.protocols.paths import dialect_of, no_such_method, no_such_path
 from serving.protocols.tensorflow_status import Standing, State
 from serving.schema import Schema, as_answered, to_wire
 
@@ -57,13 +57,15 @@ def loading() -> Unavailable:
     return Unavailable("The model is being loaded.", retry_after=1)
 
 
-def no_such_path(path: str) -> NotFound:
+def nothing_there(method: str, path: str) -> ServingError:
     """The error for a path that is none."""
-    return NotFound(
-        f"Nothing is at {path}. A node answers POST /v1/projects/PROJECT/models/MODEL[/versions/VERSION]"
+    return no_such_path(
+        method,
+        path,
+        "A node answers POST /v1/projects/PROJECT/models/MODEL[/versions/VERSION]"
         ":predict, POST /v1/models/MODEL[/versions/VERSION]:predict, :classify and :regress, "
         "POST /v2/models/MODEL[/versions/VERSION]/infer, GET /healthz, /readyz, /stats, /openapi.json "
-        "and /docs; see docs/protocols.md."
+        "and /docs; see docs/protocols.md.",
     )
 
 
@@ -199,11 +201,11 @@ def _json(body: Any, status: int = 200) -> Response:
 
 
 async def _not_found(request: Request, _: Exception) -> Response:
-    return _answer(request, no_such_path(request.scope["path"]))
+    return _answer(request, nothing_there(request.method, request.scope["path"]))
 
 
 async def _wrong_method(request: Request, _: Exception) -> Response:
-    return _answer(request, wrong_method(request.method, request.scope["path"], "GET"))
+    return _answer(request, no_such_method(request.method, request.scope["path"], "GET"))
 
 
 async def _refused(request: Request, error: Exception) -> Response:

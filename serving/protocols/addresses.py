@@ -60,6 +60,13 @@ def address(model: str, project: str, *, version: str = "", label: str = "") -> 
     return Address(name, version, label)
 
 
+def number_problem(version: str) -> InvalidArgument | None:
+    """What is wrong with a version that is a number too large for TensorFlow Serving; None if nothing is."""
+    if _DIGITS.fullmatch(version) and int(version) > _MOST:
+        return InvalidArgument(f"Failed to convert version: {version} to numeric: it can be at most {_MOST}.")
+    return None
+
+
 def number(version: str) -> str:
     """The number in the id of a version: letters, maybe `_` or `-`, then digits; "" for ids without."""
     match = _NUMBERED.fullmatch(version)

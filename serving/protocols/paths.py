@@ -6,8 +6,10 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
+from serving.errors import InvalidArgument, NotFound, ServingError, wrong_method
 from serving.protocols import Dialect
 
+_MODELS = "/v1/models"
 _AI_PLATFORM = re.compile(
     r"/v1/projects/(?P<project>[^/]+)/models/(?P<model>[^/]+?)(?:/versions/(?P<version>[^/]+?))?"
     r":(?P<verb>predict)"
@@ -61,4 +63,32 @@ def dialect_of(path: str) -> Dialect:
     """Whose errors the clients of a path understand, also where nothing is there."""
     if path == "/v2" or path.startswith("/v2/"):
         return Dialect.INFERENCE
-    return Dialect.TENSORFLOW if path.startswith("/v1/models/") else Dialect.AI_PLATFORM
+    if path == _MODELS or path.startswith(f"{_MODELS}/"):
+        return Dialect.TENSORFLOW
+    return Dialect.AI_PLATFORM
+
+
+def no_such_path(method: str, path: str, where: str) -> ServingError:
+    """The error for a path that is none; `where` says where there is something."""
+    if dialect_of(path) is Dialect.TENSORFLOW:
+        return _malformed(method, path)
+    return NotFound(f"Nothing is at {path}. {where}")
+
+
+def no_such_method(method: str, path: str, allow: str) -> ServingError:
+    """The error for a path that is there, but not for this method of HTTP."""
+    if dialect_of(path) is Dialect.TENSORFLOW:
+        return _malformed(method, path)
+    return wrong_method(method, path, allow)
+
+
+def _malformed(method: str, path: str) -> InvalidArgument:
+    """The one error that TensorFlow Serving has for all that is none of its calls."""
+    if path.rstrip("/") == _MODELS and method == "GET":
+        return InvalidArgument("Missing model name in request: GET /v1/models/MODEL.")
+    return InvalidArgument(
+        f"Malformed request: {method} {path}. "
+        f"There are POST {_MODELS}/MODEL[/versions/N or /labels/L]:predict, :classify and :regress, "
+        f"and GET {_MODELS}/MODEL[/versions/N or /labels/L][/metadata]; "
+        "see docs/protocols.md."
+    )

@@ -159,9 +159,10 @@ def test_a_node_tells_what_its_model_takes(node: Server) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
-        ("GET", "/v1/models/m:predict", 405),
-        ("POST", "/v1/models/m", 405),
-        ("POST", "/v1/models/m/nothing", 404),
+        ("GET", "/v1/models/m:predict", 400),
+        ("POST", "/v1/models/m", 400),
+        ("POST", "/v1/models/m/nothing", 400),
+        ("POST", "/v1/models", 400),
         ("GET", "/v2/models/m/infer", 405),
         ("POST", "/v2/models/m/ready", 405),
         ("GET", "/v2/nothing", 404),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from serving.errors import FailedPrecondition, InvalidArgument, NotFound
 from serving.names import ModelName
-from serving.protocols.addresses import Address, address, choose, no_model, number, shown
+from serving.protocols.addresses import Address, address, choose, no_model, number, number_problem, shown
 
 MODEL = ModelName("local", "census")
 
@@ -98,6 +98,12 @@ def test_a_label_that_is_on_none_is_no_argument(label: str) -> None:
         InvalidArgument, match=f"^Unrecognized servable version label: {label}. The versions of"
     ):
         choose(Address(MODEL, label=label), VERSIONS)
+
+
+def test_numbers_of_versions_have_63_bits() -> None:
+    """As in TensorFlow Serving."""
+    assert number_problem(f"{2**63 - 1}") is number_problem("v1") is number_problem("") is None
+    assert "Failed to convert version: 9223372036854775808" in str(number_problem(f"{2**63}"))
 
 
 def test_what_may_be_several_is_refused() -> None:

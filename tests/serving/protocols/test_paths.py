@@ -60,7 +60,14 @@ def test_other_paths_are_of_no_prediction(path: str) -> None:
 
 @pytest.mark.parametrize(
     ("path", "dialect"),
-    [("/v2", V2), ("/v2/nothing", V2), ("/v2x", AI), ("/v1/models/m", TF), ("/v1/models", AI), ("/", AI)],
+    [
+        ("/v2", V2),
+        ("/v2/nothing", V2),
+        ("/v2x", AI),
+        ("/v1/models/m", TF),
+        ("/v1/models", TF),
+        ("/v1/modelsx", AI),
+    ],
 )
 def test_errors_are_told_to_those_who_ask(path: str, dialect: Dialect) -> None:
     """In the form of the protocol, also where nothing is."""

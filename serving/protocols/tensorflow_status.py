@@ -87,6 +87,7 @@ def _signature(signature: Signature) -> dict[str, Any]:
         "inputs": {tensor.name: _tensor(tensor) for tensor in signature.inputs},
         "outputs": {tensor.name: _tensor(tensor) for tensor in signature.outputs},
         "method_name": signature.method,
+        "defaults": {},
     }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +13,6 @@ from serving.errors import InvalidInputs
 from serving.node.dialects.examples import check_context
 from serving.protocols.protos import message
 from serving.runtimes.conversion import is_base64, kind
-from serving.runtimes.finite import LARGEST
 
 _CONTEXT, _EXAMPLES = "context", "examples"
 _MOST_INT64 = 2**63 - 1
@@ -93,7 +91,7 @@ def _feature(name: str, content: Any) -> Any:
         raise InvalidInputs(f"Unexpected element type in feature: {name} expecting type: {expected}")
     match expected:
         case "float":
-            feature.float_list.value.extend(_float(name, value) for value in values)
+            feature.float_list.value.extend(values)  # what float32 does not hold is infinite
         case "int64":
             feature.int64_list.value.extend(_int64(name, value) for value in values)
         case _:
@@ -116,14 +114,6 @@ def _kind(name: str, value: Any) -> str:
             raise InvalidInputs(
                 f"Feature: {name} has element with unexpected JSON type: {_TYPES[type(value)]}"
             )
-
-
-def _float(name: str, value: float) -> float:
-    if math.isfinite(value) and abs(value) > LARGEST:
-        raise InvalidInputs(
-            f"Feature: {name}: cannot convert JSON value: {value} to float without loss of precision."
-        )
-    return value
 
 
 def _int64(name: str, value: int) -> int:

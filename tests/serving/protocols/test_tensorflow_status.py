@@ -80,6 +80,7 @@ def test_metadata() -> None:
                         }
                     },
                     "method_name": "tensorflow/serving/predict",
+                    "defaults": {},
                 },
                 "classify": {
                     "inputs": {
@@ -97,6 +98,7 @@ def test_metadata() -> None:
                         }
                     },
                     "method_name": "tensorflow/serving/classify",
+                    "defaults": {},
                 },
             }
         }

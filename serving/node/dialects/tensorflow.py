@@ -14,7 +14,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from serving.errors import InvalidInputs, ServingError
+from serving.errors import InvalidArgument, InvalidInputs, InvalidOutputs, ServingError
 from serving.node.dialects import Asked, Model, Reader, Reply
 from serving.node.dialects.example_json import serialised, shown
 from serving.node.dialects.examples import batch_of_examples, classes, regressions, require_graph
@@ -68,7 +68,9 @@ class _Reader:
         self._model = model
 
     def refuse(self, error: ServingError) -> Reply:
-        """The error as TensorFlow Serving tells it."""
+        """The error as TensorFlow Serving tells it, to which wrong outputs are wrong arguments."""
+        if isinstance(error, InvalidOutputs) and self._model.runtime.framework == "TENSORFLOW":
+            error = InvalidArgument(error.detail)
         return refusal(error, self._call.dialect)
 
     def _fields(self, body: Body) -> dict[str, Any]:
@@ -113,6 +115,11 @@ class _Predict(_Reader):
         """Any inputs."""
         raise NotImplementedError
 
+    def _of_rows(self, batch: Batch, fields: Fields) -> Batch:
+        """Instances in the form that was asked for, as they are to be computed."""
+        del fields
+        return batch
+
     # ---- the dense way
 
     def _regular(self, body: Body) -> Asked | None:
@@ -126,7 +133,7 @@ class _Predict(_Reader):
         if found is None:
             return None
         batch, fields = found
-        return Asked(batch, self._parameters(fields), Shape.ROWS)
+        return Asked(self._of_rows(batch, fields), self._parameters(fields), Shape.ROWS)
 
     def _row_form(self, fields: Fields) -> Form:
         _require_one(fields, _INPUTS)
@@ -155,11 +162,27 @@ class _Predict(_Reader):
             return self._of_inputs(fields[_INPUTS], fields)
         _require_one(fields, _INPUTS)
         form = self._model.runtime.form(parameters)
-        return Asked(from_rows(_list(fields[_INSTANCES], _INSTANCES), form), parameters, Shape.ROWS)
+        instances = _list(fields[_INSTANCES], _INSTANCES)
+        if isinstance(form, Columns):
+            _require_alike(instances)
+        return Asked(self._of_rows(from_rows(instances, form), fields), parameters, Shape.ROWS)
 
 
 class Graph(_Predict):
-    """Of a SavedModel, whose inputs have names, types and shapes."""
+    """Of a SavedModel, whose inputs have names, types and shapes.
+
+    Signatures that do not promise a row of every output for each instance are asked for whole tensors: their
+    rows are whatever the outputs have.
+    """
+
+    def __init__(self, call: Call, model: Model) -> None:
+        super().__init__(call, model)
+        self._without_rows = frozenset(
+            name
+            for name, signature in model.schema.signatures.items()
+            if all(one.shape != () for one in signature.inputs)
+            and not (signature.outputs and all(one.shape and one.shape[0] < 0 for one in signature.outputs))
+        )
 
     def _parameters(self, fields: Fields) -> dict[str, Any]:
         name = _signature_name(fields)
@@ -174,6 +197,12 @@ class Graph(_Predict):
 
     def _of_regular(self, batch: Batch, fields: Fields) -> Asked:
         return self._asked(tensors_of(batch), fields)
+
+    def _of_rows(self, batch: Batch, fields: Fields) -> Batch:
+        if not self._without_rows:
+            return batch
+        name = _signature_name(fields) or self._model.schema.default
+        return Tensors(tensors_of(batch)) if name in self._without_rows else batch
 
     def _of_inputs(self, value: Any, fields: Fields) -> Asked:
         inputs = signature_of(self._model, _signature_name(fields)).inputs
@@ -287,6 +316,15 @@ def _require_one(fields: Fields, other: str) -> None:
         )
 
 
+def _require_alike(instances: list[Any]) -> None:
+    """All instances name their inputs, or none does. Raises InvalidInputs."""
+    named = [isinstance(instance, dict) and not is_base64(instance) for instance in instances]
+    if (not named[0]) in named:
+        expected, given = ("object", "value/list") if named[0] else ("value/list", "object")
+        place = named.index(not named[0])
+        raise InvalidInputs(f"Expecting {expected} but got {given} at item {place} of input list")
+
+
 def _list(value: Any, name: str) -> list[Any]:
     if not isinstance(value, list):
         raise InvalidInputs(f"JSON Value: {shown(value)} Excepting '{name}' to be an list/array")
@@ -328,7 +366,10 @@ def _reply(body: bytes) -> Reply:
 
 
 def _rows(predictions: Batch) -> bytes:
-    if not isinstance(predictions, dict) or len(predictions) == 1:
+    if isinstance(predictions, Tensors):
+        _require_rows(predictions)
+        predictions = tensors_of(predictions)
+    if not isinstance(predictions, dict) or len(predictions) < 2:
         return _columns(predictions)
     columns = [
         [b"%b:%b" % (key, text) for text in texts_of(name, column)]
@@ -338,12 +379,27 @@ def _rows(predictions: Batch) -> bytes:
     return b"[%b]" % b",".join(b"{%b}" % b",".join(row) for row in zip(*columns, strict=True))
 
 
+def _require_rows(outputs: Tensors) -> None:
+    """Raise InvalidOutputs for outputs that have no rows, or differ in how many."""
+    for name, output in outputs.values.items():
+        if not output.ndim:
+            raise InvalidOutputs(
+                f"Output {name} is a single value, of which there is none for each row. "
+                'Send the inputs in columns ({"inputs": ...}) instead of "instances".'
+            )
+    if len({len(output) for output in outputs.values.values()}) > 1:
+        told = ", ".join(f"{name} has {len(output)}" for name, output in outputs.values.items())
+        raise InvalidOutputs(f"The outputs do not have the same number of rows: {told}.")
+
+
 def _columns(predictions: Batch) -> bytes:
     if isinstance(predictions, list):
         return text_of_values(predictions)
     if isinstance(predictions, np.ndarray):
         return text_of("predictions", predictions)
     outputs = predictions.values if isinstance(predictions, Tensors) else predictions
+    if not outputs:
+        raise InvalidOutputs("The signature has no outputs, so there is nothing to answer.")
     if len(outputs) == 1:
         ((name, output),) = outputs.items()
         return text_of(name, output)

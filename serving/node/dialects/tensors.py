@@ -104,7 +104,7 @@ def limit(inputs: Sized, outputs: Sized, parameters: Iterable[Sized | None] = ()
 
 
 def signature_of(model: Model, name: str = "") -> Signature:
-    """A signature by its name, "" for the default one. Raises InvalidInputs."""
+    """A signature by its name, "" for the default one. Raises InvalidInputs; why, for one left out."""
     schema = model.schema
     found = schema.signatures.get(name or schema.default)
     if found is not None:

@@ -90,3 +90,23 @@ def test_the_quick_start_of_tensorflow_serving(server: Server, operations: dict[
     assert ours.json == {"predictions": [{"y": 2.5}, {"y": 3.0}, {"y": 4.5}]}
     assert rows.json == {"predictions": [2.5, 3.0, 4.5]}
     assert columns.json == {"outputs": [2.5, 3.0, 4.5]}
+
+
+def test_a_signature_that_was_left_out_is_answered_with_the_reason(
+    server: Server, operations: dict[str, Any]
+) -> None:
+    """In rows, in columns, and over the Open Inference Protocol."""
+    assert "error" not in operations[saved_models.SHARED]
+    path = f"/v1/models/saved/versions/{saved_models.SHARED}:predict"
+    wanted = "Signature wrong is left out: it declares x as string, but x:0 is float32"
+    for given in ({"instances": [1.0]}, {"inputs": [1.0]}, {"inputs": {"x": ["a", 1]}}):
+        answer = server.call("POST", path, json={"signature_name": "wrong", **given})
+        assert (answer.status, wanted in answer.json["error"]) == (400, True), answer.json
+
+    tensor = {"name": "x", "shape": [1], "datatype": "FP32", "data": [1.0]}
+    answer = server.call(
+        "POST",
+        f"/v2/models/saved/versions/{saved_models.SHARED}/infer",
+        json={"inputs": [tensor], "parameters": {"signature_name": "wrong"}},
+    )
+    assert (answer.status, wanted in answer.json["error"]) == (400, True), answer.json

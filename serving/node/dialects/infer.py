@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from serving.errors import InvalidInputs
@@ -18,6 +20,10 @@ from serving.runtimes.instances import Batch
 
 Parameters = Mapping[str, Any]
 
+CONTENT_TYPE = "content_type"
+STR, BASE64 = "str", "base64"
+"""MLServer's types of texts and of bytes as texts."""
+
 BINARY = "binary_data"
 _SIZE = "binary_data_size"
 _BINARY_OUTPUT = "binary_data_output"
@@ -27,10 +33,11 @@ _CLASSES, _SHARED = "classification", "shared_memory_region"
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """An output that is asked for; whether as bytes, None if that is not said."""
+    """An output that is asked for; whether as bytes, None if that is not said, or its texts as base64."""
 
     name: str
     binary: bool | None = None
+    base64: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +74,17 @@ def answered(wish: Wish, predictions: Batch) -> Iterator[tuple[str, NDArray[Any]
     tensors = tensors_of(predictions)
     for output in wish.outputs or tuple(Output(name) for name in tensors):
         binary = wish.binary if output.binary is None else output.binary
-        yield output.name, tensors[output.name], binary
+        tensor = tensors[output.name]
+        yield output.name, _as_base64(tensor) if output.base64 else tensor, binary
+
+
+def _as_base64(tensor: NDArray[Any]) -> NDArray[Any]:
+    """A tensor whose texts are the base64 of its texts; one of numbers as it is."""
+    if tensor.dtype.kind != "O":
+        return tensor
+    texts = np.empty(tensor.shape, object)
+    texts.reshape(-1)[:] = [base64.b64encode(value) for value in tensor.reshape(-1).tolist()]
+    return texts
 
 
 def flag(parameters: Parameters, name: str) -> bool | None:
@@ -96,7 +113,41 @@ def output_of(name: str, parameters: Parameters) -> Output:
         raise InvalidInputs(f"Output {name} is wanted in shared memory, to which this server does not write.")
     if parameters.get(_CLASSES):
         raise InvalidInputs(f'Output {name}: "{_CLASSES}" is not offered; ask for the scores themselves.')
-    return Output(name, flag(parameters, BINARY))
+    return Output(name, flag(parameters, BINARY), parameters.get(CONTENT_TYPE) == BASE64)
+
+
+def decoded(
+    model: Model, name: str, tensor: NDArray[Any], parameters: Parameters, of_request: Parameters
+) -> NDArray[Any]:
+    """An input as its content type has it, or that of the request.
+
+    Base64 is undone; what is none stays as it is. MLServer's texts are of shape [n, 1], whatever the model
+    takes.
+    """
+    content_type = parameters.get(CONTENT_TYPE, of_request.get(CONTENT_TYPE))
+    if tensor.dtype.kind != "O" or content_type not in (STR, BASE64):
+        return tensor
+    if content_type == BASE64:
+        plain = np.empty(tensor.shape, object)
+        plain.reshape(-1)[:] = [_plain_bytes(value) for value in tensor.reshape(-1).tolist()]
+        tensor = plain
+    return tensor[:, 0] if tensor.shape[1:] == (1,) and _takes_flat(model, name) else tensor
+
+
+def _plain_bytes(value: bytes) -> bytes:
+    try:
+        return base64.b64decode(value, validate=True)
+    except ValueError:
+        return value
+
+
+def _takes_flat(model: Model, name: str) -> bool:
+    """Whether the rows of an input are single values."""
+    if model.runtime.framework == "CUSTOM":
+        return True
+    default = model.schema.signatures.get(model.schema.default)
+    shapes = [one.shape for one in default.inputs if one.name == name] if default is not None else []
+    return any(shape is not None and len(shape) == 1 for shape in shapes)
 
 
 def _check_outputs(model: Model, signature: str, outputs: Sequence[Output]) -> None:

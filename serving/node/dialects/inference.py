@@ -18,7 +18,7 @@ from serving.errors import InvalidInputs, InvalidOutputs, ServingError
 from serving.heads import JSON_BYTES
 from serving.media import BINARY
 from serving.node.dialects import Asked, Call, Model, Reply
-from serving.node.dialects.infer import Wish, answered, asked, output_of, raw_size
+from serving.node.dialects.infer import Wish, answered, asked, decoded, output_of, raw_size
 from serving.node.dialects.raw import Buffer, from_raw, named, sized, to_raw
 from serving.node.dialects.tensors import MANY, limit
 from serving.protocols.errors import refusal
@@ -117,11 +117,19 @@ class Infer:
             if lists:
                 try:
                     request = _parsed(rest, model.levels)
-                    return request, _tensors(request, behind, _Lists(lists, model.decoder))
+                    return request, self._tensors(request, behind, _Lists(lists, model.decoder))
                 except InvalidInputs:  # all of it the plain way, which words the errors
                     pass
         request = _parsed(text, model.levels)
-        return request, _tensors(request, behind, _Lists({}, model.decoder))
+        return request, self._tensors(request, behind, _Lists({}, model.decoder))
+
+    def _tensors(self, request: _Request, behind: memoryview, lists: _Lists) -> dict[str, NDArray[Any]]:
+        tensors, of_request = _tensors(request, behind, lists), request.parameters or {}
+        for one in request.inputs:
+            if one.datatype == BYTES:
+                own = one.parameters or {}
+                tensors[one.name] = decoded(self._model, one.name, tensors[one.name], own, of_request)
+        return tensors
 
 
 reader = Infer
@@ -186,6 +194,8 @@ def _tensors(request: _Request, behind: memoryview, lists: _Lists) -> dict[str, 
 
 
 def _of_json(one: _Input, lists: _Lists) -> NDArray[Any]:
+    if one.datatype == BYTES and isinstance(one.data, str) and not lists.has(one.data):
+        return _text(one)
     count = sized(one.name, one.datatype, one.shape)
     apart = lists.array(one.data, one.datatype) if isinstance(one.data, str) else None
     array = _plain(one) if apart is None else apart
@@ -221,6 +231,13 @@ def _plain(one: _Input) -> NDArray[Any]:
     raise InvalidInputs(
         f"Input {one.name} is of type {one.datatype} and takes {words}; among its data is {found}."
     )
+
+
+def _text(one: _Input) -> NDArray[Any]:
+    """A single text that is in no list, which MLServer takes whatever the shape says."""
+    tensor = np.empty(1, object)
+    tensor[0] = one.data.encode()
+    return tensor.reshape(one.shape if sized(one.name, one.datatype, one.shape) == 1 else (1,))
 
 
 def _texts(one: _Input, array: NDArray[Any]) -> NDArray[Any]:
@@ -298,6 +315,10 @@ class _Lists:
     def __init__(self, texts: Mapping[str, bytes], decoder: Decoder) -> None:
         self._texts = texts
         self._decoder = decoder
+
+    def has(self, place: str) -> bool:
+        """Whether a list was there."""
+        return place in self._texts
 
     def array(self, place: str, datatype: str) -> NDArray[Any] | None:
         """The numbers of a list, None if it is not one of such numbers, or there is none."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from serving.errors import InvalidInputs, ServingError
 from serving.media import PROTOBUF
 from serving.node.dialects import Asked, Call, Model, Reply
-from serving.node.dialects.infer import Wish, answered, asked, output_of, raw_size
+from serving.node.dialects.infer import Wish, answered, asked, decoded, output_of, raw_size
 from serving.node.dialects.raw import Buffer, from_raw, named, sized, to_raw
 from serving.node.dialects.tensors import limit
 from serving.protocols.errors import refusal
@@ -63,6 +63,10 @@ class Infer:
         tensors = _raw(request) if raws or not request.inputs else _listed(request)
         outputs = [output_of(output.name, _parameters(output.parameters)) for output in request.outputs]
         parameters = {**_parameters(request.parameters), "binary_data_output": bool(raws)}
+        for one in request.inputs:
+            if one.datatype == BYTES:
+                own = _parameters(one.parameters)
+                tensors[one.name] = decoded(self._model, one.name, tensors[one.name], own, parameters)
         return asked(self._model, tensors, parameters, outputs, request.id)
 
     def write(self, asked: Asked, predictions: Batch) -> Reply:

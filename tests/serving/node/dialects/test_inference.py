@@ -71,6 +71,62 @@ def answer(model: Model, predictions: Batch, **fields: Any) -> Any:
 # ---- data in JSON
 
 
+@pytest.mark.parametrize("padding", ["", " " * 600], ids=["short", "long"])
+@pytest.mark.parametrize("shape", [(1,), (1, 1), (11,)])
+@pytest.mark.parametrize("text", ["hello w\u00f6rld", "\0000"])
+def test_a_text_in_no_list(text: str, shape: tuple[int, ...], padding: str) -> None:
+    """One value, as MLServer has it; its shape may be its length."""
+    numbers = {"name": "n", "shape": [2], "datatype": "FP32", "data": [1, 2]}
+    request = one(text, shape, "BYTES", note=padding)
+    request["inputs"].append(numbers)
+    batch = read(models.graph(Tensor("x", "BYTES", None), Tensor("n", "FP32", None)), request).instances
+    assert isinstance(batch, Tensors)
+    assert batch.values["x"].ravel().tolist() == [text.encode()]
+    assert batch.values["x"].shape == (shape if shape != (11,) else (1,))
+    assert batch.values["n"].tolist() == [1, 2]
+
+
+def test_a_list_of_numbers_is_no_text() -> None:
+    """Also where numbers are read apart."""
+    for padding in ("", " " * 600):
+        assert "takes strings; among its data is" in refused(one([1, 2], (2,), "BYTES", note=padding))
+        assert "must be a list; it is a string" in refused(one("1", (1,), "FP32", note=padding))
+
+
+@pytest.mark.parametrize(
+    ("content_type", "data", "shape", "values"),
+    [
+        ("str", ["UHk=", "a"], [2, 1], [b"UHk=", b"a"]),
+        ("base64", ["UHk=", "not base64!"], [2, 1], [b"Py", b"not base64!"]),
+        ("base64", "AP8=", [1, 1], [b"\x00\xff"]),
+        ("np", ["UHk="], [1, 1], [[b"UHk="]]),
+    ],
+)
+def test_mlservers_content_types(content_type: str, data: Any, shape: list[int], values: list[Any]) -> None:
+    """Of an input, or of the request; texts of shape [n, 1] go where one value for each row is taken."""
+    parameters = {"parameters": {"content_type": content_type}}
+    for request in (one(data, shape, "BYTES", **parameters), one(data, shape, "BYTES")):
+        request["inputs"][0].update(parameters)
+        model = models.graph(
+            Tensor("x", "BYTES", (-1,)) if content_type != "np" else Tensor("x", "BYTES", None)
+        )
+        batch = read(model, request).instances
+        tensor = batch.values["x"] if isinstance(batch, Tensors) else batch["x"]  # type: ignore[call-overload]
+        assert tensor.tolist() == values
+    wide = models.graph(Tensor("x", "BYTES", (-1, 1)))
+    request = one(["a"], [1, 1], "BYTES", **parameters)
+    batch = read(wide, request).instances
+    assert isinstance(batch, dict)
+    assert batch["x"].shape == (1, 1)
+
+
+def test_an_output_as_base64() -> None:
+    """Bytes that are no text, in JSON."""
+    outputs = [{"name": "predictions", "parameters": {"content_type": "base64"}}]
+    told = answer(models.booster(), [b"\x00\xff"], outputs=outputs)
+    assert told["outputs"][0]["data"] == ["AP8="]
+
+
 @pytest.mark.parametrize("data", [[1, 2, 3, 4, 5, 6], [[1, 2, 3], [4, 5, 6]]], ids=["flat", "nested"])
 @pytest.mark.parametrize("padding", ["", " " * 600], ids=["short", "long"])
 def test_data_may_be_flat_or_nested(data: Any, padding: str) -> None:

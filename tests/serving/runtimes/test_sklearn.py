@@ -549,6 +549,16 @@ def test_joblib_comes_before_pickle(names: list[str], tmp_path: Path) -> None:
     assert np.asarray(runtime.predict([[0.0]])).tolist() == [1.0]
 
 
+@pytest.mark.parametrize("width", [10**12, 1 << 23, -1, "many", 1e300, float("nan")])
+def test_a_model_of_absurdly_many_features_is_refused(width: Any, tmp_path: Path) -> None:
+    """Before anything has that many numbers: the file was changed by somebody."""
+    model = LinearRegression().fit([[0.0], [1.0]], [0.0, 1.0])
+    model.n_features_in_ = width
+    joblib.dump(model, tmp_path / "model.joblib")
+    with pytest.raises(LoadFailed, match=r"says that its rows have .* features \(n_features_in_\)"):
+        load(Source(tmp_path, "SCIKIT_LEARN"))
+
+
 @pytest.mark.parametrize(
     ("model", "message"),
     [

@@ -471,7 +471,10 @@ class Connection(HttpToolsProtocol):
         """It is the exchange's turn."""
         self._running = exchange
         if exchange.head.refusal is not None:
-            exchange.refuse(exchange.head.refusal)
+            if self._handles:
+                self._exchanges.refuse(exchange, exchange.head.refusal)
+            else:
+                exchange.refuse(exchange.head.refusal)
             return
         try:
             self._exchanges.begin(exchange)

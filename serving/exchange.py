@@ -149,7 +149,7 @@ class Exchange:
 
 
 class Handler(Protocol):
-    """Answers exchanges. Both are called on the event loop and must not block."""
+    """Answers exchanges. It is called on the event loop and must not block."""
 
     @property
     def max_body_bytes(self) -> int:
@@ -157,6 +157,9 @@ class Handler(Protocol):
 
     def takes(self, method: str, path: str) -> bool:
         """Whether requests for a path are exchanges; all others are the application's."""
+
+    def refuse(self, exchange: Exchange, error: ServingError) -> None:
+        """Answer one with an error that its connection has found in its head; it is told of nothing else."""
 
     def begin(self, exchange: Exchange) -> None:
         """The head is there. Whoever answers it here need not wait for a body that is for nothing."""

@@ -92,8 +92,9 @@ class Gateway:
 
     `environment` is that of the server's process, handed on to the processes it starts; `job_command` starts
     those of jobs. `tokens` are those of callers, None while access control is off. `on_death` is told why
-    the server must stop: something that it does in the background has ended. Raises InvalidArgument for
-    settings that cannot be.
+    the server must stop: something that it does in the background has ended. `refused` tells how many
+    connections and requests the server did not let through. Raises InvalidArgument for settings that cannot
+    be.
     """
 
     def __init__(
@@ -105,6 +106,7 @@ class Gateway:
         job_command: Sequence[str] = COMMAND,
         tokens: TokenStore | None = None,
         on_death: Callable[[str], None] = _ignore,
+        refused: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         self._config = config
         self._access = None if tokens is None else Access(tokens)
@@ -166,6 +168,7 @@ class Gateway:
                 audit=self._audit.stats,
                 logs=self._request_log.counts,
                 errors=lambda: self._supervisor.errors,
+                refused=refused,
             ),
         )
         self._ready = False

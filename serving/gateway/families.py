@@ -24,7 +24,7 @@ Values = Iterable[tuple[tuple[str, ...], float]]
 class Scene:
     """What a scrape tells of. `refused`, `counts` (of requests) and `memory` (of living nodes) are by uid,
     `pilot_memory` by key, `calls` by method and status, `spans` and `audit` by what became of them,
-    `errors` (in the background) by the loop or the kind of task."""
+    `errors` (in the background) by the loop or the kind of task, `refused_connections` by the reason."""
 
     versions: Sequence[VersionView]
     pilots: Sequence[PilotStatus]
@@ -38,6 +38,7 @@ class Scene:
     logs: Sequence[Logged]
     audit: Mapping[str, int]
     errors: Mapping[str, int]
+    refused_connections: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +201,11 @@ def _audit_waiting(scene: Scene) -> Values:
 def _errors(scene: Scene) -> Values:
     for task, count in sorted(scene.errors.items()):
         yield (task,), count
+
+
+def _refused_connections(scene: Scene) -> Values:
+    for reason, count in sorted(scene.refused_connections.items()):
+        yield (reason,), count
 
 
 def _lit(scene: Scene) -> Values:
@@ -369,6 +375,14 @@ FAMILIES = (
         "Errors in what the server does in the background, by the loop or the kind of task. It goes on "
         "nevertheless; /readyz names loops that do not get over theirs.",
         _errors,
+    ),
+    Family(
+        "pilotlight_refused_connections_total",
+        "counter",
+        ("reason",),
+        "Connections that were closed and requests that were refused before they were looked at, over HTTP "
+        "and gRPC: by the setting that was not kept to, or cross_origin for those of web pages.",
+        _refused_connections,
     ),
     Family(
         "pilotlight_trace_spans_total",

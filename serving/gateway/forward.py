@@ -88,6 +88,10 @@ class Forwarder:
         """Whatever looks like a prediction; what its path says is seen when it begins."""
         return path.endswith(PREDICT) or parse(path) is not None
 
+    def refuse(self, exchange: Conversation, error: ServingError) -> None:
+        """Answer with an error that nobody else is told of."""
+        exchange.refuse(error, ((REQUEST_ID, identify(exchange.head)),))
+
     def begin(self, exchange: Conversation) -> None:
         """The head of a request is there: refuse it now if need be, so that no body is read for nothing."""
         head = exchange.head

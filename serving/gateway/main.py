@@ -52,7 +52,9 @@ def serve(config: ServeConfig, environment: Mapping[str, str], announce: Callabl
             def die(reason: str) -> None:
                 server.fail(reason)
 
-            gateway = Gateway(config, store, environment, tokens=tokens, on_death=die)
+            gateway = Gateway(
+                config, store, environment, tokens=tokens, on_death=die, refused=lambda: server.refused
+            )
             grpc = open_grpc(
                 config,
                 config.host,

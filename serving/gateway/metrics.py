@@ -52,12 +52,14 @@ async def _nothing_logged() -> Sequence[Logged]:
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
     """What others count: spans of traces and lines of the audit log by what became of them; log records;
-    errors in the background by the loop or the kind of task."""
+    errors in the background by the loop or the kind of task; connections and requests that were refused
+    before anything else, by the reason."""
 
     spans: Callable[[], Mapping[str, int]] = dict
     audit: Callable[[], Mapping[str, int]] = dict
     logs: Callable[[], Coroutine[Any, Any, Sequence[Logged]]] = _nothing_logged
     errors: Callable[[], Mapping[str, int]] = dict
+    refused: Callable[[], Mapping[str, int]] = dict
 
 
 class Metrics:
@@ -110,6 +112,7 @@ class Metrics:
             logs=await self._log_counts(),
             audit=self._elsewhere.audit(),
             errors=self._elsewhere.errors(),
+            refused_connections=self._elsewhere.refused(),
         )
         return await self._thread.run(self._render, scene, starts, self._changes)
 

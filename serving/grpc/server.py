@@ -56,7 +56,7 @@ class GrpcServer:
     """A server, made inside the event loop that it runs on.
 
     `predictions` answers these, and `tell` all else. `most_connections` may be open at a time; `under_way` is
-    how many calls are, and `refused` how many connections were closed, by the setting that was not kept to.
+    how many calls are, and `refused` how many connections and calls were refused, by the reason.
     Until it is `ready` its health is that it does not serve yet.
     """
 
@@ -86,7 +86,7 @@ class GrpcServer:
         self._server = aio.server(options=_options(settings, most_connections))
         self._server.add_generic_rpc_handlers(
             (
-                _CrossOrigin(cross_origin),  # the first to know a method answers it
+                _CrossOrigin(cross_origin, self.refused),  # the first to know a method answers it
                 self._health.handler(),
                 *self._reflection.handlers(),
                 _Methods(self._serve),
@@ -217,8 +217,9 @@ class _CrossOrigin(grpc.GenericRpcHandler):  # type: ignore[misc]  # it has no t
     No page reaches gRPC but by HTTP/2, so over TLS: a name of another's would not fit the certificate.
     """
 
-    def __init__(self, policy: CrossOriginPolicy) -> None:
+    def __init__(self, policy: CrossOriginPolicy, refused: Counter[str]) -> None:
         self._policy = policy
+        self._refused = refused
 
     def service(self, handler_call_details: Any) -> Any:
         """What refuses a call; None if it is not refused."""
@@ -227,6 +228,7 @@ class _CrossOrigin(grpc.GenericRpcHandler):  # type: ignore[misc]  # it has no t
         error = self._policy.check(None, _as_header(origin), _as_header(site))
         if error is None:
             return None
+        self._refused["cross_origin"] += 1
 
         async def refuse(_: Any, context: Any) -> None:
             await finish(context, refusal(error, Dialect.INFERENCE_GRPC))

@@ -70,6 +70,10 @@ class Predictions:
         known = path.endswith(PREDICT) or parse(path) is not None
         return known or (path == self._route and method == "POST")
 
+    def refuse(self, exchange: Conversation, error: ServingError) -> None:
+        """Answer with an error."""
+        exchange.refuse(error)
+
     def begin(self, exchange: Conversation) -> None:
         """Refuse what can be refused without its body."""
         try:

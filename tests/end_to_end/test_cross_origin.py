@@ -88,6 +88,7 @@ def test_pages_of_others_are_refused_everywhere(
             )
             assert answer.status_code == 403, (method, path, answer.text)
             assert f"(setting {setting})" in answer.text
+            assert ("x-request-id" in answer.headers) == is_gateway(server)
             assert "access-control-allow-origin" not in answer.headers
     if is_gateway(server):
         (model,) = server.call("GET", "projects/local/models").json["models"]
@@ -195,3 +196,19 @@ def test_a_wrong_setting_is_told_at_the_start(tmp_path: Path) -> None:
         running_server(tmp_path / "state", "--allowed-origins", "app.example"),
     ):
         pass
+
+
+def test_what_is_refused_is_counted(server: Server) -> None:
+    """Over HTTP, in the metrics of the gateway."""
+    if not is_gateway(server):
+        pytest.skip("a node alone has no metrics")
+
+    def refused() -> float:
+        lines = server.http.get(f"{server.url}/metrics").text.splitlines()
+        name = 'pilotlight_refused_connections_total{reason="cross_origin"} '
+        return sum(float(line.removeprefix(name)) for line in lines if line.startswith(name))
+
+    before = refused()
+    answer = server.http.get(f"{server.url}/healthz", headers={"sec-fetch-site": "cross-site"})
+    assert answer.status_code == 403
+    assert refused() == before + 1

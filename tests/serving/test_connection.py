@@ -191,6 +191,9 @@ class World:
     def takes(self, method: str, path: str) -> bool:
         return True
 
+    def refuse(self, exchange: Exchange, error: ServingError) -> None:
+        exchange.refuse(error)
+
     def begin(self, exchange: Exchange) -> None:
         self.scopes.append(exchange.scope)
         exchange.on_gone = self.left

@@ -13,6 +13,7 @@ from uvicorn.server import ServerState
 
 from serving.config import FrontSettings
 from serving.connection import Connection
+from serving.errors import ServingError
 from serving.exchange import PREDICT, Exchange
 from serving.gate import Gate
 from serving.heads import Head, Heads
@@ -28,6 +29,9 @@ class Echo:
 
     def takes(self, method: str, path: str) -> bool:
         return path.endswith(PREDICT)
+
+    def refuse(self, exchange: Exchange, error: ServingError) -> None:
+        exchange.refuse(error)
 
     def begin(self, exchange: Exchange) -> None:
         pass

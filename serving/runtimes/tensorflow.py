@@ -136,18 +136,46 @@ class TensorFlowRuntime:
     def warmup_requests(self) -> Iterator[tuple[Arrays, dict[str, Any]]]:
         """The recorded warm-up requests that came with the model: instances and parameters.
 
-        A damaged file ends the sequence with a logged warning.
+        Once it has come to its end, `warnings` tells of the records that are not used.
         """
         path = self._model_dir / tensorflow_warmup.FILE
         if not path.is_file():
             return
+        unreadable: list[str] = []
+        skipped = 0
+        for number, record in enumerate(self._records(path), 1):
+            try:
+                request = tensorflow_warmup.parse(record)
+                made = None if request is None else self._warmup_request(request)
+            except (tf.errors.OpError, tensorflow_warmup.Malformed, ValueError, TypeError) as error:
+                unreadable.append(f"record {number}: {brief(error)}")
+                continue
+            if made is None:
+                skipped += 1
+            else:
+                yield made
+        if unreadable:
+            self._warn(f"{len(unreadable)} records cannot be read and are not used, as {unreadable[0]}")
+        if skipped:
+            self._warn(f"{skipped} records are sessions or streams and are not used.")
+
+    def _records(self, path: Path) -> Iterator[bytes]:
         try:
-            for request in _recorded(path):
-                yield self._warmup_request(request)
-        except (tf.errors.OpError, tensorflow_warmup.Malformed, ValueError, TypeError) as error:
-            text = f"{tensorflow_warmup.FILE} is damaged, the rest of it is not used: {brief(error)}"
-            _log.warning(text)
-            self.warnings = tuple(dict.fromkeys((*self.warnings, text)))
+            with _quiet():
+                records = tf.compat.v1.io.tf_record_iterator(str(path))
+            for number, record in enumerate(records):
+                if number == tensorflow_warmup.LIMIT:
+                    self._warn(f"There are more than {number} records; the rest is not used.")
+                    return
+                yield record
+        except (tf.errors.OpError, ValueError, TypeError) as error:
+            self._warn(f"The file is damaged, the rest of it is not used: {brief(error)}")
+
+    def _warn(self, problem: str) -> None:
+        """Tell of what is wrong with recorded requests, once."""
+        text = f"{tensorflow_warmup.FILE}: {problem}"
+        _log.warning(text)
+        self.warnings = tuple(dict.fromkeys((*self.warnings, text)))
 
     def schema(self, examples: Sequence[Any] = ()) -> Schema:
         """The signatures as they are saved; the example is the first recorded request, or made up."""
@@ -471,25 +499,6 @@ def _load_failure(error: BaseException, model_dir: Path) -> LoadFailed:
 
 
 # ---- recorded warm-up requests
-
-
-def _recorded(path: Path) -> Iterator[tensorflow_warmup.Request]:
-    skipped = 0
-    with _quiet():
-        records = tf.compat.v1.io.tf_record_iterator(str(path))
-    for number, record in enumerate(records):
-        if number == tensorflow_warmup.LIMIT:
-            _log.warning("%s has more than %d records; the rest is not used.", tensorflow_warmup.FILE, number)
-            break
-        request = tensorflow_warmup.parse(record)
-        if request is not None:
-            yield request
-        else:
-            skipped += 1
-    if skipped:
-        _log.warning(
-            "%s: %d records are sessions or streams and are not used.", tensorflow_warmup.FILE, skipped
-        )
 
 
 def _instance(instances: Arrays) -> Any:

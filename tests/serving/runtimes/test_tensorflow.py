@@ -967,32 +967,29 @@ def test_no_file_no_requests(load: Any) -> None:
     assert list(load("dense").warmup_requests()) == []
 
 
-@pytest.mark.parametrize(
-    ("last", "damage"),
-    [(b"\xff\xff", 0), (record, 3), (b"\x32\x07\x0a\x05\x12\x03\x0a\x01x\x12\xff", 0)],
-    ids=["not a log", "cut short", "bad length"],
-)
-def test_a_damaged_file_is_logged_and_what_was_read_is_kept(
-    recorded: Any, caplog: pytest.LogCaptureFixture, last: Any, damage: int
-) -> None:
+def test_what_a_damaged_file_has_before_is_used(recorded: Any) -> None:
+    """And the version's owner is warned."""
     good = record("", x=normal(1, 30))
-    runtime = recorded("dense", good, good if callable(last) else last, damage=damage)
+    runtime = recorded("dense", good, good, damage=3)
 
-    with caplog.at_level(logging.WARNING):
-        requests = list(runtime.warmup_requests())
-
-    assert len(requests) == 1
-    assert "tf_serving_warmup_requests is damaged" in caplog.text
+    assert len(list(runtime.warmup_requests())) == len(list(runtime.warmup_requests())) == 1
+    (warning,) = runtime.warnings
+    assert "tf_serving_warmup_requests: The file is damaged, the rest of it is not used" in warning
 
 
-def test_a_tensor_that_is_none(recorded: Any, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    "bad", [b"\xff\xff", b"\x32\x07\x0a\x05\x12\x03\x0a\x01x\x12\xff"], ids=["not a log", "bad length"]
+)
+def test_a_record_that_cannot_be_read_costs_no_other(recorded: Any, bad: bytes) -> None:
+    """The version's owner is warned of how many there are, and of the first."""
     made = log()
     made.predict_log.request.inputs["x"].dtype = 77
+    good = record("", x=normal(1, 30))
+    runtime = recorded("dense", good, bad, made.SerializeToString(), good)
 
-    with caplog.at_level(logging.WARNING):
-        assert list(recorded("dense", made.SerializeToString()).warmup_requests()) == []
-
-    assert "is damaged" in caplog.text
+    assert len(list(runtime.warmup_requests())) == 2
+    (warning,) = runtime.warnings
+    assert "2 records cannot be read and are not used, as record 2: " in warning
 
 
 def test_recorded_examples(tf: Any, recorded: Any) -> None:

@@ -114,7 +114,7 @@ def choose(asked: Address, versions: Versions) -> str:
 def no_model(asked: Address) -> NotFound:
     """The error for a model that is not there, in words that clients of both protocols look for."""
     unknown = f"Request for unknown model: there is no model {asked.model}."
-    return NotFound(f"Servable not found for request: {asked}. {unknown}")
+    return NotFound(f"{unknown} Servable not found for request: {asked}.")
 
 
 def _there_are(model: ModelName, versions: Versions) -> str:

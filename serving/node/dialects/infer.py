@@ -24,6 +24,9 @@ CONTENT_TYPE = "content_type"
 STR, BASE64 = "str", "base64"
 """MLServer's types of texts and of bytes as texts."""
 
+# What KServe and MLServer call the one output of models that have no names for it.
+_ALIASES = frozenset({"output-0", "predict"})
+
 BINARY = "binary_data"
 _SIZE = "binary_data_size"
 _BINARY_OUTPUT = "binary_data_output"
@@ -74,7 +77,7 @@ def answered(wish: Wish, predictions: Batch) -> Iterator[tuple[str, NDArray[Any]
     tensors = tensors_of(predictions)
     for output in wish.outputs or tuple(Output(name) for name in tensors):
         binary = wish.binary if output.binary is None else output.binary
-        tensor = tensors[output.name]
+        tensor = tensors[output.name if output.name in tensors else PREDICTIONS]
         yield output.name, _as_base64(tensor) if output.base64 else tensor, binary
 
 
@@ -156,7 +159,7 @@ def _check_outputs(model: Model, signature: str, outputs: Sequence[Output]) -> N
     graph = model.runtime.framework == "TENSORFLOW"
     known = [out.name for out in signature_of(model, signature).outputs] if graph else [PREDICTIONS]
     for output in outputs:
-        if output.name not in known:
+        if output.name not in known and (graph or output.name not in _ALIASES):
             raise InvalidInputs(f"There is no output {output.name}: the model has {', '.join(known)}.")
     if len({output.name for output in outputs}) < len(outputs):
         raise InvalidInputs("An output is asked for twice.")

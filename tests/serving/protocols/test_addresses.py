@@ -122,8 +122,8 @@ def test_a_model_without_versions() -> None:
     with pytest.raises(InvalidArgument, match="has no versions"):
         choose(Address(MODEL, label="l"), {})
     assert str(no_model(Address(MODEL))) == (
-        "Servable not found for request: Latest(census). Request for unknown model: there is no model "
-        "projects/local/models/census."
+        "Request for unknown model: there is no model projects/local/models/census. Servable not found for "
+        "request: Latest(census)."
     )
 
 

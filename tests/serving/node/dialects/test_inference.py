@@ -120,6 +120,18 @@ def test_mlservers_content_types(content_type: str, data: Any, shape: list[int],
     assert batch["x"].shape == (1, 1)
 
 
+@pytest.mark.parametrize("name", ["predictions", "output-0", "predict"])
+def test_the_one_output_by_the_names_of_other_servers(name: str) -> None:
+    """KServe's and MLServer's; it is answered by the name it was asked for by."""
+    outputs = [{"name": name, "parameters": {"binary_data": True}}]
+    told, raw = answer(models.booster(), np.array([1.0, 2.0]), outputs=outputs)
+    assert told["outputs"][0]["name"] == name
+    assert np.frombuffer(raw).tolist() == [1, 2]
+    assert "There is no output output-0: the model has y." in refused(
+        one([1.0], (1,), outputs=[{"name": "output-0"}])
+    )
+
+
 def test_an_output_as_base64() -> None:
     """Bytes that are no text, in JSON."""
     outputs = [{"name": "predictions", "parameters": {"content_type": "base64"}}]

@@ -76,7 +76,7 @@ class Output:
         elif (names := self._published()) and claim is None:
             self._files.delete(self._claim_uri)
             raise self._occupied(names)
-        self._files.delete_folder(self._folder)
+        self._delete_leftovers()
         return None
 
     def publish(self, shards: Sequence[Sealed], said: Report) -> None:
@@ -111,11 +111,18 @@ class Output:
     def clean(self) -> None:
         """Remove everything of this job; what is another's stays."""
         claim = self._read()
-        if claim is not None and claim.uid == self._uid:
+        if claim is None:
+            self._files.delete_partials(self._claim_uri)
+        elif claim.uid == self._uid:
             if claim.stage is not _Stage.RUNNING:
                 self._remove_published()
-            self._files.delete_folder(self._folder)
+            self._delete_leftovers()
             self._files.delete(self._claim_uri)
+
+    def _delete_leftovers(self) -> None:
+        """Remove what earlier attempts have written; the claim must be this job's."""
+        self._files.delete_folder(self._folder)
+        self._files.delete_partials(self._claim_uri)
 
     def _claim(self) -> _Claim | None:
         """This job's earlier claim, None if it is made just now. FailedPrecondition if it is another's."""

@@ -101,6 +101,11 @@ class Files:
         place, name = self._place(uri)
         place.delete(name)
 
+    def delete_partials(self, uri: str) -> None:
+        """Remove what killed processes had written of a file; another process that writes it now fails."""
+        place, name = self._place(uri)
+        place.delete_partials(name)
+
     def delete_folder(self, uri: str) -> None:
         """Remove whatever lies below a folder, if it is there, and a local folder itself too."""
         place, name = self._place(uri)

@@ -132,6 +132,9 @@ class Bucket:
         self._require(name)
         self._delete(self._blob(name))
 
+    def delete_partials(self, name: str) -> None:
+        """Nothing: objects are there once they are complete."""
+
     def delete_folder(self, name: str) -> None:
         """Remove all objects below a prefix, the placeholders for folders too."""
         with suppress(NotFound), ThreadPoolExecutor(THREADS) as pool:

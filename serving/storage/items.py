@@ -62,6 +62,9 @@ class Place(Protocol):
     def delete(self, name: str) -> None:
         """Remove a file if it is there."""
 
+    def delete_partials(self, name: str) -> None:
+        """Remove what is not the whole file, and never will be."""
+
     def delete_folder(self, name: str) -> None:
         """Remove whatever lies below a folder."""
 

@@ -140,10 +140,12 @@ class Disk:
         _make_parent(path)
         partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
         try:
-            with _writing(name):
+            with _writing(name), suppress(FileNotFoundError):
                 partial.write_bytes(data)
                 flush(partial)
                 return _link(partial, path)
+            # Whoever has the file has removed what seemed to be left over, or the folder.
+            return self.claim(name, data)
         finally:
             with suppress(OSError):
                 partial.unlink()
@@ -163,6 +165,14 @@ class Disk:
         self.folders.check(name)
         with _writing(name), suppress(NotADirectoryError):
             Path(name).unlink(missing_ok=True)
+
+    def delete_partials(self, name: str) -> None:
+        """Unlink what `create` and `claim` write beside the file."""
+        path = Path(name)
+        with _writing(name), suppress(FileNotFoundError, NotADirectoryError):
+            for entry in path.parent.iterdir():
+                if _PARTIAL.fullmatch(entry.name) and entry.name.startswith(f".{path.name}."):
+                    self.delete(str(entry))
 
     def delete_folder(self, name: str) -> None:
         """The folder with all that is in it, whoever else is removing it too."""

@@ -356,3 +356,22 @@ def test_a_slash_at_the_end_is_no_matter(place: Place) -> None:
     output.publish([sealed(place, output, 0)], DONE)
 
     assert "prediction.results-00000-of-00001" in place.names()
+
+
+def test_what_an_attempt_that_was_killed_had_written_of_its_claim_goes(tmp_path: Path) -> None:
+    place, partial = Place(str(tmp_path)), tmp_path / ".pilotlight" / ".claim.0a.part"
+    partial.parent.mkdir()
+
+    partial.touch()
+    place.output().clean()
+    assert not partial.exists()
+
+    partial.touch()
+    place.output().take()
+    assert not partial.exists()
+
+    partial.touch()
+    place.output("u2").clean()
+    assert partial.exists()  # it may be u1's, which has the folder
+    place.output().clean()
+    assert list(partial.parent.iterdir()) == []

@@ -338,6 +338,31 @@ def test_of_many_claims_on_disk_one_wins(files: Files, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["claim"]
 
 
+def test_claims_whose_partial_files_are_removed(files: Files, tmp_path: Path) -> None:
+    """They are made all the same, once; nothing else is removed."""
+    over = threading.Event()
+    other = tmp_path / ".claims.0a.part"
+    other.touch()
+
+    def remove() -> None:
+        while not over.is_set():
+            files.delete_partials(f"{tmp_path}/claim")
+
+    with ThreadPoolExecutor(1) as pool:
+        removing = pool.submit(remove)
+        try:
+            for _ in range(200):
+                assert files.claim(f"{tmp_path}/claim", b"a")
+                assert not files.claim(f"{tmp_path}/claim", b"b")
+                files.delete(f"{tmp_path}/claim")
+        finally:
+            over.set()
+        removing.result()
+
+    files.delete_partials(f"{tmp_path}/missing/claim")
+    assert list(tmp_path.iterdir()) == [other]
+
+
 def test_moving(files: Files, place: Place) -> None:
     """A file gets another name, in a folder that need not be there, over one that has it."""
     place.fill("a", "b")

@@ -225,7 +225,9 @@ class Gateway:
         fleet = FleetApi(self._overview, self._metrics)
         schemas = SchemasApi(self._schemas, lambda: self._catalog.state, config.single_output)
         openapi = OpenApi(lambda: self._catalog.state, self._access, config)
-        logs = LogsApi(self._config.state_dir / "logs", lambda: self._catalog.state)
+        logs = LogsApi(
+            config.state_dir / "logs", lambda: self._catalog.state, guarded=self._access is not None
+        )
         offered = {
             "pilotlight.root": self._root,
             "pilotlight.healthz": self._healthz,

@@ -42,6 +42,7 @@ class Heading(msgspec.Struct, frozen=True):
     """What entries are chosen by."""
 
     time: str
+    project: str = ""
     model: str = ""
     model_version: str = ""
 

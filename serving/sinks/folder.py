@@ -17,7 +17,7 @@ from serving.errors import ServingError
 from serving.journal import Kind, Record
 from serving.local_folders import LocalFolders
 from serving.sinks import Sink
-from serving.sinks.rows import line, moment, runs
+from serving.sinks.rows import line, moment, readable_line, runs
 
 _CHUNK = 1 << 16
 # Nothing but a file is opened, and none that was not there or is somebody else's is made or emptied.
@@ -77,7 +77,7 @@ class FolderSink:
         try:
             for name, some in runs(records, self._kind):
                 file = self._file(name, some[0], now)
-                data = b"".join([line(record, self._kind) for record in some])
+                data = b"".join([readable_line(record, self._kind) for record in some])
                 done.append((file, data))
                 with _opened(file.path, file.identity) as descriptor:
                     _write(descriptor, data)

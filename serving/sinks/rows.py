@@ -53,6 +53,14 @@ def line(record: Record, kind: Kind) -> bytes:
     return orjson.dumps(_entry(record, kind), option=orjson.OPT_APPEND_NEWLINE)
 
 
+def readable_line(record: Record, kind: Kind) -> bytes:
+    """The same for a file that the server itself reads, to those who may: it says whose request it was."""
+    entry = _entry(record, kind)
+    if kind is Kind.REQUESTS:
+        entry["project"] = version_of(record).project
+    return orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE)
+
+
 def _entry(record: Record, kind: Kind) -> dict[str, Any]:
     match kind:
         case Kind.REQUESTS:

@@ -28,9 +28,14 @@ _THREADS, _QUEUE = 2, 30
 
 
 class Logs:
-    """The endpoint. `folder` is the one of all logs."""
+    """The endpoint. `folder` is the one of all logs.
 
-    def __init__(self, folder: Path, state: Callable[[], State]) -> None:
+    If it is `guarded`, projects are kept apart: a request whose record does not say its project, as those of
+    earlier releases do not, is nobody's.
+    """
+
+    def __init__(self, folder: Path, state: Callable[[], State], *, guarded: bool) -> None:
+        self._guarded = guarded
         self._folder = folder
         self._state = state
         self._threads = ThreadPool("logs", _THREADS, queue=_QUEUE)
@@ -47,7 +52,7 @@ class Logs:
         cancelled = threading.Event()
 
         def read() -> Response:
-            files = LogFiles(self._place(record, kind), _meant(name), cancelled.is_set)
+            files = LogFiles(self._place(record, kind), self._meant(name, kind), cancelled.is_set)
             page = files.after(cursor, limit) if cursor else files.last(limit, since, page_token)
             body = {"entries": page.entries, "cursor": page.cursor}
             if page.next_page_token:
@@ -65,6 +70,16 @@ class Logs:
             cancelled.set()
             reading.cancel()
             leaving.cancel()
+
+    def _meant(self, name: VersionName, kind: Kind) -> Callable[[Heading], bool]:
+        """Several versions may log their requests to the same place, those of other projects too."""
+        projects = {name.project} if self._guarded else {name.project, ""}
+
+        def meant(heading: Heading) -> bool:
+            known = kind is not Kind.REQUESTS or heading.project in projects
+            return known and heading.model == name.model and heading.model_version == name.version
+
+        return meant
 
     def _place(self, record: VersionRecord, kind: Kind) -> Path:
         """Where the log is. Raises FailedPrecondition where there is none to be read here."""
@@ -104,15 +119,6 @@ async def _has_left(request: Request) -> None:
     """Wait until the client goes away."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def _meant(name: VersionName) -> Callable[[Heading], bool]:
-    """Several versions may log their requests to the same place."""
-
-    def meant(heading: Heading) -> bool:
-        return heading.model == name.model and heading.model_version == name.version
-
-    return meant
 
 
 def _kind(text: str) -> Kind:

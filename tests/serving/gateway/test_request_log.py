@@ -120,7 +120,7 @@ def test_a_row_has_the_columns_of_the_contract(tmp_path: Path) -> None:
     run(main)
 
     (row,) = rows(tmp_path / "requests" / "project.dataset.table" / DAY)
-    assert list(row) == [*COLUMNS, "record_id", "request_id"]
+    assert list(row) == [*COLUMNS, "record_id", "request_id", "project"]
     assert len(row.pop("record_id")) == 32
     assert row == {
         "model": "m",
@@ -130,6 +130,7 @@ def test_a_row_has_the_columns_of_the_contract(tmp_path: Path) -> None:
         "raw_prediction": '{"predictions":[1]}',
         "groundtruth": None,
         "request_id": "mine",
+        "project": "p",
     }
 
 

@@ -7,6 +7,7 @@ import logging
 import time
 from pathlib import Path
 
+import orjson
 import pytest
 
 from serving.config import ServeConfig
@@ -14,6 +15,10 @@ from serving.errors import InvalidArgument
 from serving.gateway.access.policy import ADMIN
 from serving.gateway.access.start import is_on, open_tokens
 from serving.gateway.access.tokens import looks_like_one, parse_duration
+from serving.gateway.records import ModelRecord, VersionRecord
+from serving.gateway.store import SqlStore
+from serving.names import VersionName
+from serving.resources import Model, RequestLoggingConfig, Version, VersionState
 from tests.serving.gateway.access.world import Api, run
 
 PROJECT, MODELS, MODEL = "/v1/projects/p", "/v1/projects/p/models", "/v1/projects/p/models/m"
@@ -269,3 +274,35 @@ def test_a_job_with_the_model_of_another_project_takes_a_role_there(tmp_path: Pa
         assert "'ml.models.predict' denied on resource 'projects/q/models/m'" in answer["error"]["message"]
 
     run(tmp_path, main)
+
+
+# ---- logs
+
+
+def test_who_reads_a_request_log_sees_the_own_project_alone(tmp_path: Path) -> None:
+    """Though another one logs to the same folder under the same ids."""
+    log = tmp_path / "log"
+    (log / "dt=2030-01-01").mkdir(parents=True)
+    with (log / "dt=2030-01-01" / "1.jsonl").open("wb") as file:
+        for project in ("p", "q", None):
+            entry = {"time": "2030-01-01T00:00:00.000000Z", "model": "m", "model_version": "v"}
+            own = {} if project is None else {"project": project}
+            file.write(orjson.dumps({**entry, **own}, option=orjson.OPT_APPEND_NEWLINE))
+
+    (tmp_path / "state").mkdir()
+    store = SqlStore(tmp_path / "state" / "state.db")
+    for project in ("p", "q"):
+        name = VersionName(project, "m", "v")
+        logging_config = RequestLoggingConfig(bigquery_table_name=str(log), sampling_percentage=1)
+        version = Version(name=str(name), state=VersionState.READY, request_logging_config=logging_config)
+        model = ModelRecord(name=name.parent, model=Model(name=str(name.parent)), default="v")
+        record = VersionRecord(name=name, uid=project, version=version)
+        store.commit({("models", str(name.parent)): model, ("versions", str(name)): record})
+    store.close()
+
+    async def main(api: Api) -> None:
+        for project in ("p", "q"):
+            found = await api.call(OWN, "GET", f"/logs/projects/{project}/models/m/versions/v")
+            assert [entry["project"] for entry in found["entries"]] == [project]
+
+    run(tmp_path / "state", main)

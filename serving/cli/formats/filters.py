@@ -1,0 +1,228 @@
+"""`--filter`: which records of a list are shown.
+
+    filter     = term {["AND"] term} | term {"OR" term}; both in one group take parentheses
+    term       = ["NOT" | "-"] (comparison | word | "(" filter ")")
+    comparison = key operator (value | "(" value {[","] value} ")")
+
+`=` is equality and `:` containment, both without regard to capitals; `*` in a value of `:` stands for any
+text; `~` is a regular expression. A word is looked for in all values. As gcloud has it; besides, `name=v1`
+and `name:v*` find the last part of a resource's full name.
+"""
+
+from __future__ import annotations
+
+import datetime
+import operator
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from serving.cli.formats.keys import Key, get
+from serving.cli.formats.projection import read_value
+from serving.cli.formats.scanner import Scanner
+from serving.cli.formats.transforms import Transform
+from serving.errors import InvalidArgument
+
+Matches = Callable[[Any], bool]
+
+# Parentheses and NOTs nest, and Python's stack is finite.
+_MOST_NESTED = 100
+_TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d")
+_ORDERS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+# Longer ones first.
+_OPERATORS = ("!=", "!~", "<=", ">=", "<", ">", "=", ":", "~")
+
+
+def parse_filter(text: str) -> Matches:
+    """The test that a filter describes; an empty one matches everything. Raises InvalidArgument."""
+    scanner = Scanner(text, "--filter")
+    if scanner.is_at_end():
+        return lambda _: True
+    matches = _parse_all(scanner, 0)
+    if not scanner.is_at_end():
+        raise scanner.error("nothing more is expected")
+    return matches
+
+
+def _parse_all(scanner: Scanner, depth: int) -> Matches:
+    if depth > _MOST_NESTED:
+        raise InvalidArgument(f"--filter: it is nested over {_MOST_NESTED} levels deep.")
+    parts = [_parse_term(scanner, depth)]
+    used: set[str] = set()
+    while not scanner.is_at_end() and scanner.peek() != ")":
+        used.add(scanner.take_word("AND", "OR") or "AND")
+        if len(used) > 1:
+            raise scanner.error("parentheses are needed where AND and OR are combined")
+        parts.append(_parse_term(scanner, depth))
+    if used == {"OR"}:
+        return lambda record: any(part(record) for part in parts)
+    return lambda record: all(part(record) for part in parts)
+
+
+def _parse_term(scanner: Scanner, depth: int) -> Matches:
+    if scanner.take_word("NOT") or scanner.take("-"):
+        inner = _parse_term(scanner, depth + 1) if depth < _MOST_NESTED else _parse_all(scanner, depth + 1)
+        return lambda record: not inner(record)
+    if scanner.take("("):
+        inner = _parse_all(scanner, depth + 1)
+        scanner.expect(")")
+        return inner
+    if scanner.is_at_end() or scanner.take_word("AND", "OR"):
+        raise scanner.error("a condition such as state=READY is expected")
+    return _parse_comparison(scanner)
+
+
+def _parse_comparison(scanner: Scanner) -> Matches:
+    start = scanner.position
+    if scanner.peek() in "'\"":
+        return _containing(scanner.read_quoted())
+    key, transforms = read_value(scanner)
+    sign = scanner.take(*_OPERATORS)
+    if not sign:
+        word = scanner.text[start : scanner.position].strip()
+        if transforms:
+            raise scanner.error("an operator such as = is expected")
+        return _containing(word)
+    values = _read_values(scanner)
+    test = _test_of(sign, values)
+
+    def matches(record: Any) -> bool:
+        return test(_found(record, key, transforms))
+
+    return matches
+
+
+def _read_values(scanner: Scanner) -> tuple[str, ...]:
+    if not scanner.take("("):
+        quoted = scanner.peek() in ("'", '"')
+        value = scanner.read_value("()")
+        if not value and not quoted:
+            raise scanner.error("a value is expected")
+        return (value,)
+    values: list[str] = []
+    while not scanner.take(")"):
+        if scanner.is_at_end():
+            raise scanner.error("the closing ')' is missing")
+        value = scanner.read_value(",()")
+        if value != "OR":
+            values.append(value)
+        scanner.take(",")
+    return tuple(values)
+
+
+def _found(record: Any, key: Key, transforms: tuple[Transform, ...]) -> Any:
+    value = get(record, key)
+    for transform in transforms:
+        value = transform.apply(value)
+    return value
+
+
+def _test_of(sign: str, values: tuple[str, ...]) -> Matches:
+    if sign in ("~", "!~"):
+        try:
+            patterns = [re.compile(value) for value in values]
+        except re.error as error:
+            raise InvalidArgument(f"--filter: {values} is no regular expression: {error}.") from error
+        return _negated(
+            sign == "!~",
+            lambda found: any(pattern.search(_text(one)) for one in _each(found) for pattern in patterns),
+        )
+    if sign in _ORDERS:
+        order = _ORDERS[sign]
+        return lambda found: any(_is_ordered(order, one, value) for one in _each(found) for value in values)
+    same = _contains if sign == ":" else _equals
+    return _negated(
+        sign == "!=", lambda found: any(same(one, value) for one in _each(found) for value in values)
+    )
+
+
+def _negated(negative: bool, test: Matches) -> Matches:
+    return (lambda found: not test(found)) if negative else test
+
+
+def _each(found: Any) -> Iterator[Any]:
+    """The values that one must match: those of a list, the keys and values of a mapping."""
+    if isinstance(found, Mapping):
+        yield from found
+        yield from found.values()
+    elif isinstance(found, list) and found:
+        yield from found
+    else:
+        yield found
+
+
+def _equals(found: Any, value: str) -> bool:
+    if found is None:
+        return not value
+    return _number_equals(found, value) or any(name.lower() == value.lower() for name in _names(found))
+
+
+def _contains(found: Any, value: str) -> bool:
+    if found is None:
+        return not value
+    if _number_equals(found, value):
+        return True
+    if "*" not in value:
+        return value.lower() in _text(found).lower()
+    pattern = ".*".join(map(re.escape, value.split("*")))
+    return any(re.fullmatch(pattern, name, re.IGNORECASE | re.DOTALL) for name in _names(found))
+
+
+def _number_equals(found: Any, value: str) -> bool:
+    if isinstance(found, bool) or not isinstance(found, int | float):
+        return False
+    try:
+        return found == float(value)
+    except ValueError:
+        return False
+
+
+def _is_ordered(order: Callable[[Any, Any], bool], found: Any, value: str) -> bool:
+    if found is None:
+        return False
+    try:
+        return order(float(found), float(value))
+    except (TypeError, ValueError):
+        pass
+    text = _text(found)
+    if _TIMESTAMP.match(text):
+        try:
+            return order(_moment(text), _moment(value))
+        except ValueError:
+            pass
+    return order(text, value)
+
+
+def _moment(text: str) -> datetime.datetime:
+    moment = datetime.datetime.fromisoformat(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
+
+
+def _names(found: Any) -> tuple[str, ...]:
+    """A value as text; of a resource's full name the last part too."""
+    text = _text(found)
+    return (text, text.rpartition("/")[2]) if text.startswith("projects/") else (text,)
+
+
+def _text(found: Any) -> str:
+    if isinstance(found, bool):
+        return "true" if found else "false"
+    return "" if found is None else str(found)
+
+
+def _containing(word: str) -> Matches:
+    wanted = word.lower()
+
+    def matches(record: Any) -> bool:
+        if isinstance(record, Mapping):
+            return any(map(matches, record.values()))
+        if isinstance(record, list):
+            return any(map(matches, record))
+        return wanted in _text(record).lower()
+
+    return matches

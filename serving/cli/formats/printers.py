@@ -1,0 +1,187 @@
+"""Records as text, in a format.
+
+But in json and yaml, what others wrote moves no cursor and begins no line.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from serving.cli.formats.keys import put
+from serving.cli.formats.projection import Column, Format
+from serving.cli.formats.records import sort
+from serving.cli.formats.transforms import text_of
+from serving.cli.tables import table_lines
+from serving.log_lines import printable
+
+
+def lines_of(form: Format, found: Any) -> Iterable[str]:
+    """The lines of one record, or of a list of them."""
+    several = isinstance(found, list)
+    records = found if several else [found]
+    if columns := [column for column in form.columns if column.sort]:
+        records = list(sort(records, sorted(columns, key=lambda column: column.sort)))
+    return _PRINTERS[form.name](form, records, several)
+
+
+def shown(value: Any) -> str:
+    """A value in a cell of a table: a text as it is, lists and mappings as Python writes them."""
+    return "" if value is None else str(value)
+
+
+def _whole(form: Format, records: Sequence[Any]) -> list[Any]:
+    """The records with nothing but what the columns name."""
+    if not form.columns:
+        return list(records)
+    return [_projected(form.columns, record) for record in records]
+
+
+def _projected(columns: Sequence[Column], record: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for column in columns:
+        value = column.value(record)
+        if value is not None:
+            put(found, column.key, value)
+    return found
+
+
+def _json(form: Format, records: Sequence[Any], several: bool) -> Iterator[str]:
+    whole = _whole(form, records)
+    yield json.dumps(whole if several else whole[0], indent=2, ensure_ascii=False)
+
+
+def _yaml(form: Format, records: Sequence[Any], several: bool) -> Iterator[str]:
+    import yaml  # noqa: PLC0415  start-up time
+
+    for record in _whole(form, records):
+        if several and "no-separator" not in form.attributes:
+            yield "---"
+        yield yaml.safe_dump(record, sort_keys=False, allow_unicode=True).removesuffix("\n")
+
+
+def _table(form: Format, records: Sequence[Any], several: bool) -> Iterable[str]:
+    cells = [[column.value(record) for column in form.columns] for record in records]
+    # An optional column in which nothing stands is left out.
+    kept = [
+        number
+        for number, column in enumerate(form.columns)
+        if not column.optional or any(row[number] not in (None, "") for row in cells)
+    ]
+    columns = [form.columns[number] for number in kept]
+    return table_lines(
+        [column.heading for column in columns],
+        [[shown(row[number]) for number in kept] for row in cells],
+        aligned=[column.align for column in columns],
+        no_heading="no-heading" in form.attributes,
+        boxed=not form.attributes.keys().isdisjoint({"box", "all-box"}),
+        title=form.attributes.get("title", ""),
+    )
+
+
+def _value(form: Format, records: Sequence[Any], several: bool) -> Iterator[str]:
+    separator = form.attributes.get("separator", "\t")
+    for record in records:
+        yield separator.join(_cells(form, record))
+
+
+def _csv(form: Format, records: Sequence[Any], several: bool) -> Iterator[str]:
+    if "no-heading" not in form.attributes:
+        yield _csv_line(form, [column.name for column in form.columns])
+    for record in records:
+        yield _csv_line(form, _cells(form, record))
+
+
+def _cells(form: Format, record: Any) -> list[str]:
+    delimiter = form.attributes.get("delimiter", ";")
+    cells = [printable(text_of(column.value(record), delimiter)) for column in form.columns]
+    return [f'"{cell}"' for cell in cells] if form.name == "value" and "quote" in form.attributes else cells
+
+
+def _csv_line(form: Format, cells: Sequence[str]) -> str:
+    separator = form.attributes.get("separator", ",")
+    if len(separator) != 1:
+        return separator.join(cells)
+    line = io.StringIO()
+    csv.writer(line, delimiter=separator, lineterminator="").writerow(cells)
+    return line.getvalue()
+
+
+def _list(form: Format, records: Sequence[Any], several: bool) -> Iterator[str]:
+    if title := form.attributes.get("title"):
+        yield printable(title)
+    for record in records:
+        if form.columns:
+            values = [shown(column.value(record)) for column in form.columns]
+        elif isinstance(record, Mapping):
+            values = [f"{key}: {shown(record[key])}" for key in sorted(record)]
+        else:
+            values = [shown(record)]
+        if "compact" in form.attributes:
+            values = [" ".join(filter(None, values))]
+        for number, value in enumerate(values):
+            yield printable(f" - {value}" if number == 0 else f"   {value}")
+
+
+def _flattened(form: Format, records: Sequence[Any], several: bool) -> Iterator[str]:
+    separator = form.attributes.get("separator", ": ")
+    for record in _whole(form, records):
+        if several:
+            yield "---"
+        pairs = list(_leaves(record, ""))
+        width = 0 if "no-pad" in form.attributes else max((len(key) for key, _ in pairs), default=0)
+        for key, value in pairs:
+            yield printable(f"{key}{separator}{' ' * max(0, width - len(key))}{value}")
+
+
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, Mapping) and value:
+        for key in sorted(value):
+            yield from _leaves(value[key], f"{path}.{key}" if path else key)
+    elif isinstance(value, list) and value:
+        for number, one in enumerate(value):
+            yield from _leaves(one, f"{path}[{number}]")
+    else:
+        yield path, shown(value)
+
+
+def _config(form: Format, records: Sequence[Any], several: bool) -> Iterator[str]:
+    for record in _whole(form, records):
+        for line in _section(record, ""):
+            yield printable(line)
+
+
+def _section(value: Any, path: str) -> Iterator[str]:
+    """The plain values of a mapping or a list, then each that holds others as a section of its own."""
+    members = sorted(value.items()) if isinstance(value, Mapping) else list(enumerate(value))
+    nested = [(key, one) for key, one in members if isinstance(one, Mapping | list)]
+    for key, one in members:
+        if not isinstance(one, Mapping | list):
+            yield f"{key} = {shown(one)}"
+    for key, one in nested:
+        name = f"{path}.{key}" if path else str(key)
+        yield f"[{name}]"
+        yield from _section(one, name)
+
+
+def _nothing(form: Format, records: Sequence[Any], several: bool) -> tuple[()]:
+    return ()
+
+
+_PRINTERS: Mapping[str, Callable[[Format, Sequence[Any], bool], Iterable[str]]] = {
+    "config": _config,
+    "csv": _csv,
+    "default": _yaml,
+    "disable": _nothing,
+    "flattened": _flattened,
+    "json": _json,
+    "list": _list,
+    "none": _nothing,
+    "table": _table,
+    "text": _flattened,
+    "value": _value,
+    "yaml": _yaml,
+}

@@ -1,0 +1,202 @@
+"""A format as it is typed: `table[box](name.basename():label=ID, labels.team:sort=1)`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from serving.cli.formats.keys import Key, get, label, last_name
+from serving.cli.formats.scanner import Scanner
+from serving.cli.formats.transforms import MAP, Transform, check
+from serving.errors import InvalidArgument
+
+# Attributes of columns and of formats, by what they take.
+_COLUMN_FLAGS = frozenset({"reverse", "wrap", "optional"})
+_COLUMN_VALUES = frozenset({"label", "sort", "align"})
+_ALIGNMENTS = ("left", "right", "center")
+# The formats that need to be told what to show.
+_OF_COLUMNS = frozenset({"csv", "table", "value"})
+_ATTRIBUTES: Mapping[str, frozenset[str]] = {
+    "config": frozenset(),
+    "csv": frozenset({"no-heading", "separator", "delimiter", "quote"}),
+    "default": frozenset(),
+    "disable": frozenset(),
+    "flattened": frozenset({"no-pad", "separator"}),
+    "json": frozenset(),
+    "list": frozenset({"title", "compact"}),
+    "none": frozenset(),
+    "table": frozenset({"no-heading", "box", "all-box", "title"}),
+    "text": frozenset({"no-pad", "separator"}),
+    "value": frozenset({"separator", "delimiter", "quote"}),
+    "yaml": frozenset({"no-separator"}),
+}
+FORMATS = tuple(_ATTRIBUTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A key, what is done with its value, and how it is shown. `sort` counts from 1; 0: not sorted by it."""
+
+    key: Key
+    transforms: tuple[Transform, ...] = ()
+    label: str | None = None
+    sort: int = 0
+    reverse: bool = False
+    align: str = "left"
+    optional: bool = False
+
+    def value(self, record: Any) -> Any:
+        """What a record has in this column."""
+        value = get(record, self.key)
+        for transform in self.transforms:
+            value = transform.apply(value)
+        return value
+
+    @property
+    def heading(self) -> str:
+        """What stands above it in a table."""
+        return label(self.key) if self.label is None else self.label
+
+    @property
+    def name(self) -> str:
+        """What stands above it in a CSV file."""
+        return last_name(self.key) if self.label is None else self.label
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """The name of a format, its attributes, and the columns: none for whole records."""
+
+    name: str = "default"
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    columns: tuple[Column, ...] = ()
+
+
+def parse_format(text: str) -> Format:
+    """The format that a text describes. Raises InvalidArgument that says where it cannot be read."""
+    scanner = Scanner(text, "--format")
+    name = scanner.read_name()
+    if name not in _ATTRIBUTES:
+        raise InvalidArgument(f"--format: unknown format {name!r}; known are {', '.join(FORMATS)}.")
+    attributes = _read_attributes(scanner, name) if scanner.take("[") else {}
+    columns = _read_columns(scanner) if scanner.take("(") else ()
+    if not scanner.is_at_end():
+        raise scanner.error("nothing more is expected")
+    if name in _OF_COLUMNS and not columns:
+        raise InvalidArgument(f"--format: {name} needs to be told what to show: {name}(name, labels.team).")
+    return Format(name, attributes, columns)
+
+
+def parse_sort_keys(texts: tuple[str, ...]) -> tuple[Column, ...]:
+    """What `--sort-by` says; `~` before a key reverses. Raises InvalidArgument."""
+    found = []
+    for text in texts:
+        scanner = Scanner(text, "--sort-by")
+        reverse = bool(scanner.take("~"))
+        key, transforms = read_value(scanner)
+        if not scanner.is_at_end():
+            raise scanner.error("nothing more is expected")
+        found.append(Column(key, transforms, reverse=reverse))
+    return tuple(found)
+
+
+def parse_key(text: str, what: str) -> Key:
+    """One key. Raises InvalidArgument."""
+    scanner = Scanner(text, what)
+    key, transform = scanner.read_key()
+    if transform or not scanner.is_at_end():
+        raise scanner.error("a key and nothing more is expected")
+    return key
+
+
+def read_value(scanner: Scanner) -> tuple[Key, tuple[Transform, ...]]:
+    """A key with the transforms that follow it. Raises InvalidArgument."""
+    key, name = scanner.read_key()
+    transforms: list[Transform] = []
+    over = 0
+    while name:
+        scanner.expect("(")
+        arguments, named = _read_arguments(scanner)
+        if name == MAP:
+            over = int(arguments[0]) if arguments and arguments[0].isdecimal() else 1
+        else:
+            transform = Transform(name, arguments, named, over)
+            try:
+                check(transform)
+            except InvalidArgument as error:
+                raise InvalidArgument(f"{scanner.what}: {error.message}") from error
+            transforms.append(transform)
+            over = 0
+        name = scanner.read_name() if scanner.take(".") else ""
+    if not key:
+        raise scanner.error("a key is expected before a transform")
+    return key, tuple(transforms)
+
+
+def _read_arguments(scanner: Scanner) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+    """What stands in the parentheses of a transform, the opening one read already."""
+    arguments: list[str] = []
+    named: list[tuple[str, str]] = []
+    while not scanner.take(")"):
+        if scanner.is_at_end():
+            raise scanner.error("the closing ')' is missing")
+        value = scanner.read_value(",)=")
+        if value and scanner.take("="):
+            named.append((value, scanner.read_value(",)")))
+        else:
+            arguments.append(value)
+        if not scanner.take(",") and scanner.peek() != ")":
+            raise scanner.error("',' or ')' is expected")
+    return tuple(arguments), tuple(named)
+
+
+def _read_attributes(scanner: Scanner, name: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    while not scanner.take("]"):
+        attribute = scanner.read_name()
+        if attribute not in _ATTRIBUTES[name]:
+            known = ", ".join(sorted(_ATTRIBUTES[name])) or "none"
+            raise InvalidArgument(f"--format: {name} has no attribute {attribute!r}; known: {known}.")
+        found[attribute] = scanner.read_value(",]") if scanner.take("=") else ""
+        if not scanner.take(",") and scanner.peek() != "]":
+            raise scanner.error("',' or ']' is expected")
+    return found
+
+
+def _read_columns(scanner: Scanner) -> tuple[Column, ...]:
+    found: list[Column] = []
+    while not scanner.take(")"):
+        found.append(_read_column(scanner))
+        if not scanner.take(",") and scanner.peek() != ")":
+            raise scanner.error("',' or ')' is expected")
+    return tuple(found)
+
+
+def _read_column(scanner: Scanner) -> Column:
+    key, transforms = read_value(scanner)
+    given: dict[str, str] = {}
+    while scanner.take(":"):
+        attribute = scanner.read_name()
+        if attribute in _COLUMN_FLAGS:
+            given[attribute] = "true"
+            if scanner.take("="):
+                given[attribute] = scanner.read_value(",):")
+        elif attribute in _COLUMN_VALUES:
+            scanner.expect("=")
+            given[attribute] = scanner.read_value(",):")
+        else:
+            known = ", ".join(sorted(_COLUMN_FLAGS | _COLUMN_VALUES))
+            raise scanner.error(f"columns have no attribute {attribute!r} (known: {known})")
+    align, sort = given.get("align", "left"), given.get("sort", "0")
+    if align not in _ALIGNMENTS or not sort.isdecimal():
+        raise scanner.error("align is left, right or center, and sort a number")
+    return Column(
+        key,
+        transforms,
+        label=given.get("label"),
+        sort=int(sort),
+        reverse="reverse" in given,
+        align=align,
+        optional="optional" in given,
+    )

@@ -1,0 +1,100 @@
+"""The texts of flags: lists, mappings and choices, as gcloud reads them.
+
+A list is separated by commas, or by what stands between two `^` at its start: `^:^a,b:c` is `a,b` and `c`.
+A flag that holds several may be given several times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from enum import StrEnum
+from typing import Any, TypeVar
+
+import typer
+
+from serving.errors import InvalidArgument
+
+E = TypeVar("E", bound=StrEnum)
+
+
+def items(text: str) -> tuple[str, ...]:
+    """`a,b,c` as its parts."""
+    delimiter = ","
+    if text.startswith("^") and "^" in text[1:]:
+        delimiter, _, text = text[1:].partition("^")
+        if not delimiter:
+            raise typer.BadParameter(f"{text!r}: write the separator between the two ^.")
+    return tuple(part.strip() for part in text.split(delimiter) if part.strip())
+
+
+def split(texts: Iterable[str]) -> tuple[str, ...]:
+    """The parts of all lists of a flag that was given several times."""
+    return tuple(item for text in texts for item in items(text))
+
+
+def pairs(text: str) -> dict[str, str]:
+    """`key=value,key=value` as a mapping."""
+    entries = [entry.partition("=") for entry in items(text)]
+    if wrong := [key for key, separator, _ in entries if not separator or not key]:
+        raise typer.BadParameter(f"{wrong[0]!r} is not KEY=VALUE.")
+    return {key.strip(): value.strip() for key, _, value in entries}
+
+
+def merge_pairs(texts: Sequence[str] | None, flag: str) -> dict[str, str] | None:
+    """The mapping of a flag that was given several times; None if it was not given.
+
+    Raises BadParameter for a key that is there twice: which of its values is meant nobody knows.
+    """
+    if texts is None:
+        return None
+    merged: dict[str, str] = {}
+    for text in texts:
+        try:
+            found = pairs(text)
+        except typer.BadParameter as error:
+            raise typer.BadParameter(error.message, param_hint=flag) from error
+        if twice := sorted(merged.keys() & found.keys()):
+            raise typer.BadParameter(f"{twice[0]!r} is given several times.", param_hint=flag)
+        merged |= found
+    return merged
+
+
+def choice(kind: type[E]) -> Callable[[str], E]:
+    """A parser of choices; capitals and underscores count as small letters and hyphens: SCIKIT_LEARN."""
+
+    def parse(text: str) -> E:
+        try:
+            return kind(text.lower().replace("_", "-"))
+        except ValueError as error:
+            allowed = ", ".join(kind)
+            raise typer.BadParameter(f"{text!r} is none of {allowed}.") from error
+
+    parse.__name__ = kind.__name__
+    return parse
+
+
+def choices_of(kind: type[StrEnum]) -> str:
+    """The choices as a help text shows them."""
+    return f"[{'|'.join(kind)}]"
+
+
+def refused(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """A parser whose InvalidArgument is wrong usage."""
+
+    def parse_or_refuse(text: str) -> Any:
+        try:
+            return parse(text)
+        except InvalidArgument as error:
+            raise typer.BadParameter(error.message) from error
+
+    parse_or_refuse.__name__ = parse.__name__
+    return parse_or_refuse
+
+
+def at_least_one(text: str) -> int | None:
+    """A number from 1 on; None for `unlimited`."""
+    if text == "unlimited":
+        return None
+    if not text.isdecimal() or not int(text):
+        raise typer.BadParameter(f"{text!r} is not a number from 1 on.")
+    return int(text)

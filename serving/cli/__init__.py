@@ -40,6 +40,7 @@ def _run(words: Sequence[str]) -> None:
         case ["serve", *rest] if typed := plain.read(rest, ServeConfig):
             sys.exit(server.serve(config.load(ServeConfig, typed.settings, typed.file)))
         case _:
-            from serving.cli.app import build  # noqa: PLC0415  start-up time
+            from serving.cli.app import build, command_tree  # noqa: PLC0415  start-up time
+            from serving.cli.words import arrange  # noqa: PLC0415
 
-            build()(words, standalone_mode=True)
+            build()(arrange(words, command_tree()), standalone_mode=True)

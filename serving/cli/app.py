@@ -13,9 +13,12 @@ from serving.cli import (
     audit,
     demo,
     doctor,
+    explain,
+    iam,
     jobs,
     local,
     local_batch,
+    locations,
     logs,
     models,
     nodes,
@@ -31,6 +34,7 @@ from serving.cli import (
 )
 from serving.cli.flags import with_flags
 from serving.cli.settings import with_settings
+from serving.cli.words import Tree
 from serving.config import NodeConfig, ServeConfig
 
 # Help texts take the width of the terminal, up to that of a line which is still easily read.
@@ -61,6 +65,7 @@ _GROUPS: Mapping[str, _Group] = {
             "list": models.list_,
             "update": models.update,
             "delete": models.delete,
+            **iam.policy_commands("models", "model", "flowers"),
         },
     ),
     "versions": _Group(
@@ -84,7 +89,14 @@ _GROUPS: Mapping[str, _Group] = {
             "update": jobs.update,
             "cancel": jobs.cancel,
             "stream-logs": jobs.stream_logs,
+            **iam.policy_commands("jobs", "job", "monday"),
         },
+    ),
+    "projects": _Group(
+        "Say who may do what in a project.", iam.policy_commands("projects", "project", "my-project")
+    ),
+    "locations": _Group(
+        "Show the locations of the API.", {"list": locations.list_, "describe": locations.describe}
     ),
     "operations": _Group(
         "Follow and cancel long-running changes.",
@@ -107,6 +119,18 @@ _GROUPS: Mapping[str, _Group] = {
 }
 
 
+def command_tree() -> Tree:
+    """The groups with their commands, by name; commands outside of groups are left out."""
+    return _tree(_GROUPS)
+
+
+def _tree(members: Mapping[str, Callable[..., None] | _Group]) -> Tree:
+    return {
+        name: _tree(member.members) if isinstance(member, _Group) else None
+        for name, member in members.items()
+    }
+
+
 def build() -> typer.Typer:
     """The command with all its groups."""
     app = _typer(_HELP, name="pilotlight")
@@ -116,6 +140,7 @@ def build() -> typer.Typer:
     app.command()(demo.demo)
     app.command()(with_flags(doctor.doctor))
     app.command()(with_flags(predict.predict))
+    app.command()(with_flags(explain.explain))
     app.command()(with_flags(nodes.nodes))
     app.command()(with_flags(why.why))
     app.command()(with_flags(logs.logs))

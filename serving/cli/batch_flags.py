@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from serving.cli.options import absolute, given, items
+from serving.cli.options import absolute, given
+from serving.cli.parsing import choice, choices_of, items, split
 
 _MAX_ERRORS = re.compile(r"\d+|(\d{1,2}(\.\d+)?|100)%|0?\.\d+")
 
@@ -72,8 +73,13 @@ class BatchFlags:
         str, typer.Option(help="The folder for the results: gs://BUCKET/PATH or a path.", show_default=False)
     ]
     data_format: Annotated[
-        DataFormat, typer.Option(help="What the input files hold; text is gcloud's word for json.")
-    ] = DataFormat.JSON
+        Any,
+        typer.Option(
+            parser=choice(DataFormat),
+            metavar=choices_of(DataFormat),
+            help="What the input files hold; text is gcloud's word for json, the default.",
+        ),
+    ] = DataFormat.JSON.value
     output_format: Annotated[
         ResultFormat | None,
         typer.Option(help="What the result files hold; json when left out.", show_default=False),
@@ -127,7 +133,7 @@ class BatchFlags:
     @property
     def inputs(self) -> list[str]:
         """The input paths, each one absolute."""
-        return [absolute(uri) for text in self.input_paths for uri in items(text)]
+        return [absolute(uri) for uri in split(self.input_paths)]
 
     @property
     def outputs(self) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote, urlsplit
 
 from serving import errors, names
+from serving.cli.lines import debug, note
 from serving.config import ClientConfig, is_loopback
 from serving.errors import DeadlineExceeded, Internal, InvalidArgument, ServingError
 from serving.media import JSON
@@ -44,12 +45,14 @@ class Client:
     """Calls the server named in the settings, and knows what resources are called there.
 
     `region` is what `--region` said: one machine is every region, so nothing but a new model looks at it.
+    `log_http` tells of each call.
     """
 
-    def __init__(self, config: ClientConfig, region: str = "") -> None:
+    def __init__(self, config: ClientConfig, region: str = "", *, log_http: bool = False) -> None:
         self._server = config.server.rstrip("/")
         self._project = config.project
         self._token = config.token
+        self._tell = note if log_http else debug
         self._ca_cert = config.ca_cert
         self.region = region
 
@@ -86,6 +89,14 @@ class Client:
         """The full name of the project, the parent of models, jobs and operations."""
         return f"projects/{self._checked_project()}"
 
+    def project_named(self, project: str) -> str:
+        """The full name of a project, given by its id or its full name."""
+        return f"projects/{names.check_project(project.removeprefix('projects/'))}"
+
+    def address(self, name: str) -> str:
+        """Where a resource is, by its full name."""
+        return f"{self._server}/v1/{name}"
+
     def call(
         self,
         method: str,
@@ -105,9 +116,11 @@ class Client:
         """The server's answer to GET PATH, beside the API: `/nodes`, `/why/…`. Raises like `call`."""
         return self._send("GET", path, None, query or {}, _TIMEOUT)
 
-    def predict(self, name: str, body: bytes, content_type: str = JSON) -> dict[str, Any]:
+    def predict(
+        self, name: str, body: bytes, content_type: str = JSON, *, verb: str = "predict"
+    ) -> dict[str, Any]:
         """The answer to a prediction request of that type, which may wait until a node is awake."""
-        path = f"/v1/{name}:predict"
+        path = f"/v1/{name}:{verb}"
         return self._send("POST", path, body, {}, _PREDICT_TIMEOUT, content_type=content_type)
 
     def pages(self, path: str, key: str, query: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -148,6 +161,9 @@ class Client:
             raise self._no_address(str(error)) from error
         except httpx.TransportError as error:
             raise self._unreachable(error) from error
+        self._tell(
+            f"{method} {response.request.url} answered {response.status_code}, {len(response.content)} bytes"
+        )
         return self._read(response)
 
     @cached_property

@@ -11,12 +11,15 @@ import inspect
 import typing
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from serving import config
 from serving.cli.client import Client
+from serving.cli.lines import Verbosity, configure, warn
+from serving.cli.options import read_token, readable
 from serving.cli.output import Output
 from serving.cli.settings import parameters_of
 from serving.config import ClientConfig
@@ -28,6 +31,47 @@ _REGION = inspect.Parameter(
     annotation=Annotated[
         str, typer.Option(help="Accepted as gcloud has it; one server is every region.", show_default=False)
     ],
+)
+
+
+_TOKEN_FILE = inspect.Parameter(
+    "access_token_file",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=None,
+    annotation=Annotated[
+        Path | None,
+        typer.Option(
+            parser=readable,
+            metavar="FILE",
+            help="File with the token, in place of --token.",
+            show_default=False,
+        ),
+    ],
+)
+_LOG_HTTP = inspect.Parameter(
+    "log_http",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=False,
+    annotation=Annotated[
+        bool,
+        typer.Option("--log-http/--no-log-http", help="Tell of each call of the server.", show_default=False),
+    ],
+)
+
+
+def _unused(name: str) -> inspect.Parameter:
+    """A flag of gcloud that says nothing here; who gives it is told so."""
+    option = typer.Option(help="Accepted, and not used: as gcloud has it.", hidden=True)
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option]
+    )
+
+
+# Who calls is said by the token, and there are no bills and no sets of settings.
+_UNUSED = tuple(
+    map(
+        _unused, ("account", "billing_project", "configuration", "impersonate_service_account", "trace_token")
+    )
 )
 
 
@@ -55,10 +99,13 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
             own.append(parameter.replace(annotation=hint, kind=inspect.Parameter.KEYWORD_ONLY))
 
     def run(**flags: Any) -> None:
-        built = {
-            name: group.build(**{parameter.name: flags.pop(parameter.name) for parameter in group.parameters})
-            for name, group in groups.items()
-        }
+        built: dict[str, Any] = {}
+        # What is told is chosen before there is something to tell.
+        for name, group in sorted(groups.items(), key=lambda item: item[1].build is not Output):
+            given = {parameter.name: flags.pop(parameter.name) for parameter in group.parameters}
+            built[name] = argument = group.build(**given)
+            if isinstance(argument, Output):
+                configure(argument.verbosity or Verbosity.WARNING, progress=argument.user_output_enabled)
         with ExitStack() as stack:
             for argument in built.values():
                 if isinstance(argument, Client):
@@ -73,7 +120,8 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
 
 def _group(kind: Any) -> _Group:
     if kind is Client:
-        return _Group([*parameters_of(ClientConfig), _REGION], _connect)
+        flags = [*parameters_of(ClientConfig), _REGION, _TOKEN_FILE, _LOG_HTTP, *_UNUSED]
+        return _Group(flags, _connect)
     hints = typing.get_type_hints(kind, include_extras=True)
     return _Group(
         [
@@ -89,5 +137,12 @@ def _group(kind: Any) -> _Group:
     )
 
 
-def _connect(region: str, **given: Any) -> Client:
-    return Client(config.load(ClientConfig, given), region)
+def _connect(region: str, access_token_file: Path | None, log_http: bool, **given: Any) -> Client:
+    for flag in _UNUSED:
+        if given.pop(flag.name) is not None:
+            warn(f"{config.flag(flag.name)} is not used: the token says who calls.")
+    if access_token_file is not None:
+        if given.get("token"):
+            raise typer.BadParameter("Give either --token or --access-token-file, not both.")
+        given["token"] = read_token(access_token_file)
+    return Client(config.load(ClientConfig, given), region, log_http=log_http)

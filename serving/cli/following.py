@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from typing import Any
 
 from serving.cli import verbs
@@ -16,15 +18,34 @@ EVERY = 1.0
 _FIRST_PAUSE = 0.1
 
 
-def until_end(client: Client, name: str, *, every: float = EVERY) -> dict[str, Any]:
-    """The job once it has ended; tells meanwhile how far it is. `every` is in seconds."""
+class Task(StrEnum):
+    """Who writes to the log of a job: the prediction itself, and the server that runs it."""
+
+    SERVICE = "service"
+    SERVER = "server"
+
+
+_OF_SERVER = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d SERVER ")
+
+
+def task_of(line: str) -> Task:
+    """Who wrote a line of a job's log."""
+    return Task.SERVER if _OF_SERVER.match(line) else Task.SERVICE
+
+
+def until_end(client: Client, name: str, *, every: float = EVERY, task: Task | None = None) -> dict[str, Any]:
+    """The job once it has ended; tells meanwhile how far it is. `every` is in seconds.
+
+    Of its log all lines are told, or those of one task.
+    """
     pause = min(_FIRST_PAUSE, every)
     log: Sequence[str] = ()
     with display(f"Job {verbs.bare(name)}") as shown:
         while True:
             live = client.look(f"/jobs/{name}")
             for line in added(log, live.get("log", ())):
-                shown.log(line)
+                if task in (None, task_of(line)):
+                    shown.log(line)
             log = live.get("log", ())
             shown.show(standing(live))
             if live["state"] in ENDED:

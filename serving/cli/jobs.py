@@ -11,10 +11,13 @@ import typer
 from serving.cli import following, options, verbs
 from serving.cli.batch_flags import BatchFlags
 from serving.cli.client import Client, Unreachable
+from serving.cli.following import Task
 from serving.cli.lines import note
 from serving.cli.nodes import duration
 from serving.cli.options import LabelChanges, Listing, given
-from serving.cli.output import Columns, Format, Output, print_table
+from serving.cli.output import Columns, Output
+from serving.cli.parsing import choice, choices_of
+from serving.cli.tables import print_table
 from serving.errors import FailedPrecondition
 
 # What gcloud takes where nobody can be asked.
@@ -82,7 +85,7 @@ def submit_prediction(
             **given(region=client.region or REGION, runtimeVersion=runtime_version),
         },
         batchOptions=batch.batch_options() or None,
-        labels=labels,
+        labels=options.merged_labels(labels),
     )
     created = client.call("POST", parent, body)
     if not stream_logs:
@@ -106,7 +109,7 @@ def describe(
     Example: pilotlight jobs describe monday --summarize
     """
     found = client.call("GET", client.job(job))
-    if summarize and output.format is Format.DEFAULT:
+    if summarize and output.format is None:
         print_table(("FIELD", "VALUE"), summary(found, datetime.datetime.now(datetime.UTC)))
     else:
         output.show(found)
@@ -117,7 +120,7 @@ def list_(client: Client, output: Output, listing: Listing) -> None:
 
     Example: pilotlight jobs list --filter state:RUNNING
     """
-    output.show_list(listing.fetch(client, f"{client.project}/jobs", "jobs"), _COLUMNS)
+    listing.show(client, output, f"{client.project}/jobs", "jobs", _COLUMNS, parent=f"{client.project}/jobs/")
 
 
 def cancel(client: Client, output: Output, job: options.JobArgument) -> None:
@@ -159,6 +162,23 @@ def stream_logs(
     polling_interval: Annotated[
         float, typer.Option(min=0.05, help="Seconds between two looks at the job.")
     ] = following.EVERY,
+    task_name: Annotated[
+        Any,
+        typer.Option(
+            parser=choice(Task),
+            metavar=choices_of(Task),
+            help="Only the log of this task: service (the prediction) or server (who runs it).",
+            show_default=False,
+        ),
+    ] = None,
+    allow_multiline_logs: Annotated[
+        bool,
+        typer.Option(
+            "--allow-multiline-logs",
+            help="As gcloud has it. Records of several lines are always printed as they are.",
+            show_default=False,
+        ),
+    ] = False,
 ) -> None:
     """Follow a job until it ends: its records, rate, errors, time left, and its log.
 
@@ -166,7 +186,7 @@ def stream_logs(
 
     Example: pilotlight jobs stream-logs monday
     """
-    _follow(client, output, client.job(job), polling_interval)
+    _follow(client, output, client.job(job), polling_interval, task_name)
 
 
 def _source(client: Client, model: str | None, version: str | None, model_dir: str | None) -> dict[str, str]:
@@ -182,10 +202,10 @@ def _source(client: Client, model: str | None, version: str | None, model_dir: s
     return {"modelName": client.model(str(model))}
 
 
-def _follow(client: Client, output: Output, name: str, every: float) -> None:
+def _follow(client: Client, output: Output, name: str, every: float, task: Task | None = None) -> None:
     """Follow a job to its end; raises the error it ends with."""
     try:
-        job = following.until_end(client, name, every=every)
+        job = following.until_end(client, name, every=every, task=task)
     except (KeyboardInterrupt, Unreachable):
         note(f"The job goes on. To follow it: pilotlight jobs stream-logs {verbs.bare(name)}")
         raise

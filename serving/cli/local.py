@@ -10,7 +10,7 @@ import orjson
 
 from serving import config
 from serving.cli.instances import Instances
-from serving.cli.lines import note
+from serving.cli.lines import note, warn
 from serving.cli.options import ModelCode, ModelDirOption
 from serving.cli.output import Output
 from serving.cli.sources import prepared
@@ -56,7 +56,7 @@ def _answer(source: Source, settings: NodeConfig, body: bytes, content_type: str
 
     runtime = load(source)
     for warning in getattr(runtime, "warnings", ()):
-        note(f"WARNING: {warning}")
+        warn(warning)
     if content_type == NPY:
         model = Model(runtime, describe(runtime, source.model_dir), Decoder())
         asked = reader(Call(content_type=NPY), model).read(body)

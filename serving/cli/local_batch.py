@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from serving.cli.batch_flags import BatchFlags
 from serving.cli.lines import note
-from serving.cli.options import ModelCode, ModelDirOption, absolute, given, items
+from serving.cli.options import ModelCode, ModelDirOption, absolute, given
 from serving.cli.output import Output
+from serving.cli.parsing import items
 from serving.cli.sources import prepared
 from serving.cli.standing import Standing, display
 from serving.config import NodeConfig

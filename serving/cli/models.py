@@ -10,6 +10,7 @@ from serving.cli import options, verbs
 from serving.cli.client import Client
 from serving.cli.options import LabelChanges, Listing
 from serving.cli.output import Columns, Output
+from serving.cli.parsing import items
 
 _COLUMNS: Columns = {
     "NAME": lambda model: verbs.bare(model["name"]),
@@ -23,7 +24,7 @@ def create(
     model: options.ModelArgument,
     *,
     regions: Annotated[
-        Any, typer.Option(parser=options.items, metavar="REGION", help="Recorded.", show_default=False)
+        Any, typer.Option(parser=items, metavar="REGION", help="Recorded.", show_default=False)
     ] = None,
     description: options.Description = None,
     enable_logging: Annotated[
@@ -51,7 +52,7 @@ def create(
         name=model_id,
         regions=regions,
         description=description,
-        labels=labels,
+        labels=options.merged_labels(labels),
         onlinePredictionLogging=enable_logging,
         onlinePredictionConsoleLogging=enable_console_logging,
     )
@@ -71,7 +72,7 @@ def list_(client: Client, output: Output, listing: Listing) -> None:
 
     Example: pilotlight models list --filter labels.team=garden
     """
-    output.show_list(listing.fetch(client, f"{client.project}/models", "models"), _COLUMNS)
+    listing.show(client, output, f"{client.project}/models", "models", _COLUMNS)
 
 
 def update(

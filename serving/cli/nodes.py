@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from serving.cli.client import Client
-from serving.cli.output import Format, Output, print_table
+from serving.cli.output import Output
+from serving.cli.tables import print_table
 
 _EVERY = 1.0
 _CLEAR = "\x1b[H\x1b[2J"
@@ -56,7 +57,7 @@ def nodes(
 
 def show(fleet: Json, project: str, output: Output) -> None:
     """What `GET /nodes` answered, as tables. Versions of `project` go by their short names."""
-    if output.format is not Format.DEFAULT:
+    if output.format is not None:
         output.show(fleet)
         return
     print_table(_VERSIONS, [row for version in fleet["versions"] for row in _version(version, project)])

@@ -29,7 +29,7 @@ def list_(client: Client, output: Output, listing: Listing) -> None:
 
     Example: pilotlight operations list --limit 10
     """
-    output.show_list(listing.fetch(client, f"{client.project}/operations", "operations"), _COLUMNS)
+    listing.show(client, output, f"{client.project}/operations", "operations", _COLUMNS)
 
 
 def wait(client: Client, output: Output, operation: options.OperationArgument) -> None:

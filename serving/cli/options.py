@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -13,15 +13,21 @@ import typer
 
 from serving import config, interpreters
 from serving.cli.client import Client
+from serving.cli.formats.filters import parse_filter
+from serving.cli.formats.projection import parse_sort_keys
+from serving.cli.formats.records import select, sort
 from serving.cli.lines import note
+from serving.cli.output import Columns, Output
+from serving.cli.parsing import at_least_one, choice, choices_of, merge_pairs, refused, split
 from serving.config import NodeConfig, ServeConfig
+from serving.errors import InvalidArgument
 from serving.interpreters import Interpreters
 
 _PAGE_SIZE = 100
 
 
 class Framework(StrEnum):
-    """Frameworks as gcloud spells them."""
+    """Frameworks as gcloud spells them; the API's names, in capitals, are read too."""
 
     TENSORFLOW = "tensorflow"
     SCIKIT_LEARN = "scikit-learn"
@@ -35,19 +41,6 @@ class SingleOutput(StrEnum):
     OBJECT = "object"
 
 
-def pairs(text: str) -> dict[str, str]:
-    """`key=value,key=value` as a mapping."""
-    entries = [entry.partition("=") for entry in items(text)]
-    if wrong := [key for key, separator, _ in entries if not separator or not key]:
-        raise typer.BadParameter(f"{wrong[0]!r} is not KEY=VALUE.")
-    return {key.strip(): value.strip() for key, _, value in entries}
-
-
-def items(text: str) -> tuple[str, ...]:
-    """`a,b,c` as its parts."""
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
 def absolute(uri: str) -> str:
     """A URI as it is; a path made absolute, because the server stands in a folder of its own."""
     return uri if "://" in uri or not uri else str(Path(uri).expanduser().absolute())
@@ -59,6 +52,14 @@ def readable(text: str) -> Path:
     if text != "-" and (not path.exists() or path.is_dir()):
         raise typer.BadParameter(f"There is no file {text}.")
     return path
+
+
+def read_token(file: Path) -> str:
+    """The token that a file, or standard input, holds. Raises InvalidArgument if it cannot be read."""
+    try:
+        return (sys.stdin.read() if str(file) == "-" else file.read_text()).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"Cannot read {file}: {error}") from error
 
 
 def given(**fields: Any) -> dict[str, Any]:
@@ -81,21 +82,36 @@ Description = Annotated[
     str | None, typer.Option("--description", help="What people should know about it.", show_default=False)
 ]
 Labels = Annotated[
-    Any,
+    list[str] | None,
     typer.Option(
-        "--labels", parser=pairs, metavar="KEY=VALUE,...", help="Labels to put on it.", show_default=False
+        "--labels",
+        metavar="KEY=VALUE,...",
+        help="Labels to put on it. May be given several times.",
+        show_default=False,
     ),
 ]
+FrameworkOption = Annotated[
+    Any,
+    typer.Option(
+        "--framework",
+        parser=choice(Framework),
+        metavar=choices_of(Framework),
+        help="Found out from the files when left out.",
+        show_default=False,
+    ),
+]
+
+
+def merged_labels(labels: Sequence[str] | None) -> dict[str, str] | None:
+    """The labels of all `--labels` together."""
+    return merge_pairs(labels, "--labels")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCode:
     """The flags that say, beside its folder, how a model on this machine is loaded."""
 
-    framework: Annotated[
-        Framework | None,
-        typer.Option(help="Found out from the files when left out.", show_default=False),
-    ] = None
+    framework: FrameworkOption = None
     prediction_class: Annotated[
         str | None,
         typer.Option(help="A custom prediction routine's class: module.Class.", show_default=False),
@@ -173,16 +189,21 @@ class LabelChanges:
     """The flags that change labels; what is cleared or removed goes before what is set."""
 
     update_labels: Annotated[
-        Any,
+        list[str] | None,
         typer.Option(
-            parser=pairs, metavar="KEY=VALUE,...", help="Labels to add or change.", show_default=False
+            metavar="KEY=VALUE,...",
+            help="Labels to add or change. May be given several times.",
+            show_default=False,
         ),
     ] = None
     clear_labels: Annotated[
         bool, typer.Option("--clear-labels", help="Remove all labels.", show_default=False)
     ] = False
     remove_labels: Annotated[
-        Any, typer.Option(parser=items, metavar="KEY,...", help="Labels to remove.", show_default=False)
+        list[str] | None,
+        typer.Option(
+            metavar="KEY,...", help="Labels to remove. May be given several times.", show_default=False
+        ),
     ] = None
 
     def __bool__(self) -> bool:
@@ -192,27 +213,67 @@ class LabelChanges:
         """The labels after the change."""
         if self.clear_labels and self.remove_labels is not None:
             raise typer.BadParameter("Give either --clear-labels or --remove-labels, not both.")
-        removed = labels if self.clear_labels else self.remove_labels or ()
+        removed = labels if self.clear_labels else split(self.remove_labels or ())
         kept = {key: value for key, value in labels.items() if key not in removed}
-        return {**kept, **(self.update_labels or {})}
+        return {**kept, **(merge_pairs(self.update_labels, "--update-labels") or {})}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
-    """The flags of lists."""
+class Selection:
+    """The flags that choose what of a list is shown, in this order: sorted, filtered, limited."""
 
     filter: Annotated[
-        str,
-        typer.Option(help="Only what matches, e.g. 'labels.team=ads' or 'state:READY'.", show_default=False),
-    ] = ""
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="At most this many in all.", show_default=False)
+        Any,
+        typer.Option(
+            parser=refused(parse_filter),
+            metavar="EXPRESSION",
+            help="Only what matches, e.g. 'labels.team=ads' or 'state:READY AND -name:test*'.",
+            show_default=False,
+        ),
     ] = None
-    page_size: Annotated[int, typer.Option(min=1, max=_PAGE_SIZE, help="How many to ask for at a time.")] = (
-        _PAGE_SIZE
+    limit: Annotated[
+        Any,
+        typer.Option(
+            parser=at_least_one, metavar="NUMBER", help="At most this many in all.", show_default=False
+        ),
+    ] = None
+    page_size: Annotated[
+        Any, typer.Option(parser=at_least_one, metavar="NUMBER", help="How many to ask for at a time.")
+    ] = None
+    sort_by: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY,...", help="What to sort by; ~KEY is descending.", show_default=False),
+    ] = None
+
+    def __call__(self, records: Iterable[Any]) -> Iterable[Any]:
+        """The chosen ones of these records."""
+        if self.sort_by:
+            records = sort(records, parse_sort_keys(split(self.sort_by)))
+        return select(records, self.filter, self.limit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing(Selection):
+    """The flags of lists of resources."""
+
+    uri: Annotated[bool, typer.Option("--uri", help="Print addresses, one per line.", show_default=False)] = (
+        False
     )
 
-    def fetch(self, client: Client, path: str, key: str) -> Iterable[dict[str, Any]]:
-        """The resources of a list, from as many pages as it takes."""
-        query = {"filter": self.filter, "pageSize": min(self.page_size, self.limit or self.page_size)}
-        return itertools.islice(client.pages(path, key, query), self.limit)
+    def show(
+        self, client: Client, output: Output, path: str, key: str, columns: Columns, *, parent: str = ""
+    ) -> None:
+        """Print the resources of a list, from as many pages as it takes.
+
+        `parent` goes before the ids of resources that do not have full names.
+        """
+        size = min(self.page_size or _PAGE_SIZE, _PAGE_SIZE)
+        if self.limit and self.filter is None and not self.sort_by:
+            size = min(size, self.limit)
+        found: Iterable[Any] = client.pages(path, key, {"pageSize": size})
+        if not self.uri:
+            output.show_list(found, columns, self)
+            return
+        field = "jobId" if parent else "name"
+        for resource in self(found):
+            output.line(client.address(f"{parent}{resource[field]}"))

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 
-from serving.cli.lines import note
+from serving.cli.formats.printers import lines_of
+from serving.cli.formats.projection import FORMATS, Column, Format, parse_format, parse_key
+from serving.cli.formats.records import flatten
+from serving.cli.lines import Verbosity, note
+from serving.cli.parsing import choice, choices_of, refused, split
+from serving.cli.tables import print_table
 from serving.log_lines import printable
 
 Columns = Mapping[str, Callable[[Mapping[str, Any]], str]]
+Select = Callable[[Iterable[Any]], Iterable[Any]]
 
-# What is not a terminal has no width: nothing is folded there.
-_UNBOUNDED = 1_000_000
+_FORMAT_HELP = (
+    f"How results are written: {', '.join(FORMATS)}. What is shown may be chosen, as with gcloud: "
+    "'value(name.basename())', 'table(name, labels.list())'. json and yaml print what the server sent."
+)
 
 
-class Format(StrEnum):
-    """How results are written."""
-
-    DEFAULT = "default"
-    JSON = "json"
-    YAML = "yaml"
+def _everything(records: Iterable[Any]) -> Iterable[Any]:
+    return records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,78 +35,99 @@ class Output:
     """The flags about talking to whoever runs the command, and the one place that does it."""
 
     format: Annotated[
-        Format, typer.Option("--format", help="json and yaml print what the server sent, as it is.")
-    ] = Format.DEFAULT
+        Any,
+        typer.Option(
+            "--format", parser=refused(parse_format), metavar="FORMAT", help=_FORMAT_HELP, show_default=False
+        ),
+    ] = None
+    flatten: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--flatten",
+            metavar="KEY,...",
+            help="Lists to make a record of each element of, such as bindings[].members.",
+            show_default=False,
+        ),
+    ] = None
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Ask nothing; every answer is yes.", show_default=False)
     ] = False
+    verbosity: Annotated[
+        Any,
+        typer.Option(
+            "--verbosity",
+            parser=choice(Verbosity),
+            metavar=choices_of(Verbosity),
+            help="What is told on standard error; debug has the calls of the server. Default: warning.",
+            show_default=False,
+        ),
+    ] = None
+    user_output_enabled: Annotated[
+        bool,
+        typer.Option(
+            "--user-output-enabled/--no-user-output-enabled", help="Print results and what goes on."
+        ),
+    ] = True
 
     def show(self, resource: Any) -> None:
         """One resource, in full."""
-        if self.format is Format.JSON:
-            print(json.dumps(resource, indent=2, ensure_ascii=False))
-        else:
-            import yaml  # noqa: PLC0415  start-up time
+        self._print([resource] if self.flatten else resource)
 
-            print(yaml.safe_dump(resource, sort_keys=False, allow_unicode=True), end="")
+    def show_list(self, resources: Iterable[Any], columns: Columns, select: Select = _everything) -> None:
+        """Many resources, a line each: `columns` maps a heading to what stands below it.
 
-    def show_list(self, resources: Iterable[Mapping[str, Any]], columns: Columns) -> None:
-        """Many resources, a line each: `columns` maps a heading to what stands below it."""
-        rows = list(resources)
-        if self.format is not Format.DEFAULT:
-            self.show(rows)
-        elif rows:
+        `select` sorts and leaves out, after lists are flattened.
+        """
+        if self.format is not None:
+            self._print(list(resources), select)
+            return
+        rows = list(select(self._flattened(resources)))
+        if not self.user_output_enabled:
+            return
+        if rows:
             print_table(list(columns), [[cell(row) for cell in columns.values()] for row in rows])
         else:
             note("Listed 0 items.")
 
+    def show_selected(self, resource: Any, select: Select) -> None:
+        """One resource that may be flattened, and of whose parts some are left out."""
+        self._print([resource] if self.flatten else resource, select)
+
     def done(self, what: str, resource: Any) -> None:
         """What a command has changed: a note for people, the resource for those who asked for a format."""
         note(what)
-        if self.format is not Format.DEFAULT:
+        if self.format is not None:
             self.show(resource)
 
     def show_predictions(self, answer: Mapping[str, Any]) -> None:
-        """The answer to a prediction request: a table of objects, or one JSON value per line."""
+        """The answer to a prediction request, as gcloud has it: a table of objects, else the list."""
         predictions = answer.get("predictions")
-        if self.format is not Format.DEFAULT or not isinstance(predictions, list):
-            self.show(answer)
+        if self.format is not None or not isinstance(predictions, list):
+            self._print(answer, form=self.format or Format("json"))
         elif predictions and all(isinstance(prediction, dict) for prediction in predictions):
-            headings = list(dict.fromkeys(key for prediction in predictions for key in prediction))
-            print_table(
-                headings,
-                [
-                    [_cell(prediction[key]) if key in prediction else "" for key in headings]
-                    for prediction in predictions
-                ],
-            )
+            names = sorted({name for prediction in predictions for name in prediction})
+            self._print(predictions, form=Format("table", columns=tuple(Column((name,)) for name in names)))
         else:
-            for prediction in predictions:
-                print(json.dumps(prediction, ensure_ascii=False))
+            table = Format("table", {"no-heading": ""}, (Column(("predictions",)),))
+            self._print(answer, form=table)
+
+    def line(self, text: str) -> None:
+        """One line of a result that has no format."""
+        if self.user_output_enabled:
+            print(printable(text))
 
     def confirm(self, question: str) -> None:
         """Ask, and end the command when the answer is no. Where nobody can answer, it is yes."""
         if not self.quiet and sys.stdin.isatty():
             typer.confirm(question, default=True, abort=True, err=True)
 
+    def _flattened(self, records: Iterable[Any]) -> Iterable[Any]:
+        return flatten(records, [parse_key(key, "--flatten") for key in split(self.flatten or ())])
 
-def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table without lines, as wide as its content."""
-    from rich.console import Console  # noqa: PLC0415  start-up time
-    from rich.table import Table  # noqa: PLC0415
-
-    table = Table(box=None, pad_edge=False)
-    for heading in headings:
-        table.add_column(printable(heading), overflow="fold")
-    for row in rows:
-        table.add_row(*map(printable, row))
-    width = None if sys.stdout.isatty() else _UNBOUNDED
-    console = Console(markup=False, emoji=False, highlight=False, width=width)
-    with console.capture() as captured:
-        console.print(table)
-    for line in captured.get().removesuffix("\n").split("\n"):
-        print(line.rstrip())
-
-
-def _cell(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    def _print(self, found: Any, select: Select = _everything, form: Format | None = None) -> None:
+        """One record or a list of them, in the format that was typed if not in another."""
+        if isinstance(found, list):
+            found = list(select(self._flattened(found)))
+        if self.user_output_enabled:
+            for line in lines_of(form or self.format or Format(), found):
+                print(line)

@@ -17,7 +17,7 @@ from serving.cli.equality import BATCHES, Difference, Refused, Verdict, judge
 from serving.cli.instances import read_file
 from serving.cli.lines import note
 from serving.cli.options import ModelCode
-from serving.cli.output import Format, Output
+from serving.cli.output import Output
 from serving.cli.parity_ways import (
     REQUEST_ROWS,
     Online,
@@ -169,7 +169,7 @@ def _run_job(client: Client, version: str, flags: BatchFlags) -> None:
 
 def _show(output: Output, verdict: Verdict, rows: Sequence[Row]) -> None:
     difference = verdict.difference
-    if output.format is not Format.DEFAULT:
+    if output.format is not None:
         output.show(
             {
                 "equal": difference is None,

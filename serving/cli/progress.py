@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from serving.cli.client import Client, Unreachable, rpc_error
-from serving.cli.lines import note
+from serving.cli.lines import note, warn
 
 Report = Callable[[str], None]
 
@@ -24,7 +24,7 @@ def wait(client: Client, operation: dict[str, Any], title: str) -> Any:
     if not operation.get("done"):
         operation = _follow(client, operation["name"], title)
     for warning in operation.get("metadata", {}).get("warnings", ()):
-        note(f"WARNING: {warning}")
+        warn(warning)
     if "error" in operation:
         raise rpc_error(operation["error"])
     return operation.get("response", {})

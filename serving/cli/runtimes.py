@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from serving import config, interpreters
-from serving.cli.lines import note
+from serving.cli.lines import note, warn
 from serving.cli.tokens import StateFolder
 from serving.config import ServeConfig
 from serving.errors import InvalidArgument, LoadFailed
@@ -77,9 +77,9 @@ def add(
     interpreters.write(file, {**interpreters.read(file), version: path})
     note(f"Runtime version {version} is computed by {path}: {found.libraries}.")
     for name, reason in found.broken.items():
-        note(f"WARNING: Its {name} does not work: {reason}")
+        warn(f"Its {name} does not work: {reason}")
     if found.threads > 1:
-        note("WARNING: Its libraries start threads when they are imported, so nodes start it cold each time.")
+        warn("Its libraries start threads when they are imported, so nodes start it cold each time.")
 
 
 def list_(folder: StateFolder) -> None:

@@ -18,7 +18,7 @@ import typer
 
 from serving import config
 from serving.cli.lines import note
-from serving.cli.options import items
+from serving.cli.parsing import items
 from serving.cli.settings import parameters_of
 from serving.config import ServeConfig
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from serving.cli.yaml_file import read_mapping
 from serving.errors import InvalidArgument
 
 # Source: section 8 of the AI Platform contract.
 FOR_CREATE = (
-    "autoScaling", "deploymentUri", "description", "framework", "labels", "machineType", "manualScaling",
-    "packageUris", "predictionClass", "pythonVersion", "runtimeVersion", "serviceAccount",
+    "autoScaling", "container", "deploymentUri", "description", "framework", "labels", "machineType",
+    "manualScaling", "packageUris", "predictionClass", "pythonVersion", "routes", "runtimeVersion",
+    "serviceAccount",
 )  # fmt: skip
 FOR_UPDATE = ("autoScaling", "description", "manualScaling", "requestLoggingConfig")
 
@@ -24,14 +25,7 @@ def read(file: Path | None, allowed: Collection[str]) -> dict[str, Any]:
     """
     if file is None:
         return {}
-    import yaml  # noqa: PLC0415  start-up time
-
-    try:
-        content = yaml.safe_load(sys.stdin if str(file) == "-" else file.read_text()) or {}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InvalidArgument(f"Cannot read {file}: {error}") from error
-    if not isinstance(content, dict):
-        raise InvalidArgument(f"{file} must hold a mapping of fields, such as `deploymentUri: gs://...`.")
+    content = read_mapping(file, "fields, such as `deploymentUri: gs://...`")
     if unknown := sorted(map(str, content.keys() - set(allowed))):
         raise InvalidArgument(
             f"{file}: invalid fields {', '.join(unknown)}; allowed are {', '.join(sorted(allowed))}."

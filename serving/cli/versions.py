@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,8 +14,9 @@ import typer
 from serving.cli import options, verbs, version_file
 from serving.cli.client import Client, Unreachable
 from serving.cli.lines import note
-from serving.cli.options import Framework, LabelChanges, Listing, given
+from serving.cli.options import LabelChanges, Listing, given
 from serving.cli.output import Columns, Output
+from serving.cli.parsing import choice, choices_of, items, merge_pairs, pairs, split
 from serving.cli.progress import wait
 from serving.errors import ServingError
 
@@ -22,21 +25,26 @@ _COLUMNS: Columns = {
     "DEPLOYMENT_URI": lambda version: version.get("deploymentUri", ""),
     "STATE": lambda version: version.get("state", ""),
 }
+_PERCENT, _MOST_PORT = 100, 65535
 _METRICS = {"cpu-usage": "CPU_USAGE", "gpu-duty-cycle": "GPU_DUTY_CYCLE"}
 
 
-def metric_targets(text: str) -> list[dict[str, Any]]:
-    """`cpu-usage=60` as the API's list of metrics."""
-    targets = options.pairs(text)
+def metric_targets(texts: Sequence[str] | None) -> list[dict[str, Any]] | None:
+    """All `--metric-targets cpu-usage=60` together as the API's list of metrics."""
+    flag = "--metric-targets"
+    targets = merge_pairs(texts, flag)
+    if targets is None:
+        return None
     for name, target in targets.items():
-        if name not in _METRICS or not target.isdecimal():
-            raise typer.BadParameter(f"{name}={target} is not one of {'=N, '.join(_METRICS)}=N.")
+        if name not in _METRICS or not target.isdecimal() or int(target) > _PERCENT:
+            text = f"{name}={target} is not one of {'=N, '.join(_METRICS)}=N, with N from 0 to 100."
+            raise typer.BadParameter(text, param_hint=flag)
     return [{"name": _METRICS[name], "target": int(target)} for name, target in targets.items()]
 
 
 def accelerator(text: str) -> dict[str, str]:
     """`type=nvidia-tesla-t4,count=1` as the API has it."""
-    parts = options.pairs(text)
+    parts = pairs(text)
     if "type" not in parts or parts.keys() - {"type", "count"}:
         raise typer.BadParameter("Write it as type=TYPE,count=N.")
     return {"type": parts["type"].upper().replace("-", "_"), "count": parts.get("count", "1")}
@@ -65,10 +73,7 @@ class NewVersion:
     origin: Annotated[
         str | None, typer.Option(help="The model folder: gs://BUCKET/PATH or a path.", show_default=False)
     ] = None
-    framework: Annotated[
-        Framework | None,
-        typer.Option(help="Found out from the files when left out.", show_default=False),
-    ] = None
+    framework: options.FrameworkOption = None
     runtime_version: Annotated[
         str | None,
         typer.Option(
@@ -89,9 +94,11 @@ class NewVersion:
         typer.Option(parser=accelerator, metavar="type=TYPE,count=N", help="Recorded.", show_default=False),
     ] = None
     metric_targets: Annotated[
-        Any,
+        list[str] | None,
         typer.Option(
-            parser=metric_targets, metavar="cpu-usage=N,...", help="Targets in percent.", show_default=False
+            metavar="cpu-usage=N,...",
+            help="Targets in percent. May be given several times.",
+            show_default=False,
         ),
     ] = None
     service_account: Annotated[str | None, typer.Option(help="Recorded.", show_default=False)] = None
@@ -101,9 +108,7 @@ class NewVersion:
     ] = None
     package_uris: Annotated[
         Any,
-        typer.Option(
-            parser=options.items, metavar="URI,...", help="Archives of user code.", show_default=False
-        ),
+        typer.Option(parser=items, metavar="URI,...", help="Archives of user code.", show_default=False),
     ] = None
     description: options.Description = None
     labels: options.Labels = None
@@ -121,8 +126,98 @@ class NewVersion:
             predictionClass=self.prediction_class,
             packageUris=self.package_uris,
             description=self.description,
-            labels=self.labels,
+            labels=options.merged_labels(self.labels),
         )
+
+
+class ExplanationMethod(StrEnum):
+    """Methods of explanations as gcloud spells them."""
+
+    INTEGRATED_GRADIENTS = "integrated-gradients"
+    SAMPLED_SHAPLEY = "sampled-shapley"
+    XRAI = "xrai"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanations:
+    """The flags about explanations; servers record them and give none."""
+
+    explanation_method: Annotated[
+        Any,
+        typer.Option(
+            parser=choice(ExplanationMethod),
+            metavar=choices_of(ExplanationMethod),
+            help="Recorded; see `pilotlight explain`.",
+            show_default=False,
+        ),
+    ] = None
+    num_integral_steps: Annotated[int, typer.Option(min=1, help="Recorded.")] = 50
+    num_paths: Annotated[int, typer.Option(min=1, help="Recorded.")] = 50
+
+    def fields(self) -> dict[str, Any]:
+        """Fields of a version."""
+        match self.explanation_method:
+            case None:
+                return {}
+            case ExplanationMethod.SAMPLED_SHAPLEY:
+                config: dict[str, Any] = {"sampledShapleyAttribution": {"numPaths": self.num_paths}}
+            case ExplanationMethod.XRAI:
+                config = {"xraiAttribution": {"numIntegralSteps": self.num_integral_steps}}
+            case _:
+                config = {"integratedGradientsAttribution": {"numIntegralSteps": self.num_integral_steps}}
+        return {"explanationConfig": config}
+
+
+def _several(flag: str, metavar: str, text: str) -> Any:
+    return typer.Option(flag, metavar=metavar, help=f"{text} May be given several times.", show_default=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """The flags of a version that a container serves, in place of a framework's files."""
+
+    image: Annotated[
+        str | None,
+        typer.Option(
+            help="The image of a container that serves the model, on a server with --container-engine.",
+            show_default=False,
+        ),
+    ] = None
+    command: Annotated[
+        list[str] | None, _several("--command", "WORD,...", "What it runs in place of its entrypoint.")
+    ] = None
+    args: Annotated[list[str] | None, _several("--args", "WORD,...", "Arguments of its command.")] = None
+    env_vars: Annotated[
+        list[str] | None, _several("--env-vars", "KEY=VALUE,...", "Variables of its environment.")
+    ] = None
+    ports: Annotated[
+        list[str] | None, _several("--ports", "PORT,...", "Where it listens: the first one counts; 8080.")
+    ] = None
+    predict_route: Annotated[
+        str | None, typer.Option(help="The path that it predicts at.", show_default=False)
+    ] = None
+    health_route: Annotated[
+        str | None, typer.Option(help="The path that it tells its health at.", show_default=False)
+    ] = None
+
+    def fields(self) -> dict[str, Any]:
+        """Fields of a version."""
+        env = merge_pairs(self.env_vars, "--env-vars")
+        container = given(
+            image=self.image,
+            command=self.command and list(split(self.command)),
+            args=self.args and list(split(self.args)),
+            env=env and [{"name": name, "value": value} for name, value in env.items()],
+            ports=self.ports and [{"containerPort": _port(text)} for text in split(self.ports)],
+        )
+        routes = given(predict=self.predict_route, health=self.health_route)
+        return given(container=container or None, routes=routes or None)
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) <= _MOST_PORT:
+        raise typer.BadParameter(f"{text!r} is not a port from 1 to {_MOST_PORT}.", param_hint="--ports")
+    return int(text)
 
 
 def create(
@@ -133,6 +228,16 @@ def create(
     *,
     new: NewVersion,
     nodes: Nodes,
+    explanations: Explanations,
+    container: Container,
+    staging_bucket: Annotated[
+        str | None,
+        typer.Option(
+            metavar="gs://BUCKET",
+            help="Not needed: a server reads a local --origin itself, and nothing is uploaded.",
+            show_default=False,
+        ),
+    ] = None,
     config: Annotated[
         Path | None,
         typer.Option(
@@ -154,8 +259,17 @@ def create(
     """
     name = client.version(model, version)
     parent, _, version_id = name.rpartition("/")
-    body = {**version_file.read(config, version_file.FOR_CREATE), **new.fields(), "name": version_id}
-    scaling = given(metrics=new.metric_targets) | nodes.fields()
+    body = {
+        **version_file.read(config, version_file.FOR_CREATE),
+        **new.fields(),
+        **explanations.fields(),
+        "name": version_id,
+    }
+    for field, value in container.fields().items():
+        body[field] = {**body.get(field, {}), **value}
+    if staging_bucket is not None and "://" not in body.get("deploymentUri", "://"):
+        note(f"--staging-bucket is not needed: the server reads {body['deploymentUri']} itself.")
+    scaling = given(metrics=metric_targets(new.metric_targets)) | nodes.fields()
     if scaling:
         body["autoScaling"] = {**body.get("autoScaling", {}), **scaling}
     if "deploymentUri" in body:
@@ -209,7 +323,7 @@ def list_(client: Client, output: Output, model: options.ModelOption, listing: L
 
     Example: pilotlight versions list --model flowers --filter state:READY
     """
-    output.show_list(listing.fetch(client, f"{client.model(model)}/versions", "versions"), _COLUMNS)
+    listing.show(client, output, f"{client.model(model)}/versions", "versions", _COLUMNS)
 
 
 def update(

@@ -11,7 +11,8 @@ import typer
 from serving.cli import verbs
 from serving.cli.client import Client
 from serving.cli.nodes import duration
-from serving.cli.output import Format, Output, print_table
+from serving.cli.output import Output
+from serving.cli.tables import print_table
 from serving.log_lines import printable
 
 Json = Mapping[str, Any]
@@ -36,7 +37,7 @@ def why(
     Example: pilotlight why flowers/v1
     """
     story = client.look(f"/why/{_full(client, name)}")
-    if output.format is not Format.DEFAULT:
+    if output.format is not None:
         output.show(story)
         return
     for line in _now(story):

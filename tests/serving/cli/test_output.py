@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from serving.cli.formats.projection import Format
 from serving.cli.lines import complain, note
-from serving.cli.output import Format, Output
+from serving.cli.output import Output
 from serving.log_lines import printable
 
 # Clears the screen, begins a line, sets a colour by one byte, and turns what follows around.
@@ -15,18 +16,19 @@ def test_what_others_wrote_controls_no_terminal(capsys: pytest.CaptureFixture[st
     """A table has a line for each resource, whatever is in it; so have notes and errors."""
     output = Output()
     output.show_list([{"name": EVIL}], {"NAME": lambda row: row["name"]})
-    output.show_predictions({"predictions": [{EVIL: EVIL}]})
+    output.show_predictions({"predictions": [{"kind": EVIL}]})
+    output.show_predictions({"predictions": [EVIL]})
     note(f"one\n{EVIL[:5]}")
     complain(EVIL[:5])
 
     shown = capsys.readouterr()
-    assert shown.out.splitlines() == ["NAME", HARMLESS, HARMLESS, HARMLESS]
+    assert shown.out.splitlines() == ["NAME", HARMLESS, "KIND", HARMLESS, repr([EVIL])]
     assert shown.err.splitlines() == ["one", r"a\x1b[2J", r"ERROR: a\x1b[2J"]
 
 
 def test_a_format_is_as_the_server_sent_it(capsys: pytest.CaptureFixture[str]) -> None:
     """Programs read it, and JSON has escapes of its own."""
-    Output(format=Format.JSON).show("\x1b")
+    Output(format=Format("json")).show("\x1b")
     assert capsys.readouterr().out == '"\\u001b"\n'
 
 

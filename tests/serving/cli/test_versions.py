@@ -141,7 +141,7 @@ def test_a_file_describes_a_version(pilotlight: Run, model: str, tmp_path: Path)
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ("etag: x", "invalid fields etag; allowed are autoScaling, deploymentUri, "),
+        ("etag: x", "invalid fields etag; allowed are autoScaling, container, deploymentUri, "),
         ("deployment_uri: x", "invalid fields deployment_uri"),
         ("runtimeVersion: 2.10", "put runtimeVersion in quotes, like '2.1'"),
         ("deploymentUri: 5", "$.deploymentUri"),

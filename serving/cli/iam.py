@@ -1,0 +1,218 @@
+"""The commands on policies, alike for models, jobs and projects: who has which role on one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from serving.cli import options, parsing
+from serving.cli.client import Client
+from serving.cli.lines import note
+from serving.cli.options import Selection
+from serving.cli.output import Output
+from serving.cli.yaml_file import read_mapping
+from serving.errors import NotFound
+
+Command = Callable[..., None]
+Binding = dict[str, Any]
+
+_NO_CONDITION = "None"
+
+ResourceArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="Whose policy: its id or full name.", show_default=False)
+]
+MemberOption = Annotated[
+    str,
+    typer.Option(
+        "--member",
+        help="Who: user:NAME@DOMAIN, serviceAccount:NAME@DOMAIN, allUsers or allAuthenticatedUsers.",
+        show_default=False,
+    ),
+]
+RoleOption = Annotated[
+    str, typer.Option("--role", help="The role, such as roles/ml.modelUser.", show_default=False)
+]
+ConditionOption = Annotated[
+    str | None,
+    typer.Option(
+        "--condition",
+        metavar="expression=...,title=...",
+        help="As gcloud has it. Servers take no conditions: None is the value that always works.",
+        show_default=False,
+    ),
+]
+ConditionFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--condition-from-file",
+        parser=options.readable,
+        metavar="FILE",
+        help="YAML file with a condition.",
+        show_default=False,
+    ),
+]
+
+
+def policy_commands(group: str, noun: str, example: str) -> Mapping[str, Command]:
+    """The four commands of a group; `noun` is what its resources are, `example` the id of one."""
+
+    def name_of(client: Client, resource: str) -> str:
+        match noun:
+            case "model":
+                return client.model(resource)
+            case "job":
+                return client.job(resource)
+            case _:
+                return client.project_named(resource)
+
+    def read(client: Client, name: str) -> dict[str, Any]:
+        # Google's API for projects asks for policies by POST.
+        if noun == "project":
+            return client.call("POST", f"{name}:getIamPolicy", {})
+        return client.call("GET", f"{name}:getIamPolicy")
+
+    def write(client: Client, output: Output, name: str, policy: Mapping[str, Any]) -> None:
+        changed = client.call("POST", f"{name}:setIamPolicy", {"policy": policy})
+        note(f"Updated IAM policy for {noun} [{name.rpartition('/')[2]}].")
+        output.show(changed)
+
+    def get_iam_policy(
+        client: Client, output: Output, resource: ResourceArgument, selection: Selection
+    ) -> None:
+        output.show_selected(read(client, name_of(client, resource)), selection)
+
+    def set_iam_policy(
+        client: Client,
+        output: Output,
+        resource: ResourceArgument,
+        policy_file: Annotated[
+            Path,
+            typer.Argument(
+                parser=options.readable, metavar="FILE", help="JSON or YAML file with the policy; - is stdin."
+            ),
+        ],
+    ) -> None:
+        policy = read_mapping(policy_file, "a policy, such as get-iam-policy prints")
+        if "etag" not in policy:
+            output.confirm("The policy has no etag: changes that others made meanwhile are lost. Continue?")
+        write(client, output, name_of(client, resource), policy)
+
+    def add_iam_policy_binding(
+        client: Client,
+        output: Output,
+        resource: ResourceArgument,
+        member: MemberOption,
+        role: RoleOption,
+        *,
+        condition: ConditionOption = None,
+        condition_from_file: ConditionFileOption = None,
+    ) -> None:
+        name = name_of(client, resource)
+        wanted = _condition(condition, condition_from_file)
+        policy = read(client, name)
+        write(client, output, name, with_member(policy, member, role, wanted))
+
+    def remove_iam_policy_binding(
+        client: Client,
+        output: Output,
+        resource: ResourceArgument,
+        member: MemberOption,
+        role: RoleOption,
+        *,
+        condition: ConditionOption = None,
+        condition_from_file: ConditionFileOption = None,
+        remove_all: Annotated[
+            bool,
+            typer.Option("--all", help="Whatever the condition of the binding.", show_default=False),
+        ] = False,
+    ) -> None:
+        name = name_of(client, resource)
+        wanted = _condition(condition, condition_from_file)
+        policy = read(client, name)
+        write(client, output, name, without_member(policy, member, role, wanted, everywhere=remove_all))
+
+    binding = "--member user:ada@example.com --role roles/ml.viewer"
+    texts: Mapping[str, tuple[Command, str, str, str]] = {
+        "get-iam-policy": (get_iam_policy, f"Show who has which role on a {noun}.", "", ""),
+        "set-iam-policy": (
+            set_iam_policy,
+            f"Replace the policy of a {noun} by that of a file.",
+            "With the etag that get-iam-policy printed, changes of others meanwhile are refused.",
+            "instances.jsonl",
+        ),
+        "add-iam-policy-binding": (
+            add_iam_policy_binding,
+            f"Give somebody a role on a {noun}.",
+            "",
+            binding,
+        ),
+        "remove-iam-policy-binding": (
+            remove_iam_policy_binding,
+            f"Take a role on a {noun} from somebody.",
+            "",
+            binding,
+        ),
+    }
+    for verb, (command, title, more, flags) in texts.items():
+        line = f"Example: pilotlight {group} {verb} {example} {flags}".rstrip()
+        command.__doc__ = "\n\n".join(filter(None, (title, more, line)))
+        command.__name__ = verb.replace("-", "_")
+    return {verb: command for verb, (command, *_) in texts.items()}
+
+
+def with_member(
+    policy: Mapping[str, Any], member: str, role: str, condition: Binding | None = None
+) -> dict[str, Any]:
+    """The policy with a member in the binding of a role."""
+    bindings = [dict(binding) for binding in policy.get("bindings", ())]
+    for binding in bindings:
+        if binding["role"] == role and binding.get("condition") == condition:
+            if member not in binding["members"]:
+                binding["members"] = [*binding["members"], member]
+            return {**policy, "bindings": bindings}
+    new = {"role": role, "members": [member]} | ({"condition": condition} if condition else {})
+    return {**policy, "bindings": [*bindings, new]}
+
+
+def without_member(
+    policy: Mapping[str, Any],
+    member: str,
+    role: str,
+    condition: Binding | None = None,
+    *,
+    everywhere: bool = False,
+) -> dict[str, Any]:
+    """The policy without a member in the binding of a role. Raises NotFound if it is in none."""
+    bindings: list[Binding] = []
+    found = False
+    for binding in policy.get("bindings", ()):
+        meant = binding["role"] == role and (everywhere or binding.get("condition") == condition)
+        if meant and member in binding["members"]:
+            found = True
+            kept = [one for one in binding["members"] if one != member]
+            if kept:
+                bindings.append({**binding, "members": kept})
+        else:
+            bindings.append(binding)
+    if not found:
+        raise NotFound(f"The policy has no binding of {member} to {role}.")
+    return {**policy, "bindings": bindings}
+
+
+def _condition(text: str | None, file: Path | None) -> Binding | None:
+    """What the two flags say. Raises BadParameter."""
+    if text is not None and file is not None:
+        raise typer.BadParameter("Give either --condition or --condition-from-file, not both.")
+    if file is not None:
+        return read_mapping(file, "a condition: expression and title")
+    if text is None or text == _NO_CONDITION:
+        return None
+    condition: Binding = dict(parsing.pairs(text))
+    if not {"expression", "title"} <= condition.keys() <= {"expression", "title", "description"}:
+        raise typer.BadParameter(
+            "--condition takes expression=...,title=... and, if you like, description=..."
+        )
+    return condition

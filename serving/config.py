@@ -347,8 +347,8 @@ class ServeConfig(FrontSettings):
     )
     trusted_sources: str = setting(
         "",
-        "Where models and packages may come from, comma separated: gs://BUCKET/FOLDER, /FOLDER; anywhere "
-        "when left out. Loading one runs its code.",
+        "Where models and packages may come from, comma separated: gs://BUCKET/FOLDER, /FOLDER, "
+        "docker://REGISTRY/PATH for images of containers; anywhere when left out. Loading one runs its code.",
     )
     local_folders: str = setting(
         "",
@@ -359,6 +359,11 @@ class ServeConfig(FrontSettings):
         (),
         "Which interpreter computes versions with a runtimeVersion: 1.15=/opt/py37/bin/python; once for "
         "each, or comma separated. `pilotlight runtimes` keeps more of them.",
+    )
+    container_engine: str = setting(
+        "",
+        "Program that runs the containers of versions: docker, podman or a path; such versions are refused "
+        "when left out.",
     )
     node_environment: str = setting(
         "",

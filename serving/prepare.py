@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from serving import builds, packages
+from serving import builds, container_engine, packages
 from serving.builds import Code
 from serving.errors import Internal, InvalidArgument, ServingError, Unavailable
 from serving.local_folders import LocalFolders
@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 # Seconds between two signs of life at most.
 _TOLD_EVERY = 5.0
+_READ, _READ_FOLDER = 0o444, 0o555
 _BOOSTERS = ("model.bst", "model.joblib", "model.pkl")
 _SAVED_MODEL = ("saved_model.pb", "saved_model.pbtxt")
 
@@ -49,7 +50,8 @@ class Request(msgspec.Struct, frozen=True):
     `deployment_uri` may be empty if there are packages. `cache_bytes` caps the cache that servers share.
     `folders` are those of this machine that may be fetched from; `build_timeout` is for each run of pip.
     `interpreter` is the Python that is to compute the model, "" for the server's own; `runtime_version` is
-    what the version asks for, if it does.
+    what the version asks for, if it does. `image` is that of a container which serves the model,
+    run by `engine`.
     """
 
     deployment_uri: str
@@ -61,6 +63,8 @@ class Request(msgspec.Struct, frozen=True):
     build_timeout: float | None = None
     interpreter: str = ""
     runtime_version: str = ""
+    image: str = ""
+    engine: str = ""
 
 
 class Prepared(msgspec.Struct, frozen=True):
@@ -69,7 +73,7 @@ class Prepared(msgspec.Struct, frozen=True):
     `files` and `bytes` count the model's files; `digest` names their cache entry ("" without a model).
     `tensorflow` says whether it takes TensorFlow to serve it, as far as its files tell: the model is a
     SavedModel, or a module of the packages imports TensorFlow. `interpreter` is the Python that is to compute
-    it, "" for the server's own.
+    it, "" for the server's own, `image` the id of a container's image.
     """
 
     model_dir: str
@@ -80,6 +84,7 @@ class Prepared(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...]
     tensorflow: bool
     interpreter: str = ""
+    image: str = ""
 
 
 class Failed(msgspec.Struct, frozen=True):
@@ -114,6 +119,21 @@ def prepare(request: Request, on_phase: Callable[[Phase], None]) -> Prepared:
     else:
         model.mkdir()
         fetched = Fetched(0, 0, "")
+
+    if request.image:
+        # The container may be of another user than this process.
+        _make_readable(model)
+        image = container_engine.fetch_image(request.engine, request.image)
+        return Prepared(
+            model_dir=str(model),
+            packages=(),
+            files=fetched.files,
+            bytes=fetched.bytes,
+            digest=fetched.digest,
+            warnings=(),
+            tensorflow=False,
+            image=image,
+        )
 
     # Code of a user reads its files itself, and an old XGBoost only those that it has written.
     warnings = () if request.package_uris or request.interpreter else _converted(model)
@@ -167,8 +187,14 @@ def _converted(model: Path) -> tuple[str, ...]:
     return tuple(texts)
 
 
+def _make_readable(folder: Path) -> None:
+    """Let everybody read a folder who gets to it."""
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(path.stat().st_mode | (_READ_FOLDER if path.is_dir() else _READ))
+
+
 def _check(request: Request) -> None:
-    if not request.deployment_uri and not request.package_uris:
+    if not request.deployment_uri and not request.package_uris and not request.image:
         raise InvalidArgument("A version needs a deploymentUri or packageUris; both are empty.")
     names = [PurePosixPath(uri).name for uri in request.package_uris]
     for name in names:

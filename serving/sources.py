@@ -12,6 +12,8 @@ from serving.storage.uris import parse
 # Parts of a path that lead elsewhere than it seems. Cloud Storage takes them literally; not all that stands
 # between does.
 _WINDING = {".", ".."}
+# Before the images of containers, as other tools write it.
+_IMAGES = "docker://"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +42,17 @@ class TrustedSources:
     """Where models and packages may come from, since loading one runs its code; none named: anywhere."""
 
     prefixes: tuple[_Prefix, ...] = ()
+    images: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, setting: str) -> TrustedSources:
         """From the setting, sources separated by commas. Raises InvalidArgument."""
         found = []
+        images = []
         for uri in filter(None, (part.strip() for part in setting.split(","))):
+            if uri.startswith(_IMAGES):
+                images.append(uri.removeprefix(_IMAGES).rstrip("/"))
+                continue
             try:
                 bucket, path = parse(uri)
             except InvalidArgument as error:
@@ -57,12 +64,12 @@ class TrustedSources:
             if _winds(path):
                 raise InvalidArgument(f"trusted_sources: {uri} must not contain '.' or '..'.")
             found.append(_Prefix(bucket, path))
-        return cls(tuple(found))
+        return cls(tuple(found), tuple(images))
 
     @property
     def any(self) -> bool:
         """Whether everything is allowed."""
-        return not self.prefixes
+        return not self.prefixes and not self.images
 
     def check(self, uris: Iterable[tuple[str, str]]) -> None:
         """Refuse what lies elsewhere: fields of a request and their URIs, empty ones left out.
@@ -80,6 +87,19 @@ class TrustedSources:
                     "a model or a package runs its code. Put it there, or have the setting changed.",
                 )
 
+    def check_image(self, field: str, image: str) -> None:
+        """Refuse the image of a container that comes from elsewhere.
+
+        Raises FailedPrecondition naming the field.
+        """
+        if not self.any and not any(_is_below(image, trusted) for trusted in self.images):
+            raise field_error(
+                FailedPrecondition,
+                field,
+                f"{image} is no image that this server trusts (setting trusted_sources: {self}). Running one "
+                f"runs its code. Have {_IMAGES}REGISTRY/PATH added to the setting.",
+            )
+
     def _trusts(self, uri: str) -> bool:
         bucket, path = parse(uri)
         if _winds(path):
@@ -94,10 +114,11 @@ class TrustedSources:
         )
 
     def __str__(self) -> str:
-        return ", ".join(
+        sources = (
             f"gs://{prefix.bucket}/{prefix.path}" if prefix.bucket else prefix.path
             for prefix in self.prefixes
         )
+        return ", ".join((*sources, *(f"{_IMAGES}{image}" for image in self.images)))
 
 
 def check_folders(folders: LocalFolders, field: str, uri: str, *, whole: bool = False) -> None:
@@ -116,6 +137,11 @@ def check_folders(folders: LocalFolders, field: str, uri: str, *, whole: bool = 
         folders.check(path.rpartition("/")[0] or "/" if uri.endswith("*") else path, whole=whole)
     except FailedPrecondition as error:
         raise field_error(FailedPrecondition, field, error.message) from error
+
+
+def _is_below(image: str, trusted: str) -> bool:
+    """Whether an image is this one, of any tag, or one below it."""
+    return image == trusted or image.startswith((f"{trusted}/", f"{trusted}:", f"{trusted}@"))
 
 
 def _winds(path: str) -> bool:

@@ -26,6 +26,7 @@ from autoscaler.loop import Autoscaler
 from autoscaler.pools import Node, NodeLimits, NodeSpec, PilotSpec
 from serving import interpreters, prepare, verdicts
 from serving.config import FRAMEWORK_ENVIRONMENT, PredictSettings, ServeConfig
+from serving.container_engine import check_engine, container_of, engine_environment, find_engine
 from serving.environment import scrubbed
 from serving.errors import (
     Cancelled,
@@ -101,6 +102,7 @@ class Deployment:
         self._sources = TrustedSources.read(config.trusted_sources)
         self._folders = LocalFolders.read(config.local_folders, config.state_dir)
         self._interpreters = Interpreters(interpreters.parse(config.runtime), config.state_dir)
+        self._engine = find_engine(config.container_engine)
         self._activator = activator
         self._autoscaler = autoscaler
         self._folder = config.state_dir / "versions"
@@ -128,9 +130,11 @@ class Deployment:
                 "acceleration": None if place is None else place.to_argument(),
                 "schema": deployed.schema,
                 "interpreter": deployed.interpreter,
+                "container": self._container(record, deployed),
             },
             environment={
                 **self._node_environment,
+                **(engine_environment(self._environment) if record.version.container else {}),
                 **FRAMEWORK_ENVIRONMENT,
                 "PYTHONUNBUFFERED": "1",
                 "create_version_request": create_version_request(record),
@@ -143,6 +147,15 @@ class Deployment:
             limits=self._limits,
         )
 
+    def _container(self, record: VersionRecord, deployed: Deployed) -> dict[str, Any] | None:
+        """What serves a version in place of a framework, as a node is told."""
+        if record.version.container is None:
+            return None
+        memory = self._config.node_memory_bytes
+        container = container_of(record.version, record.name, self._engine, deployed.image, memory)
+        built: dict[str, Any] = msgspec.to_builtins(container)
+        return built
+
     @property
     def accelerates(self) -> bool:
         """Whether versions may use faster ways."""
@@ -152,7 +165,7 @@ class Deployment:
         """Where the verdict on a version's faster ways belongs; None: there are to be none."""
         version = record.version
         deployed = record.deployed
-        if not self.accelerates or version.prediction_class or version.package_uris:
+        if not self.accelerates or version.prediction_class or version.package_uris or version.container:
             return None
         if deployed is not None and deployed.interpreter:
             return None
@@ -206,6 +219,7 @@ class Deployment:
             files_bytes=await self._threads.run(_size, Path(prepared.model_dir)),
             interpreter=prepared.interpreter,
             bare=record.version.machine_type.startswith(_BARE),
+            image=prepared.image,
         )
         begun = msgspec.structs.replace(record, deployed=deployed)
         self.track(begun)
@@ -248,6 +262,9 @@ class Deployment:
                     shutil.rmtree(leftover, ignore_errors=True)
 
     def _check_sources(self, version: Version) -> None:
+        check_engine(self._engine, version)
+        if version.container is not None:
+            self._sources.check_image("version.container.image", version.container.image)
         self._sources.check(sources_of(version))
         check_folders(self._folders, "version.deployment_uri", version.deployment_uri, whole=True)
         for uri in version.package_uris:
@@ -282,6 +299,8 @@ class Deployment:
             build_timeout=self._config.build_timeout,
             interpreter=self._interpreters.of(record.version.runtime_version),
             runtime_version=record.version.runtime_version,
+            image=record.version.container.image if record.version.container else "",
+            engine=self._engine,
         )
         remote_lifeline, lifeline = os.pipe()
         try:
@@ -390,7 +409,8 @@ def _size(folder: Path) -> int:
 
 
 def _framework(record: VersionRecord) -> str:
-    return "CUSTOM" if record.version.prediction_class else record.version.framework
+    of_user = record.version.prediction_class or record.version.container is not None
+    return "CUSTOM" if of_user else record.version.framework
 
 
 def create_version_request(record: VersionRecord) -> str:

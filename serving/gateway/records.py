@@ -42,6 +42,7 @@ class Deployed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     packs it; "" for versions that were made before there were any, until a node tells. `interpreter` is the
     Python that computes it, "" for the server's own. `bare` says whether its machine type, when it was
     created, was one on which AI Platform answered an only output without its name.
+    `image` is the id of its container's image.
     """
 
     model_dir: str
@@ -58,6 +59,7 @@ class Deployed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     schema: str = ""
     interpreter: str = ""
     bare: bool = False
+    image: str = ""
 
     def answers_bare(self, single_output: str) -> bool:
         """Whether an only output is answered without its name, where that is the setting."""

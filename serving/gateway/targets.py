@@ -112,7 +112,8 @@ class Targets:
         return Target(
             name=record.name,
             spec=self.spec_of(record),
-            repeatable=not record.version.prediction_class or record.version.labels.get(REPEATABLE) == "on",
+            repeatable=not (record.version.prediction_class or record.version.container)
+            or record.version.labels.get(REPEATABLE) == "on",
             logging=config if config is not None and config.sampling_percentage > 0 else None,
             access_log=logs.access,
             console_log=logs.console,

@@ -121,7 +121,7 @@ class Node:
         self._improving: asyncio.Task[None] | None = None
         self._on_ready = on_ready
         self._on_failed = on_failed
-        self._user_code = bool(source.packages or source.prediction_class)
+        self._user_code = bool(source.packages or source.prediction_class or source.contained)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compute")
         self._loading: asyncio.Task[None] | None = None
         self._started = time.monotonic()

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from serving.config import PredictSettings
+from serving.container_engine import Container
 from serving.errors import ServingError, Unavailable
 from serving.node.acceleration import Acceleration, Place, counts
 from serving.node.app import Node, Report
@@ -19,7 +20,7 @@ from serving.node.channel import Server
 from serving.node.watch import Board, parts
 from serving.phases import Histograms
 from serving.running import run
-from serving.runtimes import External, Source
+from serving.runtimes import Contained, External, Source
 from serving.schema import Schema, outline
 from serving.shortage import Shortage
 
@@ -32,7 +33,7 @@ class NodeArguments(msgspec.Struct, frozen=True, kw_only=True):
     `acceleration` is where the verdict on the model's faster ways belongs; None: there are to be none.
     `schema` is what the version is known to take and answer, packed; "": the node is to find out.
     `interpreter` is another Python that computes the model, `pilot` where a process waits that has imported
-    its libraries.
+    its libraries. `container` is what serves the model in place of all that.
     """
 
     model_dir: str
@@ -46,12 +47,16 @@ class NodeArguments(msgspec.Struct, frozen=True, kw_only=True):
     schema: str = ""
     interpreter: str = ""
     pilot: str = ""
+    container: Container | None = None
 
     def source(self, threads: int, on_predictor: Callable[[int], None] | None = None) -> Source:
-        """Where the runtime is loaded from; `on_predictor` is told the pid of a predictor process."""
+        """Where the runtime is loaded from; `on_predictor` is told the pid of a predictor or container."""
         external = None
         if self.interpreter:
             external = External(self.interpreter, self.pilot, on_predictor, shared_fate=True)
+        contained = None
+        if self.container is not None:
+            contained = Contained(self.container, on_predictor, shared_fate=True)
         return Source(
             model_dir=Path(self.model_dir),
             framework=self.framework,
@@ -59,6 +64,7 @@ class NodeArguments(msgspec.Struct, frozen=True, kw_only=True):
             packages=tuple(Path(package) for package in self.packages),
             threads=threads,
             external=external,
+            contained=contained,
         )
 
 

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from serving.container_engine import Container
 from serving.errors import LoadFailed
 from serving.runtimes.instances import Batch
 from serving.schema import Schema
@@ -143,12 +144,25 @@ class External:
 
 
 @dataclass(frozen=True, slots=True)
+class Contained:
+    """A container that serves a model; see `serving.runtimes.container`.
+
+    `on_start` is told the pid of its first process, if that can be measured. With `shared_fate` this process
+    ends as the container ends.
+    """
+
+    container: Container
+    on_start: Callable[[int], None] | None = None
+    shared_fate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """Where a model is loaded from: local folders only.
 
     `framework` is a key of `FRAMEWORKS` or "" to infer it. `packages` are folders with installed user
     packages, looked up after the server's own. `prediction_class` is a custom routine's `module.Class`.
-    `external` says that another Python is to compute it.
+    `external` says that another Python is to compute it, `contained` that a container is.
     """
 
     model_dir: Path
@@ -157,6 +171,7 @@ class Source:
     packages: tuple[Path, ...] = ()
     threads: int = 1
     external: External | None = None
+    contained: Contained | None = None
 
 
 def load(source: Source) -> Runtime:
@@ -168,6 +183,10 @@ def loader(source: Source) -> Callable[[Source], Runtime]:
     """What loads such a model, with its framework imported. Raises LoadFailed."""
     from serving.runtimes.detect import detect  # noqa: PLC0415  detect reads FRAMEWORKS
 
+    if source.contained is not None:
+        from serving.runtimes import container  # noqa: PLC0415  it stands on this module
+
+        return functools.partial(container.load, source.contained)
     framework = source.framework or detect(source.model_dir, source.prediction_class)
     if framework not in FRAMEWORKS:
         raise LoadFailed(f"Unknown framework {framework!r}; known: {', '.join(FRAMEWORKS)}.")

@@ -46,6 +46,6 @@ def test_the_readmes_examples_run_as_they_stand(tmp_path: Path) -> None:
             printed.append(done.stdout)
 
     _train, by_command, by_curl, by_client = printed
-    assert by_command.splitlines()[-1] == "0"
+    assert by_command.splitlines()[-1] == "[0]"
     assert by_curl.endswith('{"predictions":[0]}')
     assert by_client == "[0]\n"

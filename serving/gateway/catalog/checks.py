@@ -11,16 +11,26 @@ from serving.errors import (
     InvalidArgument,
     ResourceExhausted,
     ServingError,
-    Unimplemented,
     field_error,
 )
 from serving.gateway.records import VersionRecord
-from serving.resources import AutoScaling, ManualScaling, RequestLoggingConfig, Version, VersionState
+from serving.resources import (
+    AutoScaling,
+    ContainerSpec,
+    ManualScaling,
+    RequestLoggingConfig,
+    RouteMap,
+    Version,
+    VersionState,
+)
 from serving.sinks.places import SCHEMES, check_address
 
 FRAMEWORKS = ("FRAMEWORK_UNSPECIFIED", "TENSORFLOW", "SCIKIT_LEARN", "XGBOOST")
 NUMBERED = re.compile(r"\d+\.\d+(\.\d+)?")
 _ADDRESS_LETTERS = 1024
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_ROUTE = re.compile(r"/[!-~]*")
+_MOST_PORT = 65535
 _LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 
@@ -36,10 +46,8 @@ def check_number(setting: str, most: int, there: int, what: str) -> None:
 def check_version(version: Version) -> None:
     """A version to be created: everything that can be said without looking at its files."""
     if version.container is not None:
-        raise Unimplemented(
-            "Field: version.container Error: Custom containers are not supported.", field="version.container"
-        )
-    if not version.deployment_uri and not version.prediction_class:
+        _check_container(version, version.container)
+    elif not version.deployment_uri and not version.prediction_class:
         raise field_error(
             InvalidArgument,
             "version.deployment_uri",
@@ -65,6 +73,41 @@ def check_version(version: Version) -> None:
             raise field_error(InvalidArgument, f"version.{name}", f"{value!r} is not a version like 2.11.")
     check_labels(version.labels)
     check_scaling(version)
+
+
+def _check_container(version: Version, container: ContainerSpec) -> None:
+    """Source: sections 2.6 and 7 of the AI Platform contract."""
+    for name in ("runtime_version", "package_uris", "framework", "python_version", "prediction_class"):
+        if getattr(version, name) not in ("", (), "FRAMEWORK_UNSPECIFIED"):
+            raise field_error(InvalidArgument, f"version.{name}", "Leave it out for a custom container.")
+    if not container.image or container.image.startswith("-") or not container.image.isprintable():
+        raise field_error(InvalidArgument, "version.container.image", "Name the image of the container.")
+    for variable in container.env:
+        if not _VARIABLE.fullmatch(variable.name) or variable.name.startswith("AIP_"):
+            raise field_error(
+                InvalidArgument,
+                "version.container.env",
+                f"{variable.name!r} is no name of a variable: it has letters, digits and '_', and does not "
+                "start with a digit or AIP_.",
+            )
+    texts = (*container.command, *container.args, *(variable.value for variable in container.env))
+    if any("\0" in text for text in texts):
+        raise field_error(InvalidArgument, "version.container", "Its texts cannot hold a NUL character.")
+    for port in container.ports:
+        if not 0 < port.container_port <= _MOST_PORT:
+            raise field_error(
+                InvalidArgument,
+                "version.container.ports",
+                f"{port.container_port} is not a port from 1 to 65535.",
+            )
+    for name, route in (
+        ("predict", (version.routes or RouteMap()).predict),
+        ("health", (version.routes or RouteMap()).health),
+    ):
+        if route and not _ROUTE.fullmatch(route):
+            raise field_error(
+                InvalidArgument, f"version.routes.{name}", f"{route!r} must be a path that begins with '/'."
+            )
 
 
 def check_scaling(version: Version) -> None:

@@ -292,6 +292,11 @@ def _version(draft: Draft, given: PredictionInput) -> VersionRecord | None:
     if not isinstance(target, kind):
         raise field_error(InvalidArgument, field, f"Invalid name {text!r}: expected {form}.")
     try:
-        return resolve(draft, target)
+        version = resolve(draft, target)
     except ServingError as error:
         raise field_error(type(error), field, error.message.removeprefix("Field: name Error: ")) from error
+    if version.version.container is not None:
+        raise field_error(
+            InvalidArgument, field, f"{text} has a container: containers predict online, not in batch."
+        )
+    return version

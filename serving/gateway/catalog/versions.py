@@ -91,8 +91,9 @@ def finish_create(
 ) -> Operation:
     """The version is READY; the first one of a model becomes its default."""
     record, version = under_way(draft, operation)
-    # A routine has none but what its owner said.
-    framework = version.version.framework if version.version.prediction_class else deployed.framework
+    # Code of a user has none but what its owner said.
+    of_user = version.version.prediction_class or version.version.container is not None
+    framework = version.version.framework if of_user else deployed.framework
     ready = msgspec.structs.replace(
         version.version, state=VersionState.READY, framework=framework, etag=stamp.etag, warnings=warnings
     )

@@ -60,7 +60,7 @@ def test_help_is_shown_as_it_was_written(path: tuple[str, ...], capsys: pytest.C
 
     shown = capsys.readouterr().out
     assert exited.value.code == 0
-    assert f"{' '.join(path)} [OPTIONS]" in shown
+    assert f"{' '.join(path)} [OPTIONS]" in " ".join(shown.split())
     assert "".join(command.help.split()) in "".join(shown.split())
     told = [one for one in command.params if not getattr(one, "hidden", False)]
     assert all(option in shown for one in told for option in one.opts if option.startswith("--"))

@@ -1,0 +1,185 @@
+"""Versions that a container serves: what an engine (docker, podman) is told, and the container by it.
+
+The environment is that of AI Platform's custom containers, which Vertex AI has too.
+Source: sections 3.6 and 10 of the AI Platform contract.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from serving.containers import MOUNT
+from serving.errors import FailedPrecondition, InvalidArgument, field_error
+from serving.names import VersionName
+from serving.resources import ContainerSpec, RouteMap, Version
+
+SETTING = "container_engine"
+DEFAULT_PORT = 8080
+# What tells an engine's program where its daemon, its settings and its images are.
+_ENGINE_VARIABLES = (
+    "HOME", "PATH", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "DBUS_SESSION_BUS_ADDRESS",
+    "REGISTRY_AUTH_FILE",
+)  # fmt: skip
+_ENGINE_PREFIXES = ("DOCKER_", "CONTAINER_", "CONTAINERS_")
+_REFERENCE = re.compile(r"\$\$\(|\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
+_ERROR_LINES = 4
+
+
+class Container(msgspec.Struct, frozen=True, kw_only=True):
+    """How a version's container is run: everything but the name of one, and the folder of the model.
+
+    `image` is what the engine knows it by, `memory_bytes` what it may take, 0: any.
+    """
+
+    engine: str
+    image: str
+    entrypoint: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
+    port: int = DEFAULT_PORT
+    health: str = "/"
+    predict: str = "/"
+    mounts_model: bool = False
+    memory_bytes: int = 0
+
+    def run_command(self, name: str, model_dir: Path) -> list[str]:
+        """Runs it, in the foreground, reachable from this machine alone at a port that the engine picks."""
+        command = [self.engine, "run", "--rm", "--name", name, "--pull", "never"]
+        command += ["--publish", f"127.0.0.1::{self.port}", "--security-opt", "no-new-privileges"]
+        if self.memory_bytes:
+            command += ["--memory", str(self.memory_bytes)]
+        if self.mounts_model:
+            command += ["--volume", f"{model_dir}:{MOUNT}:ro"]
+        for key, value in self.environment:
+            command += ["--env", f"{key}={value}"]
+        if self.entrypoint:
+            command += ["--entrypoint", self.entrypoint[0]]
+        return [*command, self.image, *self.entrypoint[1:], *self.arguments]
+
+
+def container_of(
+    version: Version, name: VersionName, engine: str, image: str, memory_bytes: int = 0
+) -> Container:
+    """The container of a version that has one."""
+    spec, routes = version.container or ContainerSpec(), version.routes or RouteMap()
+    port = spec.ports[0].container_port if spec.ports else DEFAULT_PORT
+    # As TensorFlow Serving has them, with bare ids.
+    route = f"/v1/models/{name.model}/versions/{name.version}"
+    health, predict = routes.health or route, routes.predict or f"{route}:predict"
+    accelerator = version.accelerator_config
+    environment = {
+        "AIP_HTTP_PORT": str(port),
+        "AIP_HEALTH_ROUTE": health,
+        "AIP_PREDICT_ROUTE": predict,
+        "AIP_STORAGE_URI": str(MOUNT) if version.deployment_uri else "",
+        "AIP_MODEL_NAME": name.model,
+        "AIP_VERSION_NAME": name.version,
+        "AIP_MODE": "PREDICTION",
+        "AIP_MODE_VERSION": "1.0.0",
+        "AIP_FRAMEWORK": "CUSTOM_CONTAINER",
+        "AIP_MACHINE_TYPE": version.machine_type,
+        "AIP_ACCELERATOR_TYPE": accelerator.type if accelerator else "",
+        # Projects have no numbers here; a name of a resource takes either.
+        "AIP_PROJECT_NUMBER": name.project,
+    }
+    for variable in spec.env:
+        environment[variable.name] = expand(variable.value, environment)
+    return Container(
+        engine=engine,
+        image=image,
+        entrypoint=tuple(expand(word, environment) for word in spec.command),
+        arguments=tuple(expand(word, environment) for word in spec.args),
+        environment=tuple(environment.items()),
+        port=port,
+        health=health,
+        predict=predict,
+        mounts_model=bool(version.deployment_uri),
+        memory_bytes=memory_bytes,
+    )
+
+
+def expand(text: str, variables: Mapping[str, str]) -> str:
+    """A text with the values of `$(NAME)`; `$$(NAME)` stays as `$(NAME)`, and so does what is not known."""
+
+    def value(match: re.Match[str]) -> str:
+        return "$(" if match[1] is None else variables.get(match[1], match[0])
+
+    return _REFERENCE.sub(value, text)
+
+
+def find_engine(setting: str) -> str:
+    """The program that the setting names, "" for none. Raises InvalidArgument if there is no such program."""
+    if not setting:
+        return ""
+    found = shutil.which(setting)
+    if found is None:
+        raise InvalidArgument(
+            f"The setting {SETTING} names {setting!r}, and there is no such program. Install docker or "
+            "podman, or give the path of one."
+        )
+    return str(Path(found).absolute())
+
+
+def check_engine(engine: str, version: Version) -> None:
+    """Raises FailedPrecondition for a version with a container where no engine is named."""
+    if version.container is not None and not engine:
+        raise field_error(
+            FailedPrecondition,
+            "version.container",
+            f"This server runs no containers. Start it with --{SETTING.replace('_', '-')} docker (or podman, "
+            f"or a path): the setting {SETTING} names the program that runs them.",
+        )
+
+
+def engine_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The part of a server's environment that its engine's program needs."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name in _ENGINE_VARIABLES or name.startswith(_ENGINE_PREFIXES)
+    }
+
+
+def fetch_image(engine: str, image: str) -> str:
+    """The id of an image, which is pulled if it is not there.
+
+    Raises InvalidArgument with what the engine says.
+    """
+    found = _ask(engine, ("image", "inspect", "--format", "{{.Id}}", image))
+    if found.returncode:
+        pulled = _ask(engine, ("pull", image))
+        if pulled.returncode:
+            said = _last_lines(pulled.stderr or pulled.stdout)
+            raise InvalidArgument(f"The image {image} cannot be had: {said}")
+        found = _ask(engine, ("image", "inspect", "--format", "{{.Id}}", image))
+    identity = found.stdout.strip()
+    if found.returncode or not identity:
+        raise InvalidArgument(f"{engine} knows no image {image}: {_last_lines(found.stderr)}")
+    return identity
+
+
+def _ask(engine: str, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            (engine, *words),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            env=engine_environment(os.environ),
+        )
+    except OSError as error:
+        raise InvalidArgument(f"Cannot run {engine} (setting {SETTING}): {error.strerror}.") from error
+
+
+def _last_lines(text: str) -> str:
+    lines: Iterable[str] = filter(None, map(str.strip, text.splitlines()))
+    return " ".join(list(lines)[-_ERROR_LINES:]) or "nothing was said"

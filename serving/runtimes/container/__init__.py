@@ -1,0 +1,145 @@
+"""Models that a container of their owner's serves: JSON goes in over HTTP, and JSON comes out.
+
+The node is as for every other model; in place of a library it has a container, which an engine's command
+runs (`serving.container_engine`). Nothing is assumed of it, so its requests are never merged, and nothing is
+made up for it to answer.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from serving.container_engine import SETTING
+from serving.errors import InvalidInputs, InvalidOutputs, LoadFailed, ModelFailed, Unavailable
+from serving.runtimes import Contained, Rows, Source
+from serving.runtimes.container.running import RunningContainer, is_closed
+from serving.runtimes.describing import INSTANCES, anything, outcome, show, tensor_of
+from serving.runtimes.instances import Batch
+from serving.schema import DEFAULT, Schema, Signature
+
+_SHOWN = 1000
+# Seconds after which a connection may be closed by the other side any moment.
+_IDLE = 1.0
+# Within which it shows that a container which hung up has ended.
+_END_SECONDS = 2.0
+_REFUSED, _BUSY, _FAILED = 400, frozenset({429, 503}), 500
+
+
+class ContainerRuntime:
+    """A model in a container, which is asked one request at a time."""
+
+    # Of code of a user, of which nothing is known.
+    framework = "CUSTOM"
+    mergeable = False
+    exact = True
+    warnings: tuple[str, ...] = ()
+
+    def __init__(self, running: RunningContainer) -> None:
+        self._running = running
+        self._connection = running.connect()
+        self._asked_at = time.monotonic()
+
+    def form(self, parameters: Mapping[str, Any]) -> Rows:
+        """Plain values: they are passed on as they are, with all other fields of the request."""
+        return Rows()
+
+    def predict(self, instances: Any, /, **parameters: Any) -> Batch:
+        """What the container answers.
+
+        Raises InvalidInputs and ModelFailed with its own words, Unavailable while it is not healthy.
+        """
+        if not self._running.is_healthy:
+            raise Unavailable("The container is not healthy: its health checks fail.")
+        body = orjson.dumps(
+            {INSTANCES: instances, **parameters}, option=orjson.OPT_SERIALIZE_NUMPY, default=_to_json
+        )
+        status, answer = self._ask(body)
+        if status >= _REFUSED:
+            raise _error(status, answer)
+        try:
+            found = orjson.loads(answer)
+            predictions = found["predictions"]
+        except (ValueError, TypeError, KeyError) as error:
+            raise InvalidOutputs(
+                f'The container must answer {{"predictions": [...]}}; it answered: {_text(answer)}'
+            ) from error
+        if not isinstance(predictions, list):
+            raise InvalidOutputs('"predictions" in the answer of the container must be a list.')
+        return predictions
+
+    def close(self) -> None:
+        """End the container."""
+        self._connection.close()
+        self._running.close()
+
+    def samples(self, count: int) -> None:
+        """None: only the container knows what its instances look like."""
+
+    def warmup_requests(self) -> tuple[()]:
+        """None: a container says that it is ready by its health."""
+        return ()
+
+    def schema(self, examples: Sequence[Any] = ()) -> Schema:
+        """No more than the first of the examples that it answers tells."""
+        shown = show(self, examples)
+        inputs = anything(INSTANCES) if shown is None else tensor_of(INSTANCES, [shown.instance])
+        return Schema(
+            "custom",
+            {DEFAULT: Signature((inputs,), (outcome(shown),))},
+            strict=False,
+            example=shown and shown.instance,
+            answer=shown and shown.answer,
+        )
+
+    def _ask(self, body: bytes) -> tuple[int, bytes]:
+        """The status and the body of its answer. Raises ModelFailed when it hangs up."""
+        # Servers hang up on idle connections, and nothing is sent twice.
+        if time.monotonic() - self._asked_at > _IDLE or is_closed(self._connection):
+            self._connection.close()
+        try:
+            self._connection.request(
+                "POST", self._running.container.predict, body, {"Content-Type": "application/json"}
+            )
+            response = self._connection.getresponse()
+            return response.status, response.read()
+        except (OSError, http.client.HTTPException) as error:
+            self._connection.close()
+            # If it is gone, so is this process, and whoever has started that sees why.
+            self._running.wait_for_end(_END_SECONDS)
+            reason = str(error) or type(error).__name__
+            raise ModelFailed(f"The container did not answer: {reason}.") from error
+        finally:
+            self._asked_at = time.monotonic()
+
+
+def load(contained: Contained, source: Source) -> ContainerRuntime:
+    """Start the container and wait until it is healthy. Raises LoadFailed."""
+    container = contained.container
+    if not container.engine:
+        raise LoadFailed(f"The version has a container, and the setting {SETTING} names nothing to run it.")
+    running = RunningContainer(container, source.model_dir, contained.on_start)
+    running.keep_watch(shared_fate=contained.shared_fate)
+    return ContainerRuntime(running)
+
+
+def _error(status: int, answer: bytes) -> InvalidInputs | ModelFailed | Unavailable:
+    said = f"The container answered {status}: {_text(answer)}"
+    if status in _BUSY:
+        return Unavailable(said)
+    return InvalidInputs(said) if status < _FAILED else ModelFailed(said)
+
+
+def _text(answer: bytes) -> str:
+    return answer[:_SHOWN].decode(errors="replace").strip() or "nothing"
+
+
+def _to_json(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return {"b64": base64.b64encode(value).decode()}
+    raise TypeError(f"{type(value).__name__} is nothing that JSON has")

@@ -1,0 +1,212 @@
+"""The node's end of a container: how one is started, found and asked for its health, and how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from serving.config import process_environment
+from serving.container_engine import Container
+from serving.errors import LoadFailed
+
+_KEEPER = Path(__file__).with_name("keeper.py")
+_LOOK_EVERY = 0.1
+# As the contract has them, in seconds: how long a health check may take, and how often it is made.
+_HEALTH_TIMEOUT, HEALTH_EVERY = 10.0, 10.0
+# So many failures in a row make a container unhealthy.
+MOST_FAILURES = 4
+_HEALTHY = 200
+_END_SECONDS = 10.0
+_REPORT_BYTES = 1 << 20
+
+
+class RunningContainer:
+    """A container from its start to its end. Raises LoadFailed when it cannot be started.
+
+    `on_start` is told the pid of its first process, where that can be measured.
+    """
+
+    def __init__(
+        self, container: Container, model_dir: Path, on_start: Callable[[int], None] | None = None
+    ) -> None:
+        self.container = container
+        self.name = f"pilotlight-{os.getpid()}-{secrets.token_hex(6)}"
+        self._on_start = on_start
+        self._closed = False
+        self._shared_fate = False
+        self._failures = 0
+        self._stop = threading.Event()
+        self._ended = threading.Event()
+        self._ending = "nobody knows how"
+        lifeline, self._lifeline = os.pipe()
+        self._report, report = os.pipe()
+        try:
+            self._keeper = subprocess.Popen(
+                (
+                    sys.executable,
+                    "-I",
+                    str(_KEEPER),
+                    str(lifeline),
+                    str(report),
+                    self.name,
+                    *container.run_command(self.name, model_dir),
+                ),
+                pass_fds=(lifeline, report),
+                stdin=subprocess.DEVNULL,
+                env=process_environment(),
+                start_new_session=True,
+            )
+        finally:
+            os.close(lifeline)
+            os.close(report)
+        self._watcher = threading.Thread(target=self._watch, name="container", daemon=True)
+        self._watcher.start()
+        try:
+            self.address = self._find()
+            self._await_health()
+        except BaseException:
+            self.close()
+            raise
+
+    def connect(self, timeout: float | None = None) -> http.client.HTTPConnection:
+        """A connection to it, not open yet."""
+        return http.client.HTTPConnection(*self.address, timeout=timeout)
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether the last health checks did not all fail."""
+        return self._failures < MOST_FAILURES
+
+    def keep_watch(self, *, shared_fate: bool) -> None:
+        """Check its health from now on; with `shared_fate` this process ends as the container ends."""
+        threading.Thread(target=self._check_health, name="health", daemon=True).start()
+        self._shared_fate = shared_fate
+        if self._ended.is_set():
+            self._share_fate()
+
+    def wait_for_end(self, seconds: float) -> bool:
+        """Whether it has ended, or does within so many seconds."""
+        return self._ended.wait(seconds)
+
+    def close(self) -> None:
+        """End the container, and wait until it is gone."""
+        if self._closed:
+            return
+        self._closed = True
+        self._stop.set()
+        os.close(self._lifeline)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._keeper.wait(_END_SECONDS)
+        self._watcher.join(_END_SECONDS)
+
+    def _find(self) -> tuple[str, int]:
+        """Where it listens, as the engine tells, once it runs."""
+        while True:
+            self._check_running()
+            found = self._ask("port", self.name, f"{self.container.port}/tcp").splitlines()
+            host, _, port = found[0].rpartition(":") if found else ("", "", "")
+            if port.isdecimal():
+                return host.strip("[]"), int(port)
+            time.sleep(_LOOK_EVERY)
+
+    def _await_health(self) -> None:
+        while not self._ask_health():
+            self._check_running()
+            time.sleep(_LOOK_EVERY)
+        if self._on_start is not None and (pid := self._find_pid()) is not None:
+            self._on_start(pid)
+
+    def _ask_health(self) -> bool:
+        connection = self.connect(_HEALTH_TIMEOUT)
+        try:
+            connection.request("GET", self.container.health)
+            return connection.getresponse().status == _HEALTHY
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+
+    def _check_health(self) -> None:
+        while not self._stop.wait(HEALTH_EVERY):
+            self._failures = 0 if self._ask_health() else self._failures + 1
+            if self._failures == MOST_FAILURES:
+                print(
+                    f"{self._health_problem()} It is asked nothing until it is.", file=sys.stderr, flush=True
+                )
+
+    def _health_problem(self) -> str:
+        return f"The container is not healthy: GET {self.container.health} was not answered with 200."
+
+    def _find_pid(self) -> int | None:
+        """The process that it runs in; None where it is somebody else's, or on another machine."""
+        text = self._ask("inspect", "--format", "{{.State.Pid}}", self.name).strip()
+        if not text.isdecimal():
+            return None
+        try:
+            Path(f"/proc/{text}/smaps_rollup").read_bytes()
+        except OSError:
+            return None
+        return int(text)
+
+    def _ask(self, *words: str) -> str:
+        """What the engine prints, "" if it refuses."""
+        done = subprocess.run(
+            (self.container.engine, *words),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        return "" if done.returncode else done.stdout
+
+    def _check_running(self) -> None:
+        if self._ended.is_set():
+            raise LoadFailed(f"The container ended before it was healthy ({self._ending}).")
+
+    def _watch(self) -> None:
+        """Wait for how it ended, with the last that it said."""
+        try:
+            found = json.loads(os.read(self._report, _REPORT_BYTES))
+            said = " / ".join(found["lines"])
+            self._ending = f"exit code {found['code']}" + (f"; it said: {said}" if said else "")
+        except ValueError:
+            pass  # its keeper was killed
+        finally:
+            os.close(self._report)
+        self._ended.set()
+        self._share_fate()
+
+    def _share_fate(self) -> None:
+        if self._closed or not self._shared_fate:
+            return
+        print(f"The container of the model ended ({self._ending}).", file=sys.stderr, flush=True)
+        sys.stdout.flush()
+        os._exit(1)
+
+
+def is_closed(connection: http.client.HTTPConnection) -> bool:
+    """Whether the other side has hung up on a connection that nothing is expected on."""
+    if connection.sock is None:
+        return True
+    try:
+        connection.sock.setblocking(False)
+        connection.sock.recv(1, socket.MSG_PEEK)
+    except (BlockingIOError, InterruptedError):
+        return False
+    except OSError:
+        return True
+    else:
+        return True  # its end, or what nobody has asked for
+    finally:
+        connection.sock.setblocking(True)

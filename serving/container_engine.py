@@ -6,7 +6,6 @@ Source: sections 3.6 and 10 of the AI Platform contract.
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from serving.config import process_environment
 from serving.containers import MOUNT
 from serving.errors import FailedPrecondition, InvalidArgument, field_error
 from serving.names import VersionName
@@ -174,7 +174,7 @@ def _ask(engine: str, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
             text=True,
             errors="replace",
             check=False,
-            env=engine_environment(os.environ),
+            env=process_environment(),
         )
     except OSError as error:
         raise InvalidArgument(f"Cannot run {engine} (setting {SETTING}): {error.strerror}.") from error

@@ -92,6 +92,8 @@ def main() -> int:
             print(f"127.0.0.1:{read_container(state, name)['port']}")
         case ["inspect", "--format", "{{.State.Pid}}", name]:
             print(read_container(state, name)["pid"])
+        case ["kill", name]:
+            os.killpg(read_container(state, name)["pid"], signal.SIGKILL)
         case ["rm", "--force", name]:
             os.killpg(read_container(state, name)["pid"], signal.SIGKILL)
             (state / "containers" / f"{name}.json").unlink(missing_ok=True)

@@ -10,6 +10,7 @@ import pytest
 import typer
 import yaml
 
+from serving.cli import versions
 from serving.cli.app import build, command_tree
 from serving.cli.formats.projection import FORMATS
 from serving.cli.lines import Verbosity
@@ -294,6 +295,37 @@ def test_explanations_are_refused(pilotlight: Run, forest: str) -> None:
 
     assert refused.code == 1
     assert "xplain" in refused.err
+
+
+def test_container_flags(pilotlight: Run) -> None:
+    """They are the container and the routes of the version; without an engine a server says what it lacks."""
+    pilotlight("models create contained")
+    flags = (
+        "--image i --command serve,--fast --args a --args ^:^b,c:d --env-vars A=1 --env-vars B=2 "
+        "--ports 80,81 --predict-route /p --health-route /h"
+        " --explanation-method sampled-shapley --num-paths 7"
+    )
+    refused = pilotlight(f"versions create v1 --model contained {flags}")
+    wrong = pilotlight("versions create v1 --model contained --image i --ports 70000")
+
+    assert refused.code == 1
+    assert "container_engine" in refused.err
+    assert wrong.code == 2
+    assert "'70000' is not a port" in wrong.err
+    fields = versions.Container(
+        image="i", command=["serve,--fast"], args=["a", "^:^b,c:d"], env_vars=["A=1", "B=2"], ports=["80,81"],
+        predict_route="/p", health_route="/h",
+    ).fields()  # fmt: skip
+    assert fields == {
+        "container": {
+            "image": "i",
+            "command": ["serve", "--fast"],
+            "args": ["a", "b,c", "d"],
+            "env": [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}],
+            "ports": [{"containerPort": 80}, {"containerPort": 81}],
+        },
+        "routes": {"predict": "/p", "health": "/h"},
+    }
 
 
 def test_capitals(pilotlight: Run, models_dir: Path) -> None:

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from serving.container_engine import container_of, expand, find_engine
+from serving.errors import FailedPrecondition, InvalidArgument
+from serving.names import VersionName
+from serving.resources import ContainerPort, ContainerSpec, RouteMap, Version
+from serving.sources import TrustedSources
+
+NAME = VersionName("p", "m", "v")
+
+
+@pytest.mark.parametrize(
+    ("text", "expanded"),
+    [
+        ("plain", "plain"),
+        ("$(A)/$(A)", "1/1"),
+        ("$(B)", "$(B)"),
+        ("$$(A)", "$(A)"),
+        ("$A ${A} $(1)", "$A ${A} $(1)"),
+    ],
+)
+def test_references(text: str, expanded: str) -> None:
+    """Those to what is known are replaced, those with two signs escaped, all else stays."""
+    assert expand(text, {"A": "1"}) == expanded
+
+
+def test_the_command_line() -> None:
+    """A command takes the place of the entrypoint; its further words go before the arguments."""
+    spec = ContainerSpec(
+        image="i",
+        command=("serve", "--fast"),
+        args=("$(AIP_HTTP_PORT)",),
+        ports=(ContainerPort(container_port=90),),
+    )
+    version = Version(container=spec, deployment_uri="gs://b/m", routes=RouteMap(health="/h"))
+    container = container_of(version, NAME, "/bin/docker", "sha256:1", memory_bytes=1 << 20)
+    command = container.run_command("name", Path("/model"))
+
+    assert command[:6] == ["/bin/docker", "run", "--rm", "--name", "name", "--pull"]
+    assert command[-5:] == ["--entrypoint", "serve", "sha256:1", "--fast", "90"]
+    assert command[command.index("--memory") + 1] == str(1 << 20)
+    assert command[command.index("--publish") + 1] == "127.0.0.1::90"
+    assert command[command.index("--volume") + 1] == "/model:/mnt/models:ro"
+    assert (container.health, container.predict) == ("/h", "/v1/models/m/versions/v:predict")
+
+
+def test_an_image_as_it_is() -> None:
+    """Without a command, arguments, files or limits there are no flags for them."""
+    container = container_of(Version(container=ContainerSpec(image="i")), NAME, "docker", "i")
+    command = container.run_command("name", Path("/model"))
+
+    assert command[-1] == "i"
+    assert not {"--entrypoint", "--memory", "--volume"} & set(command)
+    assert "AIP_STORAGE_URI=" in command
+
+
+def test_an_engine_that_is_not_there() -> None:
+    """The setting that names it is named."""
+    with pytest.raises(InvalidArgument, match="container_engine names 'no-such-engine'"):
+        find_engine("no-such-engine")
+    assert find_engine("") == ""
+
+
+@pytest.mark.parametrize(
+    ("image", "trusted"),
+    [
+        ("registry.example.com/team/server:1", True),
+        ("registry.example.com/team@sha256:0", True),
+        ("registry.example.com/team-evil/server:1", False),
+        ("server", False),
+    ],
+)
+def test_trusted_images(image: str, trusted: bool) -> None:
+    """Where sources are trusted by name, images are too."""
+    sources = TrustedSources.read("gs://bucket, docker://registry.example.com/team/")
+
+    if trusted:
+        sources.check_image("version.container.image", image)
+    else:
+        with pytest.raises(FailedPrecondition, match="no image that this server trusts"):
+            sources.check_image("version.container.image", image)
+    TrustedSources.read("").check_image("version.container.image", image)

@@ -181,7 +181,8 @@ def _numeric(values: list[Any], column: Column, *, whole: bool, lenient: bool) -
     array = natural(values)
     if array is None:
         raise InvalidInputs(_ragged(values, column.name, whole))
-    if array.dtype.kind not in _wanted(column) and array.size:
+    mixed = not lenient and array.dtype.kind in "iuf" and _has(bool, values)
+    if mixed or (array.dtype.kind not in _wanted(column) and array.size):
         # An array of numbers may have rounded some of them.
         converted = _converted(np.array(values, object), column.dtype) if lenient else None
         if converted is None:
@@ -246,15 +247,16 @@ def natural(values: list[Any]) -> NDArray[Any] | None:
     could ask for all the memory there is.
     """
     try:
-        return np.array(values, object if _has_text(values) else None)
+        return np.array(values, object if _has(str, values) else None)
     except (ValueError, OverflowError):
         return None
 
 
-def _has_text(values: list[Any]) -> bool:
+def _has(wanted: type, values: list[Any]) -> bool:
+    """Whether a value of just this type is anywhere in nested lists."""
     kinds = set(map(type, values))
-    return str in kinds or (
-        list in kinds and any(_has_text(value) for value in values if type(value) is list)
+    return wanted in kinds or (
+        list in kinds and any(_has(wanted, value) for value in values if type(value) is list)
     )
 
 

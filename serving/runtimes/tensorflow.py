@@ -47,6 +47,8 @@ _log = logging.getLogger(__name__)
 
 
 _TAG = "serve"
+# The version of graphs from which on a placeholder without dimensions is a scalar, and not of any shape.
+_KNOWS_SCALARS = 24
 _INTERNAL = "__saved_model_"  # the loader's own signatures: __saved_model_init_op, __saved_model_train_op
 _LOAD_ERRORS = (tf.errors.OpError, OSError, RuntimeError, ValueError, KeyError, TypeError)
 
@@ -325,11 +327,27 @@ def _tensor(alias: str, info: Any) -> Tensor:
 
 def _placeholders(graph: Any) -> dict[str, Shape | None]:
     """The shapes that a graph's placeholders have, by their tensors."""
-    return {
+    shapes = {
         f"{node.name}:0": _shape(node.attr["shape"].shape)
         for node in graph.node
         if node.op == "Placeholder" and "shape" in node.attr
     }
+    if graph.versions.producer < _KNOWS_SCALARS:
+        return {name: shape or None for name, shape in shapes.items()}
+    return shapes
+
+
+def _correct_scalars(
+    graph: Any, definitions: Iterable[Any], placeholders: Mapping[str, Shape | None]
+) -> None:
+    """Declare a signature's only input as rows, where it is said to be a scalar and the graph knows none."""
+    with_default = {f"{node.name}:0" for node in graph.node if node.op == "PlaceholderWithDefault"}
+    for definition in definitions:
+        infos = list(definition.inputs.values())
+        if len(infos) != 1 or not _dense(infos[0]) or _shape(infos[0].tensor_shape) != ():
+            continue
+        if placeholders.get(infos[0].name) != () and infos[0].name not in with_default:
+            infos[0].tensor_shape.dim.add(size=-1)
 
 
 def _with_shape_of(placeholders: Mapping[str, Shape | None], tensor: Tensor) -> Tensor:
@@ -373,6 +391,9 @@ def _open(source: Source, misdeclared: Mapping[str, str]) -> TensorFlowRuntime:
         tensorflow_graph.trim(meta_graph, definitions.values(), loader.variables_path)
         _hide_captured(meta_graph.graph_def)
     placeholders = _placeholders(meta_graph.graph_def)
+    _correct_scalars(meta_graph.graph_def, definitions.values(), placeholders)
+    for node in meta_graph.graph_def.node:  # notes of who exported it, which other inputs may contradict
+        node.attr.pop("_output_shapes", None)
     names = tensorflow_separation.separate(meta_graph.graph_def, definitions)
     with graph.as_default():
         feeds, inputs = _doors(definitions, names)

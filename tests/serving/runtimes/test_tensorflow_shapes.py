@@ -96,3 +96,51 @@ def test_a_placeholder_enforces_its_shape(tf: Any, tmp_path: Path) -> None:
     export(tf, tmp_path, build)
     with pytest.raises(InvalidInputs, match="expects shape"):
         predicted(load(Source(tmp_path)), {"instances": [1.0, 2.0]})
+
+
+def test_rows_that_are_declared_as_a_scalar(tf: Any, tmp_path: Path) -> None:
+    """As early exporters did; they noted shapes in the graph, which a scalar contradicts."""
+    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+    from serving.runtimes.tensorflow import load
+
+    def build(tf: Any) -> Any:
+        examples = tf.compat.v1.placeholder(tf.string, [None], "tf_example")
+        parsed = tf.io.parse_example(examples, {"x": tf.io.FixedLenFeature([1], tf.float32)})
+        x = tf.identity(parsed["x"], name="x")
+        return {"serving_default": ({"x": x}, {"y": tf.multiply(x, 0.5, name="half") + 3})}
+
+    export(tf, tmp_path, build)
+    file = tmp_path / "saved_model.pb"
+    saved = SavedModel.FromString(file.read_bytes())
+    (graph,) = saved.meta_graphs
+    graph.signature_def["serving_default"].inputs["x"].tensor_shape.ClearField("dim")
+    (half,) = [node for node in graph.graph_def.node if node.name == "half"]
+    noted = half.attr["_output_shapes"].list.shape.add()
+    for size in (-1, 1):
+        noted.dim.add(size=size)
+    file.write_bytes(saved.SerializeToString())
+
+    runtime = load(Source(tmp_path))
+
+    assert predicted(runtime, {"instances": [1.0, 2.0, 5.0]}) == [3.5, 4.0, 5.5]
+    assert predicted(runtime, {"instances": [[2.0]]}) == [[4.0]]
+    assert runtime.samples(2) is not None
+
+
+def test_a_placeholder_of_an_early_graph_without_dimensions_has_any_shape(tf: Any, tmp_path: Path) -> None:
+    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+    from serving.runtimes.tensorflow import load
+
+    def build(tf: Any) -> Any:
+        x = tf.compat.v1.placeholder(tf.float32, [], "x")
+        return {"serving_default": ({"x": x}, {"y": x + 1})}
+
+    export(tf, tmp_path, build)
+    file = tmp_path / "saved_model.pb"
+    saved = SavedModel.FromString(file.read_bytes())
+    saved.meta_graphs[0].graph_def.versions.producer = 21
+    file.write_bytes(saved.SerializeToString())
+
+    assert predicted(load(Source(tmp_path)), {"instances": [1.0, 2.0]}) == [2.0, 3.0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Iterable
 
@@ -27,6 +28,7 @@ from serving.sinks.places import SCHEMES, check_address
 
 FRAMEWORKS = ("FRAMEWORK_UNSPECIFIED", "TENSORFLOW", "SCIKIT_LEARN", "XGBOOST")
 NUMBERED = re.compile(r"\d+\.\d+(\.\d+)?")
+_URL_SAFE = str.maketrans("-_", "+/")
 _ADDRESS_LETTERS = 1024
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ROUTE = re.compile(r"/[!-~]*")
@@ -172,12 +174,26 @@ def check_logging(config: RequestLoggingConfig | None) -> None:
     except InvalidArgument as error:
         raise field_error(
             InvalidArgument, "version.request_logging_config.bigquery_table_name", error.message
+def etags_match(given: str, current: str) -> bool:
+    """Whether two etags are the same bytes; some clients send them in the other alphabet of base64."""
+    return given == current or (found := _etag_bytes(given)) is not None and found == _etag_bytes(current)
+
+
+def _etag_bytes(etag: str) -> bytes | None:
+    """The bytes of an etag in either alphabet, padded or not; None for what is no base64."""
+    text = etag.rstrip("=").translate(_URL_SAFE)
+    try:
+        return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
+    except ValueError:
+        return None
+
+
         ) from error
 
 
 def check_etag(given: str, current: str) -> None:
     """Refuse a change of something that somebody else changed meanwhile."""
-    if given and given != current:
+    if given and not etags_match(given, current):
         raise Aborted(
             "The etag does not match: somebody changed the resource since it was read. Read it again."
         )

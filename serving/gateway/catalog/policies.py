@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from serving.errors import Aborted, InvalidArgument, NotFound, field_error
 from serving.gateway.access.policy import Policy, checked, owned_by
 from serving.gateway.access.roles import JOB_OWNER, MODEL_OWNER, OPERATION_OWNER
+from serving.gateway.catalog.checks import etags_match
 from serving.gateway.catalog.jobs import get_job
 from serving.gateway.catalog.lookup import get_model
 from serving.gateway.records import Draft, PolicyRecord, Stamp, State
@@ -37,7 +38,7 @@ def set_policy(
             raise field_error(
                 InvalidArgument, "update_mask", f"{path!r} cannot be set; choose from {', '.join(_MASK)}."
             )
-    if given.etag and given.etag != kept.etag:
+    if given.etag and not etags_match(given.etag, kept.etag):
         raise Aborted(
             "There were concurrent policy changes. Please retry the whole read-modify-write with exponential "
             "backoff."

@@ -23,9 +23,9 @@ from serving.errors import (
     NotFound,
     ResourceExhausted,
     ServingError,
-    Unimplemented,
 )
 from serving.gateway.catalog import Catalog, lookup, models, operations, versions
+from serving.gateway.catalog.checks import check_etag
 from serving.gateway.records import Commit, Deployed, Draft, Stamp, State, VersionRecord
 from serving.names import ModelName, VersionName
 from serving.resources import Model, Operation, Version, VersionState, from_wire, to_wire
@@ -208,6 +208,17 @@ def test_a_patch_that_cannot_be(
     assert world.state == before
 
 
+@pytest.mark.parametrize("other", ["-_8_", "-_8_====", "+/8/"])
+def test_etags_are_compared_as_bytes(other: str) -> None:
+    """gcloud reads them as bytes, and writes these in the other alphabet of base64."""
+    check_etag(other, "+/8/")
+
+    with pytest.raises(Aborted):
+        check_etag(other, "+/8A")
+    with pytest.raises(Aborted):
+        check_etag("é", "+/8/")
+
+
 def test_an_etag_is_good_once(world: World) -> None:
     """Every change gives a new one; without one the last writer wins."""
     etag = world.model().etag
@@ -234,7 +245,7 @@ def test_an_etag_is_good_once(world: World) -> None:
         ({"runtimeVersion": "new"}, InvalidArgument, "version.runtime_version"),
         ({"pythonVersion": "3"}, InvalidArgument, "version.python_version"),
         ({"predictionClass": "a.B"}, InvalidArgument, "version.package_uris"),
-        ({"container": {"image": "x"}}, Unimplemented, "version.container"),
+        ({"container": {"image": "x"}}, InvalidArgument, "version.container"),
         ({"autoScaling": {}, "manualScaling": {}}, InvalidArgument, "version.manual_scaling"),
         ({"autoScaling": {"minNodes": -1}}, InvalidArgument, "version.auto_scaling"),
         ({"autoScaling": {"minNodes": 3, "maxNodes": 2}}, InvalidArgument, "version.auto_scaling"),

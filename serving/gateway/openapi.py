@@ -234,7 +234,7 @@ def _of_policies(name: str, method: Method) -> Operation | None:
 
 
 def _not_offered(method: Method) -> Operation:
-    return Operation(f"Not offered: ml.{method.id}", "Not offered", {}, refusals=(401, 403, 429, *ANY, 501))
+    return Operation(f"Not offered: ml.{method.id}", "Not offered", {}, refusals=(401, 403, 404, 429, *ANY))
 
 
 def _components() -> Mapping[str, Json]:

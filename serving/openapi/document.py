@@ -28,13 +28,12 @@ _WORDS: Mapping[int, str] = {
     429: "A queue is full, or somebody has had their share.",
     431: "The head of the request is too large.",
     500: "The model raised, or answered what cannot be sent.",
-    501: "This server does not offer it.",
     503: "Not now: no node could be started, or the server is starting or stopping.",
     504: "The request's time ran out.",
 }
 ANY = (408, 431)
 READ = (400, 401, 403, 404, *ANY, 429, 503)
-WRITE = (*READ, 409, 413, 501)
+WRITE = (*READ, 409, 413)
 PREDICT = (*READ, 406, 413, 500, 504)
 
 _STATUS: Json = {

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from googleapiclient.errors import HttpError
 
 from tests.end_to_end import models
 from tests.end_to_end.conftest import DECORATION, ZOO, Files, wait
@@ -236,7 +237,7 @@ def test_the_cancel_of_a_finished_operation_does_nothing(ml: Any, zoo: Operation
 
 
 def test_a_project_has_locations_and_a_config(ml: Any) -> None:
-    """gcloud asks for them."""
+    """gcloud asks for them; what is no region of the service is not there."""
     locations = ml.projects().locations()
 
     names = [one["name"] for one in locations.list(parent="projects/tests").execute()["locations"]]
@@ -244,8 +245,11 @@ def test_a_project_has_locations_and_a_config(ml: Any) -> None:
     config = ml.projects().getConfig(name="projects/tests").execute()
 
     assert one["name"] in names
-    assert one["capabilities"] == [{"type": "ONLINE_PREDICTION"}]
+    assert one["capabilities"] == [{"type": "BATCH_PREDICTION"}, {"type": "ONLINE_PREDICTION"}]
     assert config["serviceAccount"].endswith(".iam.gserviceaccount.com")
+    with pytest.raises(HttpError) as caught:
+        locations.get(name="projects/tests/locations/mars-north1").execute()
+    assert caught.value.resp.status == 404
 
 
 # ---- changing
@@ -519,7 +523,7 @@ REFUSALS: list[tuple[str, str, str, dict[str, Any], int, str, str]] = [
     (
         "a container",
         *("POST", f"{ZOO}/versions", {"json": {"name": "v", "container": {"image": "i"}}}),
-        *(501, "UNIMPLEMENTED", "version.container: "),
+        *(400, "INVALID_ARGUMENT", "version.container: "),
     ),
     (
         "a label that cannot be",
@@ -662,8 +666,6 @@ def test_refusal(
 
 def test_a_duplicate_model_is_told_in_the_words_airflow_looks_for(ml: Any, zoo: Operations) -> None:
     """It compares this one violation verbatim, and takes it for success."""
-    from googleapiclient.errors import HttpError
-
     with pytest.raises(HttpError) as caught:
         ml.projects().models().create(parent="projects/tests", body={"name": "zoo"}).execute()
 

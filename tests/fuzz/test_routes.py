@@ -80,7 +80,7 @@ async def hold(gateway: Gateway, asked: Ask) -> int:
     "requests", [2000, pytest.param(200_000, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])]
 )
 def test_no_request_does_harm(tmp_path: Path, report: Report, requests: int) -> None:
-    """Any verb, path, query, header and body at any route: answered in time, and never with 5xx but 501."""
+    """Any verb, path, query, header and body at any route: answered in time, and never with 5xx."""
     seen: Counter[int] = Counter()
     slowest = 0.0
 
@@ -99,7 +99,7 @@ def test_no_request_does_harm(tmp_path: Path, report: Report, requests: int) -> 
 
     run(tmp_path, main)
     report(f"{requests} bad requests: {dict(sorted(seen.items()))}; the slowest took {slowest:.2f} s")
-    assert {200, 400, 404, 405, 501} <= seen.keys()
+    assert {200, 400, 404, 405} <= seen.keys()
 
 
 def bodies() -> list[tuple[str, str, str]]:

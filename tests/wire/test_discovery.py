@@ -59,11 +59,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def documented() -> dict[str, tuple[str, str, str]]:
     """The table of docs/api.md: verb, path and state of each method."""
-    row = re.compile(r"^\| `(ml\.\S+)` \| ([A-Z]+) \| `(\S+)` \| (works|501) \|$", re.MULTILINE)
+    row = re.compile(r"^\| `(ml\.\S+)` \| ([A-Z]+) \| `(\S+)` \| (works|404) \|$", re.MULTILINE)
     return {method: (verb, path, state) for method, verb, path, state in row.findall(PAGE.read_text())}
 
 
-REFUSED = sorted(method for method, (_, _, state) in documented().items() if state == "501")
+REFUSED = sorted(method for method, (_, _, state) in documented().items() if state == "404")
 
 
 def test_the_table_has_every_method() -> None:
@@ -88,7 +88,7 @@ def test_every_method_has_a_route(routes: dict[str, Route]) -> None:
 
 
 def test_the_table_says_what_the_routes_do(routes: dict[str, Route]) -> None:
-    """Exactly the routes of `unimplemented` are told as 501."""
+    """Exactly the routes of `unimplemented` are told as 404."""
     refused = {
         f"ml.{name}"
         for name, route in routes.items()
@@ -115,14 +115,14 @@ def test_the_page_has_every_error() -> None:
 
 
 @pytest.mark.parametrize("method", REFUSED)
-def test_what_is_not_offered_is_refused_with_501(server: Server, method: str) -> None:
+def test_what_is_not_offered_is_refused_with_404(server: Server, method: str) -> None:
     """In Google's form, naming the method."""
     verb, path = DISCOVERED[method]
     path = path.replace("{projectsId}:explain", "p/models/m:explain")
 
     reply = server.call(verb, re.sub(r"\{[^}]*\}", "a1", path), json=None if verb == "GET" else {})
 
-    assert (reply.status, reply.error["status"]) == (501, "UNIMPLEMENTED")
+    assert (reply.status, reply.error["status"]) == (404, "NOT_FOUND")
     assert method in reply.error["message"]
 
 
@@ -151,5 +151,5 @@ def test_googles_client_reaches_the_refusal(server: Server, method: str) -> None
         with pytest.raises(HttpError) as caught:
             getattr(resource, call)(parent=parent).execute()
 
-    assert caught.value.resp.status == 501
+    assert caught.value.resp.status == 404
     assert method in caught.value.reason

@@ -7,7 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from serving.errors import Unimplemented, field_error
+from serving.errors import InvalidArgument, field_error
 from serving.gateway.access.caller import Caller, caller_of
 from serving.gateway.access.gate import Access, predict_permission
 from serving.gateway.api.paging import Listing
@@ -40,7 +40,9 @@ class Jobs:
         body = await read_json(request)
         if _sent(body, "trainingInput", "training_input") is not None:
             raise field_error(
-                Unimplemented, "job.training_input", "Training is not offered; a job has a predictionInput."
+                InvalidArgument,
+                "job.training_input",
+                "Training is not offered by this server; a job has a predictionInput.",
             )
         job = from_wire(Job, body)
         sent = parts_of(body)

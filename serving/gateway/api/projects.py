@@ -5,6 +5,7 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
+from serving.errors import NotFound
 from serving.gateway.api.paging import Listing
 from serving.gateway.api.requests import answer_json, answer_page
 from serving.names import check_location, check_project
@@ -15,6 +16,9 @@ REGIONS = (
     "europe-west2", "europe-west3", "europe-west4", "northamerica-northeast1", "us-central1",
     "us-east1", "us-east4", "us-west1",
 )  # fmt: skip
+
+# What can be done in each of them; the order is that of the API's enumeration.
+_CAPABILITIES = ("BATCH_PREDICTION", "ONLINE_PREDICTION")
 
 
 async def get_config(request: Request) -> Response:
@@ -36,11 +40,14 @@ async def list_locations(request: Request) -> Response:
 
 
 async def get_location(request: Request) -> Response:
-    """projects.locations.get; any well-formed location exists."""
+    """projects.locations.get."""
     project = check_project(request.path_params["project"])
-    return answer_json(_location(project, check_location(request.path_params["location"])))
+    location = check_location(request.path_params["location"])
+    if location not in REGIONS:
+        raise NotFound(f"Location {location} was not found; there are {', '.join(REGIONS)}.")
+    return answer_json(_location(project, location))
 
 
 def _location(project: str, location: str) -> dict[str, object]:
-    capabilities = [{"type": "ONLINE_PREDICTION"}]
+    capabilities = [{"type": kind} for kind in _CAPABILITIES]
     return {"name": f"projects/{project}/locations/{location}", "capabilities": capabilities}

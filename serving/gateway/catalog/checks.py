@@ -28,11 +28,11 @@ from serving.sinks.places import SCHEMES, check_address
 
 FRAMEWORKS = ("FRAMEWORK_UNSPECIFIED", "TENSORFLOW", "SCIKIT_LEARN", "XGBOOST")
 NUMBERED = re.compile(r"\d+\.\d+(\.\d+)?")
-_URL_SAFE = str.maketrans("-_", "+/")
 _ADDRESS_LETTERS = 1024
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ROUTE = re.compile(r"/[!-~]*")
 _MOST_PORT = 65535
+_URL_SAFE = str.maketrans("-_", "+/")
 _LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 
@@ -174,6 +174,9 @@ def check_logging(config: RequestLoggingConfig | None) -> None:
     except InvalidArgument as error:
         raise field_error(
             InvalidArgument, "version.request_logging_config.bigquery_table_name", error.message
+        ) from error
+
+
 def etags_match(given: str, current: str) -> bool:
     """Whether two etags are the same bytes; some clients send them in the other alphabet of base64."""
     return given == current or (found := _etag_bytes(given)) is not None and found == _etag_bytes(current)
@@ -186,9 +189,6 @@ def _etag_bytes(etag: str) -> bytes | None:
         return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
     except ValueError:
         return None
-
-
-        ) from error
 
 
 def check_etag(given: str, current: str) -> None:

@@ -141,8 +141,8 @@ def test_what_is_refused(tmp_path: Path) -> None:
     async def main(api: Api) -> None:
         await api.create("taken")
         for body, status, field in (
-            (api.body("a", trainingInput={"any": "thing"}), 501, "job.training_input"),
-            ({"jobId": "a", "training_input": {}}, 501, "job.training_input"),
+            (api.body("a", trainingInput={"any": "thing"}), 400, "job.training_input"),
+            ({"jobId": "a", "training_input": {}}, 400, "job.training_input"),
             (api.body("taken"), 409, "job.job_id"),
             (api.body("a", input={"outputPath": None}), 400, "prediction_input.output_path"),
             (api.body("a", input={"uri": None, "modelName": "projects/p/models/m"}), 404,

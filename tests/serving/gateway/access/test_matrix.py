@@ -193,7 +193,7 @@ def test_every_method_and_every_role(tmp_path: Path) -> None:
                         wrong.append((role, where, verb, path, answer.status_code, wanted))
         assert wrong == []
         assert not {500, 405, 429} & statuses.keys(), statuses
-        assert statuses[501] > 100  # who may call what is not offered is told so
+        assert statuses[404] > 100  # who may call what is not offered is told so
 
     run(tmp_path, main)
 

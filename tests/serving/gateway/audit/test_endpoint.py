@@ -117,7 +117,7 @@ def test_failed_changes(tmp_path: Path) -> None:
     assert told(fault) == ("DeleteModel", "projects/p/models/none", 5)
     assert "not found" in fault["protoPayload"]["status"]["message"]
     assert told(bad) == ("CreateModel", "projects/p/models", 3)
-    assert told(missing) == ("CreateStudy", "projects/p/locations/here/studies", 12)
+    assert told(missing) == ("CreateStudy", "projects/p/locations/here/studies", 5)
 
 
 def test_the_end_of_an_operation_is_told(tmp_path: Path) -> None:

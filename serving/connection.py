@@ -17,6 +17,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from serving.config import FrontSettings
+from serving.content_encoding import Unpacking
 from serving.errors import (
     ClientTooSlow,
     HeadTooLarge,
@@ -507,12 +508,58 @@ class Connection(HttpToolsProtocol):
         """The handler can answer it."""
         if exchange.parts is not None:
             exchange.body, exchange.parts = b"".join(exchange.parts), None
+        if exchange.head.encoding and 0 < len(exchange.body) <= self._most_body:
+            self._unpack(exchange)
+        else:
+            self._hand_over(exchange)
+
+    def _hand_over(self, exchange: Exchange) -> None:
         if self.held:
             self._release(exchange)
         try:
             self._exchanges.complete(exchange)
         except Exception:
             self._fail(exchange)
+
+    def _unpack(self, exchange: Exchange) -> None:
+        """Unpack the body of an exchange before it is handed over: now, or in turns of the event loop."""
+        try:
+            unpacking = Unpacking(exchange.head.encoding, exchange.body, self._most_body)
+        except ServingError as error:
+            self._exchanges.refuse(exchange, error)
+            return
+        uncounted = len(exchange.body) - self._held.get(exchange, 0)
+        if not self._unpack_some(exchange, unpacking, uncounted):
+            self._gate.unpacking.add(functools.partial(self._unpack_some, exchange, unpacking))
+
+    def _unpack_some(self, exchange: Exchange, unpacking: Unpacking, uncounted: int = 0) -> bool:
+        """Whether the exchange is handed over, refused or left. `uncounted` are bytes to count besides."""
+        if exchange.response_complete:
+            return True
+        before = unpacking.size
+        try:
+            is_whole = unpacking.step()
+            if not is_whole:
+                self._hold_unpacked(exchange, unpacking.size - before + uncounted)
+                return False
+            exchange.body = unpacking.body
+        except ServingError as error:
+            self._release(exchange)
+            self._exchanges.refuse(exchange, error)
+        except Exception:
+            self._fail(exchange)
+        else:
+            self._hand_over(exchange)
+        return True
+
+    def _hold_unpacked(self, exchange: Exchange, size: int) -> None:
+        """Count bytes of a body that is being unpacked. Raises Unavailable if there is no room."""
+        gate = self._gate
+        self._held[exchange] = self._held.get(exchange, 0) + size
+        self.held += size
+        gate.arrived(size)
+        if gate.is_full and gate.arriving > self.held:
+            raise gate.no_room("there is no room to unpack this one")
 
     def _fail(self, exchange: Exchange) -> None:
         logger.exception("a request could not be answered")

@@ -4,7 +4,8 @@
     ├── InvalidArgument          400   ├── FailedPrecondition   400
     │   ├── BodyTooLarge         413   ├── Aborted              409
     │   ├── HeadTooLarge         431
-    │   └── NotAcceptable        406
+    │   ├── NotAcceptable        406
+    │   └── UnsupportedEncoding  415
     ├── NotFound                 404   ├── AlreadyExists        409
     ├── MethodNotAllowed         405   ├── ResourceExhausted    429
     │                                  │   └── LimitReached     429
@@ -23,7 +24,7 @@ Source: sections 2.3 and 3.3 of the AI Platform contract, google/rpc/code.proto.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 RPC_CODES: Mapping[str, int] = {
@@ -112,6 +113,14 @@ class HeadTooLarge(InvalidArgument):
 
 class NotAcceptable(InvalidArgument):
     """The answer has none of the forms that the client takes."""
+
+
+class UnsupportedEncoding(InvalidArgument):
+    """The body is packed in a way that is not among the `known` ones."""
+
+    def __init__(self, message: str, *, known: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.known = known
 
 
 class NotFound(ServingError):
@@ -263,19 +272,18 @@ class UserCodeFailed(ModelError):
 
 def http_status(error: ServingError) -> int:
     """The HTTP status an error is answered with."""
-    match error:
-        case BodyTooLarge():
-            return 413
-        case HeadTooLarge():
-            return 431
-        case NotAcceptable():
-            return 406
-        case ClientTooSlow():
-            return 408
-        case MethodNotAllowed():
-            return 405
-        case _:
-            return _HTTP[error.status]
+    return next((status for kind, status in _OWN_HTTP if isinstance(error, kind)), _HTTP[error.status])
+
+
+# Of errors whose google.rpc code stands for more than one status.
+_OWN_HTTP: Sequence[tuple[type[ServingError], int]] = (
+    (BodyTooLarge, 413),
+    (HeadTooLarge, 431),
+    (NotAcceptable, 406),
+    (UnsupportedEncoding, 415),
+    (ClientTooSlow, 408),
+    (MethodNotAllowed, 405),
+)
 
 
 def to_wire(error: ServingError) -> dict[str, Any]:

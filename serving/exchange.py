@@ -165,4 +165,7 @@ class Handler(Protocol):
         """The head is there. Whoever answers it here need not wait for a body that is for nothing."""
 
     def complete(self, exchange: Exchange) -> None:
-        """The body is whole, or over the limit already. Not called once the exchange is answered."""
+        """The body is whole and unpacked, or over the limit already. Not called once it is answered."""
+
+    def refuse(self, exchange: Exchange, error: ServingError) -> None:
+        """Answer with an error: the body cannot be unpacked."""

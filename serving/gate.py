@@ -12,6 +12,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from serving.config import FrontSettings
+from serving.content_encoding import UnpackingQueue
 from serving.cross_origin import UNPROTECTED, CrossOriginPolicy
 from serving.errors import Unavailable
 from serving.heads import Heads
@@ -44,6 +45,7 @@ class Gate:
         self.unsent = 0  # bytes of answers that clients have not read, as far as that is known
         self.refused: Counter[str] = Counter()  # connections, by the setting that was not kept to
         self.heads = Heads()
+        self.unpacking = UnpackingQueue()
         self._slices: list[set[Connection]] = [set() for _ in range(SLICES)]
         self._turn = 0
         self._last: float | None = None
@@ -80,8 +82,21 @@ class Gate:
     def arrived(self, size: int) -> None:
         """A connection holds so many bytes more."""
         self.arriving += size
-        if self.arriving > self.settings.arriving_bytes:
+        if self.is_full:
             self._refuse_slowest()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether connections hold more than they may together."""
+        return self.arriving > self.settings.arriving_bytes
+
+    def no_room(self, why: str) -> Unavailable:
+        """The error for a request that there is no memory for."""
+        limit = self.settings.arriving_bytes
+        return Unavailable(
+            f"Too many bytes of requests arrive or wait (setting arriving_bytes = {limit}), and {why}.",
+            retry_after=1,
+        )
 
     def count_unsent(self, change: int) -> None:
         """Answers that are not read have become so many bytes more."""
@@ -101,15 +116,13 @@ class Gate:
         """Let go of what has been arriving or waiting longest: healthy requests do not take long."""
         holding = [one for members in self._slices for one in members if one.held]
         if len(holding) > 1:  # alone, a body may be of any size that a request may have
-            slowest = min((one for one in holding if one.spare), key=lambda one: (one.begun, -one.spare))
-            limit = self.settings.arriving_bytes
-            slowest.make_room(
-                Unavailable(
-                    f"Too many bytes of requests arrive or wait (setting arriving_bytes = {limit}), and this "
-                    "one has done so for longest.",
-                    retry_after=1,
-                )
+            slowest = min(
+                (one for one in holding if one.spare),
+                key=lambda one: (one.begun, -one.spare),
+                default=None,  # all that is held is being unpacked
             )
+            if slowest is not None:
+                slowest.make_room(self.no_room("this one has done so for longest"))
 
     def _make_room(self) -> None:
         """Close those that have been idle longest, so that others find a place."""

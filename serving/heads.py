@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from serving.content_encoding import encoding_of
 from serving.errors import ServingError
 from serving.protocols.paths import Path, parse
 from serving.wire import Headers
@@ -20,25 +21,36 @@ REQUEST_ID, TRACEPARENT = b"x-request-id", b"traceparent"
 TIMEOUT, TIMING = b"x-request-timeout", b"x-pilotlight-timing"
 CONTENT_TYPE, ACCEPT = b"content-type", b"accept"
 JSON_BYTES = b"inference-header-content-length"
-_HEEDED = frozenset({REQUEST_ID, TRACEPARENT, TIMEOUT, TIMING, CONTENT_TYPE, ACCEPT, JSON_BYTES})
+# How its body is packed, and the verb that is meant where a client cannot send it.
+CONTENT_ENCODING, METHOD_OVERRIDE = b"content-encoding", b"x-http-method-override"
+_HEEDED = frozenset(
+    {
+        REQUEST_ID, TRACEPARENT, TIMEOUT, TIMING, CONTENT_TYPE, ACCEPT, JSON_BYTES, CONTENT_ENCODING,
+        METHOD_OVERRIDE,
+    }
+)  # fmt: skip
 # Heads that are remembered, and the longest of them in bytes.
 _MANY, _LONG = 256, 1024
+_LONGEST_VERB = 32
 
 
 class Head:
     """What a request says before its body comes.
 
     `length` is that of the body, 0 if it is not told. `told` has the headers that predictions heed, by name.
+    `encoding` is what its body is packed with, and `override` another verb that a header tells; "" mostly.
     `known` is what who answers it wants to remember of it, for the next one that says the same. With a
     `refusal` nobody is asked: it is answered with that. All answers have the headers `answer_headers` too.
     """
 
     __slots__ = (
         "answer_headers",
+        "encoding",
         "headers",
         "known",
         "length",
         "method",
+        "override",
         "path",
         "refusal",
         "told",
@@ -67,11 +79,21 @@ class Head:
         self.told: Mapping[bytes, bytes] = {
             name: value for name, value in reversed(headers) if name in _HEEDED
         }
+        self.encoding = ""
+        override = self.told.get(METHOD_OVERRIDE, b"").decode("latin-1")
+        self.override = "" if override == method else override
+        if CONTENT_ENCODING in self.told:
+            self.encoding = encoding_of(value for name, value in headers if name == CONTENT_ENCODING)
 
     @property
     def asked(self) -> Path | None:
         """The prediction that it asks for; None if it asks for none."""
         return parse(self.path)
+
+    @property
+    def wanted_method(self) -> str:
+        """The verb that it means."""
+        return self.override[:_LONGEST_VERB] if self.override and self.method == "POST" else self.method
 
 
 class Heads:

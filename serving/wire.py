@@ -15,6 +15,7 @@ from serving.errors import (
     MethodNotAllowed,
     ServingError,
     Unauthenticated,
+    UnsupportedEncoding,
     http_status,
     to_wire,
 )
@@ -63,9 +64,11 @@ def raw_answer(error: ServingError) -> bytes:
 
 
 def error_headers(error: ServingError) -> Headers:
-    """What is told besides: `Allow`, `WWW-Authenticate`, `Retry-After`, each where it helps."""
+    """What is told besides: `Allow`, `Accept-Encoding`, `WWW-Authenticate`, `Retry-After`, where it helps."""
     if isinstance(error, MethodNotAllowed):
         return ((b"allow", error.allow.encode()),)
+    if isinstance(error, UnsupportedEncoding):
+        return ((b"accept-encoding", ", ".join(error.known).encode()),)
     if isinstance(error, Unauthenticated):
         return ((b"www-authenticate", b'Bearer realm="pilotlight"'),)
     if error.retry_after is None:

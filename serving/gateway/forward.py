@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from autoscaler.activator import Activator, Lease
 from autoscaler.pools import Node, NodeState
 from serving.config import FrontSettings
+from serving.content_encoding import check_encoding
 from serving.conversation import Conversation
 from serving.errors import (
     Internal,
@@ -117,6 +118,20 @@ class Forwarder:
         except Exception:
             passage.fail()
 
+    def refuse(self, exchange: Conversation, error: ServingError) -> None:
+        """Answer a request with an error: its body cannot be read."""
+        passage: Passage = exchange.state
+        passage.refuse(error)
+
+    def hold(self, size: int) -> None:
+        """Count so many bytes of a body. Raises ResourceExhausted if there are too many."""
+        if self.held_bytes and self.held_bytes + size > self.queue_bytes:
+            raise ResourceExhausted(
+                f"Too many bytes of bodies wait or are in nodes (setting queue_bytes = {self.queue_bytes}).",
+                retry_after=1,
+            )
+        self.held_bytes += size
+
     def free(self, size: int) -> None:
         """So many bytes of bodies are free."""
         self.held_bytes -= size
@@ -207,8 +222,10 @@ class Passage:
             forwarder.access.admit_prediction(self._scope(), way.permission, way.named)
         if way.problem is not None:
             raise way.problem
-        if head.method != "POST":
-            raise no_such_method(head.method, head.path, "POST")
+        if head.method != "POST" or head.override:
+            raise no_such_method(head.wanted_method, head.path, "POST")
+        if head.encoding:
+            check_encoding(head.encoding)
         self._found = target = forwarder.targets.find(way.goal)
         if forwarder.shares is not None:
             forwarder.shares.admit(target)
@@ -255,14 +272,7 @@ class Passage:
 
     def _hold(self, size: int) -> None:
         """Count its body, from now to its answer. Raises ResourceExhausted if there are too many bytes."""
-        forwarder = self._forwarder
-        if forwarder.held_bytes and forwarder.held_bytes + size > forwarder.queue_bytes:
-            limit = forwarder.queue_bytes
-            raise ResourceExhausted(
-                f"Too many bytes of bodies wait or are in nodes (setting queue_bytes = {limit}).",
-                retry_after=1,
-            )
-        forwarder.held_bytes += size
+        self._forwarder.hold(size)
         self._held = size
 
     def _wanted(self, head: Head) -> float:

@@ -45,6 +45,7 @@ class GrpcHead(Head):
         super().__init__("POST", rpc.path, headers, length=len(body), version="2")
         self._rpc = rpc
         self._body = body
+        self.encoding = ""  # gRPC has its own way to pack messages
         if remaining is not None:
             self.told = {**self.told, TIMEOUT: _sooner(remaining, self.told.get(TIMEOUT))}
 

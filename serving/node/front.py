@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from serving.content_encoding import check_encoding
 from serving.conversation import Conversation
 from serving.errors import InvalidArgument, ServingError
 from serving.exchange import PREDICT
@@ -90,14 +91,20 @@ class Predictions:
         except ServingError as error:
             exchange.refuse(error)
 
+    def refuse(self, exchange: Conversation, error: ServingError) -> None:
+        """Answer with an error."""
+        exchange.refuse(error)
+
     def _admit(self, exchange: Conversation) -> None:
         head = exchange.head
         if head.known is None:
             head.known = _call(head, self._route)
-        if head.method != "POST":
-            raise no_such_method(head.method, head.path, "POST")
+        if head.method != "POST" or head.override:
+            raise no_such_method(head.wanted_method, head.path, "POST")
         if self._node.predictor is None:
             raise loading()
+        if head.encoding:
+            check_encoding(head.encoding)
         if head.length > self.max_body_bytes:
             raise too_large(self.max_body_bytes)
 

@@ -25,6 +25,7 @@ _WORDS: Mapping[int, str] = {
     408: "The request came too slowly.",
     409: "The id is taken, or somebody else has changed the resource first.",
     413: "The body is too large.",
+    415: "The body is packed in a way that is not known here.",
     429: "A queue is full, or somebody has had their share.",
     431: "The head of the request is too large.",
     500: "The model raised, or answered what cannot be sent.",
@@ -33,8 +34,8 @@ _WORDS: Mapping[int, str] = {
 }
 ANY = (408, 431)
 READ = (400, 401, 403, 404, *ANY, 429, 503)
-WRITE = (*READ, 409, 413)
-PREDICT = (*READ, 406, 413, 500, 504)
+WRITE = (*READ, 409, 413, 415)
+PREDICT = (*READ, 406, 413, 415, 500, 504)
 
 _STATUS: Json = {
     "type": "object",

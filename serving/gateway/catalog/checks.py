@@ -179,7 +179,7 @@ def check_logging(config: RequestLoggingConfig | None) -> None:
 
 def etags_match(given: str, current: str) -> bool:
     """Whether two etags are the same bytes; some clients send them in the other alphabet of base64."""
-    return given == current or (found := _etag_bytes(given)) is not None and found == _etag_bytes(current)
+    return given == current or ((found := _etag_bytes(given)) is not None and found == _etag_bytes(current))
 
 
 def _etag_bytes(etag: str) -> bytes | None:

@@ -59,6 +59,7 @@ from serving.gateway.request_log import RequestLog
 from serving.gateway.retention import Pruner
 from serving.gateway.routes import routes
 from serving.gateway.schemas import Schemas
+from serving.gateway.request_adapter import RequestAdapter
 from serving.gateway.store import Store
 from serving.gateway.tallies import Tallies
 from serving.gateway.targets import Targets
@@ -184,7 +185,9 @@ class Gateway:
                 Exception: _internal_error,
             },
         )
-        self._calls = Calls(self._router, self._tallies, self._tracing)
+        self._calls = RequestAdapter(
+            Calls(self._router, self._tallies, self._tracing), self._forwarder, config.max_header_bytes
+        )
 
     @property
     def handler(self) -> Forwarder:

@@ -24,7 +24,7 @@ from serving.wire import check_length, too_large
 T = TypeVar("T", bound=msgspec.Struct)
 Endpoint = Callable[[Request], Awaitable[Response]]
 
-_MAX_BODY = 4 << 20
+MAX_BODY = 4 << 20
 _BODY = "pilotlight.body"
 
 
@@ -109,13 +109,19 @@ async def read_json(request: Request) -> Any:
     return known[0]
 
 
-async def _read_json(request: Request) -> Any:
-    check_length(request.scope, _MAX_BODY)
+async def read_body(request: Request) -> bytes:
+    """The bytes of the body."""
+    check_length(request.scope, MAX_BODY)
     body = b""
     async for chunk in request.stream():
         body += chunk
-        if len(body) > _MAX_BODY:
-            raise too_large(_MAX_BODY)
+        if len(body) > MAX_BODY:
+            raise too_large(MAX_BODY)
+    return body
+
+
+async def _read_json(request: Request) -> Any:
+    body = await read_body(request)
     try:
         return loads(body or b"{}", LEVELS)
     except TooDeepError as error:

@@ -1,0 +1,164 @@
+"""Requests as some of Google's clients send them: verbs in a header, queries in a body, and packed bodies.
+
+What comes out of it is an ordinary request, and everything that looks at requests comes after: routes,
+access, limits and the audit log know the verb that is meant, and no other.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from serving.content_encoding import Unpacking, encoding_of, unpack
+from serving.errors import InvalidArgument, ServingError
+from serving.gateway.api.requests import MAX_BODY
+from serving.gateway.identity import request_id
+from serving.heads import CONTENT_ENCODING, CONTENT_TYPE, METHOD_OVERRIDE
+from serving.media import bare
+from serving.protocols.errors import refusal
+from serving.protocols.paths import dialect_of
+from serving.wire import JSON, Headers, Message, Receive, Scope, Send, check_length, too_large
+
+FORM = "application/x-www-form-urlencoded"
+_POST = "POST"
+_VERBS = frozenset({"GET", "PUT", "PATCH", "DELETE", _POST})
+_ADAPTED = frozenset({CONTENT_ENCODING, METHOD_OVERRIDE})
+
+
+class Memory(Protocol):
+    """What counts the bytes of bodies."""
+
+    def hold(self, size: int) -> None:
+        """Count so many bytes. Raises ResourceExhausted if there are too many."""
+
+    def free(self, size: int) -> None:
+        """So many bytes are free."""
+
+
+class RequestAdapter:
+    """An ASGI application around `app`. `memory` counts what is unpacked.
+
+    A query that comes as a body may have `max_query` bytes, as it might in a head.
+    """
+
+    def __init__(self, app: Any, memory: Memory, max_query: int) -> None:
+        self._app = app
+        self._memory = memory
+        self._max_query = max_query
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on what is meant."""
+        told = [(name, value) for name, value in scope["headers"] if name in _ADAPTED]
+        if not told:
+            await self._app(scope, receive, send)
+            return
+        encoding = encoding_of(value for name, value in told if name == CONTENT_ENCODING)
+        overrides = [value.decode("latin-1") for name, value in told if name == METHOD_OVERRIDE]
+        body = _PackedBody(scope, receive, encoding, self._memory)
+        try:
+            if encoding:
+                receive = body.receive
+            if overrides:
+                scope, receive = await self._overridden(scope, receive, overrides)
+        except ServingError as error:
+            await _refuse(scope, send, error)
+        else:
+            await self._app(scope, receive, send)
+        finally:
+            body.free()
+
+    async def _overridden(
+        self, scope: Scope, receive: Receive, overrides: list[str]
+    ) -> tuple[Scope, Receive]:
+        """The request with the verb that it means. Raises InvalidArgument."""
+        verb = overrides[0]
+        if len(overrides) > 1 or verb not in _VERBS:
+            raise InvalidArgument(
+                f"The header X-HTTP-Method-Override must be one of {', '.join(sorted(_VERBS))}, given once."
+            )
+        if verb == scope["method"]:
+            return scope, receive
+        if scope["method"] != _POST:
+            raise InvalidArgument(
+                f"The header X-HTTP-Method-Override goes with POST alone, not with {scope['method']}."
+            )
+        request_id(scope)  # both have the same
+        scope = {**scope, "method": verb}
+        if verb == "GET":
+            scope["query_string"] = await self._query(scope, receive)
+            receive = _empty_body(receive)
+        return scope, receive
+
+    async def _query(self, scope: Scope, receive: Receive) -> bytes:
+        """The query of a request that has it in its body."""
+        check_length(scope, self._max_query)
+        query = await _read(receive, self._max_query)
+        given = next((value for name, value in scope["headers"] if name == CONTENT_TYPE), b"")
+        if query and bare(given.decode("latin-1")) != FORM:
+            raise InvalidArgument(f"A GET that is sent as POST has its query as body, of the type {FORM}.")
+        if not query.isascii():
+            raise InvalidArgument("The query in the body must be percent-encoded.")
+        return b"&".join(part for part in (scope["query_string"], query) if part)
+
+
+class _PackedBody:
+    """The body of a request, unpacked when it is first asked for, and counted from then on."""
+
+    def __init__(self, scope: Scope, receive: Receive, encoding: str, memory: Memory) -> None:
+        self._scope = scope
+        self._receive = receive
+        self._encoding = encoding
+        self._memory = memory
+        self._held = 0
+        self._is_read = False
+
+    async def receive(self) -> Message:
+        """As ASGI has it: all of the body, and after it what the client does."""
+        if self._is_read:
+            return await self._receive()
+        self._is_read = True
+        check_length(self._scope, MAX_BODY)
+        packed = await _read(self._receive, MAX_BODY)
+        body = packed and await unpack(Unpacking(self._encoding, packed, MAX_BODY), self._hold)
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    def free(self) -> None:
+        """Nobody needs it any more."""
+        self._memory.free(self._held)
+
+    def _hold(self, size: int) -> None:
+        self._memory.hold(size)
+        self._held += size
+
+
+async def _read(receive: Receive, limit: int) -> bytes:
+    """A whole body; what there is of it when the client goes. Raises BodyTooLarge."""
+    parts, size, more = [], 0, True
+    while more:
+        message = await receive()
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > limit:
+            raise too_large(limit)
+        more = message.get("more_body", False)
+    return b"".join(parts)
+
+
+def _empty_body(receive: Receive) -> Receive:
+    """A `receive` of a request without a body."""
+    is_read = False
+
+    async def receive_empty() -> Message:
+        nonlocal is_read
+        if is_read:
+            return await receive()
+        is_read = True
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    return receive_empty
+
+
+async def _refuse(scope: Scope, send: Send, error: ServingError) -> None:
+    status, body, more = refusal(error, dialect_of(scope["path"]))
+    headers: Headers = (JSON, (b"content-length", b"%d" % len(body)), *more)
+    await send({"type": "http.response.start", "status": status, "headers": list(headers)})
+    await send({"type": "http.response.body", "body": body})

@@ -27,12 +27,16 @@ from serving.gateway.access.gate import Access, guarded
 from serving.gateway.access.token_store import TokenStore
 from serving.gateway.api import projects
 from serving.gateway.api.acceleration import AccelerationApi
+from serving.gateway.api.batch_requests import BatchRequests
+from serving.gateway.api.discovery import Discovery
 from serving.gateway.api.fleet import Fleet as FleetApi
 from serving.gateway.api.jobs import Jobs as JobsApi
+from serving.gateway.api.log_entries import LogEntries
 from serving.gateway.api.logs import Logs as LogsApi
 from serving.gateway.api.models import Models
 from serving.gateway.api.openapi import OpenApi
 from serving.gateway.api.operations import Operations as OperationsApi
+from serving.gateway.api.partial_responses import with_checked_fields, with_fields
 from serving.gateway.api.policies import Policies
 from serving.gateway.api.protocols import Protocols, housed
 from serving.gateway.api.requests import Endpoint, answer_error, answer_json
@@ -55,11 +59,11 @@ from serving.gateway.model_statistics import ModelStatistics
 from serving.gateway.operations import Operations
 from serving.gateway.overview import Overview
 from serving.gateway.records import Commit
+from serving.gateway.request_adapter import RequestAdapter
 from serving.gateway.request_log import RequestLog
 from serving.gateway.retention import Pruner
 from serving.gateway.routes import routes
 from serving.gateway.schemas import Schemas
-from serving.gateway.request_adapter import RequestAdapter
 from serving.gateway.store import Store
 from serving.gateway.tallies import Tallies
 from serving.gateway.targets import Targets
@@ -228,6 +232,7 @@ class Gateway:
         fleet = FleetApi(self._overview, self._metrics)
         schemas = SchemasApi(self._schemas, lambda: self._catalog.state, config.single_output)
         openapi = OpenApi(lambda: self._catalog.state, self._access, config)
+        discovery = Discovery(tokens=self._access is not None)
         logs = LogsApi(
             config.state_dir / "logs", lambda: self._catalog.state, guarded=self._access is not None
         )
@@ -249,6 +254,17 @@ class Gateway:
             "pilotlight.models.schema": schemas.model,
             "pilotlight.versions.schema": schemas.version,
             "pilotlight.jobs.progress": jobs.progress,
+            "pilotlight.entries.list": LogEntries(
+                lambda: self._catalog.state, self._jobs, self._access, self._call_limits
+            ).list,
+            "pilotlight.discovery.rest": discovery.rest,
+            "pilotlight.discovery.list": discovery.list,
+            "pilotlight.batch": BatchRequests(
+                self,
+                self._forwarder,
+                seconds=config.request_timeout,
+                max_answer_bytes=config.max_answer_bytes,
+            ).answer,
             "projects.getConfig": projects.get_config,
             "projects.locations.list": projects.list_locations,
             "projects.locations.get": projects.get_location,
@@ -287,10 +303,11 @@ class Gateway:
 
     def _around(self, method: Method, endpoint: Endpoint) -> Endpoint:
         """What a call goes through, from the outside to the endpoint."""
-        endpoint = limited(self._call_limits, method, endpoint)
+        endpoint = limited(self._call_limits, method, with_checked_fields(method, endpoint))
         if self._access is not None:
             endpoint = guarded(self._access, method, endpoint)
-        return housed(method, self._config.default_project, watched(self._audit, method, endpoint))
+        answered = with_fields(method, watched(self._audit, method, endpoint))
+        return housed(method, self._config.default_project, answered)
 
     def _explaining(self, send: Send) -> Send:
         """`send`, but a start that failed for a known reason is told of by that, not by a traceback."""

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from serving.protocols.paths import LOG_ENTRIES
+
 # The resource above all projects: a role on it is a role everywhere.
 SERVER = "server"
 
@@ -241,6 +243,21 @@ _ALL = (
     _own("models.schema", "ml.models.get", _MODEL, f"/v1/{_MODEL}:schema"),
     _own("versions.schema", "ml.versions.get", _VERSION, f"/v1/{_VERSION}:schema"),
     _own("jobs.progress", "ml.jobs.get", _JOB, f"/jobs/{_JOB}"),
+    # Cloud Logging's; it takes `ml.jobs.get` on the job that its filter names.
+    Method("pilotlight.entries.list", "POST", LOG_ENTRIES, "", SERVER, Activity.DATA_READ),
+    # Clients ask for it before they have a token.
+    Method(
+        "pilotlight.discovery.rest",
+        "GET",
+        "/$discovery/rest",
+        "",
+        "",
+        Activity.ADMIN_READ,
+        ("/discovery/v1/apis/{api:id}/{version:id}/rest",),
+    ),
+    _own("discovery.list", "", "", "/discovery/v1/apis"),
+    # Each of its parts is let in by itself.
+    Method("pilotlight.batch", "POST", "/batch", "", SERVER, Activity.ADMIN_READ, ("/batch/ml/v1",)),
     # Google's API for projects is another one, and asks for policies by POST.
     *_policies("pilotlight.projects", "resourcemanager.projects", _PROJECT, "POST"),
     *_policies("pilotlight.server", "resourcemanager.projects", SERVER, "POST"),

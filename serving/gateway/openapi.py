@@ -10,6 +10,7 @@ import msgspec
 import orjson
 
 from serving.gateway.access.policy import Policy
+from serving.gateway.api.log_entries import ListLogEntriesRequest
 from serving.gateway.api.policies import (
     GetIamPolicyRequest,
     SetIamPolicyRequest,
@@ -161,6 +162,34 @@ _OPERATIONS: Mapping[str, Operation] = {
     "pilotlight.docs": Operation(
         "A page to try predictions", "Server", {"text/html; charset=utf-8": STRING}, refusals=ANY, open=True
     ),
+    "pilotlight.discovery.rest": Operation(
+        "This API as Google's clients read it",
+        "Server",
+        {JSON: OBJECT},
+        query=(parameter("version", {"type": "string", "enum": ["v1"]}, "Of the API."),),
+        refusals=(400, 404, *ANY),
+        open=True,
+    ),
+    "pilotlight.discovery.list": Operation(
+        "The APIs there are, as Google's clients read it",
+        "Server",
+        {JSON: OBJECT},
+        refusals=(400, *ANY),
+        open=True,
+    ),
+    "pilotlight.batch": Operation(
+        "Several requests in one, each answered by itself",
+        "Server",
+        {"multipart/mixed": STRING},
+        {"multipart/mixed": STRING},
+        refusals=(400, 401, 413, 415, 429, *ANY),
+    ),
+    "pilotlight.entries.list": _takes(
+        "What a job has logged, as Cloud Logging tells it",
+        "Jobs",
+        ref("ListLogEntriesRequest"),
+        shaped({"entries": listed(OBJECT), "nextPageToken": STRING}),
+    ),
     "pilotlight.jobs.progress": _about(
         "How far a batch prediction is",
         {
@@ -240,7 +269,7 @@ def _not_offered(method: Method) -> Operation:
 def _components() -> Mapping[str, Json]:
     """The resources. What is not known of them is refused in requests, and not in answers."""
     kinds = (Model, Version, Job, LongOperation, Policy)
-    asked = (GetIamPolicyRequest, SetIamPolicyRequest, TestIamPermissionsRequest)
+    asked = (GetIamPolicyRequest, SetIamPolicyRequest, TestIamPermissionsRequest, ListLogEntriesRequest)
     _, found = msgspec.json.schema_components((*kinds, *asked), ref_template=_TEMPLATE)
     for component in found.values():
         for field in component.get("properties", {}).values():

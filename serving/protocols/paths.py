@@ -27,6 +27,8 @@ _KINDS = (
     (Dialect.TENSORFLOW, _TENSORFLOW),
     (Dialect.INFERENCE, _INFERENCE),
 )
+# Cloud Logging's, beside those of the Open Inference Protocol.
+LOG_ENTRIES = "/v2/entries:list"
 # Paths of which it is remembered what they say, and the longest of them.
 _PATHS, _LONGEST = 1024, 512
 
@@ -61,7 +63,7 @@ _remembered = lru_cache(_PATHS)(_parse)
 
 def dialect_of(path: str) -> Dialect:
     """Whose errors the clients of a path understand, also where nothing is there."""
-    if path == "/v2" or path.startswith("/v2/"):
+    if path == "/v2" or (path.startswith("/v2/") and path != LOG_ENTRIES):
         return Dialect.INFERENCE
     if path == _MODELS or path.startswith(f"{_MODELS}/"):
         return Dialect.TENSORFLOW

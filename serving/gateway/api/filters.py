@@ -4,38 +4,97 @@
     comparison = field (":" | "=" | "!=") value
 
 `=` is equality, `:` also finds a value in the last part of a resource name; `*` at the end of a value
-matches any rest. OR binds tighter than AND, as in all Google APIs (AIP-160).
+matches any rest. OR binds tighter than AND, as in all Google APIs (AIP-160). Those of logs, which have the
+same grammar, compare with `<`, `<=`, `>` and `>=` too.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from serving.errors import InvalidArgument, field_error
 from serving.resources import camel
+
+T = TypeVar("T")
 
 # Parentheses and NOTs nest, and Python's stack is finite.
 _MOST_PARTS = 200
 
 Matches = Callable[[dict[str, Any]], bool]
 
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A field, how it is compared, and with what."""
+
+    field: str
+    test: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """What is not to hold."""
+
+    part: Part
+
+
+@dataclass(frozen=True, slots=True)
+class All:
+    """Parts that are to hold, each of them."""
+
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Either:
+    """Parts of which one is to hold."""
+
+    parts: tuple[Part, ...]
+
+
+Part = Comparison | Not | All | Either
+
+_TESTS = (":", "=", "!=")
 _TOKEN = re.compile(
-    r"""\s*(?:(?P<mark>[()]|-(?=[A-Za-z(]))|(?P<field>[A-Za-z_][\w.-]*)\s*(?P<test>!=|[:=])\s*"""
+    r"""\s*(?:(?P<mark>[()]|-(?=[A-Za-z(]))|(?P<field>[A-Za-z_][\w.-]*)\s*(?P<test>[!<>]=|[:=<>])\s*"""
     r"""(?:"(?P<quoted>[^"]*)"|(?P<bare>[^\s()"]+))|(?P<word>AND|OR|NOT)\b)"""
 )
 
 
 def parse_filter(text: str) -> Matches:
     """The test that a filter describes; an empty filter matches everything. Raises InvalidArgument."""
+    return compile_part(parse(text), _comparison)
+
+
+def parse(text: str) -> Part:
+    """What a filter says; an empty one has no parts. Raises InvalidArgument."""
     tokens = _tokenise(text)
     if not tokens:
-        return lambda _: True
-    matches = _parse_all(tokens)
+        return All(())
+    part = _parse_all(tokens)
     if tokens:
         raise _bad(text)
-    return matches
+    return part
+
+
+def compile_part(part: Part, comparison: Callable[[Comparison], Callable[[T], bool]]) -> Callable[[T], bool]:
+    """The test that a part describes, of what `comparison` makes tests for."""
+    match part:
+        case Comparison():
+            return comparison(part)
+        case Not(part=inner):
+            test = compile_part(inner, comparison)
+            return lambda tested: not test(tested)
+        case All(parts=parts):
+            tests = [compile_part(one, comparison) for one in parts]
+            return lambda tested: all(test(tested) for test in tests)
+        case Either(parts=parts):
+            tests = [compile_part(one, comparison) for one in parts]
+            return lambda tested: any(test(tested) for test in tests)
 
 
 def _tokenise(text: str) -> list[re.Match[str]]:
@@ -51,43 +110,44 @@ def _tokenise(text: str) -> list[re.Match[str]]:
     return tokens
 
 
-def _parse_all(tokens: list[re.Match[str]]) -> Matches:
+def _parse_all(tokens: list[re.Match[str]]) -> Part:
     parts = [_parse_any(tokens)]
     while tokens and tokens[0]["mark"] != ")":
         if tokens[0]["word"] == "AND":
             tokens.pop(0)
         parts.append(_parse_any(tokens))
-    return lambda resource: all(part(resource) for part in parts)
+    return parts[0] if len(parts) == 1 else All(tuple(parts))
 
 
-def _parse_any(tokens: list[re.Match[str]]) -> Matches:
+def _parse_any(tokens: list[re.Match[str]]) -> Part:
     parts = [_parse_term(tokens)]
     while tokens and tokens[0]["word"] == "OR":
         tokens.pop(0)
         parts.append(_parse_term(tokens))
-    return lambda resource: any(part(resource) for part in parts)
+    return parts[0] if len(parts) == 1 else Either(tuple(parts))
 
 
-def _parse_term(tokens: list[re.Match[str]]) -> Matches:
+def _parse_term(tokens: list[re.Match[str]]) -> Part:
     if not tokens:
         raise _bad("")
     token = tokens.pop(0)
     if token["word"] == "NOT" or token["mark"] == "-":
-        inner = _parse_term(tokens)
-        return lambda resource: not inner(resource)
+        return Not(_parse_term(tokens))
     if token["mark"] == "(":
         inner = _parse_all(tokens)
         if not tokens or tokens.pop(0)["mark"] != ")":
             raise _bad("a parenthesis is not closed")
         return inner
     if token["field"]:
-        return _comparison(token)
+        value = token["quoted"] if token["quoted"] is not None else token["bare"]
+        return Comparison(token["field"], token["test"], value)
     raise _bad(token[0])
 
 
-def _comparison(token: re.Match[str]) -> Matches:
-    field, test = token["field"], token["test"]
-    value = token["quoted"] if token["quoted"] is not None else token["bare"]
+def _comparison(asked: Comparison) -> Matches:
+    field, test, value = asked.field, asked.test, asked.value
+    if test not in _TESTS:
+        raise _bad(f"{field} {test} {value}")
 
     def matches(resource: dict[str, Any]) -> bool:
         found = _value(resource, field)

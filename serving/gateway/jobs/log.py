@@ -39,6 +39,15 @@ class JobLog:
         except FileNotFoundError:
             return 0
 
+    def text(self) -> str:
+        """The log, or the end of one that has outgrown its limit far; "" while there is none."""
+        try:
+            with self._file.open("rb") as log:
+                log.seek(max(0, log.seek(0, os.SEEK_END) - 2 * _MOST))
+                return log.read(2 * _MOST).decode(errors="replace")
+        except FileNotFoundError:
+            return ""
+
     def tail(self, lines: int, *, since: int = 0) -> list[str]:
         """The last lines, of those that begin at byte `since` or later; none while there is no log."""
         try:

@@ -117,6 +117,8 @@ OPEN = {
     ("GET", "/healthz"),
     ("GET", "/openapi.json"),
     ("GET", "/docs"),
+    ("GET", "/$discovery/rest"),
+    ("GET", "/discovery/v1/apis"),
     ("GET", "/readyz"),
     ("POST", "/v1/projects/p:testIamPermissions"),
     ("POST", "/v1/server:testIamPermissions"),

@@ -1,0 +1,220 @@
+"""`POST /batch`: several requests in one, each let in, counted and answered as if it had come by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import urllib.parse
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from serving.content_encoding import Unpacking, unpack
+from serving.conversation import Answers, Conversation
+from serving.errors import DeadlineExceeded, Internal, ResourceExhausted, ServingError
+from serving.exchange import CONTENT_TYPE
+from serving.gateway.api.requests import read_body
+from serving.gateway.multipart import Part, boundary_of, parse_batch, render_answer, render_batch
+from serving.heads import Head
+from serving.protocols import Reply
+from serving.protocols.errors import refusal
+from serving.protocols.paths import dialect_of
+from serving.wire import JSON, LENGTH, Headers, Message, Receive, Scope, Send
+
+logger = logging.getLogger(__name__)
+
+# Of the batch itself, for parts that have none of their own.
+_INHERITED = (b"authorization", b"user-agent")
+
+
+class App(Protocol):
+    """What answers all that is no prediction."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As ASGI has it."""
+
+
+class Predictions(Answers, Protocol):
+    """What answers predictions, and counts the bytes of bodies."""
+
+    max_body_bytes: int
+
+    def takes(self, method: str, path: str) -> bool:
+        """Whether it answers requests for a path."""
+
+    def refuse(self, exchange: Conversation, error: ServingError) -> None:
+        """Answer with an error."""
+
+    def hold(self, size: int) -> None:
+        """Count so many bytes. Raises ResourceExhausted if there are too many."""
+
+    def free(self, size: int) -> None:
+        """So many bytes are free."""
+
+
+class BatchRequests:
+    """The endpoint.
+
+    A batch takes `seconds` at most, and its answers `max_answer_bytes`: the parts that are left then are not
+    done, and say so.
+    """
+
+    def __init__(self, app: App, predictions: Predictions, *, seconds: float, max_answer_bytes: int) -> None:
+        self._app = app
+        self._predictions = predictions
+        self._seconds = seconds
+        self._max_answer_bytes = max_answer_bytes
+
+    async def answer(self, request: Request) -> Response:
+        """`POST /batch`: one part after the other, in their order."""
+        boundary = boundary_of(request.headers.get("content-type", ""))
+        parts = parse_batch(await read_body(request), boundary)
+        clock = asyncio.get_running_loop().time
+        deadline, size, answers = clock() + self._seconds, 0, []
+        for part in parts:
+            if clock() >= deadline:
+                reply = _refused(part, DeadlineExceeded(f"The batch has taken {self._seconds:g} s already."))
+            elif size > self._max_answer_bytes:
+                most = self._max_answer_bytes
+                reply = _refused(
+                    part,
+                    ResourceExhausted(
+                        f"The answers to the parts before have over {most} bytes (setting max_answer_bytes)."
+                    ),
+                )
+            else:
+                reply = await self._do(request, part)
+            answers.append(render_answer(part, reply.status, reply.headers, reply.body))
+            size += len(answers[-1])
+        separator = b"batch_" + secrets.token_hex(16).encode()
+        content_type = f"multipart/mixed; boundary={separator.decode()}"
+        return Response(render_batch(answers, separator), headers={"content-type": content_type})
+
+    async def _do(self, request: Request, part: Part) -> Reply:
+        own = {name for name, _ in part.headers}
+        inherited = [
+            (name, value)
+            for name, value in request.scope["headers"]
+            if name in _INHERITED and name not in own
+        ]
+        headers = [*part.headers, *inherited, (b"content-length", b"%d" % len(part.body))]
+        path, _, query = part.target.partition(b"?")
+        scope: Scope = {
+            **{key: request.scope[key] for key in _OF_THE_CONNECTION if key in request.scope},
+            "method": part.method,
+            "path": urllib.parse.unquote(path.decode()),
+            "raw_path": path,
+            "query_string": query,
+            "headers": headers,
+            LENGTH: len(part.body),
+        }
+        try:
+            if self._predictions.takes(part.method, scope["path"]):
+                return await self._predict(scope, part.body)
+            return await self._call(scope, part.body, request.receive)
+        except Exception:
+            logger.exception("part %d of a batch could not be answered", part.number)
+            return _refused(part, Internal("Internal error encountered."))
+
+    async def _call(self, scope: Scope, body: bytes, outer: Receive) -> Reply:
+        """Have the application answer it."""
+        status, headers, parts = 500, [], []
+        is_read = False
+
+        async def receive() -> Message:
+            nonlocal is_read
+            if is_read:
+                return await outer()
+            is_read = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def send(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers.extend(message["headers"])
+            else:
+                parts.append(message.get("body", b""))
+
+        await self._app(scope, receive, send)
+        return Reply(status, b"".join(parts), headers)
+
+    async def _predict(self, scope: Scope, body: bytes) -> Reply:
+        """Have a prediction answered."""
+        predictions, prediction = self._predictions, _Prediction(scope, body)
+        held = 0
+
+        def hold(size: int) -> None:
+            nonlocal held
+            predictions.hold(size)
+            held += size
+
+        try:
+            predictions.begin(prediction)
+            if not prediction.response_complete:
+                try:
+                    if body and (encoding := prediction.head.encoding):
+                        unpacking = Unpacking(encoding, body, predictions.max_body_bytes)
+                        prediction.body = await unpack(unpacking, hold)
+                except ServingError as error:
+                    predictions.refuse(prediction, error)
+                else:
+                    predictions.free(held)
+                    held = 0
+                    predictions.complete(prediction)
+            return await prediction.reply
+        finally:
+            predictions.free(held)
+            prediction.leave()
+
+
+# What parts have in common: where the connection comes from and goes to.
+_OF_THE_CONNECTION = ("type", "asgi", "http_version", "server", "client", "scheme", "root_path", "state")
+
+
+class _Prediction:
+    """A prediction among the parts; see `serving.conversation.Conversation`."""
+
+    __slots__ = ("body", "head", "late", "on_gone", "reply", "response_complete", "scope", "state")
+
+    def __init__(self, scope: Scope, body: bytes) -> None:
+        self.scope = scope
+        self.head = Head(scope["method"], scope["path"], scope["headers"], length=len(body))
+        self.body = body
+        self.reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self.on_gone: Callable[[], None] | None = None
+        self.state: Any = None
+        self.response_complete = self.late = False
+
+    def answer(self, status: int, body: bytes, headers: Headers = ()) -> None:
+        """Take the answer."""
+        if not self.response_complete:
+            self._end()
+            own = headers if headers and headers[0][0] == CONTENT_TYPE else (JSON, *headers)
+            self.reply.set_result(Reply(status, body, own))
+
+    def refuse(self, error: ServingError, headers: Headers = ()) -> None:
+        """Answer with an error."""
+        status, body, own = refusal(error, dialect_of(self.head.path))
+        self.answer(status, body, (*own, *headers))
+
+    def leave(self) -> None:
+        """Nobody waits any more."""
+        if not self.response_complete:
+            on_gone = self.on_gone
+            self._end()
+            if on_gone is not None:
+                on_gone()
+
+    def _end(self) -> None:
+        self.response_complete = True
+        self.body = b""
+        self.on_gone = self.state = None
+
+
+def _refused(part: Part, error: ServingError) -> Reply:
+    status, body, headers = refusal(error, dialect_of(part.target.partition(b"?")[0].decode()))
+    return Reply(status, body, headers if headers and headers[0][0] == CONTENT_TYPE else (JSON, *headers))

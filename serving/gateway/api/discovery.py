@@ -1,0 +1,53 @@
+"""`/$discovery/rest` and `/discovery/v1/apis`: what clients build themselves from, this server as root."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from serving.cross_origin import parse_authority
+from serving.errors import InvalidArgument, NotFound
+from serving.gateway.api.requests import answer_json
+from serving.gateway.discovery import API_VERSION, NAME, directory, document
+
+# It tells each caller the address that the caller has used: nobody else is to be told that.
+_PRIVATE = {"cache-control": "private, no-store", "vary": "Host, X-Forwarded-Proto"}
+
+
+class Discovery:
+    """The endpoints; `tokens` says whether callers need some."""
+
+    def __init__(self, *, tokens: bool) -> None:
+        self._tokens = tokens
+
+    async def rest(self, request: Request) -> Response:
+        """The document of this API. The one of another is not here."""
+        path, query = request.path_params, request.query_params
+        api, version = path.get("api", NAME), path.get("version") or query.get("version") or API_VERSION
+        if (api, version) != (NAME, API_VERSION):
+            raise NotFound(f"There is no API {api} {version} here, only {NAME} {API_VERSION}.")
+        return _answer(document(_root(request), tokens=self._tokens))
+
+    async def list(self, request: Request) -> Response:
+        """The APIs there are: one."""
+        found = directory(_root(request))
+        if request.query_params.get("name", NAME) != NAME:
+            del found["items"]
+        return _answer(found)
+
+
+def _answer(body: dict[str, object]) -> Response:
+    response = answer_json(body)
+    response.headers.update(_PRIVATE)
+    return response
+
+
+def _root(request: Request) -> str:
+    """The URL that the caller has used for this server. Raises InvalidArgument for a host that cannot be."""
+    host = request.headers.get("host", "")
+    authority = parse_authority(host.encode("latin-1"))
+    if authority is None:
+        raise InvalidArgument("The Host header must name this server, as in pilotlight.example:8080.")
+    # A proxy in front may speak TLS; to claim so only makes the caller speak it.
+    is_secure = request.url.scheme == "https" or request.headers.get("x-forwarded-proto") == "https"
+    return f"{'https' if is_secure else 'http'}://{host.lower()}/"

@@ -1,0 +1,233 @@
+"""`POST /v2/entries:list`: logs of jobs as Cloud Logging tells them, for `gcloud … jobs stream-logs`."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import datetime
+import itertools
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from serving.errors import InvalidArgument, field_error
+from serving.gateway.access.caller import caller_of
+from serving.gateway.access.gate import Access
+from serving.gateway.api.requests import answer_json, read
+from serving.gateway.catalog.jobs import job_name
+from serving.gateway.jobs.runner import Jobs as Runner
+from serving.gateway.limits import CallLimits
+from serving.gateway.log_filter import SEVERITIES, LogFilter, LogLine
+from serving.gateway.records import JobRecord, State
+from serving.gateway.thread_pool import ThreadPool
+from serving.names import check_project
+from serving.resources import Resource
+
+PERMISSION = "ml.jobs.get"
+_ORDERS = ("timestamp asc", "timestamp desc")
+_SIZE, _MOST_SIZE = 50, 1000
+_MOST_PROJECTS = 10
+# Of the texts of one answer, and of one entry.
+_MOST_BYTES, _MOST_TEXT = 8 << 20, 64 << 10
+_TYPE = "ml_job"
+_TOKEN = re.compile(r"(\d{1,19})/(\d{1,12})")
+# A line begins with its local time, and says how grave it is; others go on with the one before.
+_LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:,(\d{3}))? ([A-Z]+) (.*)")
+_SERVER, _WORKER = "service", "worker"
+# After so many lines a thread lets others have the interpreter.
+_BLOCK, _PAUSE = 1000, 0.0005
+_THREADS, _QUEUE = 2, 30
+
+
+class ListLogEntriesRequest(Resource, frozen=True):
+    """What is sent; `project_ids` is the older way to name projects."""
+
+    resource_names: tuple[str, ...] = ()
+    project_ids: tuple[str, ...] = ()
+    filter: str = ""
+    order_by: str = ""
+    page_size: int = 0
+    page_token: str = ""
+
+
+class LogEntries:
+    """The endpoint. `access` is None while access control is off."""
+
+    def __init__(
+        self, state: Callable[[], State], runner: Runner, access: Access | None, limits: CallLimits
+    ) -> None:
+        self._state = state
+        self._runner = runner
+        self._access = access
+        self._limits = limits
+        self._threads = ThreadPool("log entries", _THREADS, queue=_QUEUE)
+
+    async def list(self, request: Request) -> Response:
+        """A page of the entries of one job, for whoever may see the job."""
+        sent = await read(request, ListLogEntriesRequest)
+        projects = _projects(sent)
+        size, descending = _size(sent.page_size), _is_descending(sent.order_by)
+        after = _position(sent.page_token)
+        chosen = LogFilter.read(sent.filter)
+        names = [job_name(project, chosen.job) for project in projects]
+        for project, name in zip(projects, names, strict=True):
+            if self._access is not None:
+                self._access.require(caller_of(request.scope), PERMISSION, name)
+            self._limits.admit(project, job=False)
+        jobs = self._state().jobs
+        records = [jobs[name] for name in names if name in jobs]
+
+        def work() -> Response:
+            return answer_json(self._page(records, chosen, size, descending=descending, after=after))
+
+        return await self._threads.run(work)
+
+    def _page(
+        self,
+        records: Sequence[JobRecord],
+        chosen: LogFilter,
+        size: int,
+        *,
+        descending: bool,
+        after: tuple[int, int] | None,
+    ) -> dict[str, Any]:
+        found: list[tuple[LogLine, JobRecord]] = []
+        for record in records:
+            matches = chosen.matches(_fixed(record))
+            lines = list(read_lines(self._runner.log(record).text(), _begin(record)))
+            found += [(line, record) for line in lines if matches(line)]
+        found.sort(key=lambda one: (one[0].time, one[0].number), reverse=descending)
+        if after is not None:
+            found = [one for one in found if _is_after(one[0], after, descending=descending)]
+        entries, taken = [], 0
+        for line, record in itertools.islice(found, size):
+            if taken and taken + len(line.text) > _MOST_BYTES:
+                break
+            taken += len(line.text)
+            entries.append(_entry(line, record))
+        body: dict[str, Any] = {"entries": entries} if entries else {}
+        if len(entries) < len(found):
+            last = found[len(entries) - 1][0]
+            token = f"{last.time}/{last.number}".encode()
+            body["nextPageToken"] = base64.urlsafe_b64encode(token).decode()
+        return body
+
+
+def read_lines(text: str, begin: int) -> Iterator[LogLine]:
+    """The lines of a log, in their order; `begin` is the time of those before the first that tells one.
+
+    Times never go back: where clocks do, lines have the latest there was.
+    """
+    moment, number, severity, task = begin, -1, SEVERITIES[0], _WORKER
+    for count, line in enumerate(text.splitlines(), 1):
+        if count % _BLOCK == 0:
+            time.sleep(_PAUSE)
+        said, found = line, _LINE.fullmatch(line)
+        told = None if found is None else _microseconds(found[1], found[2])
+        if found is not None and told is not None:
+            word, said = found[3], found[4]
+            if told > moment:
+                moment, number = told, -1
+            severity = word if word in SEVERITIES else "INFO"
+            task = _SERVER if word == "SERVER" else _WORKER
+        number += 1
+        yield LogLine(moment, number, severity, task, said[:_MOST_TEXT])
+
+
+def _microseconds(text: str, millis: str | None) -> int | None:
+    try:
+        local = datetime.datetime.strptime(text, "%Y-%m-%d %H:%M:%S")
+        return (int(local.timestamp()) * 1000 + int(millis or 0)) * 1000
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _begin(record: JobRecord) -> int:
+    created = datetime.datetime.fromisoformat(record.job.create_time)
+    return int(created.timestamp()) * 1_000_000
+
+
+def _fixed(record: JobRecord) -> dict[str, str]:
+    """The fields that all entries of a job have."""
+    project = record.name.split("/")[1]
+    return {
+        "logName": f"projects/{project}/logs/ml.googleapis.com%2Fjob",
+        "resource.type": _TYPE,
+        "resource.labels.job_id": record.job.job_id,
+        "resource.labels.project_id": project,
+    }
+
+
+def _entry(line: LogLine, record: JobRecord) -> dict[str, Any]:
+    fixed = _fixed(record)
+    return {
+        "logName": fixed["logName"],
+        "resource": {
+            "type": fixed["resource.type"],
+            "labels": {
+                "job_id": fixed["resource.labels.job_id"],
+                "project_id": fixed["resource.labels.project_id"],
+                "task_name": line.task,
+            },
+        },
+        "insertId": line.insert_id,
+        "timestamp": line.timestamp,
+        "receiveTimestamp": line.timestamp,
+        "severity": line.severity,
+        "textPayload": line.text,
+    }
+
+
+# ---- what is asked
+
+
+def _projects(sent: ListLogEntriesRequest) -> Sequence[str]:
+    found = list(sent.project_ids)
+    for name in sent.resource_names:
+        kind, _, project = name.partition("/")
+        if kind != "projects" or "/" in project:
+            raise field_error(
+                InvalidArgument,
+                "resource_names",
+                f"{name[:200]!r} is not projects/PROJECT, as it must be.",
+            )
+        found.append(project)
+    if not 0 < len(found) <= _MOST_PROJECTS:
+        raise field_error(
+            InvalidArgument, "resource_names", f"Name 1 to {_MOST_PROJECTS} projects, as in projects/PROJECT."
+        )
+    return [check_project(project) for project in dict.fromkeys(found)]
+
+
+def _size(given: int) -> int:
+    if given < 0:
+        raise field_error(InvalidArgument, "page_size", f"{given} is not a number of entries.")
+    return min(given, _MOST_SIZE) or _SIZE
+
+
+def _is_descending(order: str) -> bool:
+    if order and order not in _ORDERS:
+        raise field_error(InvalidArgument, "order_by", f"Entries are in the order {' or '.join(_ORDERS)}.")
+    return order == _ORDERS[1]
+
+
+def _position(token: str) -> tuple[int, int] | None:
+    """The time and the number of the entry that a page token names."""
+    if not token:
+        return None
+    try:
+        found = _TOKEN.fullmatch(base64.urlsafe_b64decode(token).decode())
+    except (binascii.Error, UnicodeDecodeError, ValueError):
+        found = None
+    if found is None:
+        raise field_error(InvalidArgument, "page_token", "This is not a token that a list gave out.")
+    return int(found[1]), int(found[2])
+
+
+def _is_after(line: LogLine, position: tuple[int, int], *, descending: bool) -> bool:
+    place = (line.time, line.number)
+    return place < position if descending else place > position

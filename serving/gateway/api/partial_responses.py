@@ -1,0 +1,159 @@
+"""`fields=`: which fields of an answer a client wants: `models(name,defaultVersion/state),nextPageToken`.
+
+    mask = item {"," item};  item = path ["(" mask ")"];  path = name {"/" name};  name = "*" | a field
+
+In lists it is what the elements have. A name that the answer cannot have is refused, as it is by Google.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+from serving.errors import InvalidArgument
+from serving.gateway.api.requests import Endpoint, answer_json
+from serving.gateway.discovery import response_schema, schema
+from serving.gateway.methods import Method
+from serving.resources import camel
+
+# Names that are wanted, each with what is wanted of it; nothing: all of it.
+Mask = dict[str, "Mask"]
+
+_ALL = "*"
+_TOKEN = re.compile(r"[A-Za-z0-9_@.-]+|[*/,()]")
+_MARKS = frozenset("/,()")
+_LONGEST, _DEEPEST = 4096, 16
+_REMEMBERED = 256
+
+
+def has_fields(method: Method) -> bool:
+    """Whether answers of a method can be asked for in part."""
+    return method.path.startswith("/v1/") and not method.is_foreign
+
+
+def with_checked_fields(method: Method, endpoint: Endpoint) -> Endpoint:
+    """The endpoint of a method; nothing is done for who asks for fields that cannot be."""
+
+    @functools.wraps(endpoint)
+    async def call(request: Request) -> Response:
+        if text := request.query_params.get("fields"):
+            _check(parse_mask(text), response_schema(method.id), "")
+        return await endpoint(request)
+
+    return call if has_fields(method) else endpoint
+
+
+def with_fields(method: Method, endpoint: Endpoint) -> Endpoint:
+    """The endpoint of a method, with the fields in its answers that are asked for."""
+
+    @functools.wraps(endpoint)
+    async def call(request: Request) -> Response:
+        response = await endpoint(request)
+        text = request.query_params.get("fields")
+        if not text or response.status_code != 200:
+            return response
+        chosen = answer_json(select(orjson.loads(response.body), parse_mask(text)))
+        for name, value in response.headers.items():
+            if name not in chosen.headers:
+                chosen.headers[name] = value
+        return chosen
+
+    return call if has_fields(method) else endpoint
+
+
+@functools.lru_cache(_REMEMBERED)
+def parse_mask(text: str) -> Mask:
+    """What a mask says. Raises InvalidArgument."""
+    tokens = _TOKEN.findall(text)
+    if len(text) > _LONGEST or "".join(tokens) != text:
+        raise _bad(text)
+    mask = _parse(tokens, text, 0)
+    if tokens:
+        raise _bad(text)
+    return mask
+
+
+def _parse(tokens: list[str], text: str, depth: int) -> Mask:
+    """A mask at the front of the tokens, which it takes."""
+    if depth > _DEEPEST:
+        raise _bad(text)
+    mask: Mask = {}
+    while True:
+        place = mask
+        while True:
+            if not tokens or tokens[0] in _MARKS:
+                raise _bad(text)
+            name = camel(tokens.pop(0))
+            is_all = name in place and not place[name]
+            place = {} if is_all else place.setdefault(name, {})
+            if not tokens or tokens[0] != "/":
+                break
+            tokens.pop(0)
+        if tokens and tokens[0] == "(":
+            tokens.pop(0)
+            _merge(place, _parse(tokens, text, depth + 1))
+            if not tokens or tokens.pop(0) != ")":
+                raise _bad(text)
+        else:
+            place.clear()
+        if not tokens or tokens[0] != ",":
+            return mask
+        tokens.pop(0)
+
+
+def _merge(mask: Mask, other: Mask) -> None:
+    for name, more in other.items():
+        if name not in mask:
+            mask[name] = more
+        elif not mask[name] or not more:
+            mask[name] = {}
+        else:
+            _merge(mask[name], more)
+
+
+def select(value: Any, mask: Mask) -> Any:
+    """The part of a JSON value that a mask asks for."""
+    if not mask:
+        return value
+    if isinstance(value, list):
+        return [select(item, mask) for item in value]
+    if not isinstance(value, dict):
+        return value
+    rest = mask.get(_ALL)
+    found = {}
+    for name, entry in value.items():
+        wanted = mask.get(name, rest)
+        if wanted is not None:
+            found[name] = select(entry, wanted)
+    return found
+
+
+def _check(mask: Mask, shape: Any, where: str) -> None:
+    """Refuse names that an answer of this shape cannot have."""
+    while isinstance(shape, dict) and (inner := shape.get("$ref") or shape.get("items")):
+        shape = schema(inner) if isinstance(inner, str) else inner
+    properties = shape.get("properties") if isinstance(shape, dict) else None
+    if not properties:
+        return  # it is not known what it can have
+    for name, more in mask.items():
+        if name != _ALL and name not in properties:
+            raise InvalidArgument(
+                f"Field: fields Error: Invalid field selection {where}{name}. There are "
+                f"{', '.join(sorted(properties))}.",
+                field="fields",
+            )
+        if name != _ALL:
+            _check(more, properties[name], f"{where}{name}/")
+
+
+def _bad(text: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"Field: fields Error: Cannot read {text[:200]!r}. Example: models(name,defaultVersion/state),"
+        "nextPageToken",
+        field="fields",
+    )

@@ -1,0 +1,343 @@
+"""The discovery document of this server: what clients build themselves from, made of the table of methods.
+
+It has the form of Google's document `ml` v1, of which a test compares each method with its paths, parameters
+and messages. The messages of what is not offered have no fields.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import re
+import typing
+from collections.abc import Iterator, Mapping
+from enum import EnumType
+from typing import Any
+
+import msgspec
+
+from serving.gateway.access.policy import Policy
+from serving.gateway.api.policies import SetIamPolicyRequest, TestIamPermissionsRequest
+from serving.gateway.methods import METHODS, Method
+from serving.resources import Job, Model, NumberText, Operation, RpcStatus, Version
+
+Json = dict[str, Any]
+
+NAME, API_VERSION = "ml", "v1"
+_TITLE = "AI Platform Training & Prediction API"
+_DESCRIPTION = "Models in production, by Pilotlight."
+_SCOPES = {
+    "https://www.googleapis.com/auth/cloud-platform": {"description": "What the token's roles allow."},
+}
+# What each method takes and answers; one is of the API itself unless it has a prefix.
+_MESSAGES: Mapping[str, tuple[str, str]] = {
+    "projects.explain": ("ExplainRequest", "api.HttpBody"),
+    "projects.getConfig": ("", "GetConfigResponse"),
+    "projects.predict": ("PredictRequest", "api.HttpBody"),
+    "projects.jobs.cancel": ("CancelJobRequest", "protobuf.Empty"),
+    "projects.jobs.create": ("Job", "Job"),
+    "projects.jobs.get": ("", "Job"),
+    "projects.jobs.list": ("", "ListJobsResponse"),
+    "projects.jobs.patch": ("Job", "Job"),
+    "projects.locations.get": ("", "Location"),
+    "projects.locations.list": ("", "ListLocationsResponse"),
+    "projects.locations.operations.cancel": ("", "protobuf.Empty"),
+    "projects.locations.operations.get": ("", "longrunning.Operation"),
+    "projects.locations.studies.create": ("Study", "Study"),
+    "projects.locations.studies.delete": ("", "protobuf.Empty"),
+    "projects.locations.studies.get": ("", "Study"),
+    "projects.locations.studies.list": ("", "ListStudiesResponse"),
+    "projects.locations.studies.trials.addMeasurement": ("AddTrialMeasurementRequest", "Trial"),
+    "projects.locations.studies.trials.checkEarlyStoppingState": (
+        "CheckTrialEarlyStoppingStateRequest",
+        "longrunning.Operation",
+    ),
+    "projects.locations.studies.trials.complete": ("CompleteTrialRequest", "Trial"),
+    "projects.locations.studies.trials.create": ("Trial", "Trial"),
+    "projects.locations.studies.trials.delete": ("", "protobuf.Empty"),
+    "projects.locations.studies.trials.get": ("", "Trial"),
+    "projects.locations.studies.trials.list": ("", "ListTrialsResponse"),
+    "projects.locations.studies.trials.listOptimalTrials": (
+        "ListOptimalTrialsRequest",
+        "ListOptimalTrialsResponse",
+    ),
+    "projects.locations.studies.trials.stop": ("StopTrialRequest", "Trial"),
+    "projects.locations.studies.trials.suggest": ("SuggestTrialsRequest", "longrunning.Operation"),
+    "projects.models.create": ("Model", "Model"),
+    "projects.models.delete": ("", "longrunning.Operation"),
+    "projects.models.get": ("", "Model"),
+    "projects.models.list": ("", "ListModelsResponse"),
+    "projects.models.patch": ("Model", "longrunning.Operation"),
+    "projects.models.versions.create": ("Version", "longrunning.Operation"),
+    "projects.models.versions.delete": ("", "longrunning.Operation"),
+    "projects.models.versions.get": ("", "Version"),
+    "projects.models.versions.list": ("", "ListVersionsResponse"),
+    "projects.models.versions.patch": ("Version", "longrunning.Operation"),
+    "projects.models.versions.setDefault": ("SetDefaultVersionRequest", "Version"),
+    "projects.operations.cancel": ("", "protobuf.Empty"),
+    "projects.operations.get": ("", "longrunning.Operation"),
+    "projects.operations.list": ("", "longrunning.ListOperationsResponse"),
+}
+_PREFIXES = {
+    "": "GoogleCloudMlV1__",
+    "api": "GoogleApi__",
+    "iam": "GoogleIamV1__",
+    "longrunning": "GoogleLongrunning__",
+    "protobuf": "GoogleProtobuf__",
+    "rpc": "GoogleRpc__",
+}
+_STRUCTS: Mapping[type[msgspec.Struct], str] = {
+    Model: "Model",
+    Version: "Version",
+    Job: "Job",
+    Operation: "longrunning.Operation",
+    Policy: "iam.Policy",
+    SetIamPolicyRequest: "iam.SetIamPolicyRequest",
+    TestIamPermissionsRequest: "iam.TestIamPermissionsRequest",
+    RpcStatus: "rpc.Status",
+}
+_LISTS = {
+    "ListModelsResponse": ("models", "Model"),
+    "ListVersionsResponse": ("versions", "Version"),
+    "ListJobsResponse": ("jobs", "Job"),
+    "ListLocationsResponse": ("locations", "Location"),
+    "longrunning.ListOperationsResponse": ("operations", "longrunning.Operation"),
+}
+# Those whose name is in a parameter of another name than `name`.
+_ON_PARENTS = frozenset({"create", "list", "suggest", "listOptimalTrials"})
+_ON_RESOURCES = frozenset({"getIamPolicy", "setIamPolicy", "testIamPermissions"})
+_IAM = {
+    "getIamPolicy": ("", "iam.Policy"),
+    "setIamPolicy": ("iam.SetIamPolicyRequest", "iam.Policy"),
+    "testIamPermissions": ("iam.TestIamPermissionsRequest", "iam.TestIamPermissionsResponse"),
+}
+
+_TEXT: Json = {"type": "string"}
+_ANY: Json = {"type": "any"}
+_INT32: Json = {"type": "integer", "format": "int32"}
+_MAP: Json = {"type": "object", "additionalProperties": _ANY}
+_FORMATS = {"etag": "byte", "createTime": "google-datetime", "startTime": "google-datetime"}
+_FORMATS |= {"endTime": "google-datetime", "lastUseTime": "google-datetime"}
+_PAGE = {"pageSize": _INT32, "pageToken": _TEXT}
+_MASK: Json = {"type": "string", "format": "google-fieldmask"}
+
+
+def directory(root: str) -> Json:
+    """The list of APIs there are below a URL, which ends with a slash."""
+    item = {
+        "kind": "discovery#directoryItem",
+        "id": f"{NAME}:{API_VERSION}",
+        "name": NAME,
+        "version": API_VERSION,
+        "title": _TITLE,
+        "description": _DESCRIPTION,
+        "discoveryRestUrl": f"{root}discovery/v1/apis/{NAME}/{API_VERSION}/rest",
+        "preferred": True,
+    }
+    return {"kind": "discovery#directoryList", "discoveryVersion": "v1", "items": [item]}
+
+
+def document(root: str, *, tokens: bool) -> Json:
+    """The document for a server at a URL, which ends with a slash.
+
+    Where callers need no `tokens` it names no scopes: then Google's client asks for no credentials.
+    """
+    found = {**_document(), "rootUrl": root, "baseUrl": root}
+    return {**found, "auth": {"oauth2": {"scopes": _SCOPES}}} if tokens else found
+
+
+@functools.cache
+def response_schema(method: str) -> Json | None:
+    """The schema of what a method answers; None where it is not known."""
+    name = messages(method)[1]
+    return _document()["schemas"].get(_full(name)) if name else None
+
+
+def schema(name: str) -> Json:
+    """A schema, by its name in the document."""
+    found: Json = _document()["schemas"][name]
+    return found
+
+
+def messages(method: str) -> tuple[str, str]:
+    """What a method takes and answers, "" for nothing or what is not known."""
+    return _MESSAGES.get(method) or _IAM.get(method.rpartition(".")[2], ("", ""))
+
+
+@functools.cache
+def _document() -> Json:
+    """What is the same wherever the server is."""
+    resources: Json = {}
+    for name, method in METHODS.items():
+        if name.startswith("projects."):
+            *collections, verb = name.split(".")
+            place: Json = {"resources": resources}
+            for collection in collections:
+                place = place.setdefault("resources", {}).setdefault(collection, {})
+            place.setdefault("methods", {})[verb] = _method(method)
+    return {
+        "kind": "discovery#restDescription",
+        "discoveryVersion": "v1",
+        "id": f"{NAME}:{API_VERSION}",
+        "name": NAME,
+        "version": API_VERSION,
+        "title": _TITLE,
+        "description": _DESCRIPTION,
+        "canonicalName": "Cloud Machine Learning Engine",
+        "protocol": "rest",
+        "servicePath": "",
+        "basePath": "",
+        "batchPath": "batch",
+        "fullyEncodeReservedExpansion": True,
+        "parameters": _parameters(),
+        "schemas": {_full(name): {"id": _full(name), **shape} for name, shape in _schemas()},
+        "resources": resources,
+    }
+
+
+def _parameters() -> Json:
+    """Those that all methods take."""
+    found: Json = {
+        "alt": {**_TEXT, "enum": ["json"], "default": "json", "description": "The form of the answer."},
+        "fields": {**_TEXT, "description": "Which fields the answer is to have."},
+        "prettyPrint": {"type": "boolean", "default": "true", "description": "Accepted."},
+    }
+    accepted = ("access_token", "callback", "key", "oauth_token", "quotaUser", "uploadType")
+    found |= {name: {**_TEXT, "description": "Accepted."} for name in accepted}
+    return {name: {**shape, "location": "query"} for name, shape in found.items()}
+
+
+# ---- methods
+
+
+def _method(method: Method) -> Json:
+    verb = method.id.rpartition(".")[2]
+    parameter = _name_parameter(method.id)
+    plain = re.sub(r":(id|path)\}", "}", method.path)
+    suffix = plain.removeprefix(f"/v1/{method.resource}")
+    pattern = "^" + method.resource.replace("{name}", ".*") + "$"
+    told: Json = {
+        "id": f"{NAME}.{method.id}",
+        "httpMethod": method.verb,
+        "path": f"v1/{{+{parameter}}}{suffix}",
+        "flatPath": re.sub(r"(\w+)/\{\w+\}", r"\1/{\1Id}", plain.removeprefix("/")),
+        "parameters": {
+            parameter: {
+                **_TEXT,
+                "location": "path",
+                "required": True,
+                "pattern": re.sub(r"\{\w+\}", "[^/]+", pattern),
+                "description": "Required. A name in full.",
+            },
+            **{name: {**shape, "location": "query"} for name, shape in _query(method.id, verb).items()},
+        },
+        "parameterOrder": [parameter],
+        "description": f"The method ml.{method.id}.",
+        "scopes": list(_SCOPES),
+    }
+    for key, message in zip(("request", "response"), messages(method.id), strict=True):
+        if message:
+            told[key] = {"$ref": _full(message)}
+    return told
+
+
+def _name_parameter(method: str) -> str:
+    verb = method.rpartition(".")[2]
+    if verb in _ON_RESOURCES:
+        return "resource"
+    return "parent" if verb in _ON_PARENTS and method != "projects.operations.list" else "name"
+
+
+def _query(method: str, verb: str) -> Mapping[str, Json]:
+    match verb:
+        case "list" if ".studies." in method:
+            return {}
+        case "list":
+            return _PAGE if ".locations." in method else {"filter": _TEXT, **_PAGE}
+        case "patch":
+            return {"updateMask": _MASK}
+        case "getIamPolicy":
+            return {"options.requestedPolicyVersion": _INT32}
+        case "create" if method == "projects.locations.studies.create":
+            return {"studyId": _TEXT}
+    return {}
+
+
+# ---- messages
+
+
+def _full(name: str) -> str:
+    """A message's name in the document."""
+    package, _, last = name.rpartition(".")
+    return _PREFIXES[package] + last
+
+
+def _schemas() -> Iterator[tuple[str, Json]]:
+    """Each message with its schema."""
+    named = {name for pair in (*_MESSAGES.values(), *_IAM.values()) for name in pair if name}
+    yield from ((name, {"type": "object", "properties": {}}) for name in sorted(named))
+    capability = {"type": "object", "properties": {"type": _TEXT}}
+    location = {"name": _TEXT, "capabilities": {"type": "array", "items": capability}}
+    yield "Location", {"type": "object", "properties": location}
+    account = {"serviceAccount": _TEXT, "serviceAccountProject": {**_TEXT, "format": "int64"}}
+    yield "GetConfigResponse", {"type": "object", "properties": {**account, "config": _MAP}}
+    body = {"contentType": _TEXT, "data": {**_TEXT, "format": "byte"}}
+    yield "api.HttpBody", {"type": "object", "properties": body}
+    for name in ("PredictRequest", "ExplainRequest"):
+        yield name, {"type": "object", "properties": {"httpBody": {"$ref": _full("api.HttpBody")}}}
+    for name, (key, item) in _LISTS.items():
+        listed = {"type": "array", "items": {"$ref": _full(item)}}
+        yield name, {"type": "object", "properties": {key: listed, "nextPageToken": _TEXT}}
+    permissions = {"type": "array", "items": _TEXT}
+    yield "iam.TestIamPermissionsResponse", {"type": "object", "properties": {"permissions": permissions}}
+    waiting, seen = list(_STRUCTS), set[type[msgspec.Struct]]()
+    while waiting:
+        kind = waiting.pop()
+        if kind not in seen:
+            seen.add(kind)
+            yield _struct_name(kind), _shape_of_struct(kind, waiting)
+
+
+def _struct_name(kind: type[msgspec.Struct]) -> str:
+    return _STRUCTS.get(kind) or ("iam.Binding" if kind.__name__ == "Binding" else kind.__name__)
+
+
+def _shape_of_struct(kind: type[msgspec.Struct], found: list[type[msgspec.Struct]]) -> Json:
+    """Its schema; the structs in it are added to `found`."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    properties = {
+        field.encode_name: _shape(field.encode_name, hints[field.name], found)
+        for field in msgspec.structs.fields(kind)
+    }
+    if kind is Operation:
+        properties["metadata"] = _MAP
+    return {"type": "object", "properties": properties}
+
+
+_SCALARS: Mapping[Any, Json] = {
+    NumberText: {"type": "string", "format": "int64"},
+    bool: {"type": "boolean"},
+    int: _INT32,
+    float: {"type": "number", "format": "double"},
+    str: _TEXT,
+    Any: _ANY,
+}
+
+
+def _shape(name: str, hint: Any, found: list[type[msgspec.Struct]]) -> Json:
+    """The schema of a field; the structs in it are added to `found`."""
+    if hint in _SCALARS:
+        return {**_SCALARS[hint], "format": _FORMATS[name]} if name in _FORMATS else _SCALARS[hint]
+    arguments = [argument for argument in typing.get_args(hint) if argument not in (Ellipsis, type(None))]
+    match typing.get_origin(hint):
+        case None if isinstance(hint, EnumType):
+            return {"type": "string", "enum": list(hint.__members__)}
+        case None:
+            found.append(hint)
+            return {"$ref": _full(_struct_name(hint))}
+        case builtins.tuple:
+            return {"type": "array", "items": _shape("", arguments[0], found)}
+        case builtins.dict:
+            return {"type": "object", "additionalProperties": _shape("", arguments[1], found)}
+        case _:  # it may be missing
+            return _shape(name, arguments[0], found)

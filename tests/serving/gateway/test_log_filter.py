@@ -1,0 +1,84 @@
+"""Filters of log entries as gcloud's log fetcher sends them."""
+
+from __future__ import annotations
+
+import pytest
+
+from serving.errors import InvalidArgument
+from serving.gateway.api.log_entries import read_lines
+from serving.gateway.log_filter import LogFilter, LogLine
+
+# As gcloud writes it once it has seen an entry.
+BEHIND = (
+    '((timestamp="2026-01-01T00:00:00.000000Z" AND insertId>"{}") OR timestamp>"2026-01-01T00:00:00.000000Z")'
+)
+TIME = 1_767_225_600_000_000  # 2026-01-01T00:00:00Z
+LINE = LogLine(TIME, 3, "WARNING", "worker", "slow disk")
+FIXED = {"resource.type": "ml_job", "resource.labels.job_id": "j"}
+JOB = '(resource.type="ml_job" OR resource.type="cloudml_job") AND resource.labels.job_id="j"'
+
+
+@pytest.mark.parametrize(
+    ("rest", "wanted"),
+    [
+        ("", True),
+        ('AND timestamp>="1970-01-01T01:00:00.000000000Z"', True),
+        ('AND timestamp<"2026-01-01T00:00:00.000001+00:00"', True),
+        ('AND timestamp<"2026-01-01T00:00:00Z"', False),
+        ('AND timestamp<"2026-01-01T02:00:00.000000+02:00"', False),
+        ("AND " + BEHIND.format("00000002"), True),
+        ("AND " + BEHIND.format("00000003"), False),
+        ('AND (resource.labels.task_name="worker" OR labels.task_name="worker")', True),
+        ('AND (resource.labels.task_name="service" OR labels.task_name="service")', False),
+        ("AND severity>=WARNING", True),
+        ("AND severity>=ERROR", False),
+        ("AND NOT severity=WARNING", False),
+        ('AND textPayload:"DISK"', True),
+        ('AND resource.type="cloudml_model_version"', False),
+    ],
+)  # fmt: skip
+def test_a_line_is_meant(rest: str, wanted: bool) -> None:
+    """By its time, its place, its severity, its task and its text."""
+    chosen = LogFilter.read(f"{JOB} {rest}")
+
+    assert chosen.job == "j"
+    assert chosen.matches(FIXED)(LINE) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "whose log"),
+        ('resource.type="ml_job"', "whose log"),
+        ('resource.labels.job_id="a" OR resource.labels.job_id="b"', "whose log"),
+        ('NOT resource.labels.job_id="a"', "whose log"),
+        ('resource.labels.job_id="a" resource.labels.job_id="b"', "whose log"),
+        ('resource.labels.job_id="a" OR severity>=ERROR', "whose log"),
+        (JOB + ' AND timestamp>"yesterday"', "no time"),
+        (JOB + ' AND timestamp>"9999-99-99T00:00:00Z"', "no time"),
+        (JOB + " AND severity>LOUD", "severity"),
+        (JOB + " AND (", "Cannot read"),
+        (JOB + " AND a=b" * 300, "over 200 parts"),
+    ],
+)
+def test_what_is_no_filter_of_one_job_is_refused(text: str, says: str) -> None:
+    """Nobody reads the log of a job that a filter does not name: who may see it is asked by that name."""
+    with pytest.raises(InvalidArgument, match=says):
+        LogFilter.read(text)
+
+
+def test_lines_have_times_that_do_not_go_back() -> None:
+    """What begins with no time belongs to the line before; ids tell those of one time apart."""
+    text = (
+        "odd\n2026-01-01 00:00:00 SERVER attempt 2\n2026-01-01 00:00:01,250 ERROR failed\nTraceback\n"
+        "2026-01-01 00:00:00,000 INFO again\n"
+    )
+
+    lines = list(read_lines(text, TIME - 1))
+
+    assert [line.text for line in lines] == ["odd", "attempt 2", "failed", "Traceback", "again"]
+    assert [line.severity for line in lines] == ["DEFAULT", "INFO", "ERROR", "ERROR", "INFO"]
+    assert [line.task for line in lines] == ["worker", "service", *["worker"] * 3]
+    assert [line.insert_id for line in lines] == ["00000000", "00000000", "00000000", "00000001", "00000002"]
+    assert lines == sorted(lines, key=lambda line: (line.time, line.number))
+    assert [line.time - lines[1].time for line in lines[2:]] == [1_250_000] * 3

@@ -119,6 +119,11 @@ OPEN = {
     ("GET", "/docs"),
     ("GET", "/$discovery/rest"),
     ("GET", "/discovery/v1/apis"),
+    ("GET", "/discovery/v1/apis/ml/v1/rest"),
+    # What these take depends on what they are sent; `test_google_clients` has that.
+    ("POST", "/batch"),
+    ("POST", "/batch/ml/v1"),
+    ("POST", "/v2/entries:list"),
     ("GET", "/readyz"),
     ("POST", "/v1/projects/p:testIamPermissions"),
     ("POST", "/v1/server:testIamPermissions"),

@@ -159,13 +159,13 @@ class Handler(Protocol):
         """Whether requests for a path are exchanges; all others are the application's."""
 
     def refuse(self, exchange: Exchange, error: ServingError) -> None:
-        """Answer one with an error that its connection has found in its head; it is told of nothing else."""
+        """Answer one with an error that its connection has found.
+
+        In its head: then nobody is told of anything else. Or in its body, instead of `complete`.
+        """
 
     def begin(self, exchange: Exchange) -> None:
         """The head is there. Whoever answers it here need not wait for a body that is for nothing."""
 
     def complete(self, exchange: Exchange) -> None:
         """The body is whole and unpacked, or over the limit already. Not called once it is answered."""
-
-    def refuse(self, exchange: Exchange, error: ServingError) -> None:
-        """Answer with an error: the body cannot be unpacked."""

@@ -90,8 +90,12 @@ class Forwarder:
         return path.endswith(PREDICT) or parse(path) is not None
 
     def refuse(self, exchange: Conversation, error: ServingError) -> None:
-        """Answer with an error that nobody else is told of."""
-        exchange.refuse(error, ((REQUEST_ID, identify(exchange.head)),))
+        """Answer with an error; of one that has not begun nobody else is told."""
+        passage: Passage | None = exchange.state
+        if passage is None:
+            exchange.refuse(error, ((REQUEST_ID, identify(exchange.head)),))
+        else:
+            passage.refuse(error)
 
     def begin(self, exchange: Conversation) -> None:
         """The head of a request is there: refuse it now if need be, so that no body is read for nothing."""
@@ -117,11 +121,6 @@ class Forwarder:
             passage.refuse(error)
         except Exception:
             passage.fail()
-
-    def refuse(self, exchange: Conversation, error: ServingError) -> None:
-        """Answer a request with an error: its body cannot be read."""
-        passage: Passage = exchange.state
-        passage.refuse(error)
 
     def hold(self, size: int) -> None:
         """Count so many bytes of a body. Raises ResourceExhausted if there are too many."""

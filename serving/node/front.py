@@ -91,10 +91,6 @@ class Predictions:
         except ServingError as error:
             exchange.refuse(error)
 
-    def refuse(self, exchange: Conversation, error: ServingError) -> None:
-        """Answer with an error."""
-        exchange.refuse(error)
-
     def _admit(self, exchange: Conversation) -> None:
         head = exchange.head
         if head.known is None:

@@ -203,9 +203,6 @@ class World:
         elif exchange.head.length > self.max_body_bytes:
             exchange.refuse(too_large(self.max_body_bytes))
 
-    def refuse(self, exchange: Exchange, error: ServingError) -> None:
-        exchange.refuse(error)
-
     def complete(self, exchange: Exchange) -> None:
         path, size = exchange.head.path, len(exchange.body)
         if size > self.max_body_bytes:

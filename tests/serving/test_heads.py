@@ -40,9 +40,6 @@ class Echo:
         self.asked.append((exchange.head.path, list(exchange.head.headers), exchange.body))
         exchange.answer(200, b"{}")
 
-    def refuse(self, exchange: Exchange, error: ServingError) -> None:
-        raise NotImplementedError
-
 
 class Wire:
     """A transport that only counts."""

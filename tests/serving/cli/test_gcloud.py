@@ -297,6 +297,19 @@ def test_explanations_are_refused(pilotlight: Run, forest: str) -> None:
     assert "xplain" in refused.err
 
 
+def test_locations(pilotlight: Run, server: Server) -> None:
+    """They are listed with what they can do, and shown one by one."""
+    table = pilotlight("locations list --sort-by name")
+    names = pilotlight("locations list --format 'value(name.basename())'").out.split()
+    shown = pilotlight("locations describe us-central1 --format json")
+
+    assert table.code == 0, table.err
+    assert table.out.splitlines()[0].split() == ["NAME", "TYPE", "AVAILABLE_ACCELERATORS"]
+    assert "us-central1" in names
+    assert shown.json["name"] == "projects/local/locations/us-central1"
+    assert f"{server.url}/v1/projects/local/locations/us-central1" in pilotlight("locations list --uri").out
+
+
 def test_container_flags(pilotlight: Run) -> None:
     """They are the container and the routes of the version; without an engine a server says what it lacks."""
     pilotlight("models create contained")

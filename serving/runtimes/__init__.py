@@ -199,6 +199,6 @@ def loader(source: Source) -> Callable[[Source], Runtime]:
         found: Callable[[Source], Runtime] = getattr(importlib.import_module(module), function)
     except ImportError as error:
         raise LoadFailed(
-            f"{framework} is not installed here ({error}): pip install 'pilotlight[all]'"
+            f"{framework} is not installed here ({error}): pip install 'pilotlight[tensorflow]'"
         ) from error
     return found

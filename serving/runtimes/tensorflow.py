@@ -157,7 +157,7 @@ class TensorFlowRuntime:
             else:
                 yield made
         if unreadable:
-            self._warn(f"{len(unreadable)} records cannot be read and are not used, as {unreadable[0]}")
+            self._warn(f"Records that cannot be read are not used: {len(unreadable)}, as {unreadable[0]}")
         if skipped:
             self._warn(f"{skipped} records are sessions or streams and are not used.")
 

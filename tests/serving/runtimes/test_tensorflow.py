@@ -989,7 +989,7 @@ def test_a_record_that_cannot_be_read_costs_no_other(recorded: Any, bad: bytes) 
 
     assert len(list(runtime.warmup_requests())) == 2
     (warning,) = runtime.warnings
-    assert "2 records cannot be read and are not used, as record 2: " in warning
+    assert "Records that cannot be read are not used: 2, as record 2: " in warning
 
 
 def test_recorded_examples(tf: Any, recorded: Any) -> None:

@@ -41,6 +41,9 @@ _PINGS = 10
 _MS = 1000
 # Part of the name of the task in which gRPC takes calls; it tells nobody of its end.
 _ACCEPTING = "server_main_loop"
+# The logger of gRPC's core; what it says when metadata is not UTF-8, and when a client leaves amid an answer.
+_CORE = "grpc._cython.cygrpc"
+_OF_CLIENTS = ("Invalid encoding on", "ExecuteBatchError raised")
 
 Serve = Callable[[Any, Any], Coroutine[Any, Any, bytes]]
 
@@ -83,6 +86,7 @@ class GrpcServer:
         self._decompressor = Decompressor(settings.max_body_bytes)
         self._health = Health(SERVICES, self._read)
         self._reflection = Reflection((*SERVICES, health.SERVICE), self._read)
+        logging.getLogger(_CORE).addFilter(_concerns_the_server)
         self._server = aio.server(options=_options(settings, most_connections))
         self._server.add_generic_rpc_handlers(
             (
@@ -209,6 +213,11 @@ class _Reading:
         if self._task is not None:
             self.error = error
             self._task.cancel()
+
+
+def _concerns_the_server(record: logging.LogRecord) -> bool:
+    """Whether a line of gRPC's own is about more than one client: each could fill the log with tracebacks."""
+    return not str(record.msg).startswith(_OF_CLIENTS)
 
 
 class _CrossOrigin(grpc.GenericRpcHandler):  # type: ignore[misc]  # it has no types

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -177,7 +178,7 @@ def test_what_is_no_prediction_is_told() -> None:
         assert await world.call("/tensorflow.serving.ModelService/GetModelStatus") == b"GetModelStatus"
         for method, code, words in (
             ("/tensorflow.serving.ModelService/HandleReloadConfigRequest", "UNIMPLEMENTED", "docs/api.md"),
-            ("/inference.GRPCInferenceService/RepositoryIndex", "UNIMPLEMENTED", "The services are"),
+            ("/inference.GRPCInferenceService/Nothing", "UNIMPLEMENTED", "The services are"),
             ("/inference.GRPCInferenceService/ServerLive", "INTERNAL", "Internal error encountered."),
         ):
             error = await world.refused(method)
@@ -205,6 +206,43 @@ def test_a_client_that_leaves_is_told_of() -> None:
         assert float(fake.calls[2].head.told[TIMEOUT]) == 0.01
 
     run(main)
+
+
+def http2(kind: int, flags: int, payload: bytes, stream: int = 1) -> bytes:
+    """A frame of HTTP/2."""
+    return struct.pack(">I", len(payload))[1:] + bytes((kind, flags)) + struct.pack(">I", stream) + payload
+
+
+def hpack(*headers: tuple[bytes, bytes]) -> bytes:
+    """Headers, literally."""
+    return b"".join(
+        b"\0" + bytes((len(name),)) + name + bytes((len(value),)) + value for name, value in headers
+    )
+
+
+BEGIN = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + http2(4, 0, b"", 0)
+CALL = (
+    (b":method", b"POST"), (b":scheme", b"http"), (b":path", PREDICT.encode()), (b":authority", b"x"),
+    (b"te", b"trailers"), (b"content-type", b"application/grpc"),
+)  # fmt: skip
+
+
+def test_metadata_that_is_not_utf8_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """With a traceback for each: the call is answered, and others are."""
+
+    async def main(world: World) -> None:
+        host, _, port = world.address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        heads = hpack(*CALL, (b"x-bad", b"\xff\xfe"), (b"x-request-id", b"\x80"))
+        writer.write(BEGIN + http2(1, 4, heads) + http2(0, 1, bytes(5)))
+        answer = b""
+        while b"names a model" not in answer:
+            answer += await reader.read(1 << 16)
+        writer.close()
+        assert await world.call(PREDICT, predict_request("now", [1.0]))
+
+    run(main)
+    assert not caplog.records
 
 
 def test_a_message_that_is_too_long_is_not_taken() -> None:

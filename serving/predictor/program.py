@@ -473,18 +473,41 @@ def _booster(booster: Any) -> Model:
 def _unpickled(file: str) -> Any:
     import pickle
 
+    first, *others = _joblibs(file)
     try:
-        import joblib
-    except ImportError:
-        from sklearn.externals import joblib
-    try:
-        return joblib.load(file)
-    except (KeyError, ValueError, EOFError, UnicodeDecodeError):
+        return first.load(file)
+    except Exception as error:
+        for other in others:  # compressed, a file does not show which one wrote it
+            try:
+                return other.load(file)
+            except Exception:
+                continue
+        if not isinstance(error, (KeyError, ValueError, EOFError, UnicodeDecodeError)):
+            raise
         with open(file, "rb") as stream:
             if stream.read(1) != b"\x80":
                 raise
             stream.seek(0)
             return pickle.load(stream)
+
+
+def _joblibs(file: str) -> List[Any]:
+    """All that there are, the one that wrote a file first, as far as its beginning shows that.
+
+    Until 0.20 scikit-learn had a copy, and neither of the two takes the other's arrays for its own.
+    """
+    found = []  # type: List[Any]
+    for name in ("joblib", "sklearn.externals.joblib"):
+        try:
+            module = importlib.import_module(name)
+        except ImportError:
+            continue
+        if module not in found:
+            found.append(module)
+    with open(file, "rb") as stream:
+        if b"sklearn.externals.joblib" in stream.read(1 << 20):
+            found.reverse()
+    return found
 
 
 class _OldJoblib(importlib.abc.MetaPathFinder, importlib.abc.Loader):

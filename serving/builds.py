@@ -15,7 +15,8 @@ from pathlib import Path
 import msgspec
 
 from serving import packages
-from serving.errors import LoadFailed
+from serving.errors import InvalidArgument, LoadFailed
+from serving.predictor import environments
 from serving.storage import Storage
 
 logger = logging.getLogger(__name__)
@@ -91,7 +92,13 @@ def _installed(
     """Install, and return what the owner of the packages should know."""
     environment = work / _ENVIRONMENT
     if interpreter:
-        packages.install_apart(archives, environment, interpreter, timeout)
+        try:
+            packages.install_apart(archives, environment, interpreter, timeout)
+        except LoadFailed as error:
+            offer = packages.find_offer(archives, work, timeout)
+            if offer is None:
+                raise
+            raise LoadFailed(f"{error.message} {_advice(offer, runtime_version)}") from error
         return ()
     try:
         return packages.install(archives, work / _PACKAGES, timeout).warnings
@@ -100,19 +107,38 @@ def _installed(
         try:
             packages.install_apart(archives, environment, sys.executable, timeout)
         except LoadFailed as error:
+            offer = packages.find_offer(archives, work, timeout)
             raise LoadFailed(
-                f"{conflict.message} An environment of its own failed too: {error.message} Let the packages "
-                "accept the server's versions, or have an interpreter compute them that has what they need: "
-                f"{_command(runtime_version)}."
+                f"{conflict.message} An environment of its own failed too: {error.message} "
+                f"{_advice(offer, runtime_version)}"
             ) from error
     return (_APART,)
 
 
-def _command(runtime_version: str) -> str:
+def _advice(offer: packages.Offer | None, runtime_version: str) -> str:
+    """What to type so that the packages can be installed."""
+    if offer is None:
+        return (
+            "Let the packages accept the server's versions, or have an interpreter compute them that has "
+            f"what they need: {_command(runtime_version, '--python PATH')}."
+        )
+    try:
+        python, place = environments.find_python(offer.python), ""
+    except InvalidArgument:
+        python, place = "PATH", f", PATH being a Python {offer.python}"
+    wanted = " ".join(f"--with '{requirement}'" for requirement in offer.requirements)
+    return (
+        f"For Python {offer.python} there is {', '.join(offer.requirements)}: "
+        f"{_command(runtime_version, f'--create --python {python} {wanted}')}{place}. If the packages do not "
+        "need these versions in order to predict, let them accept the server's."
+    )
+
+
+def _command(runtime_version: str, options: str) -> str:
     """How a version gets an interpreter that has what it needs."""
     if runtime_version:
-        return f"`pilotlight runtimes add {runtime_version} --python PATH`, and create the version again"
+        return f"`pilotlight runtimes add {runtime_version} {options}`, and create the version again"
     return (
-        "`pilotlight runtimes add VERSION --python PATH`, and create the version with that VERSION as its "
+        f"`pilotlight runtimes add VERSION {options}`, and create the version with that VERSION as its "
         "runtimeVersion"
     )

@@ -7,6 +7,7 @@ will run in, and nothing is ever written to it.
 
 from __future__ import annotations
 
+import email
 import json
 import os
 import pkgutil
@@ -15,6 +16,7 @@ import site
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -24,6 +26,7 @@ from textwrap import dedent
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
@@ -52,6 +55,8 @@ _MOST_LINES = 6
 _CONFLICT = re.compile(r"The conflict is caused by:\n(.+?)(\n\n|\Z)", re.DOTALL)
 # What no package may hide from the server, which has modules of these names itself.
 _OURS = frozenset({"autoscaler", "batch", "serving"})
+# Those that compute models, the newest first.
+_PYTHONS = tuple(f"3.{minor}" for minor in range(13, 6, -1))
 # For any Python from 3.6 on.
 _VERSION_AND_FOLDERS = (
     "import site, sys; print(' '.join(sys.version.split()), *site.getsitepackages(), sep='\\n')"
@@ -73,6 +78,14 @@ class Installed:
 
     packages: tuple[str, ...]
     warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A Python, such as "3.10", for which there are packages in the versions that archives ask for."""
+
+    python: str
+    requirements: tuple[str, ...]
 
 
 def install(archives: Sequence[Path], target: Path, timeout: float | None = None) -> Installed:
@@ -126,6 +139,54 @@ def install_apart(
         except _PipFailed as failure:
             raise _load_failed(archives, _reason(str(failure))) from failure
     return python
+
+
+def find_offer(archives: Sequence[Path], folder: Path, timeout: float | None = None) -> Offer | None:
+    """The newest Python for which an index has what archives ask for in other versions than the server's.
+
+    `folder` gets temporary files. Archives that cannot be built ask for nothing.
+    """
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".build-") as work:
+        pip = _Pip(Path(work), timeout)
+        try:
+            wheels = [
+                _wheel(path.absolute(), Path(work, f"archive-{n}"), pip) for n, path in enumerate(archives)
+            ]
+        except LoadFailed:
+            return None
+        wanted = [requirement for wheel in wheels for requirement in _unmet(wheel)]
+        for python in _PYTHONS if wanted else ():
+            if all(_is_offered(requirement, python, pip) for requirement in wanted):
+                texts = dict.fromkeys(f"{one.name}{one.specifier}" for one in wanted)
+                return Offer(python, tuple(texts))
+    return None
+
+
+def _unmet(wheel: Path) -> Iterator[Requirement]:
+    """What a wheel requires in another version than the server has."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        headers = email.message_from_bytes(archive.read(name))
+    own = _environment()
+    for text in headers.get_all("Requires-Dist", ()):
+        requirement = Requirement(text)
+        if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        version = own.get(canonicalize_name(requirement.name))
+        if version and not requirement.specifier.contains(version, prereleases=True):
+            yield requirement
+
+
+def _is_offered(requirement: Requirement, python: str, pip: _Pip) -> bool:
+    """Whether an index lists a wheel of a version that fits; it is not fetched."""
+    options = ("--disable-pip-version-check", "--no-input", "--no-color", "--retries=1", "--timeout=10")
+    asked = (f"--python-version={python}", "--only-binary=:all:", requirement.name)
+    try:
+        said = pip.execute(sys.executable, "-m", "pip", "index", "versions", *options, *asked)
+    except _PipFailed:
+        return False
+    listed = re.search(r"Available versions: (.+)", said)
+    return bool(listed and any(requirement.specifier.filter(listed[1].split(", "))))
 
 
 def interpreter_of(environment: Path) -> str:

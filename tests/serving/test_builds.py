@@ -116,6 +116,27 @@ def test_what_cannot_be_installed_apart_either_says_both_reasons(tmp_path: Path,
     assert not list((tmp_path / "cache/.partial").iterdir())
 
 
+def test_pins_that_only_another_python_can_have_name_the_command(
+    tmp_path: Path, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Packages for training pin versions of their time: which Python an index has them for is looked up."""
+    offered = tmp_path / "index"
+    offered.mkdir()
+    for tag in ("cp37-cp37m", "cp38-cp38", "cp39-cp39"):
+        (offered / f"numpy-1.19.5-{tag}-manylinux1_x86_64.whl").touch()
+    monkeypatch.setenv("PIP_FIND_LINKS", str(offered))
+    archive = wheel(tmp_path, "old", "0.1", {"old.py": ""}, requires="numpy==1.19.5")
+
+    with pytest.raises(LoadFailed) as failed:
+        builds.install([archive], tmp_path / "target", "", storage, runtime_version="1.15")
+
+    assert "For Python 3.9 there is numpy==1.19.5: `pilotlight runtimes add 1.15 --create --python " in (
+        failed.value.message
+    )
+    assert "--with 'numpy==1.19.5'`" in failed.value.message
+    assert "create the version again" in failed.value.message
+
+
 def test_a_package_may_be_called_as_one_of_the_server(tmp_path: Path, storage: Storage) -> None:
     """Another process of the server's Python computes it, where it is found first."""
     archive = wheel(tmp_path, "user", "1.0", {"serving/__init__.py": ""})

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 _PACKAGES, _ENVIRONMENT, _TOLD = "packages", "environment", "build.json"
 # Part of each digest: another number when installs are made in another way.
-_FORMAT = "1"
+_FORMAT = "2"
 _APART = (
     "The packages need other versions than the server has: they run in an environment of their own, and "
     "nodes start it cold."

@@ -131,11 +131,12 @@ def install_apart(
         try:
             pip.execute(interpreter, "-m", "venv", str(environment))
             theirs = _site_folders(interpreter)
-            # Behind the environment's own folder: its packages come first.
-            Path(_site_folders(python)[0], "interpreter.pth").write_text(
-                "".join(f"{folder}\n" for folder in theirs)
-            )
-            pip.run("install", *map(str, archives))
+            # Behind the environment's own folder: its packages come first. Modules that an archive lists as
+            # `scripts` land in `bin`; the environment will be copied to another place.
+            own = Path(_site_folders(python)[0])
+            scripts = os.path.relpath(environment / "bin", own)
+            (own / "interpreter.pth").write_text("".join(f"{folder}\n" for folder in (scripts, *theirs)))
+            _run_build(pip, Path(work), "install", *map(str, archives))
         except _PipFailed as failure:
             raise _load_failed(archives, _reason(str(failure))) from failure
     return python
@@ -306,22 +307,26 @@ def _wheel(archive: Path, folder: Path, pip: _Pip) -> Path:
     if archive.suffix == ".whl":
         return archive
     folder.mkdir()
-    build = ("wheel", "--no-deps", f"--wheel-dir={folder}", str(archive))
     try:
-        try:
-            pip.run(*build, cwd=folder)
-        except _PipFailed as failure:
-            if "discovered in a flat-layout" not in str(failure):
-                raise
-            # Before version 61 setuptools did not look for modules by itself, and archives of that time may
-            # list scripts alone. It does not look either when told that there are no modules.
-            settings = folder / "setup.cfg"
-            settings.write_text("[options]\npy_modules =\n")
-            pip.run(*build, cwd=folder, DIST_EXTRA_CONFIG=str(settings))
+        _run_build(pip, folder, "wheel", "--no-deps", f"--wheel-dir={folder}", str(archive))
     except _PipFailed as failure:
         hint = "If it builds on your machine, give the wheel instead."
         raise _load_failed([archive], f"{_reason(str(failure))}\n{hint}") from failure
     return next(folder.glob("*.whl"))
+
+
+def _run_build(pip: _Pip, folder: Path, *arguments: str) -> None:
+    """Run pip where it may build archives, also those that list scripts alone. Raises _PipFailed."""
+    try:
+        pip.run(*arguments, cwd=folder)
+    except _PipFailed as failure:
+        if "discovered in a flat-layout" not in str(failure):
+            raise
+        # Before version 61 setuptools did not look for modules by itself, and archives of that time may
+        # list scripts alone. It does not look either when told that there are no modules.
+        settings = folder / "setup.cfg"
+        settings.write_text("[options]\npy_modules =\n")
+        pip.run(*arguments, cwd=folder, DIST_EXTRA_CONFIG=str(settings))
 
 
 @dataclass(frozen=True, slots=True)

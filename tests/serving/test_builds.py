@@ -116,6 +116,21 @@ def test_what_cannot_be_installed_apart_either_says_both_reasons(tmp_path: Path,
     assert not list((tmp_path / "cache/.partial").iterdir())
 
 
+def test_modules_that_are_listed_as_scripts_are_found_by_another_interpreter(
+    tmp_path: Path, storage: Storage
+) -> None:
+    """As Google's tutorial of custom routines has them, whose runtime version has an interpreter."""
+    modules = {"user.py": "from other import ANSWER\n", "other.py": "ANSWER = 42\n"}
+    archive = sdist(tmp_path, "user", "scripts=['user.py', 'other.py']", modules)
+
+    code = builds.install([archive], tmp_path / "target", sys.executable, storage)
+
+    assert code.interpreter == str(tmp_path / "target/environment/bin/python")
+    command = [code.interpreter, "-c", "import user; print(user.ANSWER, user.__file__)"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["42", str(tmp_path / "target/environment/bin/user.py")]
+
+
 def test_pins_that_only_another_python_can_have_name_the_command(
     tmp_path: Path, storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

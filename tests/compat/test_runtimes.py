@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.compat import protocols
 from tests.compat.environments import Environment, Unavailable, python_of
 from tests.server import Server, running_server, until
 
@@ -75,7 +76,16 @@ def world(library: str, folder: Path, *only: str) -> Iterator[World]:
         told = json.loads(expected.read_text())
         if not only or expected.parent.name in only:
             cases.append(Case(expected.parent.name, expected.parent, told["rows"], told["predictions"]))
-    flags = ("--runtime", f"{RUNTIME}={python}", "--idle-timeout", "600", "--deployments", "2")
+    flags = (
+        "--runtime",
+        f"{RUNTIME}={python}",
+        "--idle-timeout",
+        "600",
+        "--deployments",
+        "2",
+        "--grpc-port",
+        "0",
+    )
     with running_server(folder / "state", *flags) as server:
         begun = {}
         for case in cases:
@@ -94,7 +104,7 @@ def world(library: str, folder: Path, *only: str) -> Iterator[World]:
 
 @pytest.mark.parametrize("library", SHORT)
 def test_a_few_models_of_two_libraries(library: str, tmp_path: Path) -> None:
-    """The short form: online, in three protocols."""
+    """The short form: online, by every protocol."""
     for found in world(library, tmp_path, *SHORT[library]):
         assert len(found.cases) == len(SHORT[library])
         check_online(found)
@@ -104,7 +114,7 @@ def test_a_few_models_of_two_libraries(library: str, tmp_path: Path) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("library", ENVIRONMENTS)
 def test_every_model_of_every_library(library: str, tmp_path: Path) -> None:
-    """Online, in three protocols, and in batch."""
+    """Online, by every protocol, and in batch."""
     for found in world(library, tmp_path):
         assert len(found.cases) == MODELS
         check_online(found)
@@ -112,24 +122,16 @@ def test_every_model_of_every_library(library: str, tmp_path: Path) -> None:
 
 
 def check_online(world: World) -> None:
-    """AI Platform's way, TensorFlow Serving's, and the Open Inference Protocol."""
+    """By every protocol in which rows have a form: tensors have values of one type."""
     for case in world.cases:
-        reply = world.server.predict(f"projects/local/models/{_id(case)}", case.rows)
-        assert case.is_equal(reply.json.get("predictions")), (case, reply)
-
-        reply = world.server.call("POST", f"models/{_id(case)}:predict", json={"instances": case.rows})
-        assert case.is_equal(reply.json.get("predictions")), (case, reply)
-
-        reply = world.server.call("GET", f"/v2/models/{_id(case)}")
-        (given,) = reply.json["inputs"]
-        if isinstance(case.rows[0], list) and isinstance(case.rows[0][0], str):
-            continue  # rows of several types have no form in that protocol
-        kind = "BYTES" if isinstance(case.rows[0], str) else "FP64"
-        rows = np.array(case.rows)
-        body = {"name": given["name"], "datatype": kind, "shape": rows.shape, "data": rows.ravel().tolist()}
-        reply = world.server.call("POST", f"/v2/models/{_id(case)}/infer", json={"inputs": [body]})
-        (output,) = reply.json["outputs"]
-        assert case.is_equal(np.reshape(output["data"], output["shape"]).tolist()), (case, reply)
+        for name, ask_rows in protocols.ROWS.items():
+            answers = ask_rows(world.server, _id(case), case.rows)
+            assert case.is_equal(answers), (name, case, answers)
+        if not protocols.is_tensor(case.rows):
+            continue
+        for name, ask_tensor in protocols.TENSORS.items():
+            answers = ask_tensor(world.server, _id(case), np.array(case.rows))
+            assert case.is_equal(answers), (name, case, answers)
 
 
 def check_batch(world: World, folder: Path) -> None:

@@ -38,6 +38,11 @@ class Emulator:
         self._client.create_bucket(name, retry=None)
         return name
 
+    def create(self, name: str) -> None:
+        """Create a bucket with this name, if there is none."""
+        if not self._client.bucket(name).exists():
+            self._client.create_bucket(name, retry=None)
+
     def put(self, uri: str, data: bytes = b"", *, encoding: str | None = None) -> None:
         """Create or replace the object `uri`; `encoding` is its Content-Encoding."""
         blob = self._blob(uri)

@@ -70,6 +70,7 @@ class Model:
                 source.prediction_class,
                 tuple(map(Path, source.packages)),
                 external=External(source.interpreter, shared_fate=True) if source.interpreter else None,
+                method=source.method,
             )
         )
 

@@ -36,6 +36,7 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     uri: str = ""
     framework: str = ""
     prediction_class: str = ""
+    method: str = ""
     packages: tuple[str, ...] = ()
     package_uris: tuple[str, ...] = ()
     environment: dict[str, str] = {}

@@ -210,6 +210,9 @@ class NodeConfig(FrontSettings):
         choices=("", "tensorflow", "scikit-learn", "xgboost"),
     )
     prediction_class: str = setting("", "A custom prediction routine's class: module.Class.")
+    prediction_method: str = setting(
+        "", "What of a scikit-learn or XGBoost model answers, such as predict_proba; predict when left out."
+    )
     package_uris: str = setting("", "Archives of user code to install, comma separated.")
     interpreter: str = setting(
         "",

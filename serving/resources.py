@@ -135,7 +135,8 @@ class VersionState(enum.StrEnum):
 class Version(Resource, frozen=True):
     """A deployed model directory. `name` is the bare id in requests, the full name in answers.
 
-    `warnings`, which say what its owner should know, are Pilotlight's own addition.
+    Pilotlight's own additions are `prediction_method`, what of an estimator answers instead of its predict,
+    and `warnings`, which say what its owner should know.
     """
 
     accelerator_config: AcceleratorConfig | None = None
@@ -158,6 +159,7 @@ class Version(Resource, frozen=True):
     name: str = ""
     package_uris: tuple[str, ...] = ()
     prediction_class: str = ""
+    prediction_method: str = ""
     python_version: str = ""
     request_logging_config: RequestLoggingConfig | None = None
     routes: RouteMap | None = None

@@ -53,7 +53,9 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True):
     of custom routines are only a form for what may be anything. `example` is an instance of an AI Platform
     request that was answered, `answer` its prediction; both None where none could be made. Where a signature
     takes a fixed number of rows, the request had that many of it. `bare`: an output that is the only one of
-    its signature is answered without its name; see `as_answered`.
+    its signature is answered without its name; see `as_answered`. `method` is what of an
+    estimator answers, "" for models without such; `methods` are the others that can be asked for, each with
+    what it answers.
     """
 
     platform: str
@@ -63,6 +65,8 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True):
     example: Any = None
     answer: Any = None
     bare: bool = False
+    method: str = ""
+    methods: tuple[Tensor, ...] = ()
 
 
 def as_answered(schema: Schema, *, bare: bool) -> Schema:
@@ -90,6 +94,8 @@ def to_wire(schema: Schema) -> dict[str, Any]:
             for name, signature in schema.signatures.items()
         },
     }
+    if schema.method:
+        told |= {"method": schema.method, "methods": msgspec.to_builtins(schema.methods)}
     told |= {} if schema.example is None else {"example": schema.example}
     return told | ({} if schema.answer is None else {"answer": schema.answer})
 
@@ -134,7 +140,14 @@ def outline(text: str) -> Schema:
     if len(document) <= _SHORT:
         return _decoded(document, Schema)
     found = _decoded(document, _Outline)
-    return Schema(found.platform, found.signatures, found.default, found.strict)
+    return Schema(
+        found.platform,
+        found.signatures,
+        found.default,
+        found.strict,
+        method=found.method,
+        methods=found.methods,
+    )
 
 
 class _Outline(msgspec.Struct):
@@ -144,6 +157,8 @@ class _Outline(msgspec.Struct):
     signatures: dict[str, Signature]
     default: str = DEFAULT
     strict: bool = True
+    method: str = ""
+    methods: tuple[Tensor, ...] = ()
 
 
 def _document(text: str) -> bytes:

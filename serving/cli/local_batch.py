@@ -89,6 +89,7 @@ def request(source: Source, config: NodeConfig, flags: BatchFlags, scratch: str)
             uri=absolute(config.model_dir),
             framework=source.framework,
             prediction_class=source.prediction_class,
+            method=source.method,
             packages=tuple(str(folder.absolute()) for folder in source.packages),
             package_uris=tuple(absolute(uri) for uri in items(config.package_uris)),
             interpreter="" if source.external is None else source.external.interpreter,

@@ -116,6 +116,13 @@ class ModelCode:
         str | None,
         typer.Option(help="A custom prediction routine's class: module.Class.", show_default=False),
     ] = None
+    prediction_method: Annotated[
+        str | None,
+        typer.Option(
+            help="What of a scikit-learn or XGBoost model answers, such as predict_proba.",
+            show_default=False,
+        ),
+    ] = None
     package_uris: Annotated[
         str | None, typer.Option(metavar="URI,...", help="Archives of user code.", show_default=False)
     ] = None
@@ -161,6 +168,7 @@ class ModelCode:
                 "model_dir": model_dir,
                 "framework": self.framework,
                 "prediction_class": self.prediction_class,
+                "prediction_method": self.prediction_method,
                 "package_uris": self.package_uris,
                 "interpreter": self.interpreter or _interpreter_of(self.runtime_version),
                 "single_output": self.single_output,

@@ -165,6 +165,7 @@ def running_node(config: NodeConfig) -> Iterator[Client]:
         "--model-dir": config.model_dir,
         "--framework": config.framework,
         "--prediction-class": config.prediction_class,
+        "--prediction-method": config.prediction_method,
         "--package-uris": config.package_uris,
         "--interpreter": config.interpreter,
         "--host": config.host,

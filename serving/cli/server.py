@@ -101,6 +101,8 @@ def _acceleration(config: NodeConfig, source: Source) -> Acceleration | None:
 
     if config.acceleration == "off" or source.external is not None:
         return None
+    if source.method not in ("", "predict"):  # the faster ways are those of predict
+        return None
     return Acceleration(source, lambda: in_cache(config.cache_dir.expanduser(), source.model_dir))
 
 

@@ -41,6 +41,7 @@ def _prepare(config: NodeConfig, workplace: Path, say: Say) -> Source:
             config.prediction_class,
             threads=config.threads,
             external=_external(interpreter),
+            method=config.prediction_method,
         )
     from serving.prepare import Request, prepare  # noqa: PLC0415
 
@@ -63,6 +64,7 @@ def _prepare(config: NodeConfig, workplace: Path, say: Say) -> Source:
         folders,
         config.threads,
         _external(ready.interpreter),
+        config.prediction_method,
     )
 
 

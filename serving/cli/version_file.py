@@ -12,8 +12,8 @@ from serving.errors import InvalidArgument
 # Source: section 8 of the AI Platform contract.
 FOR_CREATE = (
     "autoScaling", "container", "deploymentUri", "description", "framework", "labels", "machineType",
-    "manualScaling", "packageUris", "predictionClass", "pythonVersion", "routes", "runtimeVersion",
-    "serviceAccount",
+    "manualScaling", "packageUris", "predictionClass", "predictionMethod", "pythonVersion", "routes",
+    "runtimeVersion", "serviceAccount",
 )  # fmt: skip
 FOR_UPDATE = ("autoScaling", "description", "manualScaling", "requestLoggingConfig")
 

@@ -106,6 +106,13 @@ class NewVersion:
         str | None,
         typer.Option(help="A custom prediction routine's class: module.Class.", show_default=False),
     ] = None
+    prediction_method: Annotated[
+        str | None,
+        typer.Option(
+            help="What of a scikit-learn or XGBoost model answers, such as predict_proba.",
+            show_default=False,
+        ),
+    ] = None
     package_uris: Annotated[
         Any,
         typer.Option(parser=items, metavar="URI,...", help="Archives of user code.", show_default=False),
@@ -124,6 +131,7 @@ class NewVersion:
             acceleratorConfig=self.accelerator,
             serviceAccount=self.service_account,
             predictionClass=self.prediction_class,
+            predictionMethod=self.prediction_method,
             packageUris=self.package_uris,
             description=self.description,
             labels=options.merged_labels(self.labels),

@@ -123,6 +123,7 @@ class Deployment:
                 "model_dir": deployed.model_dir,
                 "framework": deployed.framework or _framework(record),
                 "prediction_class": record.version.prediction_class,
+                "method": record.version.prediction_method,
                 "packages": deployed.packages,
                 "settings": self._settings(deployed),
                 "waking": bool(deployed.framework),
@@ -166,6 +167,8 @@ class Deployment:
         version = record.version
         deployed = record.deployed
         if not self.accelerates or version.prediction_class or version.package_uris or version.container:
+            return None
+        if version.prediction_method not in ("", "predict"):  # the faster ways are those of predict
             return None
         if deployed is not None and deployed.interpreter:
             return None

@@ -39,6 +39,7 @@ class NodeArguments(msgspec.Struct, frozen=True, kw_only=True):
     model_dir: str
     framework: str = ""
     prediction_class: str = ""
+    method: str = ""
     packages: tuple[str, ...] = ()
     settings: dict[str, Any] = {}
     waking: bool = False
@@ -65,6 +66,7 @@ class NodeArguments(msgspec.Struct, frozen=True, kw_only=True):
             threads=threads,
             external=external,
             contained=contained,
+            method=self.method,
         )
 
 

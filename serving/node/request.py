@@ -9,6 +9,7 @@ import orjson
 
 from serving.node.dialects import Asked, Reader
 from serving.runtimes.instances import Batch, count, signature
+from serving.runtimes.methods import LONE
 from serving.wire import Headers
 
 NOWHERE = -1
@@ -64,6 +65,8 @@ class Request:
         self.instances = instances
         self.parameters = parameters
         self.rows = count(instances)
+        if parameters and not LONE.isdisjoint(parameters):
+            self.alone = True
 
     def fits(self, other: Request) -> bool:
         """Whether both may be answered by one call."""

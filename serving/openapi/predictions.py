@@ -66,6 +66,11 @@ COMPONENTS: Mapping[str, Json] = {
                     ["method", "inputs", "outputs"],
                 ),
             },
+            "method": {
+                "type": "string",
+                "description": "What of an estimator answers when none is asked for.",
+            },
+            "methods": listed(ref("Tensor")),
             "example": {"description": "An instance that was predicted."},
             "answer": {"description": "Its prediction."},
         },

@@ -33,7 +33,11 @@ _LONGEST_EXAMPLE = 4096
 def request(schema: Schema) -> Json:
     """The body of a prediction."""
     if schema.platform != GRAPHS:
-        return _closed(schema, {"instances": _instances(schema, _default(schema))}, ["instances"])
+        properties = {"instances": _instances(schema, _default(schema))}
+        if schema.method:
+            names = [schema.method, *(tensor.name for tensor in schema.methods)]
+            properties["method"] = {"enum": names, "description": f"{schema.method} when left out."}
+        return _closed(schema, properties, ["instances"])
     bodies = [
         _closed(
             schema,
@@ -47,7 +51,12 @@ def request(schema: Schema) -> Json:
 
 def answer(schema: Schema) -> Json:
     """The body of the answer to such a request."""
-    rows = _one_of([_answered(schema, signature) for signature in schema.signatures.values()])
+    rows = _one_of(
+        [
+            *(_answered(schema, signature) for signature in schema.signatures.values()),
+            *(_row(tensor, _given(tensor)) for tensor in schema.methods),
+        ]
+    )
     return {
         "type": "object",
         "properties": {"predictions": {"type": "array", "items": rows}},

@@ -350,7 +350,7 @@ def load_custom(wanted: Dict[str, Any]) -> Model:
 
     def predict(instances: Any, **parameters: Any) -> Any:
         try:
-            return _list_or_array(predictor.predict(instances, **parameters))
+            return _list_or_array(predictor.predict(instances, **parameters), len(instances))
         except Refused:
             raise
         except BaseException as error:
@@ -359,14 +359,16 @@ def load_custom(wanted: Dict[str, Any]) -> Model:
     return Model(predict, {"owner": name, "parameters": accepted(predictor.predict)})
 
 
-def _list_or_array(result: Any) -> Any:
+def _list_or_array(result: Any, count: int) -> Any:
     if isinstance(result, tuple):
-        return list(result)
-    if isinstance(result, list) or getattr(result, "shape", None):
-        return result
-    raise Refused(
-        "outputs", "The custom predict must return a list or an array, not %s." % type(result).__name__
-    )
+        result = list(result)
+    if not isinstance(result, list) and not getattr(result, "shape", None):
+        kind = type(result).__name__
+        raise Refused("outputs", "The custom predict must return a list or an array, not %s." % kind)
+    if len(result) < count:
+        text = "The custom predict returned %d predictions for %d instances." % (len(result), count)
+        raise Refused("outputs", text)
+    return result
 
 
 def _place(error: BaseException) -> str:
@@ -376,6 +378,12 @@ def _place(error: BaseException) -> str:
 
 
 # ---- pickled estimators, and boosters ----
+
+# What an estimator may be asked, row by row.
+METHODS = (
+    "predict", "predict_proba", "predict_log_proba", "decision_function", "transform", "score_samples",
+)  # fmt: skip
+_PROBABILITIES = ("predict_proba", "predict_log_proba")
 
 # Code of these does with its input what its documentation says; everything else is the user's.
 _LIBRARIES = {
@@ -406,30 +414,82 @@ def load_estimator(wanted: Dict[str, Any]) -> Model:
         raise Refused("load", "%s: %s" % (wanted["file"], named(error)))
     if _root(model) == "xgboost" and not hasattr(model, "get_booster"):
         return _booster(model)
-    if not callable(getattr(model, "predict", None)):
-        raise Refused(
-            "load", "%s holds a %s, which has no predict method." % (wanted["file"], type(model).__name__)
-        )
+    usual = wanted.get("method") or METHODS[0]
+    methods = methods_of(model)
+    if usual not in methods:
+        raise Refused("load", lacks_method(wanted["file"], model, usual, methods))
     parts = list(_parts(model))
     for part in parts:
         if getattr(part, "__dict__", {}).get("n_jobs"):
             part.n_jobs = 1  # workers cost more than a prediction
     about = describe(model, parts)
+    last = _last_step(model)
+    about["methods"] = methods
+    about["arguments"] = {
+        name: accepted(getattr(last, name, None) or getattr(model, name)) for name in methods
+    }
+    if usual != METHODS[0] and about["independent"]:
+        about["exact"] = False  # numbers, whatever labels predict would have given
 
     def predict(instances: Any, **parameters: Any) -> Any:
+        method = parameters.pop("method", usual)
         try:
-            result = model.predict(instances, **parameters)
+            result = getattr(model, method)(instances, **parameters)
         except Exception as error:
             raise _explained(error, instances)
-        count = len(result) if getattr(result, "shape", None) or isinstance(result, list) else 0
-        if count != len(instances):
-            raise Refused(
-                "outputs", "predict returned %d predictions for %d instances." % (count, len(instances))
-            )
-        return result
+        return rows_of(result, len(instances), method)
 
     warnings.filterwarnings("ignore", "X does not have valid feature names", UserWarning)
     return Model(predict, about)
+
+
+def methods_of(model: Any) -> List[str]:
+    """Those of METHODS that a model has."""
+    return [name for name in METHODS if callable(_member(model, name))]
+
+
+def lacks_method(file: str, model: Any, method: str, methods: List[str]) -> str:
+    """The text for a model that cannot be asked what it is to be asked."""
+    text = "%s holds a %s, which has no %s method." % (file, type(model).__name__, method)
+    if methods:
+        text += " It has %s: set predictionMethod to one of them." % ", ".join(methods)
+    return text
+
+
+def rows_of(result: Any, count: int, method: str) -> Any:
+    """What a method answered, with a row for each of so many instances. Raises Refused.
+
+    Several arrays, such as means and deviations or the probabilities of several outputs, become one value of
+    each in every row.
+    """
+    several = isinstance(result, tuple) or (
+        isinstance(result, list) and method in _PROBABILITIES and all(hasattr(one, "dtype") for one in result)
+    )
+    if several:
+        return _side_by_side([rows_of(one, count, "") for one in result])
+    if hasattr(result, "toarray"):  # a sparse matrix
+        result = result.toarray()
+    elif hasattr(result, "columns") and hasattr(result, "to_numpy"):
+        result = result.to_numpy()
+    method = method or "predict"
+    if not isinstance(result, list) and not hasattr(result, "dtype"):
+        kind = type(result).__name__
+        raise Refused("outputs", "%s must return an array or a list, not %s." % (method, kind))
+    found = len(result) if isinstance(result, list) or result.shape else 0
+    if found != count:
+        text = "%s returned %d predictions for %d instances." % (method, found, count)
+        raise Refused("outputs", text)
+    return result
+
+
+def _side_by_side(parts: List[Any]) -> Any:
+    import numpy
+
+    numbers = all(hasattr(one, "dtype") and one.dtype.kind in "biuf" for one in parts)
+    if numbers and len({one.shape for one in parts}) == 1:
+        return numpy.stack(parts, axis=1)
+    columns = [one.tolist() if hasattr(one, "tolist") else one for one in parts]
+    return [[column[place] for column in columns] for place in range(len(columns[0]))]
 
 
 def load_booster(wanted: Dict[str, Any]) -> Model:
@@ -466,6 +526,7 @@ def _booster(booster: Any) -> Model:
         "owner": "Booster", "parameters": [one for one in accepted(booster.predict) or () if one != "data"],
         "width": width or None, "names": [] if generic else names, "classes": [], "numeric": True,
         "nullable": True, "text": False, "by_name": False, "independent": True, "exact": True,
+        "methods": ["predict"],
     }  # fmt: skip
     return Model(predict, about)
 
@@ -555,7 +616,7 @@ def describe(model: Any, parts: List[Any]) -> Dict[str, Any]:
     trees = any(type(last).__module__.startswith(module) for module in _LABELS_OR_TREES)
     return {
         "owner": type(last).__name__,
-        "parameters": accepted(last.predict),
+        "parameters": None,
         "width": width,
         "names": names,
         "classes": _labels(getattr(last, "classes_", ())),

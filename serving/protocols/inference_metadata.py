@@ -54,7 +54,7 @@ def metadata(model: str, standings: Iterable[Standing], schema: Schema) -> dict[
         "versions": [shown(one.version) for one in available],
         "platform": schema.platform,
         "inputs": [_tensor(tensor) for tensor in signature.inputs],
-        "outputs": [_tensor(tensor) for tensor in signature.outputs],
+        "outputs": [_tensor(tensor) for tensor in (*signature.outputs, *schema.methods)],
     }
 
 

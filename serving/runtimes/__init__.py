@@ -27,6 +27,9 @@ FRAMEWORKS: Mapping[str, str] = {
     "CUSTOM": "serving.runtimes.custom:load",
 }
 
+# Frameworks whose models can be asked for other methods than `predict`.
+HAVE_METHODS = frozenset({"SCIKIT_LEARN", "XGBOOST"})
+
 # Frameworks whose files hold no code and no objects of a library's version: no other interpreter is needed.
 SAVED_AS_GRAPHS = frozenset({"TENSORFLOW"})
 
@@ -162,7 +165,8 @@ class Source:
 
     `framework` is a key of `FRAMEWORKS` or "" to infer it. `packages` are folders with installed user
     packages, looked up after the server's own. `prediction_class` is a custom routine's `module.Class`.
-    `external` says that another Python is to compute it, `contained` that a container is.
+    `external` says that another Python is to compute it, `contained` that a container is; `method` what of a
+    scikit-learn or XGBoost model answers instead of its `predict`.
     """
 
     model_dir: Path
@@ -172,6 +176,7 @@ class Source:
     threads: int = 1
     external: External | None = None
     contained: Contained | None = None
+    method: str = ""
 
 
 def load(source: Source) -> Runtime:
@@ -190,6 +195,11 @@ def loader(source: Source) -> Callable[[Source], Runtime]:
     framework = source.framework or detect(source.model_dir, source.prediction_class)
     if framework not in FRAMEWORKS:
         raise LoadFailed(f"Unknown framework {framework!r}; known: {', '.join(FRAMEWORKS)}.")
+    if source.method not in ("", "predict") and framework not in HAVE_METHODS:
+        raise LoadFailed(
+            f"The predictionMethod {source.method} is for models of scikit-learn and XGBoost; one of "
+            f"{framework} has no other than predict."
+        )
     if source.external is not None and framework not in SAVED_AS_GRAPHS:
         from serving.runtimes import external  # noqa: PLC0415  it stands on this module
 

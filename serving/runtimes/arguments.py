@@ -20,7 +20,9 @@ def accepted(predict: Callable[..., Any], *, besides: Iterable[str] = ()) -> fro
     return frozenset(one.name for one in others if one.kind is not one.VAR_POSITIONAL) - frozenset(besides)
 
 
-def checked(parameters: Mapping[str, Any], known: frozenset[str] | None, owner: str) -> dict[str, Any]:
+def checked(
+    parameters: Mapping[str, Any], known: frozenset[str] | None, owner: str, method: str = "predict"
+) -> dict[str, Any]:
     """The parameters to call with. Raises InvalidInputs naming those that `owner` does not know."""
     if not parameters:
         return {}
@@ -29,4 +31,4 @@ def checked(parameters: Mapping[str, Any], known: frozenset[str] | None, owner: 
         return given
     unknown = ", ".join(f"'{name}'" for name in given if name not in known)
     takes = f"it takes {', '.join(sorted(known))}" if known else "it takes none"
-    raise InvalidInputs(f"The predict of {owner} does not take the request field {unknown}; {takes}.")
+    raise InvalidInputs(f"The {method} of {owner} does not take the request field {unknown}; {takes}.")

@@ -53,7 +53,7 @@ class CustomRuntime:
         except BaseException as error:  # sys.exit, and panics of libraries written in Rust
             text = f"Exception during custom prediction: {describe_exception(error)}"
             raise ModelFailed(text) from error
-        return _checked(result)
+        return _checked(result, len(instances))
 
     def samples(self, count: int) -> None:
         """None: only the class knows what its instances look like."""
@@ -165,14 +165,15 @@ def _form() -> str:
     )
 
 
-def _checked(result: object) -> Batch:
+def _checked(result: object, count: int) -> Batch:
     if isinstance(result, tuple):
-        return list(result)
-    if isinstance(result, list):
-        return result
-    if isinstance(result, np.ndarray) and result.ndim:
-        return result
-    raise InvalidOutputs(f"The custom predict must return a list or an array, not {type(result).__name__}.")
+        result = list(result)
+    if not isinstance(result, list) and not (isinstance(result, np.ndarray) and result.ndim):
+        kind = type(result).__name__
+        raise InvalidOutputs(f"The custom predict must return a list or an array, not {kind}.")
+    if len(result) < count:
+        raise InvalidOutputs(f"The custom predict returned {len(result)} predictions for {count} instances.")
+    return result
 
 
 def _place(error: BaseException) -> str:

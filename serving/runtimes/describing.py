@@ -91,11 +91,11 @@ def tensor_of(name: str, values: Batch, classes: tuple[Any, ...] = ()) -> Tensor
     return Tensor(name, name_of(array.dtype), (-1, *array.shape[1:]), classes=classes)
 
 
-def outcome(shown: Shown | None = None, classes: tuple[Any, ...] = ()) -> Tensor:
-    """The output of a model without named ones, as an answer or its labels tell."""
+def outcome(shown: Shown | None = None, classes: tuple[Any, ...] = (), *, of_labels: bool = True) -> Tensor:
+    """The output of a model without named ones, as an answer tells, or its labels if it is `of_labels`."""
     if shown is not None:
         return tensor_of(PREDICTIONS, shown.predictions, classes)
-    if classes:
+    if classes and of_labels:
         return tensor_of(PREDICTIONS, list(classes), classes)
     return anything(PREDICTIONS)
 

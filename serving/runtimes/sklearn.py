@@ -19,17 +19,19 @@ import pandas as pd
 from sklearn import config_context, set_config
 from sklearn.exceptions import NotFittedError
 
-from serving.errors import InvalidInputs, InvalidOutputs, ModelFailed, describe_exception
+from serving.errors import InvalidInputs, ModelFailed, describe_exception
+from serving.predictor.program import methods_of
 from serving.runtimes import Array, Form, Rows, Runtime, Source, frames, pickles, sklearn_schema
 from serving.runtimes.acceleration import Offer, Predict
 from serving.runtimes.acceleration import sklearn as acceleration
 from serving.runtimes.acceleration.sklearn.probing import probes
 from serving.runtimes.arguments import accepted, checked
 from serving.runtimes.conversion import kind
-from serving.runtimes.describing import first, labels, outcome, show
+from serving.runtimes.describing import PREDICTIONS, first, labels, outcome, show
 from serving.runtimes.detect import find_model
 from serving.runtimes.finite import is_finite
 from serving.runtimes.instances import Batch
+from serving.runtimes.methods import OF_CLASSES, PREDICT, Asked, chosen, describe_methods, rows
 from serving.runtimes.packages import KNOWN
 from serving.runtimes.pickles import root
 from serving.runtimes.sklearn_anatomy import Anatomy, last_step, takes_nan
@@ -46,19 +48,23 @@ class SklearnRuntime:
 
     framework = "SCIKIT_LEARN"
 
-    def __init__(self, loaded: pickles.Loaded, file: Path, threads: int) -> None:
+    def __init__(self, loaded: pickles.Loaded, file: Path, threads: int, method: str = PREDICT) -> None:
+        self.method = method
+        self.methods = tuple(methods_of(loaded.model))
         self._file = file
         self.warnings = loaded.warnings
         self._estimator = loaded.model
         self._anatomy = anatomy = Anatomy(loaded.model, loaded.parts)
         self.mergeable = anatomy.independent
-        self.exact = anatomy.exact
+        self.exact = anatomy.exact if method == PREDICT else not anatomy.builtin
         self._form = (
             Array(anatomy.width, anatomy.nullable, bool(anatomy.names)) if anatomy.numeric else Rows()
         )
         last = last_step(loaded.model)
         self._owner = type(last).__name__
-        self._known = accepted(last.predict)
+        self._known = {
+            name: accepted(getattr(last, name, None) or getattr(loaded.model, name)) for name in self.methods
+        }
         # Only for one estimator alone: between the steps of a pipeline values can become infinite.
         self._may_assume_finite = anatomy.numeric and len(anatomy.tagged) == 1
         self._thread = _Thread(threads, assume_finite=self._may_assume_finite)
@@ -68,7 +74,7 @@ class SklearnRuntime:
 
     def form(self, parameters: Mapping[str, Any]) -> Form:
         """One array for models of known numeric steps, plain rows for all others."""
-        self._arguments(parameters)
+        self._asked(parameters)
         return self._form
 
     def predict(self, instances: Any, /, **parameters: Any) -> Batch:
@@ -79,23 +85,45 @@ class SklearnRuntime:
 
     def plain(self, instances: Any, /, **parameters: Any) -> Batch:
         """As `predict`, by the library alone."""
-        arguments = self._arguments(parameters)
+        asked, arguments = self._asked(parameters)
         inputs = self._inputs(instances)
         self._thread.prepare()
+        if isinstance(asked, tuple):
+            return {name: self._answer(self._method_of(name), inputs, arguments) for name in asked}
+        answer: Batch = self._answer(asked, inputs, arguments)
+        return answer
+
+    def _answer(self, method: str, inputs: Any, arguments: Mapping[str, Any]) -> Any:
+        """What a method of the estimator says, a row for each instance."""
+        ask = getattr(self._estimator, method)
         try:
             if self._may_assume_finite and not is_finite(inputs):
                 with config_context(assume_finite=False):
-                    result = self._estimator.predict(inputs, **arguments)
+                    result = ask(inputs, **arguments)
             else:
-                result = self._estimator.predict(inputs, **arguments)
+                result = ask(inputs, **arguments)
         except Exception as error:
             raise _explained(error, inputs) from error
-        return _checked(result, len(instances))
+        return rows(result, len(inputs), method)
+
+    def _asked(self, parameters: Mapping[str, Any]) -> tuple[Asked, dict[str, Any]]:
+        """What is asked, and with which arguments. Raises InvalidInputs."""
+        if not parameters:
+            return self.method, {}
+        asked, rest = chosen(parameters, self.method, self.methods, self._owner)
+        arguments: dict[str, Any] = {}
+        for name in asked if isinstance(asked, tuple) else (asked,):
+            method = self._method_of(name)
+            arguments = checked(rest, self._known[method], self._owner, method)
+        return asked, arguments
+
+    def _method_of(self, output: str) -> str:
+        return self.method if output == PREDICTIONS else output
 
     def offers(self) -> Sequence[Offer]:
         """What is known to be faster for estimators that take numbers and no code of a user."""
         anatomy = self._anatomy
-        if not anatomy.numeric or not anatomy.width:
+        if self.method != PREDICT or not anatomy.numeric or not anatomy.width:
             return ()
         return acceleration.offers(self._estimator, missing=self._nullable)
 
@@ -121,10 +149,13 @@ class SklearnRuntime:
         """Columns by name where it was fitted with names, labels where it answers them."""
         anatomy = self._anatomy
         shown = show(self, first(examples, self.instances))
-        found = outcome(shown, labels(getattr(last_step(self._estimator), "classes_", None)))
+        classes = labels(getattr(last_step(self._estimator), "classes_", None))
+        found = outcome(shown, classes if self.method in OF_CLASSES else (), of_labels=self.method == PREDICT)
         return Schema(
             "sklearn",
             {DEFAULT: Signature(sklearn_schema.inputs(anatomy), (found,))},
+            method=self.method,
+            methods=describe_methods(self, self, shown if anatomy.builtin else None, classes),
             strict=anatomy.builtin and (anatomy.text or anatomy.width is not None),
             example=shown and shown.instance,
             answer=shown and shown.answer,
@@ -138,9 +169,6 @@ class SklearnRuntime:
             and inputs.shape[1] == self._anatomy.width
             and inputs.dtype.char in "dl"  # as the form has it
         )
-
-    def _arguments(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        return checked(parameters, self._known, self._owner)
 
     def instances(self) -> Iterator[Any]:
         """Made-up instances, the likeliest first."""
@@ -165,19 +193,19 @@ def load(source: Source) -> Runtime:
     """Load `model.joblib` or `model.pkl`. Raises LoadFailed with a sentence that says what to do."""
     file = find_model(source.model_dir, "SCIKIT_LEARN")
     loaded = pickles.load(file, source.packages)
-    model = loaded.model
+    model, method = loaded.model, source.method or PREDICT
     if root(model) == "xgboost" and hasattr(model, "get_booster"):
         # The contract takes XGBClassifier for scikit-learn too: its module is called xgboost.sklearn.
         from serving.runtimes.xgboost import EstimatorRuntime  # noqa: PLC0415  xgboost only where it is served
 
-        return EstimatorRuntime(model, loaded.warnings, source.threads)
+        return EstimatorRuntime(model, loaded.warnings, source.threads, source.method or PREDICT)
     check_class(model, file.name, bool(source.packages))
-    check_usable(model, file.name)
+    check_usable(model, file.name, method)
     check_meaning(loaded.parts, file)
     one_job(loaded.parts)
     # Rows without names are a legal way to ask a model that was fitted with names.
     warnings.filterwarnings("ignore", "X does not have valid feature names", UserWarning)
-    return SklearnRuntime(loaded, file, source.threads)
+    return SklearnRuntime(loaded, file, source.threads, method)
 
 
 class _Thread:
@@ -243,12 +271,3 @@ def _contains(value: Any, wanted: Any) -> bool:
 def _passed_user_code(error: Exception) -> bool:
     frames_ = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
     return any(str(frame.f_globals.get("__name__")).partition(".")[0] not in KNOWN for frame in frames_)
-
-
-def _checked(result: Any, rows: int) -> Batch:
-    if not isinstance(result, np.ndarray | list):
-        raise InvalidOutputs(f"predict must return an array or a list, not {type(result).__name__}.")
-    count = len(result) if isinstance(result, list) or result.ndim else 0
-    if count != rows:
-        raise InvalidOutputs(f"predict returned {count} predictions for {rows} instances.")
-    return result

@@ -13,6 +13,7 @@ from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils.validation import check_is_fitted
 
 from serving.errors import LoadFailed
+from serving.predictor.program import lacks_method, methods_of
 from serving.runtimes.pickles import advice, root
 
 
@@ -29,11 +30,12 @@ def check_class(model: Any, file: str, packages: bool) -> None:
     )
 
 
-def check_usable(model: Any, file: str) -> None:
-    """Raise LoadFailed for what cannot predict, or is not fitted."""
+def check_usable(model: Any, file: str, method: str) -> None:
+    """Raise LoadFailed for what does not have the method, or is not fitted."""
     name = type(model).__name__
-    if not _predicts(model):
-        raise LoadFailed(f"{file} holds a {name}, which has no predict method.")
+    methods = methods_of(model)
+    if method not in methods:
+        raise LoadFailed(lacks_method(file, model, method, methods))
     if root(model) != "sklearn":
         return
     try:

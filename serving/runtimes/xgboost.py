@@ -24,6 +24,7 @@ from sklearn.base import is_classifier
 from sklearn.exceptions import NotFittedError
 
 from serving.errors import InvalidInputs, InvalidOutputs, LoadFailed, ModelFailed
+from serving.predictor.program import lacks_method, methods_of
 from serving.runtimes import (
     Array,
     Form,
@@ -39,10 +40,11 @@ from serving.runtimes.acceleration import Offer, Predict
 from serving.runtimes.arguments import accepted, checked
 from serving.runtimes.conversion import natural
 from serving.runtimes.datatypes import BYTES
-from serving.runtimes.describing import INSTANCES, first, labels, outcome, readable, show
+from serving.runtimes.describing import INSTANCES, PREDICTIONS, first, labels, outcome, readable, show
 from serving.runtimes.detect import PICKLES, find_model, first_class
 from serving.runtimes.finite import is_finite
 from serving.runtimes.instances import Batch
+from serving.runtimes.methods import PREDICT, Asked, chosen, describe_methods
 from serving.runtimes.pickles import root
 from serving.runtimes.xgboost_categories import categories_of, coded
 from serving.runtimes.xgboost_files import Format, checked_model, format_of
@@ -66,6 +68,8 @@ class BoosterRuntime:
 
     framework = "XGBOOST"
     mergeable = True
+    method = PREDICT
+    methods: Sequence[str] = (PREDICT,)
 
     def __init__(
         self, booster: Any, warnings: tuple[str, ...], threads: int, rounds: tuple[int, int] = (0, 0)
@@ -85,7 +89,7 @@ class BoosterRuntime:
         self._names: list[str] = booster.feature_names or []
         self._width: int | None = booster.num_features() or None
         self._owner = "a Booster"
-        self._known = accepted(booster.predict, besides=_OURS)
+        self._known = {PREDICT: accepted(booster.predict, besides=_OURS)}
         self._categories = categories_of(booster)
         texts = any(feature.codes for feature in self._categories.values())
         self._form: Form = Rows() if texts else Array(self._width, nullable=True, objects=bool(self._names))
@@ -94,28 +98,35 @@ class BoosterRuntime:
     def form(self, parameters: Mapping[str, Any]) -> Form:
         """One array of the model's width, in which null is a missing value; rows if categories are texts."""
         if parameters:
-            self._arguments(parameters)
+            self._asked(parameters)
         return self._form
 
     def predict(self, instances: Any, /, **parameters: Any) -> Batch:
         """What the model's own `predict` says, in the shape the library gives it."""
         if self._faster is not None and not parameters and self._is_usual(instances):
             return self._faster(instances)
-        arguments = self._arguments(parameters)
+        asked, arguments = self._asked(parameters)
         array = self._array(instances)
+        if isinstance(asked, tuple):
+            return {name: self._answer(self._method_of(name), array, arguments) for name in asked}
+        answer: Batch = self._answer(asked, array, arguments)
+        return answer
+
+    def _answer(self, method: str, array: NDArray[Any], arguments: dict[str, Any]) -> Any:
+        """What a method of the model says, a row for each instance."""
         try:
-            result = self._predicted(array, arguments)
+            result = self._predicted(array, arguments, method)
         except InvalidInputs:
             raise
         except Exception as error:
             # The rows have been checked: what is still wrong is a parameter of the request, or the model.
             blame = InvalidInputs if arguments else ModelFailed
             raise blame(f"Exception during xgboost prediction: {_sentence(error)}") from error
-        return _checked(result, len(instances))
+        return _checked(result, len(array))
 
     def offers(self) -> Sequence[Offer]:
         """The call in place, and treelite's interpreter; none for linear boosters."""
-        asked = self._asked()
+        asked = self._wanted() if self.method == PREDICT else None
         return xgboost_offers.offers(asked) if asked and self._kind != "gblinear" else ()
 
     def probes(self) -> Sequence[Batch]:
@@ -124,7 +135,7 @@ class BoosterRuntime:
 
     def plain(self, rows: Any, /) -> Batch:
         """The library's own answer."""
-        return _checked(self._predicted(rows, {}), len(rows))
+        return _checked(self._predicted(rows, {}, self.method), len(rows))
 
     def use(self, faster: Predict | None) -> None:
         """Have `predict` ask this for ordinary rows."""
@@ -141,9 +152,13 @@ class BoosterRuntime:
     def schema(self, examples: Sequence[Any] = ()) -> Schema:
         """Columns by name where it was trained with names, labels where it answers them or scores each."""
         shown = show(self, first(examples, self.instances))
+        classes = self._classes()
+        found = outcome(shown, classes, of_labels=self.method == PREDICT)
         return Schema(
             "xgboost",
-            {DEFAULT: Signature(self._inputs(), (outcome(shown, self._classes()),))},
+            {DEFAULT: Signature(self._inputs(), (found,))},
+            method=self.method,
+            methods=describe_methods(self, self, shown, classes),
             example=shown and shown.instance,
             answer=shown and shown.answer,
         )
@@ -178,7 +193,7 @@ class BoosterRuntime:
         several = str(learner["objective"]["name"]).startswith("multi:")
         return labels(np.arange(int(learner["learner_model_param"]["num_class"]))) if several else ()
 
-    def _asked(self) -> xgboost_offers.Asked | None:
+    def _wanted(self) -> xgboost_offers.Asked | None:
         """What this runtime wants of the booster; None if only the object itself knows."""
         return xgboost_offers.Asked(self._booster, self._width, self._rounds) if self._width else None
 
@@ -190,12 +205,20 @@ class BoosterRuntime:
             return False
         return is_finite(rows, missing=True)
 
-    def _arguments(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        given = {name: value for name, value in parameters.items() if name not in _OURS}
-        arguments = checked(given, self._known, self._owner)
+    def _asked(self, parameters: Mapping[str, Any]) -> tuple[Asked, dict[str, Any]]:
+        """What is asked, and with which arguments. Raises InvalidInputs."""
+        asked, rest = chosen(parameters, self.method, self.methods, self._owner)
+        given = {name: value for name, value in rest.items() if name not in _OURS}
+        arguments: dict[str, Any] = {}
+        for name in asked if isinstance(asked, tuple) else (asked,):
+            method = self._method_of(name)
+            arguments = checked(given, self._known[method], self._owner, method)
         if isinstance(arguments.get("iteration_range"), list):
             arguments["iteration_range"] = tuple(arguments["iteration_range"])
-        return arguments
+        return asked, arguments
+
+    def _method_of(self, output: str) -> str:
+        return self.method if output == PREDICTIONS else output
 
     def _array(self, instances: Any) -> NDArray[Any]:
         if frames.are_objects(instances):
@@ -217,7 +240,7 @@ class BoosterRuntime:
             )
         return array
 
-    def _predicted(self, array: NDArray[Any], arguments: dict[str, Any]) -> Any:
+    def _predicted(self, array: NDArray[Any], arguments: dict[str, Any], _: str) -> Any:
         try:
             matrix = xgb.DMatrix(array, nthread=self._threads)
         except (ValueError, TypeError) as error:
@@ -229,21 +252,29 @@ class BoosterRuntime:
 class EstimatorRuntime(BoosterRuntime):
     """An object of XGBoost's scikit-learn interface."""
 
-    def __init__(self, estimator: Any, warnings: tuple[str, ...], threads: int) -> None:
+    def __init__(
+        self, estimator: Any, warnings: tuple[str, ...], threads: int, method: str = PREDICT
+    ) -> None:
+        self.method = method
+        self.methods = methods_of(estimator)
+        if method not in self.methods:
+            raise LoadFailed(lacks_method("The file", estimator, method, self.methods))
         super().__init__(_booster_of(estimator), warnings, threads)
         if type(estimator) in _ESTIMATORS:
             for name, value in vars(type(estimator)()).items():  # parameters that later versions have brought
                 vars(estimator).setdefault(name, value)
         estimator.n_jobs = threads
-        self.exact = self.exact or is_classifier(estimator)
+        self.exact = self.exact or (is_classifier(estimator) and method == PREDICT)
         self._estimator = estimator
         self._owner = type(estimator).__name__
-        self._known = accepted(estimator.predict, besides=(*_OURS, "base_margin"))
+        self._known = {
+            name: accepted(getattr(estimator, name), besides=(*_OURS, "base_margin")) for name in self.methods
+        }
 
     def _classes(self) -> tuple[Any, ...]:
         return labels(self._estimator.classes_) if is_classifier(self._estimator) else ()
 
-    def _asked(self) -> xgboost_offers.Asked | None:
+    def _wanted(self) -> xgboost_offers.Asked | None:
         if type(self._estimator) not in _ESTIMATORS or not self._width:
             return None
         try:
@@ -253,21 +284,23 @@ class EstimatorRuntime(BoosterRuntime):
         finish = _labels(self._estimator) if is_classifier(self._estimator) else None
         return xgboost_offers.Asked(self._booster, self._width, rounds, self._estimator.missing, finish)
 
-    def _predicted(self, array: NDArray[Any], arguments: dict[str, Any]) -> Any:
-        return self._estimator.predict(array, validate_features=False, **arguments)
+    def _predicted(self, array: NDArray[Any], arguments: dict[str, Any], method: str) -> Any:
+        return getattr(self._estimator, method)(array, validate_features=False, **arguments)
 
 
 def load(source: Source) -> Runtime:
     """Load an XGBoost model. Raises LoadFailed with a sentence that says what to do."""
     file = find_model(source.model_dir, "XGBOOST")
     if _is_native(file):
+        _check_booster_method(source.method, file.name)
         return _native(file, source.threads)
     loaded = pickles.load(file, source.packages)
     model = loaded.model
     if isinstance(model, xgb.Booster):
+        _check_booster_method(source.method, file.name)
         return BoosterRuntime(model, loaded.warnings, source.threads)
     if isinstance(model, xgb.XGBModel):
-        return EstimatorRuntime(model, loaded.warnings, source.threads)
+        return EstimatorRuntime(model, loaded.warnings, source.threads, source.method or PREDICT)
     name = f"{type(model).__module__}.{type(model).__name__}"
     ways = (
         "Set the framework to SCIKIT_LEARN, or leave it out."
@@ -277,6 +310,11 @@ def load(source: Source) -> Runtime:
         )
     )
     raise LoadFailed(f"{file.name} holds a {name}, which is not an XGBoost model. {ways}")
+
+
+def _check_booster_method(method: str, file: str) -> None:
+    if method not in ("", PREDICT):
+        raise LoadFailed(f"{file} holds a Booster, which has no {method} method. It has {PREDICT} only.")
 
 
 def _is_native(file: Path) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import joblib
 import numpy as np
 from sklearn.naive_bayes import GaussianNB
 
-from tests.server import Server
+from tests.server import Server, until
 
 MODEL = "projects/tests/models/answers"
 X = np.random.default_rng(0).random((30, 3))
@@ -39,3 +40,46 @@ def test_what_cannot_predict_fails_and_what_is_in_doubt_warns(server: Server, tm
     assert doubtful["response"]["warnings"] == [warning]
     assert server.call("GET", f"{MODEL}/versions/doubtful").json["warnings"] == [warning]
     assert server.call("GET", f"/why/{MODEL}/versions/doubtful").json["warnings"] == [warning]
+
+
+def test_a_version_answers_by_another_method_online_and_in_batch(server: Server, tmp_path: Path) -> None:
+    """As its predictionMethod says, or the request."""
+    name, estimator = f"{MODEL}_by_method", GaussianNB().fit(X, np.arange(30) % 3)
+    joblib.dump(estimator, tmp_path / "model.joblib")
+    rows, shares = X[:3].tolist(), estimator.predict_proba(X[:3]).tolist()
+    server.create_model(name)
+    version = server.create_version(
+        f"{name}/versions/v1", deploymentUri=str(tmp_path), predictionMethod="predict_proba"
+    )
+    assert version["predictionMethod"] == "predict_proba"
+
+    assert server.predict(name, rows).json["predictions"] == shares
+    reply = server.call("POST", f"{name}:predict", json={"instances": rows, "method": "predict"})
+    assert reply.json["predictions"] == estimator.predict(X[:3]).tolist()
+    reply = server.call("POST", f"{name}:predict", json={"instances": rows, "method": "transform"})
+    assert reply.status == 400
+    assert "it has predict, predict_proba, predict_log_proba" in reply.error["message"]
+    schema = server.call("GET", f"{name}:schema").json
+    assert schema["method"] == "predict_proba"
+    assert [one["name"] for one in schema["methods"]][:1] == ["predict"]
+
+    lines = tmp_path / "in.jsonl"
+    lines.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    given = {
+        "modelName": name,
+        "dataFormat": "JSON",
+        "inputPaths": [str(lines)],
+        "outputPath": str(tmp_path / "out"),
+        "region": "us-central1",
+    }
+    body = {"jobId": "by_method", "predictionInput": given}
+    assert server.call("POST", "projects/tests/jobs", json=body).status == 200
+
+    def ended() -> bool:
+        state = server.call("GET", "projects/tests/jobs/by_method").json["state"]
+        assert state not in ("FAILED", "CANCELLED")
+        return bool(state == "SUCCEEDED")
+
+    until(ended, "the job", seconds=120)
+    (file,) = (tmp_path / "out").glob("prediction.results-*")
+    assert [json.loads(line) for line in file.read_text().splitlines()] == shares

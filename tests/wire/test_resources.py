@@ -31,7 +31,7 @@ PREFIX = "GoogleCloudMlV1__"
 OURS: dict[type[Resource], set[str]] = {
     OperationMetadata: {"phase", "warnings"},
     Job: {"batchOptions"},
-    Version: {"warnings"},
+    Version: {"predictionMethod", "warnings"},
 }
 NEVER: dict[type[Resource], set[str]] = {
     Job: {"trainingInput", "trainingOutput"},  # training is refused

@@ -111,6 +111,7 @@ def _source(given: PredictionInput, version: VersionRecord | None, interpreters:
         uri=version.version.deployment_uri,
         framework=version.deployed.framework,
         prediction_class=version.version.prediction_class,
+        method=version.version.prediction_method,
         packages=version.deployed.packages,
         package_uris=version.version.package_uris,
         environment={"create_version_request": create_version_request(version)},

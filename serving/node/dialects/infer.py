@@ -17,6 +17,7 @@ from serving.runtimes import Runtime
 from serving.runtimes.arguments import SIGNATURE_NAME
 from serving.runtimes.describing import PREDICTIONS
 from serving.runtimes.instances import Batch
+from serving.runtimes.methods import METHOD, Methodical
 
 Parameters = Mapping[str, Any]
 
@@ -68,6 +69,9 @@ def asked(
         raise InvalidInputs(f'The parameter "signature_name" must be a string; it is {signature!r}.')
     batch, chosen = batch_of(model, tensors, signature)
     _check_outputs(model, signature, outputs)
+    methods = tuple(output.name for output in outputs)
+    if isinstance(model.runtime, Methodical) and any(name != PREDICTIONS for name in methods):
+        chosen[METHOD] = methods
     wish = Wish(id, tuple(outputs), binary=flag(parameters, _BINARY_OUTPUT) or False)
     return Asked(batch, {**_known(model.runtime, parameters), **chosen}, wish)
 
@@ -158,6 +162,8 @@ def _check_outputs(model: Model, signature: str, outputs: Sequence[Output]) -> N
         return
     graph = model.runtime.framework == "TENSORFLOW"
     known = [out.name for out in signature_of(model, signature).outputs] if graph else [PREDICTIONS]
+    if isinstance(model.runtime, Methodical):
+        known += model.runtime.methods
     for output in outputs:
         if output.name not in known and (graph or output.name not in _ALIASES):
             raise InvalidInputs(f"There is no output {output.name}: the model has {', '.join(known)}.")
@@ -177,6 +183,8 @@ _OURS = (_BINARY_OUTPUT, SIGNATURE_NAME)
 
 
 def _takes(runtime: Runtime, name: str, value: Any) -> bool:
+    if name == METHOD and isinstance(runtime, Methodical) and runtime.methods:
+        return True  # what it cannot be asked is an error
     try:
         runtime.form({name: value})
     except InvalidInputs:

@@ -85,7 +85,7 @@ def tensors_of(predictions: Batch) -> dict[str, NDArray[Any]]:
         case Tensors():
             return dict(predictions.values)
         case dict():
-            return predictions
+            return {name: _named_output(values) for name, values in predictions.items()}
         case _:
             return {PREDICTIONS: _answer(predictions)}
 
@@ -300,6 +300,14 @@ def _aligned(array: NDArray[Any]) -> NDArray[Any]:
 
 
 # ---- answers
+
+
+def _named_output(values: list[Any] | NDArray[Any]) -> NDArray[Any]:
+    """A named output: as it is, but for what a method of an estimator gave, which may be texts or lists."""
+    if isinstance(values, list) or values.dtype.kind == "U":
+        return _answer(values)
+    is_text = values.dtype.kind == "O" and values.size and not isinstance(values.flat[0], bytes)
+    return _answer(values) if is_text else values
 
 
 def _answer(predictions: list[Any] | NDArray[Any]) -> NDArray[Any]:

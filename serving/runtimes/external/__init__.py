@@ -25,10 +25,11 @@ from serving.errors import (
 from serving.predictor.program import Message, batch_of, message_of
 from serving.runtimes import Array, External, Form, Rows, Source, frames, pickles
 from serving.runtimes.arguments import checked
-from serving.runtimes.describing import INSTANCES, anything, first, outcome, show, tensor_of
+from serving.runtimes.describing import INSTANCES, PREDICTIONS, anything, first, outcome, show, tensor_of
 from serving.runtimes.detect import PICKLES, find_model
 from serving.runtimes.external.connection import Predictor
 from serving.runtimes.instances import Batch
+from serving.runtimes.methods import METHOD, OF_CLASSES, PREDICT, Asked, chosen, describe_methods
 from serving.runtimes.self_test import Raised, RaisedElsewhere
 from serving.schema import DEFAULT, Schema, Signature, Tensor
 
@@ -45,12 +46,20 @@ _ERRORS: Mapping[str, type[ServingError]] = {
 class ExternalRuntime:
     """A model in a predictor process; `about` is what that told when it had loaded it from a file."""
 
-    def __init__(self, predictor: Predictor, framework: str, about: Mapping[str, Any], file: Path) -> None:
+    def __init__(
+        self, predictor: Predictor, framework: str, about: Mapping[str, Any], file: Path, method: str
+    ) -> None:
         self.framework = framework
         self._file = file
         self._predictor = predictor
         self._owner = str(about["owner"])
-        self._known = None if about["parameters"] is None else frozenset(map(str, about["parameters"]))
+        self.methods: tuple[str, ...] = tuple(about.get("methods", ()))
+        self.method = method
+        known = about.get("arguments") or {method: about["parameters"]}
+        self._known = {
+            name: None if arguments is None else frozenset(map(str, arguments))
+            for name, arguments in known.items()
+        }
         self._names: tuple[str, ...] = tuple(about.get("names", ()))
         self._width: int | None = about.get("width")
         self._classes: tuple[Any, ...] = tuple(about.get("classes", ()))
@@ -68,13 +77,22 @@ class ExternalRuntime:
 
     def form(self, parameters: Mapping[str, Any]) -> Form:
         """One array where numbers are all that the model takes, else plain rows."""
-        self._arguments(parameters)
+        self._asked(parameters)
         return self._form
 
     def predict(self, instances: Any, /, **parameters: Any) -> Batch:
         """What the predictor answers. Raises Unavailable when it ends instead."""
         head: dict[str, Any] = {}
-        if arguments := self._arguments(parameters):
+        asked, arguments = self._asked(parameters)
+        if isinstance(asked, tuple):
+            several = {name: self.method if name == PREDICTIONS else name for name in asked}
+            return {
+                name: self.predict(instances, **arguments, method=method)  # type: ignore[misc]
+                for name, method in several.items()
+            }
+        if asked != self.method:
+            arguments = {**arguments, METHOD: asked}
+        if arguments:
             head["parameters"] = arguments
         if isinstance(instances, list):
             named = frames.are_objects(instances)
@@ -102,9 +120,13 @@ class ExternalRuntime:
             inputs: tuple[Tensor, ...] = (tensor_of(INSTANCES, [shown.instance]),)
         else:
             inputs = self._inputs()
+        classes = self._classes if self.method in OF_CLASSES else ()
+        found = outcome(shown, classes, of_labels=self.method == PREDICT)
         return Schema(
             "custom" if self.framework == "CUSTOM" else "sklearn",
-            {DEFAULT: Signature(inputs, (outcome(shown, self._classes),))},
+            {DEFAULT: Signature(inputs, (found,))},
+            method=self.method if self.methods else "",
+            methods=describe_methods(self, self, shown, self._classes),
             strict=self._numeric or self._text,
             example=shown and shown.instance,
             answer=shown and shown.answer,
@@ -144,10 +166,20 @@ class ExternalRuntime:
             return [dict(zip(self._names, row, strict=True)) for row in rows]
         return rows
 
-    def _arguments(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        if self._known is None and self.framework == "CUSTOM":
-            return dict(parameters)  # all extra fields are the routine's
-        return checked(parameters, self._known, self._owner)
+    def _asked(self, parameters: Mapping[str, Any]) -> tuple[Asked, dict[str, Any]]:
+        """What is asked, and with which arguments. Raises InvalidInputs."""
+        if not parameters:
+            return self.method, {}
+        if self.framework == "CUSTOM":
+            known = self._known[self.method]
+            # All extra fields are the routine's.
+            return self.method, dict(parameters) if known is None else checked(parameters, known, self._owner)
+        asked, rest = chosen(parameters, self.method, self.methods, self._owner)
+        arguments: dict[str, Any] = {}
+        for name in asked if isinstance(asked, tuple) else (asked,):
+            method = self.method if name == PREDICTIONS else name
+            arguments = checked(rest, self._known[method], self._owner, method)
+        return asked, arguments
 
 
 def load(external: External, framework: str, source: Source) -> ExternalRuntime:
@@ -157,10 +189,11 @@ def load(external: External, framework: str, source: Source) -> ExternalRuntime:
         "framework": framework,
         "packages": list(map(str, source.packages)),
         "prediction_class": source.prediction_class,
+        "method": source.method,
     }
     if framework != "CUSTOM":
-        wanted["file"] = file = find_model(source.model_dir, framework).name
-        if framework == "XGBOOST" and file in PICKLES:
+        wanted["file"] = name = find_model(source.model_dir, framework).name
+        if framework == "XGBOOST" and name in PICKLES:
             wanted["framework"] = "XGBOOST_PICKLE"
     predictor = Predictor(external.interpreter, external.pilot)
     try:
@@ -173,7 +206,8 @@ def load(external: External, framework: str, source: Source) -> ExternalRuntime:
         raise kind(f"{error.message} It was loaded by {external.interpreter}.") from error
     if external.shared_fate:
         predictor.share_fate()
-    return ExternalRuntime(predictor, framework, head["loaded"], source.model_dir / wanted.get("file", ""))
+    file = source.model_dir / wanted.get("file", "")
+    return ExternalRuntime(predictor, framework, head["loaded"], file, source.method or PREDICT)
 
 
 def _result(message: Message) -> Batch:

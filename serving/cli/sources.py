@@ -64,7 +64,7 @@ def _prepare(config: NodeConfig, workplace: Path, say: Say) -> Source:
         folders,
         config.threads,
         _external(ready.interpreter),
-        config.prediction_method,
+        method=config.prediction_method,
     )
 
 

@@ -55,7 +55,7 @@ def body(text: str) -> str:
     [
         ("return [len(one) for one in instances]", [1, 2]),
         ("return tuple(instances)", ["a", "bb"]),
-        ("return []", []),
+        ("return instances * 2", ["a", "bb", "a", "bb"]),
         ("return [kwargs, self.folder.rpartition('/')[2]]", [{"signature_name": "s", "top": 3}, "model"]),
     ],
 )

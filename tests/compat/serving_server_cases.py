@@ -44,6 +44,7 @@ class Call:
 def requests(model: str) -> Iterator[Request]:
     """Over HTTP; `model` is half_plus_two, of either TensorFlow."""
     yield from _paths()
+    yield Request("testPrometheusEndpoint", "GET", "/monitoring/prometheus/metrics", "", 200)
     yield from _errors(model)
     yield from _answers(model)
 

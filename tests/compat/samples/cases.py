@@ -549,7 +549,7 @@ gsutil cp -r out/model gs://@BUCKET@/taxi/model; cd ..
             "! cp -r @MODELS@/encoder $TMPDIR/encoder\nmodel = os.environ['TMPDIR'] + '/encoder'",
             21: "assert np.shape(embed(['I like my phone', 'Will it snow tomorrow?'])) == (2, 512)",
         },
-        fill=(("YOUR-PROJECT-ID", "@PROJECT@"), ("YOUR-@BUCKET@-NAME", "@BUCKET@")),
+        fill=(("YOUR-PROJECT-ID", "@PROJECT@"), ("YOUR-BUCKET-NAME", "@BUCKET@")),
         changes=(("endpoint = f'https://{REGION}-ml.googleapis.com'", "endpoint = '@URL@'"),),
     ),
     Sample(

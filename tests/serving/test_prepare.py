@@ -90,6 +90,7 @@ def test_the_lines_on_the_wire(tmp_path: Path) -> None:
             "warnings": [],
             "tensorflow": False,
             "interpreter": "",
+            "image": "",
         }
     }
     assert len(digest) == 64

@@ -245,6 +245,7 @@ def test_an_etag_is_good_once(world: World) -> None:
         ({"runtimeVersion": "new"}, InvalidArgument, "version.runtime_version"),
         ({"pythonVersion": "3"}, InvalidArgument, "version.python_version"),
         ({"predictionClass": "a.B"}, InvalidArgument, "version.package_uris"),
+        ({"container": {}}, InvalidArgument, "version.container.image"),
         ({"autoScaling": {}, "manualScaling": {}}, InvalidArgument, "version.manual_scaling"),
         ({"autoScaling": {"minNodes": -1}}, InvalidArgument, "version.auto_scaling"),
         ({"autoScaling": {"minNodes": 3, "maxNodes": 2}}, InvalidArgument, "version.auto_scaling"),

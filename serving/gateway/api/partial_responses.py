@@ -80,23 +80,22 @@ def parse_mask(text: str) -> Mask:
 
 def _parse(tokens: list[str], text: str, depth: int) -> Mask:
     """A mask at the front of the tokens, which it takes."""
-    if depth > _DEEPEST:
-        raise _bad(text)
     mask: Mask = {}
     while True:
-        place = mask
+        place, level = mask, depth
         while True:
-            if not tokens or tokens[0] in _MARKS:
+            if not tokens or tokens[0] in _MARKS or level > _DEEPEST:
                 raise _bad(text)
             name = camel(tokens.pop(0))
             is_all = name in place and not place[name]
             place = {} if is_all else place.setdefault(name, {})
+            level += 1
             if not tokens or tokens[0] != "/":
                 break
             tokens.pop(0)
         if tokens and tokens[0] == "(":
             tokens.pop(0)
-            _merge(place, _parse(tokens, text, depth + 1))
+            _merge(place, _parse(tokens, text, level))
             if not tokens or tokens.pop(0) != ")":
                 raise _bad(text)
         else:

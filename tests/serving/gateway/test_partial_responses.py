@@ -66,6 +66,8 @@ def test_a_mask_selects(mask: str, wanted: Any) -> None:
             "a(b)c",
         ),
         "(".join("a" * 18) + ")" * 17,
+        "/".join("a" * 18),
+        f"x({'a/' * 1000}a),x({'a/' * 1000}a)",
         "a" * 5000,
     ],
 )

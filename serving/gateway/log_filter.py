@@ -20,6 +20,8 @@ SEVERITIES = (
     "DEFAULT", "DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL", "ALERT", "EMERGENCY",
 )  # fmt: skip
 _JOB = "resource.labels.job_id"
+# In characters, as Cloud Logging has it.
+_LONGEST = 20_000
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d)(?:[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|z|[+-]\d\d:\d\d)?)?")
 _TEXTS: Mapping[str, Callable[[str, str], bool]] = {
     "=": operator.eq,
@@ -28,7 +30,7 @@ _TEXTS: Mapping[str, Callable[[str, str], bool]] = {
     "<=": operator.le,
     ">": operator.gt,
     ">=": operator.ge,
-    ":": lambda text, part: part.lower() in text.lower(),
+    ":": lambda text, part: part in text.lower(),
 }
 
 
@@ -71,6 +73,8 @@ class LogFilter:
     @classmethod
     def read(cls, text: str) -> LogFilter:
         """Raises InvalidArgument for a filter that cannot be read, or that is not of one job."""
+        if len(text) > _LONGEST:
+            raise _bad(f"It has {len(text)} characters, and may have {_LONGEST}.")
         part = parse(text)
         jobs = {one.value for one in _conjuncts(part) if (one.field, one.test) == (_JOB, "=")}
         if len(jobs) != 1:
@@ -95,6 +99,7 @@ def _conjuncts(part: Part) -> Iterator[Comparison]:
 
 def _comparison(asked: Comparison, fixed: Mapping[str, str]) -> Matches:
     test = _TEXTS[asked.test]
+    value = asked.value.lower() if asked.test == ":" else asked.value
     match asked.field:
         case "timestamp" | "receiveTimestamp":
             compare: Callable[[Any, Any], bool] = test
@@ -110,13 +115,13 @@ def _comparison(asked: Comparison, fixed: Mapping[str, str]) -> Matches:
             least = SEVERITIES.index(severity)
             return lambda line: rank(SEVERITIES.index(line.severity), least)
         case "insertId":
-            return lambda line: test(line.insert_id, asked.value)
+            return lambda line: test(line.insert_id, value)
         case "resource.labels.task_name":
-            return lambda line: test(line.task, asked.value)
+            return lambda line: test(line.task, value)
         case "textPayload":
-            return lambda line: test(line.text, asked.value)
+            return lambda line: test(line.text, value)
         case other:
-            holds = test(fixed.get(other, ""), asked.value)
+            holds = test(fixed.get(other, ""), value)
             return lambda _: holds
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import binascii
 import datetime
+import heapq
+import io
 import itertools
 import re
 import time
@@ -33,6 +35,8 @@ _SIZE, _MOST_SIZE = 50, 1000
 _MOST_PROJECTS = 10
 # Of the texts of one answer, and of one entry.
 _MOST_BYTES, _MOST_TEXT = 8 << 20, 64 << 10
+# Lines of a log, the last ones: whoever submits jobs writes as many as will fit.
+_MOST_LINES = 200_000
 _TYPE = "ml_job"
 _TOKEN = re.compile(r"(\d{1,19})/(\d{1,12})")
 # A line begins with its local time, and says how grave it is; others go on with the one before.
@@ -95,14 +99,15 @@ class LogEntries:
         descending: bool,
         after: tuple[int, int] | None,
     ) -> dict[str, Any]:
-        found: list[tuple[LogLine, JobRecord]] = []
-        for record in records:
-            matches = chosen.matches(_fixed(record))
-            lines = list(read_lines(self._runner.log(record).text(), _begin(record)))
-            found += [(line, record) for line in lines if matches(line)]
-        found.sort(key=lambda one: (one[0].time, one[0].number), reverse=descending)
-        if after is not None:
-            found = [one for one in found if _is_after(one[0], after, descending=descending)]
+        chosen_lines = (
+            (line, record)
+            for record in records
+            for line in self._matching(record, chosen)
+            if after is None or _is_after(line, after, descending=descending)
+        )
+        # Of a long log, only those of a page are kept.
+        choose = heapq.nlargest if descending else heapq.nsmallest
+        found = choose(size + 1, chosen_lines, key=lambda one: (one[0].time, one[0].number))
         entries, taken = [], 0
         for line, record in itertools.islice(found, size):
             if taken and taken + len(line.text) > _MOST_BYTES:
@@ -116,14 +121,21 @@ class LogEntries:
             body["nextPageToken"] = base64.urlsafe_b64encode(token).decode()
         return body
 
+    def _matching(self, record: JobRecord, chosen: LogFilter) -> Iterator[LogLine]:
+        lines = read_lines(self._runner.log(record).text(), _begin(record))
+        return filter(chosen.matches(_fixed(record)), lines)
+
 
 def read_lines(text: str, begin: int) -> Iterator[LogLine]:
-    """The lines of a log, in their order; `begin` is the time of those before the first that tells one.
+    """The last lines of a log, in their order; `begin` is the time of those before the first that tells one.
 
     Times never go back: where clocks do, lines have the latest there was.
     """
     moment, number, severity, task = begin, -1, SEVERITIES[0], _WORKER
-    for count, line in enumerate(text.splitlines(), 1):
+    ends = text.count("\n") + text.count("\r") - text.count("\r\n")
+    lines = itertools.islice(io.StringIO(text, newline=None), max(0, ends - _MOST_LINES), None)
+    for count, ended_line in enumerate(lines, 1):
+        line = ended_line.removesuffix("\n")
         if count % _BLOCK == 0:
             time.sleep(_PAUSE)
         said, found = line, _LINE.fullmatch(line)

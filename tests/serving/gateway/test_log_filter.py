@@ -59,6 +59,7 @@ def test_a_line_is_meant(rest: str, wanted: bool) -> None:
         (JOB + " AND severity>LOUD", "severity"),
         (JOB + " AND (", "Cannot read"),
         (JOB + " AND a=b" * 300, "over 200 parts"),
+        (f'{JOB} AND textPayload:"{"a" * 20_000}"', "may have 20000"),
     ],
 )
 def test_what_is_no_filter_of_one_job_is_refused(text: str, says: str) -> None:
@@ -82,3 +83,13 @@ def test_lines_have_times_that_do_not_go_back() -> None:
     assert [line.insert_id for line in lines] == ["00000000", "00000000", "00000000", "00000001", "00000002"]
     assert lines == sorted(lines, key=lambda line: (line.time, line.number))
     assert [line.time - lines[1].time for line in lines[2:]] == [1_250_000] * 3
+
+
+def test_of_a_log_of_many_lines_the_last_ones_are_read() -> None:
+    """However lines end: they are as many as whoever submitted the job likes."""
+    begun = "2026-01-01 00:00:00 SERVER begun\n"
+    for end in ("\n", "\r", "\r\n"):
+        lines = list(read_lines(begun + f"a{end}" * 199_999, 0))
+        assert (len(lines), lines[0].text, lines[-1].text) == (200_000, "begun", "a")
+        lines = list(read_lines(begun + f"a{end}" * 200_001, 0))
+        assert (len(lines), lines[0].text) == (200_000, "a")

@@ -264,6 +264,7 @@ class Gateway:
                 self._forwarder,
                 seconds=config.request_timeout,
                 max_answer_bytes=config.max_answer_bytes,
+                unsent_bytes=config.unsent_bytes,
             ).answer,
             "projects.getConfig": projects.get_config,
             "projects.locations.list": projects.list_locations,

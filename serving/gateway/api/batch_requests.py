@@ -58,40 +58,59 @@ class Predictions(Answers, Protocol):
 class BatchRequests:
     """The endpoint.
 
-    A batch takes `seconds` at most, and its answers `max_answer_bytes`: the parts that are left then are not
-    done, and say so.
+    A batch takes `seconds` at most, its answers `max_answer_bytes`, and those of all batches that are under
+    way `unsent_bytes`: the parts that are left then are not done, and say so.
     """
 
-    def __init__(self, app: App, predictions: Predictions, *, seconds: float, max_answer_bytes: int) -> None:
+    def __init__(
+        self,
+        app: App,
+        predictions: Predictions,
+        *,
+        seconds: float,
+        max_answer_bytes: int,
+        unsent_bytes: int,
+    ) -> None:
         self._app = app
         self._predictions = predictions
         self._seconds = seconds
         self._max_answer_bytes = max_answer_bytes
+        self._unsent_bytes = unsent_bytes
+        self._held = 0  # bytes of answers, of all batches
 
     async def answer(self, request: Request) -> Response:
         """`POST /batch`: one part after the other, in their order."""
         boundary = boundary_of(request.headers.get("content-type", ""))
         parts = parse_batch(await read_body(request), boundary)
-        clock = asyncio.get_running_loop().time
-        deadline, size, answers = clock() + self._seconds, 0, []
-        for part in parts:
-            if clock() >= deadline:
-                reply = _refused(part, DeadlineExceeded(f"The batch has taken {self._seconds:g} s already."))
-            elif size > self._max_answer_bytes:
-                most = self._max_answer_bytes
-                reply = _refused(
-                    part,
-                    ResourceExhausted(
-                        f"The answers to the parts before have over {most} bytes (setting max_answer_bytes)."
-                    ),
-                )
-            else:
-                reply = await self._do(request, part)
-            answers.append(render_answer(part, reply.status, reply.headers, reply.body))
-            size += len(answers[-1])
-        separator = b"batch_" + secrets.token_hex(16).encode()
-        content_type = f"multipart/mixed; boundary={separator.decode()}"
-        return Response(render_batch(answers, separator), headers={"content-type": content_type})
+        deadline, size, answers = asyncio.get_running_loop().time() + self._seconds, 0, []
+        try:
+            for part in parts:
+                error = self._check_room(size, deadline)
+                reply = await self._do(request, part) if error is None else _refused(part, error)
+                answers.append(render_answer(part, reply.status, reply.headers, reply.body))
+                size += len(answers[-1])
+                self._held += len(answers[-1])
+            separator = b"batch_" + secrets.token_hex(16).encode()
+            content_type = f"multipart/mixed; boundary={separator.decode()}"
+            return Response(render_batch(answers, separator), headers={"content-type": content_type})
+        finally:
+            self._held -= size
+
+    def _check_room(self, size: int, deadline: float) -> ServingError | None:
+        """Why the next part of a batch is not done, whose answers have `size` bytes so far."""
+        if asyncio.get_running_loop().time() >= deadline:
+            return DeadlineExceeded(f"The batch has taken {self._seconds:g} s already.")
+        if size > self._max_answer_bytes:
+            most = self._max_answer_bytes
+            return ResourceExhausted(
+                f"The answers to the parts before have over {most} bytes (setting max_answer_bytes)."
+            )
+        if self._held > self._unsent_bytes:
+            return ResourceExhausted(
+                f"The answers of batches have over {self._unsent_bytes} bytes (setting unsent_bytes).",
+                retry_after=1,
+            )
+        return None
 
     async def _do(self, request: Request, part: Part) -> Reply:
         own = {name for name, _ in part.headers}

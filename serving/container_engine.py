@@ -21,7 +21,7 @@ from serving.names import VersionName
 from serving.resources import ContainerSpec, RouteMap, Version
 
 SETTING = "container_engine"
-DEFAULT_PORT = 8080
+DEFAULT_PORT, DEFAULT_ANSWER_BYTES = 8080, 64 << 20
 # What tells an engine's program where its daemon, its settings and its images are.
 _ENGINE_VARIABLES = (
     "HOME", "PATH", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "DBUS_SESSION_BUS_ADDRESS",
@@ -30,12 +30,16 @@ _ENGINE_VARIABLES = (
 _ENGINE_PREFIXES = ("DOCKER_", "CONTAINER_", "CONTAINERS_")
 _REFERENCE = re.compile(r"\$\$\(|\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
 _ERROR_LINES = 4
+# Characters of all variables and words of a container. Linux starts no program with many more, and references
+# to references grow beyond any memory.
+_MOST_TEXT = 1 << 20
 
 
 class Container(msgspec.Struct, frozen=True, kw_only=True):
     """How a version's container is run: everything but the name of one, and the folder of the model.
 
-    `image` is what the engine knows it by, `memory_bytes` what it may take, 0: any.
+    `image` is what the engine knows it by, `memory_bytes` what it may take, 0: any; of an answer
+    `max_answer_bytes` are read.
     """
 
     engine: str
@@ -48,6 +52,7 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
     predict: str = "/"
     mounts_model: bool = False
     memory_bytes: int = 0
+    max_answer_bytes: int = DEFAULT_ANSWER_BYTES
 
     def run_command(self, name: str, model_dir: Path) -> list[str]:
         """Runs it, in the foreground, reachable from this machine alone at a port that the engine picks."""
@@ -65,9 +70,15 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def container_of(
-    version: Version, name: VersionName, engine: str, image: str, memory_bytes: int = 0
+    version: Version,
+    name: VersionName,
+    engine: str,
+    image: str,
+    *,
+    memory_bytes: int = 0,
+    max_answer_bytes: int = DEFAULT_ANSWER_BYTES,
 ) -> Container:
-    """The container of a version that has one."""
+    """The container of a version that has one. Raises InvalidArgument if its references become too long."""
     spec, routes = version.container or ContainerSpec(), version.routes or RouteMap()
     port = spec.ports[0].container_port if spec.ports else DEFAULT_PORT
     # As TensorFlow Serving has them, with bare ids.
@@ -89,28 +100,46 @@ def container_of(
         # Projects have no numbers here; a name of a resource takes either.
         "AIP_PROJECT_NUMBER": name.project,
     }
+    room = _MOST_TEXT
+
+    def expanded(text: str) -> str:
+        nonlocal room
+        found = expand(text, environment, room)
+        room -= len(found)
+        return found
+
     for variable in spec.env:
-        environment[variable.name] = expand(variable.value, environment)
+        environment[variable.name] = expanded(variable.value)
     return Container(
         engine=engine,
         image=image,
-        entrypoint=tuple(expand(word, environment) for word in spec.command),
-        arguments=tuple(expand(word, environment) for word in spec.args),
+        entrypoint=tuple(map(expanded, spec.command)),
+        arguments=tuple(map(expanded, spec.args)),
         environment=tuple(environment.items()),
         port=port,
         health=health,
         predict=predict,
         mounts_model=bool(version.deployment_uri),
         memory_bytes=memory_bytes,
+        max_answer_bytes=max_answer_bytes,
     )
 
 
-def expand(text: str, variables: Mapping[str, str]) -> str:
-    """A text with the values of `$(NAME)`; `$$(NAME)` stays as `$(NAME)`, and so does what is not known."""
+def expand(text: str, variables: Mapping[str, str], most: int = _MOST_TEXT) -> str:
+    """A text with the values of `$(NAME)`; `$$(NAME)` stays as `$(NAME)`, and so does what is not known.
+
+    Raises InvalidArgument if that has over `most` characters.
+    """
 
     def value(match: re.Match[str]) -> str:
         return "$(" if match[1] is None else variables.get(match[1], match[0])
 
+    if len(text) + sum(len(value(found)) - len(found[0]) for found in _REFERENCE.finditer(text)) > most:
+        raise field_error(
+            InvalidArgument,
+            "version.container",
+            f"Its variables and words have over {_MOST_TEXT} characters, references replaced.",
+        )
     return _REFERENCE.sub(value, text)
 
 

@@ -152,8 +152,14 @@ class Deployment:
         """What serves a version in place of a framework, as a node is told."""
         if record.version.container is None:
             return None
-        memory = self._config.node_memory_bytes
-        container = container_of(record.version, record.name, self._engine, deployed.image, memory)
+        container = container_of(
+            record.version,
+            record.name,
+            self._engine,
+            deployed.image,
+            memory_bytes=self._config.node_memory_bytes,
+            max_answer_bytes=self._config.max_answer_bytes,
+        )
         built: dict[str, Any] = msgspec.to_builtins(container)
         return built
 

@@ -11,6 +11,7 @@ the folder itself.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -95,7 +96,8 @@ def main() -> int:
         case ["kill", name]:
             os.killpg(read_container(state, name)["pid"], signal.SIGKILL)
         case ["rm", "--force", name]:
-            os.killpg(read_container(state, name)["pid"], signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has been killed before
+                os.killpg(read_container(state, name)["pid"], signal.SIGKILL)
             (state / "containers" / f"{name}.json").unlink(missing_ok=True)
             print(name)
         case _:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import json
 import os
@@ -31,8 +32,13 @@ def predict(instance: Any) -> Any:
         case "die":
             print("about to die", flush=True)
             os._exit(3)
+        case "die loudly":
+            print("x" * 100_000, flush=True)
+            os._exit(3)
         case "hang":
             time.sleep(60)
+        case "much":
+            return "x" * 2_000_000
     return instance
 
 
@@ -53,6 +59,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.answer(404, {"error": "no such path"})
         elif isinstance(body["instances"][0], int) and body["instances"][0] >= 400:
             self.answer(body["instances"][0], {"error": "as was asked"})
+        elif body["instances"][0] == "endless":
+            self.send_response(200)
+            self.end_headers()
+            self.close_connection = True
+            with contextlib.suppress(OSError):
+                for _ in range(1000):
+                    self.wfile.write(b" " * (1 << 20))
         elif body["instances"][0] == "nonsense":
             self.answer(200, {"outputs": []})
         else:

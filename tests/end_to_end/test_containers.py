@@ -79,7 +79,9 @@ def server(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     (folder / "model").mkdir()
     (folder / "model" / "weights.bin").write_bytes(b"1")
     with running_server(
-        folder / "state", "--container-engine", str(engine.folder / "docker"), "--call-timeout", "3"
+        folder / "state",
+        *("--container-engine", str(engine.folder / "docker"), "--call-timeout", "3"),
+        *("--max-answer-bytes", "1000000"),
     ) as server:
         server.create_model(MODEL)
         server.create_version(
@@ -171,6 +173,17 @@ def test_errors_of_the_container(server: Server, instance: Any, status: int, tex
     assert text in reply.error["message"]
 
 
+@pytest.mark.parametrize("instance", ["much", "endless"])
+def test_an_answer_over_the_limit_is_not_read(server: Server, instance: str) -> None:
+    """Whether its length is told or not; the container is asked again afterwards."""
+    before = ask(server, "pid")
+    reply = server.predict(VERSION, [instance])
+
+    assert reply.status == 500
+    assert "setting max_answer_bytes" in reply.error["message"]
+    assert ask(server, "pid") == before
+
+
 def test_its_log_is_that_of_the_node(server: Server) -> None:
     """What a container prints is in the server's log, as what nodes print."""
     ask(server, "say")
@@ -189,6 +202,8 @@ def test_a_container_that_dies_is_replaced(server: Server) -> None:
     log = server.log.read_text()
     assert "The container of the model ended (exit code 3; it said: " in log
     assert "about to die)." in log
+    assert server.predict(VERSION, ["die loudly"]).status == 500
+    until(lambda: f"it said: {'x' * 300})." in server.log.read_text(), "its last line is told, in part")
 
 
 def test_a_container_goes_with_its_node(server: Server, engine: Engine) -> None:

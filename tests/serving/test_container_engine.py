@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from serving.container_engine import container_of, expand, find_engine
 from serving.errors import FailedPrecondition, InvalidArgument
+from serving.gateway.catalog.checks import check_version
 from serving.names import VersionName
 from serving.resources import ContainerPort, ContainerSpec, RouteMap, Version
 from serving.sources import TrustedSources
@@ -26,6 +29,79 @@ NAME = VersionName("p", "m", "v")
 def test_references(text: str, expanded: str) -> None:
     """Those to what is known are replaced, those with two signs escaped, all else stays."""
     assert expand(text, {"A": "1"}) == expanded
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        # Each variable is twice as long as the one before.
+        {
+            "env": (
+                {"name": "V0", "value": "x"},
+                *({"name": f"V{n}", "value": f"$(V{n - 1})" * 2} for n in range(1, 99)),
+            )
+        },
+        {"env": ({"name": "A", "value": "x" * 2000},), "args": ("$(A)" * 600,)},
+        {"env": ({"name": "A", "value": "x" * 2000},), "command": ("$(A)",) * 600},
+    ],
+)
+def test_references_do_not_grow_beyond_memory(spec: dict[str, Any]) -> None:
+    """They are refused when the version is created."""
+    version = msgspec.convert({"container": {"image": "i", **spec}}, Version)
+
+    with pytest.raises(InvalidArgument, match="over 1048576 characters"):
+        check_version(version, NAME)
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        "i",
+        "sha256:0123456789ab",
+        "docker:24",
+        "localhost/a__b",
+        "gcr.io/team/server:v1.2_3",
+        "Registry.example.com:5000/a-b/c@sha256:" + "0" * 64,
+        "[::1]:5000/a:1@sha256:" + "0" * 64,
+    ],
+)
+def test_names_of_images(image: str) -> None:
+    """As registries and engines know them."""
+    check_version(Version(container=ContainerSpec(image=image)), NAME)
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        *(
+            "",
+            "-v",
+            "--privileged",
+            " i",
+            "i ",
+            "i\n",
+            "a b",
+            "a//b",
+            "/a",
+            "a/",
+            "../a",
+            "gcr.io/team/../other/a",
+        ),
+        *(
+            "dir:/etc",
+            "dir:models",
+            "oci:a",
+            "docker-archive:/srv/a.tar",
+            "oci-archive:a.tar",
+            "docker://gcr.io/a",
+        ),
+        *("containers-storage:[/srv]a", "i;id", "i$(id)", "ï", "a" * 513),
+    ],
+)
+def test_what_is_no_name_of_an_image(image: str) -> None:
+    """Neither a flag, nor a file of this machine, nor a way out of a trusted place."""
+    with pytest.raises(InvalidArgument, match="Name the image"):
+        check_version(Version(container=ContainerSpec(image=image)), NAME)
 
 
 def test_the_command_line() -> None:

@@ -6,6 +6,7 @@ import base64
 import re
 from collections.abc import Iterable
 
+from serving.container_engine import container_of
 from serving.errors import (
     Aborted,
     FailedPrecondition,
@@ -15,6 +16,7 @@ from serving.errors import (
     field_error,
 )
 from serving.gateway.records import VersionRecord
+from serving.names import VersionName
 from serving.resources import (
     AutoScaling,
     ContainerSpec,
@@ -31,6 +33,15 @@ NUMBERED = re.compile(r"\d+\.\d+(\.\d+)?")
 _ADDRESS_LETTERS = 1024
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ROUTE = re.compile(r"/[!-~]*")
+_PATH_PART = r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*"
+# [REGISTRY[:PORT]/]PATH[:TAG][@DIGEST]
+_IMAGE = re.compile(
+    rf"(?:(?:[A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:]+\])(?::\d{{1,5}})?/)?{_PATH_PART}(?:/{_PATH_PART})*"
+    r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@[A-Za-z0-9_+.-]+:[0-9A-Fa-f]{32,128})?"
+)
+_IMAGE_LETTERS = 512
+# For podman these are files of this machine.
+_IMAGE_FILES = ("dir:", "oci:", "oci-archive:", "docker-archive:", "sif:")
 _MOST_PORT = 65535
 _URL_SAFE = str.maketrans("-_", "+/")
 _LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
@@ -45,10 +56,10 @@ def check_number(setting: str, most: int, there: int, what: str) -> None:
         )
 
 
-def check_version(version: Version) -> None:
+def check_version(version: Version, name: VersionName) -> None:
     """A version to be created: everything that can be said without looking at its files."""
     if version.container is not None:
-        _check_container(version, version.container)
+        _check_container(version, version.container, name)
     elif not version.deployment_uri and not version.prediction_class:
         raise field_error(
             InvalidArgument,
@@ -67,23 +78,28 @@ def check_version(version: Version) -> None:
             "version.package_uris",
             "A custom prediction routine needs the packages its class is in.",
         )
-    for name, value in (
+    for field, value in (
         ("runtime_version", version.runtime_version),
         ("python_version", version.python_version),
     ):
         if value and not NUMBERED.fullmatch(value):
-            raise field_error(InvalidArgument, f"version.{name}", f"{value!r} is not a version like 2.11.")
+            raise field_error(InvalidArgument, f"version.{field}", f"{value!r} is not a version like 2.11.")
     check_labels(version.labels)
     check_scaling(version)
 
 
-def _check_container(version: Version, container: ContainerSpec) -> None:
+def _check_container(version: Version, container: ContainerSpec, name: VersionName) -> None:
     """Source: sections 2.6 and 7 of the AI Platform contract."""
-    for name in ("runtime_version", "package_uris", "framework", "python_version", "prediction_class"):
-        if getattr(version, name) not in ("", (), "FRAMEWORK_UNSPECIFIED"):
-            raise field_error(InvalidArgument, f"version.{name}", "Leave it out for a custom container.")
-    if not container.image or container.image.startswith("-") or not container.image.isprintable():
-        raise field_error(InvalidArgument, "version.container.image", "Name the image of the container.")
+    for field in ("runtime_version", "package_uris", "framework", "python_version", "prediction_class"):
+        if getattr(version, field) not in ("", (), "FRAMEWORK_UNSPECIFIED"):
+            raise field_error(InvalidArgument, f"version.{field}", "Leave it out for a custom container.")
+    image = container.image
+    if len(image) > _IMAGE_LETTERS or not _IMAGE.fullmatch(image) or image.startswith(_IMAGE_FILES):
+        raise field_error(
+            InvalidArgument,
+            "version.container.image",
+            "Name the image as [REGISTRY/]PATH[:TAG][@DIGEST], as in registry.example.com/server:1.",
+        )
     for variable in container.env:
         if not _VARIABLE.fullmatch(variable.name) or variable.name.startswith("AIP_"):
             raise field_error(
@@ -102,14 +118,15 @@ def _check_container(version: Version, container: ContainerSpec) -> None:
                 "version.container.ports",
                 f"{port.container_port} is not a port from 1 to 65535.",
             )
-    for name, route in (
+    for field, route in (
         ("predict", (version.routes or RouteMap()).predict),
         ("health", (version.routes or RouteMap()).health),
     ):
         if route and not _ROUTE.fullmatch(route):
             raise field_error(
-                InvalidArgument, f"version.routes.{name}", f"{route!r} must be a path that begins with '/'."
+                InvalidArgument, f"version.routes.{field}", f"{route!r} must be a path that begins with '/'."
             )
+    container_of(version, name, engine="", image="")  # raises for references that become too long
 
 
 def check_scaling(version: Version) -> None:

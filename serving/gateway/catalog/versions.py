@@ -61,7 +61,7 @@ def create_version(
     """
     get_model(draft, parent)
     name = VersionName(parent.project, parent.model, check_id(version.name, "version.name"))
-    check_version(version)
+    check_version(version, name)
     if name in draft.versions:
         raise field_error(AlreadyExists, "version.name", "A version with the same name already exists.")
     there = sum(len(draft.version_order.below(one)) for one in draft.model_order.below(parent.project))

@@ -16,12 +16,13 @@ from typing import Any
 import orjson
 
 from serving.container_engine import SETTING
-from serving.errors import InvalidInputs, InvalidOutputs, LoadFailed, ModelFailed, Unavailable
+from serving.errors import Internal, InvalidInputs, InvalidOutputs, LoadFailed, ModelFailed, Unavailable
 from serving.runtimes import Contained, Rows, Source
 from serving.runtimes.container.running import RunningContainer, is_closed
 from serving.runtimes.describing import INSTANCES, anything, outcome, show, tensor_of
 from serving.runtimes.instances import Batch
 from serving.schema import DEFAULT, Schema, Signature
+from serving.wire import answer_too_large
 
 _SHOWN = 1000
 # Seconds after which a connection may be closed by the other side any moment.
@@ -98,7 +99,7 @@ class ContainerRuntime:
         )
 
     def _ask(self, body: bytes) -> tuple[int, bytes]:
-        """The status and the body of its answer. Raises ModelFailed when it hangs up."""
+        """The status and the body of its answer. Raises ModelFailed or Internal."""
         # Servers hang up on idle connections, and nothing is sent twice.
         if time.monotonic() - self._asked_at > _IDLE or is_closed(self._connection):
             self._connection.close()
@@ -107,7 +108,10 @@ class ContainerRuntime:
                 "POST", self._running.container.predict, body, {"Content-Type": "application/json"}
             )
             response = self._connection.getresponse()
-            return response.status, response.read()
+            return response.status, _read(response, self._running.container.max_answer_bytes)
+        except Internal:
+            self._connection.close()
+            raise
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
             # If it is gone, so is this process, and whoever has started that sees why.
@@ -126,6 +130,19 @@ def load(contained: Contained, source: Source) -> ContainerRuntime:
     running = RunningContainer(container, source.model_dir, contained.on_start)
     running.keep_watch(shared_fate=contained.shared_fate)
     return ContainerRuntime(running)
+
+
+def _read(response: http.client.HTTPResponse, most: int) -> bytes:
+    """The body of an answer. Raises Internal for one that is too long, before it takes memory."""
+    answer, length = b"", response.length  # None where that is not told
+    if length is None:
+        answer = response.read(most + 1)
+        length = len(answer)
+    elif length <= most:
+        answer = response.read()
+    if length > most:
+        raise answer_too_large(length, most)
+    return answer
 
 
 def _error(status: int, answer: bytes) -> InvalidInputs | ModelFailed | Unavailable:

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 
-_LAST_LINES = 5
+_LAST_LINES, _LINE_LETTERS = 5, 300
 _TRIES, _PAUSE = 20, 0.25
 _CHUNK = 65536
 
@@ -100,10 +100,10 @@ def _pump(source: int, target: int, tail: collections.deque[str]) -> None:
         with contextlib.suppress(OSError):
             os.write(target, data)
         *lines, rest = (rest + data.decode(errors="replace")).split("\n")
-        tail.extend(line for line in lines if line.strip())
+        tail.extend(line[:_LINE_LETTERS] for line in lines if line.strip())
         rest = rest[-_CHUNK:]
     if rest.strip():
-        tail.append(rest)
+        tail.append(rest[:_LINE_LETTERS])
 
 
 def _tell(report: int, code: int, lines: list[str]) -> None:

@@ -79,12 +79,14 @@ class BatchRequests:
         self._held = 0  # bytes of answers, of all batches
 
     async def answer(self, request: Request) -> Response:
-        """`POST /batch`: one part after the other, in their order."""
+        """`POST /batch`: one part after the other, in their order, until the client is gone."""
         boundary = boundary_of(request.headers.get("content-type", ""))
         parts = parse_batch(await read_body(request), boundary)
         deadline, size, answers = asyncio.get_running_loop().time() + self._seconds, 0, []
         try:
             for part in parts:
+                if await request.is_disconnected():
+                    break  # nobody reads the answers
                 error = self._check_room(size, deadline)
                 reply = await self._do(request, part) if error is None else _refused(part, error)
                 answers.append(render_answer(part, reply.status, reply.headers, reply.body))

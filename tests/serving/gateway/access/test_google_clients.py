@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import re
 from pathlib import Path
@@ -192,11 +193,18 @@ def test_each_part_of_a_batch_is_let_in_by_itself(tmp_path: Path) -> None:
     run(tmp_path, main)
 
 
-def request_of(body: bytes) -> Request:
-    """A batch as its endpoint gets it."""
+def request_of(body: bytes, *, asked_before_leaving: int | None = None) -> Request:
+    """A batch as its endpoint gets it; the client may leave once it has been asked for more so many times."""
+    asked = 0
 
     async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": body, "more_body": False}
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            return {"type": "http.request", "body": body, "more_body": False}
+        if asked_before_leaving is None or asked <= asked_before_leaving + 1:
+            await asyncio.Event().wait()
+        return {"type": "http.disconnect"}
 
     headers = [(b"content-type", b"multipart/mixed; boundary=b")]
     return Request({"type": "http", "method": "POST", "path": "/batch", "headers": headers}, receive)
@@ -229,6 +237,23 @@ def test_a_batch_is_bounded(tmp_path: Path) -> None:
                 response = await batches.answer(request_of(body.encode()))
                 found = re.findall(rb"^HTTP/1.1 (\d+) ", bytes(response.body), re.MULTILINE)
                 assert [int(status) for status in found] == statuses
+
+    run(tmp_path, main)
+
+
+def test_nothing_is_done_for_a_client_that_has_left(tmp_path: Path) -> None:
+    """The parts that are left are not begun."""
+
+    async def main(api: Api) -> None:
+        token = f"Authorization: Bearer {await api.token(OWN)}"
+        parts = (post(MODELS, f'{{"name": "m{number}"}}', token) for number in range(5))
+        body = "".join(f"--b\r\nContent-Type: application/http\r\n\r\n{part}\r\n" for part in parts) + "--b--"
+        batches = BatchRequests(
+            api.gateway, api.gateway.handler, seconds=60, max_answer_bytes=1 << 20, unsent_bytes=1 << 20
+        )
+        await batches.answer(request_of(body.encode(), asked_before_leaving=2))
+        made = (await api.call(OWN, "GET", MODELS))["models"]
+        assert [model["name"].rpartition("/")[2] for model in made] == ["m0", "m1"]
 
     run(tmp_path, main)
 

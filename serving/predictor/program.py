@@ -25,6 +25,7 @@ import inspect
 import json
 import operator
 import os
+import re
 import resource
 import select
 import selectors
@@ -496,12 +497,39 @@ def load_booster(wanted: Dict[str, Any]) -> Model:
     """A file that `Booster.save_model` has written."""
     import xgboost
 
+    file = os.path.join(wanted["model_dir"], wanted["file"])
+    with open(file, "rb") as opened:
+        written = written_by(opened.read())
+    if written > tuple(int(part) for part in re.findall(r"\d+", xgboost.__version__)[:2]):
+        version = "%d.%d" % written
+        text = (
+            "%s was written by XGBoost %s; this interpreter has %s, which may read it wrongly. Name a "
+            "runtimeVersion with XGBoost %s or later, leave it out to have the server's own XGBoost, or save "
+            "the model with XGBoost %s."
+        )
+        said = wanted["file"], version, xgboost.__version__, version, xgboost.__version__
+        raise Refused("load", text % said)
     booster = xgboost.Booster({"nthread": 1})
     try:
-        booster.load_model(os.path.join(wanted["model_dir"], wanted["file"]))
+        booster.load_model(file)
     except Exception as error:
         raise Refused("load", "%s: %s" % (wanted["file"], str(error).splitlines()[0]))
     return _booster(booster)
+
+
+def written_by(data: bytes) -> Tuple[int, int]:
+    """The version of XGBoost that wrote a file; 0.0 where it does not say, as before 1.0."""
+    if data[:1] == b"{":
+        text = re.search(rb'"version"\s*:\s*\[(\d+),\s*(\d+)', data[-64:])
+        if text:
+            return int(text.group(1)), int(text.group(2))
+        binary = re.search(rb"version\[#L\x00{7}\x03i(.)i(.)", data[-64:], re.DOTALL)
+        return (ord(binary.group(1)), ord(binary.group(2))) if binary else (0, 0)
+    place = (4 if data[:4] == b"binf" else 0) + 20
+    if len(data) < place + 8:
+        return 0, 0
+    major, minor = struct.unpack("<II", data[place : place + 8])
+    return major, minor
 
 
 def _booster(booster: Any) -> Model:
@@ -518,9 +546,10 @@ def _booster(booster: Any) -> Model:
         rows = numpy.asarray(instances, dtype=float)
         try:
             matrix = xgboost.DMatrix(rows, feature_names=names or None, nthread=1)
-            return booster.predict(matrix, **parameters)
+            result = booster.predict(matrix, **parameters)
         except Exception as error:
             raise Refused("inputs", str(error).splitlines()[0])
+        return rows_of(result, len(rows), "predict")
 
     about = {
         "owner": "Booster", "parameters": [one for one in accepted(booster.predict) or () if one != "data"],

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import struct
 import subprocess
 import sys
 from pathlib import Path
 
 import joblib
 import pytest
+import xgboost
 
 from serving.predictor import PROGRAM
 
@@ -25,6 +28,21 @@ sys.path.insert(0, sys.argv[1])
 import numpy
 from {place} import dump
 dump(numpy.arange(4.0), sys.argv[2], compress=int(sys.argv[3]))
+"""
+_REFUSED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import program
+try:
+    program.load_booster({"model_dir": sys.argv[2], "file": sys.argv[3]})
+except program.Refused as refused:
+    print(*refused.args)
+"""
+_WRITTEN_BY = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import program
+print(*program.written_by(open(sys.argv[2], "rb").read()), sep=".")
 """
 
 
@@ -57,3 +75,32 @@ def run(code: str, *arguments: object) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert not done.returncode, done.stderr
     return done.stdout.strip()
+
+
+@pytest.mark.parametrize("file", ["model.json", "model.ubj", "model.bst"])
+def test_a_file_of_a_later_xgboost_is_refused(file: str, tmp_path: Path) -> None:
+    """Earlier ones read it without an error, and may answer wrongly or nothing at all."""
+    path = tmp_path / file
+    booster = xgboost.train({}, xgboost.DMatrix([[1.0], [2.0]], label=[1.0, 2.0]), 1)
+    if path.suffix == ".bst":  # the parameters of a learner, with the version at its place
+        path.write_bytes(b"binf" + struct.pack("<fIiiiII", 0.5, 1, 0, 0, 0, 99, 1) + bytes(200))
+    else:
+        booster.save_model(path)
+        data = path.read_bytes()
+        place = data.rindex(b"version")
+        numbers = rb"\[\d+,\d+" if path.suffix == ".json" else rb"i.i."
+        later = b"[99,1" if path.suffix == ".json" else b"i\x63i\x01"
+        path.write_bytes(data[:place] + re.sub(numbers, later, data[place:], flags=re.DOTALL))
+
+    said = run(_REFUSED, Path(PROGRAM).parent, tmp_path, file)
+
+    assert said.startswith(f"{file} was written by XGBoost 99.1; this interpreter has {xgboost.__version__}")
+
+
+def test_the_version_in_files_of_this_xgboost(tmp_path: Path) -> None:
+    """It is read from both formats."""
+    booster = xgboost.train({}, xgboost.DMatrix([[1.0], [2.0]], label=[1.0, 2.0]), 1)
+    for file in (tmp_path / "model.json", tmp_path / "model.ubj"):
+        booster.save_model(file)
+
+        assert xgboost.__version__.startswith(run(_WRITTEN_BY, Path(PROGRAM).parent, file) + ".")

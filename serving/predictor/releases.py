@@ -61,7 +61,14 @@ _SURROUNDINGS: Sequence[tuple[tuple[int, int], str, tuple[str, ...]]] = (
     ((1, 3), "3.10", ("numpy<2", "pandas<2.3", "scipy<1.12")),
     ((1, 6), "3.12", ("pandas",)),
 )
-_EXACT = re.compile(r"scikit-learn==(\d+)\.(\d+)\b.*")
+# Versions, up to a minor one, that do not say themselves what of others is too new for them.
+_BOUNDS: Sequence[tuple[str, tuple[int, int], str]] = (
+    ("pandas", (2, 1), "numpy<2"),
+    ("scipy", (1, 12), "numpy<2"),
+    ("tensorflow", (2, 17), "numpy<2"),
+    ("tensorflow", (2, 8), "protobuf<3.20"),
+)
+_EXACT = re.compile(r"([\w.-]+)==(\d+)\.(\d+)\b.*")
 _NUMBER = re.compile(r"\d+\.\d+(\.\d+)?")
 
 
@@ -100,13 +107,13 @@ def newest_with_xgboost() -> Mapping[str, str]:
 
 def surroundings(requirements: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     """The Python to build an environment with these from ("": any), and what goes with them besides."""
-    for requirement in requirements:
-        if found := _EXACT.fullmatch(requirement.replace(" ", "")):
-            minor = int(found[1]), int(found[2])
-            for last, python, besides in _SURROUNDINGS:
-                if minor <= last:
-                    return python, (*besides, *BUILD)
-    return "", BUILD
+    exact = [found for one in requirements if (found := _EXACT.fullmatch(one.replace(" ", "")))]
+    minors = {found[1]: (int(found[2]), int(found[3])) for found in exact}
+    bounds = dict.fromkeys(bound for name, last, bound in _BOUNDS if name in minors and minors[name] <= last)
+    for last, python, besides in _SURROUNDINGS:
+        if "scikit-learn" in minors and minors["scikit-learn"] <= last:
+            return python, (*besides, *bounds, *BUILD)
+    return "", (*bounds, *BUILD)
 
 
 def _minor(version: str) -> list[str]:

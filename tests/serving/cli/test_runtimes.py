@@ -143,6 +143,8 @@ def test_what_goes_with_a_version_of_scikit_learn() -> None:
     assert surroundings(["scikit-learn==1.3.2"])[0] == "3.10"
     assert "numpy<2" in surroundings(["scikit-learn==1.3.2"])[1]
     assert surroundings(["numpy"])[0] == ""
+    assert {"numpy<2", "protobuf<3.20"} < {*surroundings(["tensorflow==2.8.0", "pandas==1.4.1"])[1]}
+    assert not {"numpy<2", "protobuf<3.20"} & {*surroundings(["tensorflow==2.18.0", "pandas==2.2.2"])[1]}
     assert all(release.python == "3.7" for release in RELEASES.values())
 
 

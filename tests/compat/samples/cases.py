@@ -1,7 +1,8 @@
 """How each sample of Google is run: what it leaves to its user, the lines that change, what stands for the cloud.
 
 In all texts @URL@, @BUCKET@ and @PROJECT@ stand for those of the run, @DATA@ for the folder of made-up data,
-@CHECKOUT@ for that of the repositories, @PYTHON@ for the interpreter of this server.
+@CHECKOUT@ for that of the repositories, @PYTHON@ for the interpreter of this server, @ENGINE@ for the folder of what
+stands for docker.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tests.compat.environments import Environment
-from tests.compat.samples.environment import FIRST, SECOND, TORCH
+from tests.compat.samples.environment import CONTAINER, FIRST, SECOND, TORCH
 
 Edits = tuple[tuple[str, str], ...]
 _CLIENT = "client_options={'api_endpoint': '@URL@'}"
@@ -23,7 +24,8 @@ class Sample:
     `cells` are those that are run, `own` is what runs in the place of one of them, `checks` what runs after one.
     `before` is a shell script that makes the model, `after` one that looks at the outcome with the files that are
     `also` of the sample. With `lines` only the commands that deploy and predict are run, one after another. `fill` are values that
-    the sample asks its user for, `changes` the lines that docs/samples.md names.
+    the sample asks its user for, `changes` the lines that docs/samples.md names. `refused` is what the deployment is
+    refused with, where that is the end of it.
     """
 
     path: str
@@ -38,6 +40,7 @@ class Sample:
     variables: Mapping[str, str] = field(default_factory=dict)
     also: tuple[str, ...] = ()
     lines: bool = False
+    refused: str = ""
 
 
 _BUILD = (
@@ -82,12 +85,16 @@ def _aihub(name: str, kind: str, output: str) -> Sample:
         cells=(18, 30, 32, predict, 39 if kind == "fm" else 38),
         own={
             18: _AIHUB
+            + ("" if kind == "fm" else "validation = validation.drop(columns='target')\n")
             + f"! cp -r @MODELS@/{kind} @DATA@/{kind}-@BUCKET@\n"
             + _MODEL_URI.format(f"@DATA@/{kind}-@BUCKET@")
         },
         changes=(_SHORT_BUILD,),
         checks={
-            predict: f"assert len(response['predictions']) == 50 and '{output}' in response['predictions'][0]"
+            predict: f"own = tf.saved_model.load('@MODELS@/{kind}').signatures['serving_default']("
+            "**{name: tf.constant([one[name] for one in instances], tf.float32) for name in names})\n"
+            f"said = [one['{output}'] for one in response['predictions']]\n"
+            f"assert np.allclose(said, own['{output}'].numpy(), rtol=1e-5), said"
         },
     )
 
@@ -121,7 +128,7 @@ def _boosted(name: str, objective: str, classes: int, shift: int) -> Sample:
     trained = _BOOSTED.format(objective, classes, shift, name, name)
     return Sample(
         notebook,
-        environment=SECOND,
+        environment=FIRST,
         cells=(18, 28, 30, 32, 36),
         own={18: _AIHUB + trained + _MODEL_URI.format(f"@DATA@/{name}-@BUCKET@/model.bst")},
         changes=(_SHORT_BUILD,),
@@ -145,6 +152,7 @@ import os, sys
 PROJECT_ID, BUCKET_NAME, REGION = '@PROJECT@', '@BUCKET@', 'us-central1'
 JOB_DIR = 'gs://' + BUCKET_NAME + '/keras-job-dir'
 ! {_KERAS_EXPORT}
+! mkdir $TMPDIR/census_data; cp @DATA@/adult.data.csv @DATA@/adult.test.csv $TMPDIR/census_data
 sys.path.insert(0, '@CHECKOUT@/cloudml-samples/census/tf-keras')
 """
 _ESTIMATOR = (
@@ -167,6 +175,30 @@ END
 gsutil cp -r model gs://@BUCKET@/taxi/model
 """
 _REGION = (("https://{}.googleapis.com", "@URL@"),)
+_CONTAINER_NOTEBOOK = "ai-platform-samples/ai-platform/notebooks/unofficial/AI_Platform_Custom_Container_Prediction_sklearn.ipynb"
+# What its Dockerfile makes and its base image does, as a folder and a command.
+_IMAGE = """
+import json, shutil, sys
+shutil.copytree("app", "image")
+start = "cd %s && . ./prestart.sh && exec %s -m uvicorn main:app --port $PORT"
+json.dump(
+    {
+        "name": f"{REGION}-docker.pkg.dev/{PROJECT_ID}/{REPOSITORY}/{IMAGE}",
+        "id": "sha256:1",
+        "entrypoint": ["bash", "-c", start % (os.path.abspath("image"), sys.executable)],
+        "command": [],
+    },
+    open("@ENGINE@/registry/iris.json", "w"),
+)
+"""
+_FETCH = """with open("preprocessor.pkl", 'wb') as preprocessor_f, open("model.joblib", 'wb') as model_f:
+    gcs_client.download_blob_to_file(
+        f"{os.environ['AIP_STORAGE_URI']}/preprocessor.pkl", preprocessor_f
+    )
+    gcs_client.download_blob_to_file(
+        f"{os.environ['AIP_STORAGE_URI']}/model.joblib", model_f
+    )
+"""
 
 
 SAMPLES = (
@@ -387,7 +419,7 @@ SAMPLES = (
         lines=True,
         environment=FIRST,
         before="echo '[6.4, 3.2, 4.5, 1.5]' > $TMPDIR/rows.json; @PYTHON@ -c \"import json; "
-        "print(json.dumps({'csv_row': '6.4,3.2,4.5,1.5'}))\" > test.json; gsutil cp test.json gs://@BUCKET@/in/iris.json; "
+        "print(json.dumps({'inputs': '6.4,3.2,4.5,1.5'}))\" > test.json; gsutil cp test.json gs://@BUCKET@/in/iris.json; "
         "$SAMPLES_TRAINER -m trainer.task --train-file @DATA@/iris.csv --eval-file @DATA@/iris.csv --train-steps 20 "
         "--eval-steps 2 --job-dir $TMPDIR/iris >&2; gsutil cp -r $TMPDIR/iris/export/*/* gs://@BUCKET@/iris",
         fill=(
@@ -477,6 +509,7 @@ gsutil cp -r out/model gs://@BUCKET@/taxi/model; cd ..
         },
         changes=(_BUILD,),
         after="python $SCRIPTS/../prediction/predict.py && bash $SCRIPTS/cleanup.sh",
+        refused="`pilotlight runtimes add 1.15 --create --python",
     ),
     Sample(
         "ai-platform-samples/prediction/xgboost/structured/base/scripts/deploy.sh",
@@ -647,7 +680,7 @@ gsutil cp -r out/model gs://@BUCKET@/taxi/model; cd ..
         "ai-platform-samples/notebooks/samples/tensorflow/sentiment_analysis/dataflow/PubSubToBigQueryWithAIPlatform.py",
         before="""
 printf 'class Scores:\\n    def predict(self, instances, **kwargs):\\n        return [{"score": len(text)} for text in instances]\\n\\n    @classmethod\\n    def from_path(cls, model_dir):\\n        return cls()\\n' > scores.py
-printf 'from setuptools import setup\\nsetup(name="scores", version="0.1", scripts=["scores.py"])\\n' > setup.py
+printf 'from setuptools import setup\\nsetup(name="scores", version="0.1", scripts=["scores.py"], py_modules=[])\\n' > setup.py
 @PYTHON@ setup.py -q sdist >&2
 gcloud ai-platform models create sentiment_classifier
 gcloud ai-platform versions create v1 --model sentiment_classifier --package-uris dist/scores-0.1.tar.gz \\
@@ -658,6 +691,25 @@ gcloud ai-platform versions create v1 --model sentiment_classifier --package-uri
         changes=(_SHORT_BUILD, ("unicode)", "str)"), ("text.encode('utf-8')", "text")),
         after='@PYTHON@ -c "import json, PubSubToBigQueryWithAIPlatform as pipeline; '
         "(said,) = pipeline.prediction_helper([json.dumps({'text': 'abc'})]); assert said['sentiment'] == 3, said\"",
+    ),
+    Sample(
+        _CONTAINER_NOTEBOOK,
+        environment=CONTAINER,
+        cells=(13, 15, 20, 23, 25, 29, 30, 32, 34, 36, 38, 40, 47, 59, 61, 62, 64, 66, 68, 70),
+        fill=NAMES,
+        own={29: "! mkdir app", 47: _IMAGE},
+        # Its files are in a folder of the container, which has no credentials for the bucket.
+        changes=(
+            ("gcs_client = storage.Client()\n", ""),
+            (_FETCH, ""),
+            (
+                'open("preprocessor.pkl", "rb")',
+                "open(os.environ['AIP_STORAGE_URI'] + '/preprocessor.pkl', 'rb')",
+            ),
+            ('joblib.load("model.joblib")', "joblib.load(os.environ['AIP_STORAGE_URI'] + '/model.joblib')"),
+            ("https://{REGION}-ml.googleapis.com", "@URL@"),
+        ),
+        checks={66: "assert response['predictions'] == ['versicolor', 'setosa'], response"},
     ),
     _aihub("kmeans", "kmeans", "output"),
     _aihub("pca", "pca", "result"),

@@ -24,3 +24,11 @@ SECOND = Environment(
         *("tensorflow==2.3.4", *_CLIENTS),
     ),
 )
+# What the container of a sample installs.
+CONTAINER = Environment(
+    "3.7",
+    (
+        *("fastapi~=0.63", "uvicorn>=0.12.0,<0.14.0", "joblib~=1.0", "numpy~=1.20", "scikit-learn~=0.24"),
+        *("google-cloud-storage>=1.26.0,<2.0.0dev", "google-api-python-client"),
+    ),
+)

@@ -65,7 +65,7 @@ def translate_line(line):
 
 def main():
     NAMESPACE.update(run_command=run_command, os=os)
-    sys.path.insert(0, os.getcwd())
+    sys.path.insert(0, "")  # the folder that a cell changed to, as in Jupyter
     for number, source in enumerate(json.load(sys.stdin)):
         try:
             exec(compile(translate(source), f"cell {number}", "exec"), NAMESPACE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from serving.errors import InvalidArgument
+from serving.errors import InvalidArgument, Unimplemented
 from serving.grpc.methods import INFERENCE_SERVICE, Rpc
 from serving.protocols import inference_metadata as inference
 from serving.protocols import tensorflow_grpc as tensorflow
@@ -81,7 +81,7 @@ def _of_server(rpc: Rpc, body: bytes, about: About) -> Mapping[str, Any]:
             only_ready = _parsed(rpc, body).ready
             return {"models": triton.index(about.models(), only_ready=only_ready)}
         case _:
-            raise triton.not_by_hand()
+            raise Unimplemented(triton.NO_LOADING)
 
 
 def _parsed(rpc: Rpc, body: bytes) -> Any:

@@ -16,6 +16,10 @@ from serving.protocols.tensorflow_status import Standing, State
 from serving.schema import Schema, Signature, Tensor
 
 EXTENSIONS = ("statistics", "model_repository", "model_configuration")
+NO_LOADING = (
+    "Models are not loaded and unloaded by hand here: a version wakes with its first request and sleeps "
+    "while there is none. Versions are made and deleted with the API of models and versions; see docs/api.md."
+)
 _NO_SIGNATURE = Signature((), ())
 _TYPES = {"BYTES": "TYPE_STRING"}
 _STATES = {
@@ -102,15 +106,6 @@ def config(model: str, schema: Schema) -> dict[str, Any]:
         "input": [_tensor(tensor) for tensor in signature.inputs],
         "output": [_tensor(tensor) for tensor in signature.outputs],
     }
-
-
-def not_by_hand() -> Unimplemented:
-    """The error for models that are to be loaded or unloaded."""
-    return Unimplemented(
-        "Models are not loaded and unloaded by hand here: a version wakes with its first request and sleeps "
-        "while there is none. Versions are made and deleted with the API of models and versions; see "
-        "docs/api.md."
-    )
 
 
 def nothing_counted() -> Unimplemented:

@@ -9,7 +9,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from serving.errors import InvalidArgument
+from serving.errors import InvalidArgument, NotFound
 from serving.gateway.api.requests import Endpoint, answer_json, read_json
 from serving.gateway.catalog.lookup import resolve_address
 from serving.gateway.methods import Method
@@ -126,8 +126,8 @@ class Protocols:
         return answer_json(triton.index(models_of(self._state(), project), only_ready=ready))
 
     async def load_or_unload(self, _: Request) -> Response:
-        """POST /v2/repository/models/M/load and unload."""
-        raise triton.not_by_hand()
+        """POST /v2/repository/models/M/load and unload: 404, since clients try again on 501."""
+        raise NotFound(triton.NO_LOADING)
 
 
 def models_of(state: State, project: str) -> Iterator[tuple[str, Standing]]:

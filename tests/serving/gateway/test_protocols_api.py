@@ -210,8 +210,8 @@ def test_tritons_statistics_and_configuration(tmp_path: Path) -> None:
         ("POST", "/v2/models/m/versions/3/infer", 400, "is FAILED"),
         ("POST", "/v2/models/empty/infer", 400, "has no default version"),
         ("POST", "/v2/models/m/infer", 405, ""),
-        ("POST", "/v2/repository/models/m/load", 501, "Models are not loaded and unloaded by hand here"),
-        ("POST", "/v2/repository/models/m/unload", 501, "wakes with its first request"),
+        ("POST", "/v2/repository/models/m/load", 404, "Models are not loaded and unloaded by hand here"),
+        ("POST", "/v2/repository/models/m/unload", 404, "wakes with its first request"),
         ("GET", "/v2/models/none/stats", 404, "there is no model projects/home/models/none."),
     ],
 )

@@ -523,7 +523,7 @@ REFUSALS: list[tuple[str, str, str, dict[str, Any], int, str, str]] = [
     (
         "a container",
         *("POST", f"{ZOO}/versions", {"json": {"name": "v", "container": {"image": "i"}}}),
-        *(400, "INVALID_ARGUMENT", "version.container: "),
+        *(400, "FAILED_PRECONDITION", "version.container: .*container_engine"),
     ),
     (
         "a label that cannot be",

@@ -118,6 +118,13 @@ _INT32: Json = {"type": "integer", "format": "int32"}
 _MAP: Json = {"type": "object", "additionalProperties": _ANY}
 _FORMATS = {"etag": "byte", "createTime": "google-datetime", "startTime": "google-datetime"}
 _FORMATS |= {"endTime": "google-datetime", "lastUseTime": "google-datetime"}
+_FORMATS |= {"lastMigrationTime": "google-datetime"}
+# Fields of Google's messages that ours have in another form, or not: `fields=` may name them.
+_OF_GOOGLE: Mapping[type[msgspec.Struct], Json] = {
+    Job: {"trainingInput": _MAP, "trainingOutput": _MAP},
+    Operation: {"metadata": _MAP},
+    RpcStatus: {"details": {"type": "array", "items": _MAP}},
+}
 _PAGE = {"pageSize": _INT32, "pageToken": _TEXT}
 _MASK: Json = {"type": "string", "format": "google-fieldmask"}
 
@@ -202,8 +209,8 @@ def _parameters() -> Json:
         "fields": {**_TEXT, "description": "Which fields the answer is to have."},
         "prettyPrint": {"type": "boolean", "default": "true", "description": "Accepted."},
     }
-    accepted = ("access_token", "callback", "key", "oauth_token", "quotaUser", "uploadType")
-    found |= {name: {**_TEXT, "description": "Accepted."} for name in accepted}
+    accepted = "$.xgafv access_token callback key oauth_token quotaUser uploadType upload_protocol"
+    found |= {name: {**_TEXT, "description": "Accepted."} for name in accepted.split()}
     return {name: {**shape, "location": "query"} for name, shape in found.items()}
 
 
@@ -253,7 +260,8 @@ def _query(method: str, verb: str) -> Mapping[str, Json]:
         case "list" if ".studies." in method:
             return {}
         case "list":
-            return _PAGE if ".locations." in method else {"filter": _TEXT, **_PAGE}
+            partial = {"returnPartialSuccess": {"type": "boolean"}} if ".operations." in method else {}
+            return _PAGE if ".locations." in method else {"filter": _TEXT, **_PAGE, **partial}
         case "patch":
             return {"updateMask": _MASK}
         case "getIamPolicy":
@@ -309,9 +317,7 @@ def _shape_of_struct(kind: type[msgspec.Struct], found: list[type[msgspec.Struct
         field.encode_name: _shape(field.encode_name, hints[field.name], found)
         for field in msgspec.structs.fields(kind)
     }
-    if kind is Operation:
-        properties["metadata"] = _MAP
-    return {"type": "object", "properties": properties}
+    return {"type": "object", "properties": {**properties, **_OF_GOOGLE.get(kind, {})}}
 
 
 _SCALARS: Mapping[Any, Json] = {

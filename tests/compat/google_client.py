@@ -3,6 +3,7 @@
 google_client.py ROOT MODEL_DIR
 """
 
+import inspect
 import json
 import sys
 
@@ -14,7 +15,11 @@ PARENT = "projects/old"
 
 def main(root, folder):
     found = {}
-    ml = build("ml", "v1", discoveryServiceUrl=root + "/$discovery/rest?version=v1", cache_discovery=False)
+    options = {"discoveryServiceUrl": root + "/$discovery/rest?version=v1", "cache_discovery": False}
+    static = inspect.signature(build).parameters.get("static_discovery")
+    if static is not None and static.default is True:  # 2.0 takes its own document unless it is told not to
+        options["static_discovery"] = False
+    ml = build("ml", "v1", **options)
     models = ml.projects().models()
     models.create(parent=PARENT, body={"name": "m", "description": "made"}).execute()
     name = PARENT + "/models/m"

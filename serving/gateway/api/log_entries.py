@@ -38,13 +38,16 @@ _MOST_BYTES, _MOST_TEXT = 8 << 20, 64 << 10
 # Lines of a log, the last ones: whoever submits jobs writes as many as will fit.
 _MOST_LINES = 200_000
 _TYPE = "ml_job"
-_TOKEN = re.compile(r"(\d{1,19})/(\d{1,12})")
+_TOKEN = re.compile(r"(\d{1,19})/(\d{1,12})/(.{1,500})")
 # A line begins with its local time, and says how grave it is; others go on with the one before.
 _LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:,(\d{3}))? ([A-Z]+) (.*)")
 _SERVER, _WORKER = "service", "worker"
 # After so many lines a thread lets others have the interpreter.
 _BLOCK, _PAUSE = 1000, 0.0005
 _THREADS, _QUEUE = 2, 30
+
+# Of an entry among those of all jobs: its time, its number among those of that time, and its job.
+Position = tuple[int, int, str]
 
 
 class ListLogEntriesRequest(Resource, frozen=True):
@@ -75,7 +78,7 @@ class LogEntries:
         sent = await read(request, ListLogEntriesRequest)
         projects = _projects(sent)
         size, descending = _size(sent.page_size), _is_descending(sent.order_by)
-        after = _position(sent.page_token)
+        after = _read_token(sent.page_token)
         chosen = LogFilter.read(sent.filter)
         names = [job_name(project, chosen.job) for project in projects]
         for project, name in zip(projects, names, strict=True):
@@ -97,17 +100,17 @@ class LogEntries:
         size: int,
         *,
         descending: bool,
-        after: tuple[int, int] | None,
+        after: Position | None,
     ) -> dict[str, Any]:
-        chosen_lines = (
-            (line, record)
-            for record in records
-            for line in self._matching(record, chosen)
-            if after is None or _is_after(line, after, descending=descending)
+        chosen_lines = ((line, record) for record in records for line in self._matching(record, chosen))
+        rest = (
+            one
+            for one in chosen_lines
+            if after is None or (_position(one) < after if descending else _position(one) > after)
         )
         # Of a long log, only those of a page are kept.
         choose = heapq.nlargest if descending else heapq.nsmallest
-        found = choose(size + 1, chosen_lines, key=lambda one: (one[0].time, one[0].number))
+        found = choose(size + 1, rest, key=_position)
         entries, taken = [], 0
         for line, record in itertools.islice(found, size):
             if taken and taken + len(line.text) > _MOST_BYTES:
@@ -116,8 +119,7 @@ class LogEntries:
             entries.append(_entry(line, record))
         body: dict[str, Any] = {"entries": entries} if entries else {}
         if len(entries) < len(found):
-            last = found[len(entries) - 1][0]
-            token = f"{last.time}/{last.number}".encode()
+            token = "/".join(map(str, _position(found[len(entries) - 1]))).encode()
             body["nextPageToken"] = base64.urlsafe_b64encode(token).decode()
         return body
 
@@ -227,8 +229,13 @@ def _is_descending(order: str) -> bool:
     return order == _ORDERS[1]
 
 
-def _position(token: str) -> tuple[int, int] | None:
-    """The time and the number of the entry that a page token names."""
+def _position(found: tuple[LogLine, JobRecord]) -> Position:
+    line, record = found
+    return line.time, line.number, record.name
+
+
+def _read_token(token: str) -> Position | None:
+    """The position of the entry that a page token names."""
     if not token:
         return None
     try:
@@ -237,9 +244,4 @@ def _position(token: str) -> tuple[int, int] | None:
         found = None
     if found is None:
         raise field_error(InvalidArgument, "page_token", "This is not a token that a list gave out.")
-    return int(found[1]), int(found[2])
-
-
-def _is_after(line: LogLine, position: tuple[int, int], *, descending: bool) -> bool:
-    place = (line.time, line.number)
-    return place < position if descending else place > position
+    return int(found[1]), int(found[2]), found[3]

@@ -40,6 +40,11 @@ GATEWAY = (
     ("POST", "/v1/projects/local/models"),
     ("DELETE", f"/v1/{MODEL}"),
     ("POST", "/v1/projects/local/jobs"),
+    ("POST", "/batch"),
+    ("POST", "/batch/ml/v1"),
+    ("POST", "/v2/entries:list"),
+    ("GET", "/$discovery/rest"),
+    ("GET", "/discovery/v1/apis"),
 )
 ATTACKS: tuple[tuple[dict[str, str], str], ...] = (
     ({"host": "evil.example"}, "allowed_hosts"),
@@ -93,6 +98,30 @@ def test_pages_of_others_are_refused_everywhere(
     if is_gateway(server):
         (model,) = server.call("GET", "projects/local/models").json["models"]
         assert model["name"] == MODEL
+
+
+@pytest.mark.parametrize(("headers", "setting"), ATTACKS)
+def test_pages_of_others_change_nothing_in_other_ways(
+    server: Server, headers: Mapping[str, str], setting: str
+) -> None:
+    """By a verb in a header, or by a part of a batch, whose own headers count for nothing."""
+    if not is_gateway(server):
+        pytest.skip("a node alone has nothing that can be changed")
+    part = f"DELETE /v1/{MODEL}/versions/v1 HTTP/1.1\r\nHost: localhost\r\nSec-Fetch-Site: none\r\n\r\n"
+    batch = f"--b\r\nContent-Type: application/http\r\n\r\n{part}\r\n--b--"
+    batched = {"content-type": "multipart/mixed; boundary=b"}
+    attempts = [
+        (f"/v1/{MODEL}/versions/v1", "", {"x-http-method-override": "DELETE"}),
+        (f"/v1/{MODEL}?updateMask=description", "{}", {"x-http-method-override": "PATCH"}),
+        (f"/v1/{MODEL}", "", {"x-http-method-override": "GET"}),
+        ("/batch", batch, batched),
+        ("/batch", batch, {**batched, "x-http-method-override": "POST"}),
+    ]
+    for path, content, more in attempts:
+        answer = server.http.post(server.url + path, content=content, headers={**more, **headers})
+        assert answer.status_code == 403, (path, answer.text)
+        assert f"(setting {setting})" in answer.text
+    assert server.call("GET", f"{MODEL}/versions/v1").json["state"] == "READY"
 
 
 def test_others_are_answered(server: Server) -> None:

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from serving.errors import InvalidInputs
 from serving.runtimes.conversion import kind
 
+# Most features: a row of them takes half a gigabyte as Python's numbers.
+WIDEST = 1 << 22
 _SHOWN = 20
 
 

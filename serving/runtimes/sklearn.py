@@ -22,7 +22,7 @@ from sklearn.exceptions import NotFittedError
 from serving.errors import InvalidInputs, ModelFailed, describe_exception
 from serving.predictor.program import methods_of
 from serving.runtimes import Array, Form, Rows, Runtime, Source, frames, pickles, sklearn_schema
-from serving.runtimes.acceleration import Offer, Predict
+from serving.runtimes.acceleration import MOST_FEATURES, Offer, Predict
 from serving.runtimes.acceleration import sklearn as acceleration
 from serving.runtimes.acceleration.sklearn.probing import probes
 from serving.runtimes.arguments import accepted, checked
@@ -124,6 +124,10 @@ class SklearnRuntime:
         """What is known to be faster for estimators that take numbers and no code of a user."""
         anatomy = self._anatomy
         if self.method != PREDICT or not anatomy.numeric or not anatomy.width:
+            return ()
+        # Steps may make many columns of few.
+        inner = getattr(acceleration.parts(self._estimator)[1], "n_features_in_", 0)
+        if not isinstance(inner, int | np.integer) or max(anatomy.width, inner) > MOST_FEATURES:
             return ()
         return acceleration.offers(self._estimator, missing=self._nullable)
 

@@ -11,11 +11,12 @@ import numpy as np
 from sklearn.base import ClusterMixin, is_classifier, is_outlier_detector
 
 from serving.errors import LoadFailed
+from serving.runtimes.frames import WIDEST
 from serving.runtimes.packages import KNOWN
 from serving.runtimes.pickles import root
 
-# Most features: a row of them takes half a gigabyte as Python's numbers. So much is shown of what is none.
-_WIDEST, _SHOWN = 1 << 22, 50
+# So much is shown of what is no number of features.
+_SHOWN = 50
 # What these give for a row may depend on the other rows.
 _DEPENDENT = frozenset(
     {"NMF", "MiniBatchNMF", "IterativeImputer", "LocalOutlierFactor", "FunctionTransformer"}
@@ -56,11 +57,11 @@ class Anatomy:
             number = int(width)
         except (TypeError, ValueError, OverflowError):
             number = -1
-        if not 0 <= number <= _WIDEST:
+        if not 0 <= number <= WIDEST:
             kind, told = type(self.estimator).__name__, repr(width)[:_SHOWN]
             raise LoadFailed(
                 f"The {kind} says that its rows have {told} features "
-                f"(n_features_in_); there can be 0 to {_WIDEST}. The file is damaged, or was changed after "
+                f"(n_features_in_); there can be 0 to {WIDEST}. The file is damaged, or was changed after "
                 "the model was fitted: save the model again."
             )
         return number

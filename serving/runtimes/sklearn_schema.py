@@ -10,7 +10,7 @@ import numpy as np
 
 from serving.predictor.program import width_of
 from serving.runtimes.datatypes import BYTES
-from serving.runtimes.describing import COLUMN, INSTANCES, labels
+from serving.runtimes.describing import COLUMN, INSTANCES, labels, readable
 from serving.runtimes.frames import made_up
 from serving.runtimes.sklearn_anatomy import Anatomy, first_step, tags_of
 from serving.schema import Tensor
@@ -67,7 +67,7 @@ def instances(anatomy: Anatomy) -> Iterator[Any]:
 
 def _of_width(anatomy: Anatomy, width: int) -> Iterator[Any]:
     if anatomy.numeric:
-        for values in (np.round(made_up(1, width)[0], 1), np.zeros(width), np.ones(width)):
+        for values in (readable(made_up(1, width))[0], np.zeros(width), np.ones(width)):
             yield _row(values.tolist(), anatomy.names)
     else:
         known = features(anatomy.estimator)

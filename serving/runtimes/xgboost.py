@@ -36,7 +36,7 @@ from serving.runtimes import (
     xgboost_offers,
     xgboost_probes,
 )
-from serving.runtimes.acceleration import Offer, Predict
+from serving.runtimes.acceleration import MOST_FEATURES, Offer, Predict
 from serving.runtimes.arguments import accepted, checked
 from serving.runtimes.conversion import natural
 from serving.runtimes.datatypes import BYTES
@@ -88,6 +88,12 @@ class BoosterRuntime:
         self._threads = threads
         self._names: list[str] = booster.feature_names or []
         self._width: int | None = booster.num_features() or None
+        if self._width is not None and self._width > frames.WIDEST:
+            raise LoadFailed(
+                f"The model says that its rows have {self._width} features; there can be up to "
+                f"{frames.WIDEST}. The file is damaged, or the model was trained on columns that should be "
+                "hashed into fewer."
+            )
         self._owner = "a Booster"
         self._known = {PREDICT: accepted(booster.predict, besides=_OURS)}
         self._categories = categories_of(booster)
@@ -125,9 +131,11 @@ class BoosterRuntime:
         return _checked(result, len(array))
 
     def offers(self) -> Sequence[Offer]:
-        """The call in place, and treelite's interpreter; none for linear boosters."""
+        """The call in place, and treelite's interpreter; none for linear boosters and very wide ones."""
         asked = self._wanted() if self.method == PREDICT else None
-        return xgboost_offers.offers(asked) if asked and self._kind != "gblinear" else ()
+        if asked is None or asked.width > MOST_FEATURES or self._kind == "gblinear":
+            return ()
+        return xgboost_offers.offers(asked)
 
     def probes(self) -> Sequence[Batch]:
         """Rows around the thresholds of the trees."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -35,6 +35,8 @@ _DEFAULT_LEFT = 2**31
 # A neighbouring float32 may be what is taken for another one by way of a logarithm.
 _NEIGHBOURS = 4
 _LINEAR_TOLERANCE = 1e-5
+# Rows for linear models, which have values in all columns; fewer where they would be of more numbers.
+_ROWS, _FEWEST_ROWS, _NUMBERS = 64, 3, 1 << 22
 # XGBoost 3.1 and later forget the link of the base score where a model has no trees: one that adds nothing.
 _NOTHING = BinaryTree(
     0,
@@ -52,6 +54,7 @@ def to_ubjson(data: bytes, name: str) -> bytes:
     """The same model in UBJSON. Raises LoadFailed, with what to do, where that is not certain."""
     try:
         model = parse(data)
+        _check_width(model)
         converted = ubjson.encode(_document(model, _objective(model), _base_score(model)))
         booster = _load(converted)
         if model.booster == "gblinear":
@@ -61,6 +64,11 @@ def to_ubjson(data: bytes, name: str) -> bytes:
         return bytes(booster.save_raw("ubj"))
     except (Malformed, Disagreement, xgb.core.XGBoostError, ValueError) as error:
         raise LoadFailed(_refusal(name, error)) from error
+
+
+def _check_width(model: BinaryModel) -> None:
+    if model.features > frames.WIDEST:
+        raise Malformed(f"its rows have {model.features} features, and there can be up to {frames.WIDEST}")
 
 
 def _refusal(name: str, error: Exception) -> str:
@@ -217,8 +225,8 @@ def compare_trees(model: BinaryModel, booster: Any, original: bytes) -> None:
             raise Disagreement(f"treelite does not read it ({error})") from error
     header = other.get_header_accessor()
     header.set_field("base_scores", np.zeros_like(header.get_field("base_scores")))
-    for rows in _rows(booster, model.features):
-        theirs = treelite.gtil.predict(other, rows.astype(np.float32), nthread=1, pred_margin=True)
+    for rows in xgboost_probes.compact(xgboost_offers.trees(booster), model.features):
+        theirs = treelite.gtil.predict(other, rows, nthread=1, pred_margin=True)
         ours = _margins(booster, rows, begin=0.0)
         if theirs.size != ours.size or theirs.reshape(ours.shape).tobytes() != ours.tobytes():
             raise Disagreement("treelite, which has a reader of its own, finds other trees in it")
@@ -230,7 +238,7 @@ def compare_linear(model: BinaryModel, booster: Any) -> None:
     if model.linear.size != (model.features + 1) * groups:
         raise Disagreement(f"it has {model.linear.size} weights for {model.features} features")
     weights = model.linear.astype(np.float64).reshape(model.features + 1, groups)
-    rows = frames.made_up(64, model.features)
+    rows = frames.made_up(max(_FEWEST_ROWS, min(_ROWS, _NUMBERS // model.features)), model.features)
     expected = rows @ weights[:-1] + weights[-1]
     got = _margins(booster, rows, begin=0.0).reshape(expected.shape)
     scale = np.abs(rows) @ np.abs(weights[:-1]) + np.abs(weights[-1])
@@ -238,11 +246,7 @@ def compare_linear(model: BinaryModel, booster: Any) -> None:
         raise Disagreement("its weights give other sums")
 
 
-def _rows(booster: Any, features: int) -> Sequence[NDArray[Any]]:
-    return xgboost_probes.probes(xgboost_offers.trees(booster), features)
-
-
-def _margins(booster: Any, rows: NDArray[Any], begin: float | None = None) -> NDArray[np.float32]:
+def _margins(booster: Any, rows: Any, begin: float | None = None) -> NDArray[np.float32]:
     """Sums over the trees; `begin` is what they begin with in place of the base score."""
     margins: NDArray[np.float32]
     margins = booster.predict(xgb.DMatrix(rows, nthread=1), output_margin=True, validate_features=False)

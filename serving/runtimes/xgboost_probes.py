@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 _NODES, _NEAR, _TYPICAL, _INTEGERS = 256, 384, 256, 128
+# Of a node: its threshold, the numbers on both sides of it, and no value.
+_EDGES = 4
+# In the rows of a kind there are no more numbers than these, so that wide rows are fewer, but not fewer than
+# that many.
+_NUMBERS, _FEWEST = 1 << 22, 8
+# Where rows are few for being wide, `compact` makes several sets of them, over so many columns in all.
+_SETS, _COLUMNS = 16, 1 << 18
 _LARGEST = float(np.finfo(np.float32).max)
 # Zeros, the smallest normal and denormal numbers, the largest ones, and a missing value.
 _EXTREMES = (0.0, -0.0, 2.0**-126, -(2.0**-126), 2.0**-149, -(2.0**-149), _LARGEST, -_LARGEST, 1e9, np.nan)
@@ -32,24 +40,48 @@ class Tree:
         return (node for node, left in enumerate(self.lefts) if left != -1 and self.numeric[node])
 
 
-def probes(trees: Sequence[Tree], width: int) -> list[NDArray[np.float64] | NDArray[np.int64]]:
-    """Batches of rows, always the same ones for the same trees, of about 2,000 rows in all:
+def probes(trees: Sequence[Tree], width: int, seed: int = 0) -> list[NDArray[np.float64] | NDArray[np.int64]]:
+    """Batches of rows, always the same ones for the same trees, of about 2,000 rows in all, or of fewer wide
+    ones:
 
     - For every node, or many of them picked at random, rows that reach it, and there have its threshold, the
       float32 numbers on both sides of it, and no value.
     - Thresholds, their neighbours, doubles that round to one of these, extremes and missing values, mixed.
     - Typical rows: spread over what the thresholds span. And the same as integers.
     """
-    random = np.random.default_rng(0)
+    random = np.random.default_rng(seed)
+    most = max(_FEWEST, _NUMBERS // max(width, 1))
     by_feature = _thresholds(trees, width)
-    typical = np.column_stack([_typical(numbers, random) for numbers in by_feature])
+    typical = np.column_stack([_typical(numbers, min(_TYPICAL, most), random) for numbers in by_feature])
     batches = [
-        np.array(list(_on_edges(trees, typical, random))),
-        np.column_stack([_near(numbers, random) for numbers in by_feature]),
+        np.array(list(_on_edges(trees, typical, min(_NODES, most // _EDGES), random))),
+        np.column_stack([_near(numbers, min(_NEAR, most), random) for numbers in by_feature]),
         typical,
         np.rint(typical[:_INTEGERS]).clip(-(2.0**53), 2.0**53).astype(np.int64),
     ]
     return [batch for batch in batches if batch.size]
+
+
+def compact(trees: Sequence[Tree], width: int) -> Iterator[sparse.csr_matrix]:
+    """Probes that have values in those columns only that the trees split on: as many rows of a model of
+    millions of columns as of a narrow one."""
+    columns = np.unique([tree.features[node] for tree in trees for node in tree.inner()]).astype(np.int32)
+    if not columns.size:
+        columns = np.zeros(1, np.int32)
+    place_of = {int(column): place for place, column in enumerate(columns)}
+    # Whatever a leaf or a categorical node has there is not asked for.
+    narrow = [
+        replace(tree, features=[place_of.get(feature, 0) for feature in tree.features]) for tree in trees
+    ]
+    rows = max(_FEWEST, _NUMBERS // len(columns))
+    sets = min(-(-_NODES * _EDGES // rows), _SETS, max(1, _COLUMNS // len(columns)))
+    for seed in range(sets):
+        for batch in probes(narrow, len(columns), seed):
+            ends = np.arange(len(batch) + 1) * len(columns)
+            yield sparse.csr_matrix(
+                (batch.astype(np.float32).ravel(), np.tile(columns, len(batch)), ends),
+                shape=(len(batch), width),
+            )
 
 
 def _thresholds(trees: Sequence[Tree], width: int) -> list[NDArray[np.float32]]:
@@ -62,10 +94,10 @@ def _thresholds(trees: Sequence[Tree], width: int) -> list[NDArray[np.float32]]:
 
 
 def _on_edges(
-    trees: Sequence[Tree], typical: NDArray[np.float64], random: np.random.Generator
+    trees: Sequence[Tree], typical: NDArray[np.float64], most: int, random: np.random.Generator
 ) -> Iterator[NDArray[np.float64]]:
     nodes = [(tree, node) for tree in trees for node in tree.inner()]
-    for place in random.permutation(len(nodes))[:_NODES]:
+    for place in random.permutation(len(nodes))[:most]:
         tree, node = nodes[place]
         row = typical[random.integers(len(typical))].copy()
         _lead(row, tree, node)
@@ -94,21 +126,21 @@ def _lead(row: NDArray[np.float64], tree: Tree, node: int) -> None:
         row[feature] = np.float32(threshold)
 
 
-def _near(thresholds: NDArray[np.float32], random: np.random.Generator) -> NDArray[np.float64]:
+def _near(thresholds: NDArray[np.float32], count: int, random: np.random.Generator) -> NDArray[np.float64]:
     chosen = random.permutation(thresholds)[: (_NEAR - len(_EXTREMES)) // 5]
     sides = [chosen, _before(chosen), _after(chosen)]
     exact, before, after = (side.astype(np.float64) for side in sides)
     # A quarter of the way to the next float32: rounding makes it the threshold.
     rounded = [exact + (before - exact) / 4, exact + (after - exact) / 4]
-    return random.permutation(np.resize(np.concatenate([exact, before, after, *rounded, _EXTREMES]), _NEAR))
+    return random.permutation(np.resize(np.concatenate([exact, before, after, *rounded, _EXTREMES]), count))
 
 
-def _typical(thresholds: NDArray[np.float32], random: np.random.Generator) -> NDArray[np.float64]:
+def _typical(thresholds: NDArray[np.float32], count: int, random: np.random.Generator) -> NDArray[np.float64]:
     if not thresholds.size:
-        return random.standard_normal(_TYPICAL)
+        return random.standard_normal(count)
     low, high = float(thresholds[0]), float(thresholds[-1])
     margin = (high - low) / 8 or 1.0
-    return random.uniform(max(low - margin, -_LARGEST), min(high + margin, _LARGEST), _TYPICAL)
+    return random.uniform(max(low - margin, -_LARGEST), min(high + margin, _LARGEST), count)
 
 
 def _before(numbers: NDArray[np.float32] | np.float32) -> NDArray[np.float32]:

@@ -20,6 +20,10 @@ from serving.runtimes.instances import Batch
 
 Predict = Callable[[Any], Batch]
 
+# Models of more features have no faster ways: what would prove these takes some hundred rows, and with them
+# memory that a machine may not have; nor would it pay, since reading such a row takes the time there.
+MOST_FEATURES = 1 << 14
+
 
 class Unsuitable(Exception):
     """An offer does not fit this model, or a candidate these rows, after all; the message says why, such as

@@ -23,6 +23,11 @@ Arrays = dict[str, NDArray[Any]]
 Shape = tuple[int | None, ...]
 
 _OWN_THREAD = -1
+# The protocols that know of no rows.
+_WHOLE_TENSORS = (
+    'in columns ("inputs") by TensorFlow Serving\'s REST API (/v1/models/...:predict), by the Open Inference '
+    "Protocol (/v2/models/.../infer), or over gRPC"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +114,7 @@ class Signature:
         self.outputs = outputs
         self.fixed_rows = next((i.rows for i in inputs if i.rows is not None), None)
         self.independent_rows = all(tensor.any_rows for tensor in (*inputs, *outputs))
+        self._promises_rows = all(tensor.any_rows for tensor in outputs)
         columns = tuple(Column(i.alias, i.dtype, i.row_shape, i.enforced) for i in inputs)
         self.form = Columns(columns, self.fixed_rows, self.independent_rows)
         self.input_problem = _input_problem(name, inputs)
@@ -130,9 +136,13 @@ class Signature:
     def predict(self, instances: Arrays) -> Arrays:
         """The outputs by alias, one row per instance."""
         count, values = self._arrange(instances)
-        answer = {alias: _rows(value, dtype) for alias, value, dtype in self._compute(values)}
+        computed = list(self._compute(values))
+        answer = {alias: _rows(value, dtype) for alias, value, dtype in computed}
         if any(len(column) != count for column in answer.values()):
-            raise InvalidOutputs(_uneven(answer, count))
+            shapes = ", ".join(f"{alias} {list(np.shape(value))}" for alias, value, _ in computed)
+            if self._promises_rows:
+                raise InvalidOutputs(_uneven(shapes, count))
+            raise InvalidInputs(_without_rows(self.name, shapes, count))
         return answer
 
     def call(self, tensors: Mapping[str, NDArray[Any]]) -> Arrays:
@@ -276,7 +286,10 @@ def _run_failure(error: Any) -> InvalidInputs | ModelFailed:
 
 def _input_problem(signature: str, inputs: Iterable[Tensor]) -> str:
     if not inputs:
-        return f"Signature {signature} has no inputs, so it cannot be given instances."
+        return (
+            f"Signature {signature} has no inputs, so it cannot be given instances. Ask it for whole "
+            f"tensors, with no inputs: {_WHOLE_TENSORS}."
+        )
     if sparse := [tensor.alias for tensor in inputs if not tensor.dense]:
         return (
             f"Signature {signature} takes sparse or ragged tensors as {', '.join(sparse)}. "
@@ -314,11 +327,17 @@ def _type_name(dtype: np.dtype[Any]) -> str:
     return "string" if dtype.kind == "O" else dtype.name
 
 
-def _uneven(answer: Arrays, count: int) -> str:
-    shapes = ", ".join(f"{alias} {list(column.shape)}" for alias, column in answer.items())
+def _uneven(shapes: str, count: int) -> str:
     return (
         f"Every output must have one row per instance. There were {count} instance(s); "
         f"the outputs have the shapes: {shapes}."
+    )
+
+
+def _without_rows(signature: str, shapes: str, count: int) -> str:
+    return (
+        f"Signature {signature} does not answer a row for each instance: for {count} instance(s) its outputs "
+        f"have the shapes {shapes}. Ask it for whole tensors instead: {_WHOLE_TENSORS}."
     )
 
 

@@ -77,6 +77,8 @@ def _signatures(tf: Any) -> Iterator[Built]:
     factor = given(tf.float32, [], "factor")
     yield "scale", {"x": x, "factor": factor}, {"scaled": x * factor}, PREDICT
     yield "total", {"x": x}, {"total": tf.reduce_sum(x)}, PREDICT
+    constants = {"answer": tf.constant([42.0], name="answer"), "half": tf.constant(0.5, name="half")}
+    yield "constant", {}, constants, PREDICT
     yield "square", {"factor": factor}, {"square": factor * factor}, PREDICT
 
     real = given(tf.float64, [None], "real")

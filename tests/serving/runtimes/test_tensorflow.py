@@ -531,7 +531,9 @@ def test_an_output_without_dimension_is_one_element(load: Any) -> None:
 
 
 def test_every_output_needs_a_row_per_instance(load: Any) -> None:
-    with pytest.raises(InvalidOutputs, match=r"2 instance\(s\).*text \[1\], total \[1\]"):
+    with pytest.raises(
+        InvalidInputs, match=r"2 instance\(s\).*text \[\], total \[\].*Open Inference Protocol"
+    ):
         load("total").predict({"x": normal(2, 2)})
 
 

@@ -239,6 +239,17 @@ def advice(file: Path) -> str:
     return _other_version(file, installed)
 
 
+def saved_elsewhere(file: Path, computing: str) -> str:
+    """Which scikit-learn has saved a file, and what helps where that is not the one that computes it."""
+    saved = saved_with(file)
+    if saved and saved == computing:
+        return f"It was saved with scikit-learn {saved} too."
+    remedy = _remedy(saved)
+    if saved:
+        return f"It was saved with scikit-learn {saved}: {remedy}."
+    return f"The file does not tell which version of scikit-learn has saved it: {remedy}."
+
+
 def _remedy(saved: str) -> str:
     """How to have the model computed by the scikit-learn that saved it."""
     if not saved:

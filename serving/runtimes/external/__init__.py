@@ -25,7 +25,16 @@ from serving.errors import (
 from serving.predictor.program import Message, batch_of, message_of
 from serving.runtimes import Array, External, Form, Rows, Source, frames, pickles
 from serving.runtimes.arguments import checked
-from serving.runtimes.describing import INSTANCES, PREDICTIONS, anything, first, outcome, show, tensor_of
+from serving.runtimes.describing import (
+    INSTANCES,
+    PREDICTIONS,
+    anything,
+    first,
+    outcome,
+    readable,
+    show,
+    tensor_of,
+)
 from serving.runtimes.detect import PICKLES, find_model
 from serving.runtimes.external.connection import Predictor
 from serving.runtimes.instances import Batch
@@ -72,6 +81,7 @@ class ExternalRuntime:
             Array(self._width, bool(about.get("nullable")), bool(self._names)) if self._numeric else Rows()
         )
         libraries = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+        self._scikit_learn = str(about["versions"].get("scikit-learn", ""))
         self.libraries = f"Python {about['python']}" + (f" with {libraries}" if libraries else "")
         self.warnings = tuple(map(str, about["warnings"]))
 
@@ -133,10 +143,11 @@ class ExternalRuntime:
         )
 
     def advice(self) -> str:
-        """What computes it, and what has saved it."""
-        saved = pickles.saved_with(self._file) if self._file.name in PICKLES else ""
-        written = f" It was saved with scikit-learn {saved}." if saved else ""
-        return f"It is computed by {self.libraries}.{written}"
+        """What computes it, what has saved it, and the command that has that version compute it."""
+        computed = f"It is computed by {self.libraries}."
+        if self.framework != "SCIKIT_LEARN" or self._file.name not in PICKLES:
+            return computed
+        return f"{computed} {pickles.saved_elsewhere(self._file, self._scikit_learn)}"
 
     def _inputs(self) -> tuple[Tensor, ...]:
         if self._text:
@@ -158,7 +169,7 @@ class ExternalRuntime:
         if self._width is None:
             return ()
         rows = [
-            np.round(frames.made_up(1, self._width)[0], 1).tolist(),
+            readable(frames.made_up(1, self._width))[0].tolist(),
             [0.0] * self._width,
             [1.0] * self._width,
         ]

@@ -17,6 +17,7 @@ import joblib
 import numpy as np
 import psutil
 import pytest
+import sklearn
 from sklearn.compose import make_column_transformer
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.feature_extraction.text import TfidfVectorizer
@@ -154,6 +155,21 @@ def test_the_schema_is_what_the_model_over_there_tells(loaded: Loader) -> None:
     assert signature.inputs[0].shape == (-1, 3)
     assert signature.outputs[0].classes == ("a", "b", "c")
     assert schema.answer in ("a", "b", "c")
+
+
+def test_advice_has_the_command_that_helps(loaded: Loader, tmp_path: Path) -> None:
+    """For a model of another version than the one that computes it; none where it is the same."""
+    same = loaded(LogisticRegression().fit(ROWS, CLASSES)).advice()
+    file, here = tmp_path / "model.joblib", sklearn.__version__
+    old = {5: "1.0.2", 6: "0.24.2"}[len(here)]  # as long, for what surrounds it in the file
+    file.write_bytes(file.read_bytes().replace(here.encode(), old.encode()))
+
+    other = loaded().advice()
+
+    assert same.endswith(f" It was saved with scikit-learn {here} too.")
+    assert f"It was saved with scikit-learn {old}: have that version compute it:" in other
+    assert "`pilotlight runtimes add 2." in other
+    assert " --create`, and create the version with runtimeVersion 2." in other
 
 
 def test_a_routine_runs_in_a_process_of_its_own(routine: ExternalRuntime) -> None:

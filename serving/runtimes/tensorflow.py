@@ -26,7 +26,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -62,14 +62,22 @@ def load(source: Source) -> TensorFlowRuntime:
     _load_custom_ops(source.model_dir)
     try:
         try:
-            return _open(source, {})
+            return _open(source, _Misdeclared({}, {}))
         except _LOAD_ERRORS:
             misdeclared = _misdeclared(source.model_dir)
-            if not misdeclared:
+            if not any(misdeclared):
                 raise
             return _open(source, misdeclared)
     except _LOAD_ERRORS as error:
         raise _load_failure(error, source.model_dir) from error
+
+
+class _Misdeclared(NamedTuple):
+    """The signatures that name what the graph does not have, with the reason; and by name and alias the types
+    of tensors that have others in the graph than is declared."""
+
+    left_out: Mapping[str, str]
+    types: Mapping[str, Mapping[str, Any]]
 
 
 # ---- the runtime
@@ -79,14 +87,18 @@ class TensorFlowRuntime:
     """A loaded SavedModel: named columns in, named columns out.
 
     `warnings` names the signatures that JSON instances cannot reach, and those of `left_out`, which cannot be
-    computed at all, with the reason.
+    computed at all, with the reason; `corrected` tells of what is served otherwise than it is declared.
     """
 
     framework = "TENSORFLOW"
     exact = False
 
     def __init__(
-        self, model_dir: Path, signatures: Mapping[str, Signature], left_out: Mapping[str, str]
+        self,
+        model_dir: Path,
+        signatures: Mapping[str, Signature],
+        left_out: Mapping[str, str],
+        corrected: Iterable[str] = (),
     ) -> None:
         self._model_dir = model_dir
         self._signatures = signatures
@@ -94,6 +106,7 @@ class TensorFlowRuntime:
         self.mergeable = all(signature.independent_rows for signature in signatures.values())
         self.warnings = (
             *left_out.values(),
+            *corrected,
             *(
                 problem
                 for signature in signatures.values()
@@ -370,11 +383,12 @@ def _shape(proto: Any) -> Shape | None:
     return tuple(None if dimension.size < 0 else dimension.size for dimension in proto.dim)
 
 
-def _open(source: Source, misdeclared: Mapping[str, str]) -> TensorFlowRuntime:
-    """The model in a session, without these signatures and those that cannot be asked; with the reasons."""
+def _open(source: Source, misdeclared: _Misdeclared) -> TensorFlowRuntime:
+    """The model in a session, with the graph's types, and without signatures that cannot be asked."""
     loader = SavedModelLoader(str(source.model_dir))
     meta_graph = _serving_graph(loader.saved_model.meta_graphs)
-    left_out = {**_of_complex_numbers(meta_graph), **misdeclared}
+    corrected = list(_correct_types(meta_graph, misdeclared.types))
+    left_out = {**_of_complex_numbers(meta_graph), **misdeclared.left_out}
     for name in left_out:
         del meta_graph.signature_def[name]
     definitions = dict(_servable(meta_graph))
@@ -414,7 +428,7 @@ def _open(source: Source, misdeclared: Mapping[str, str]) -> TensorFlowRuntime:
         )
         for name, definition in definitions.items()
     }
-    return TensorFlowRuntime(source.model_dir, signatures, left_out)
+    return TensorFlowRuntime(source.model_dir, signatures, left_out, corrected)
 
 
 def _of_complex_numbers(meta_graph: Any) -> dict[str, str]:
@@ -431,32 +445,46 @@ def _of_complex_numbers(meta_graph: Any) -> dict[str, str]:
     return problems
 
 
-def _misdeclared(model_dir: Path) -> dict[str, str]:
-    """The signatures that declare tensors the graph does not have, or of other types, and what is wrong."""
+def _misdeclared(model_dir: Path) -> _Misdeclared:
+    """What signatures declare otherwise than the graph has it; nothing where none names what is there."""
     meta_graph = _serving_graph(SavedModelLoader(str(model_dir)).saved_model.meta_graphs)
     with tf.Graph().as_default() as graph:
         tf.import_graph_def(meta_graph.graph_def, name="")
-    problems = {name: _misdeclaration(graph, definition) for name, definition in _servable(meta_graph)}
-    wrong = {name: problem for name, problem in problems.items() if problem}
-    if len(wrong) == len(problems):
-        return {}
-    return {
-        name: f"Signature {name} is left out: {problem}. Export the model again."
-        for name, problem in wrong.items()
-    }
+    left_out: dict[str, str] = {}
+    types: dict[str, dict[str, Any]] = {}
+    for name, definition in _servable(meta_graph):
+        for alias, info in _dense_infos(definition):
+            try:
+                actual = graph.get_tensor_by_name(info.name).dtype.base_dtype
+            except (KeyError, ValueError):
+                left_out[name] = (
+                    f"Signature {name} is left out: the graph has no tensor {info.name}, which it names as "
+                    f"{alias}. Export the model again."
+                )
+                break
+            if actual != _dtype(info):
+                types.setdefault(name, {})[alias] = actual
+    if len(left_out) == len(_servable(meta_graph)):
+        return _Misdeclared({}, {})
+    return _Misdeclared(left_out, types)
 
 
-def _misdeclaration(graph: Any, definition: Any) -> str:
-    for alias, info in (*definition.inputs.items(), *definition.outputs.items()):
-        if not _dense(info):
-            continue
-        try:
-            actual = graph.get_tensor_by_name(info.name).dtype.base_dtype
-        except (KeyError, ValueError):
-            return f"the graph has no tensor {info.name}, which it names as {alias}"
-        if actual != _dtype(info):
-            return f"it declares {alias} as {_dtype(info).name}, but {info.name} is {actual.name}"
-    return ""
+def _correct_types(meta_graph: Any, types: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Declare tensors as the graph has them: nothing else can be fed or fetched. Tells of each."""
+    for name, actual in types.items():
+        for alias, info in _dense_infos(meta_graph.signature_def[name]):
+            if alias in actual and _dtype(info) != actual[alias]:
+                yield (
+                    f"Signature {name} declares {alias} as {_dtype(info).name}, but {info.name} is "
+                    f"{actual[alias].name}: it is served as {actual[alias].name}."
+                )
+                info.dtype = actual[alias].as_datatype_enum
+
+
+def _dense_infos(definition: Any) -> list[tuple[str, Any]]:
+    """The dense inputs and outputs of a signature by their aliases."""
+    infos = (*sorted(definition.inputs.items()), *sorted(definition.outputs.items()))
+    return [(alias, info) for alias, info in infos if _dense(info)]
 
 
 def _is_nothing(op: Any) -> bool:

@@ -33,7 +33,8 @@ def _write_keras(tf: Any, folder: Path) -> None:
 
 
 def _write_shared(tf: Any, folder: Path) -> None:
-    """x / 2 + 2 as TensorFlow Serving's first example has it, with a signature that declares a wrong type."""
+    """x / 2 + 2 as TensorFlow Serving's first example has it; a signature declares a wrong type, one a tensor
+    that is not there."""
     v1 = tf.compat.v1
     with tf.Graph().as_default(), v1.Session() as session:
         examples = v1.placeholder(tf.string, [None], "tf_example")
@@ -43,9 +44,11 @@ def _write_shared(tf: Any, folder: Path) -> None:
         signatures = {
             "regress": v1.saved_model.regression_signature_def(examples, y),
             "serving_default": v1.saved_model.predict_signature_def({"x": x}, {"y": y}),
-            "wrong": v1.saved_model.predict_signature_def({"x": x}, {"y": y}),
+            "gone": v1.saved_model.predict_signature_def({"x": x}, {"y": y}),
         }
-        signatures["wrong"].inputs["x"].dtype = tf.string.as_datatype_enum
+        # As that of TensorFlow Serving's half_plus_three.
+        signatures["regress"].inputs["inputs"].dtype = tf.float32.as_datatype_enum
+        signatures["gone"].inputs["x"].name = "nowhere:0"
         session.run(v1.global_variables_initializer())
         builder = v1.saved_model.Builder(str(folder))
         builder.add_meta_graph_and_variables(session, ["serve"], signatures)

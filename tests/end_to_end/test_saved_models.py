@@ -77,7 +77,7 @@ def _items(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_the_quick_start_of_tensorflow_serving(server: Server, operations: dict[str, Any]) -> None:
-    """A shape that the graph accepts, though the signature declares another; a bad signature warns."""
+    """A shape that the graph accepts, though the signature declares another; wrong declarations warn."""
     name = f"{MODEL}/versions/{saved_models.SHARED}"
 
     ours = server.predict(name, [1.0, 2.0, 5.0])
@@ -85,8 +85,19 @@ def test_the_quick_start_of_tensorflow_serving(server: Server, operations: dict[
     rows = server.call("POST", path, json={"instances": [1.0, 2.0, 5.0]})
     columns = server.call("POST", path, json={"inputs": [1.0, 2.0, 5.0]})
 
-    (warning,) = operations[saved_models.SHARED]["metadata"]["warnings"]
-    assert "Signature wrong is left out: it declares x as string, but x:0 is float32" in warning
+    regressed = server.call(
+        "POST",
+        path.replace(":predict", ":regress"),
+        json={"signature_name": "regress", "examples": [{"x": 1.0}]},
+    )
+
+    warnings = operations[saved_models.SHARED]["metadata"]["warnings"]
+    assert warnings == [
+        "Signature gone is left out: the graph has no tensor nowhere:0, which it names as x. Export the "
+        "model again.",
+        "Signature regress declares inputs as float32, but tf_example:0 is string: it is served as string.",
+    ]
+    assert regressed.json == {"results": [2.5]}
     assert ours.json == {"predictions": [{"y": 2.5}, {"y": 3.0}, {"y": 4.5}]}
     assert rows.json == {"predictions": [2.5, 3.0, 4.5]}
     assert columns.json == {"outputs": [2.5, 3.0, 4.5]}
@@ -98,15 +109,15 @@ def test_a_signature_that_was_left_out_is_answered_with_the_reason(
     """In rows, in columns, and over the Open Inference Protocol."""
     assert "error" not in operations[saved_models.SHARED]
     path = f"/v1/models/saved/versions/{saved_models.SHARED}:predict"
-    wanted = "Signature wrong is left out: it declares x as string, but x:0 is float32"
+    wanted = "Signature gone is left out: the graph has no tensor nowhere:0"
     for given in ({"instances": [1.0]}, {"inputs": [1.0]}, {"inputs": {"x": ["a", 1]}}):
-        answer = server.call("POST", path, json={"signature_name": "wrong", **given})
+        answer = server.call("POST", path, json={"signature_name": "gone", **given})
         assert (answer.status, wanted in answer.json["error"]) == (400, True), answer.json
 
     tensor = {"name": "x", "shape": [1], "datatype": "FP32", "data": [1.0]}
     answer = server.call(
         "POST",
         f"/v2/models/saved/versions/{saved_models.SHARED}/infer",
-        json={"inputs": [tensor], "parameters": {"signature_name": "wrong"}},
+        json={"inputs": [tensor], "parameters": {"signature_name": "gone"}},
     )
     assert (answer.status, wanted in answer.json["error"]) == (400, True), answer.json

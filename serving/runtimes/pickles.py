@@ -11,6 +11,7 @@ import mmap
 import pickle
 import re
 import sys
+import traceback
 import types
 import warnings
 from collections.abc import Iterable, Iterator
@@ -217,8 +218,23 @@ def _complete(file: Path) -> bool:
 def _unexpected(file: Path, error: BaseException) -> str:
     first_line = str(error).partition("\n")[0].rstrip(":")
     text = f"{type(error).__name__}: {first_line}"
-    installed = _installed(first_class(file).partition(".")[0])
+    if package := _importing_package(error):
+        return (
+            f"{text}. {package} imports it: use a version of {package} that goes with what is installed here."
+        )
+    installed = _installed("sklearn" if saved_with(file) else first_class(file).partition(".")[0])
     return f"{text}. {_other_version(file, installed)}" if installed else text
+
+
+def _importing_package(error: BaseException) -> str:
+    """The package that imports a name which a library does not have, "" if that is the library itself."""
+    if not isinstance(error, ImportError) or not error.name or "cannot import name" not in str(error):
+        return ""
+    modules = [
+        str(frame.f_globals.get("__name__", "")) for frame, _ in traceback.walk_tb(error.__traceback__)
+    ]
+    package = modules[-1].partition(".")[0]
+    return "" if package in {error.name.partition(".")[0], "sklearn", "serving"} else package
 
 
 def _other_version(file: Path, installed: str) -> str:

@@ -187,6 +187,20 @@ def test_a_state_another_version_wrote_names_both(tmp_path: Path, monkeypatch: p
     assert f"this server has scikit-learn {sklearn.__version__}" in text
 
 
+def test_a_package_that_imports_what_a_library_does_not_have_is_named(tmp_path: Path) -> None:
+    """The package is of the wrong version then, whatever scikit-learn has saved the model."""
+    (tmp_path / "oldmapper.py").write_text("from sklearn.utils import no_such_function\n")
+    file = written(tmp_path, b"\x80\x02coldmapper\nMapper\n.")
+
+    with pytest.raises(LoadFailed) as failed:
+        load(file, [tmp_path])
+
+    text = str(failed.value)
+    assert "ImportError: cannot import name 'no_such_function' from 'sklearn.utils'" in text
+    assert "oldmapper imports it: use a version of oldmapper that goes with what is installed here." in text
+    assert "Save it again" not in text
+
+
 def test_another_version_that_still_loads_is_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -186,3 +186,34 @@ def test_a_local_folder_by_its_uri(
 
     assert result.out == f"{expected}\n"
     assert "Fetching" in result.err
+
+
+def test_another_method_of_the_model(offline: Run, models_dir: Path) -> None:
+    """As of the library; one that the model has not is named."""
+    wanted = joblib.load(models_dir / "forest" / "model.joblib").predict_proba(ROWS).tolist()
+    model = f"--model-dir {models_dir / 'forest'}"
+
+    local = offline(
+        f"local predict {model} --prediction-method predict_proba --json-instances - --format json",
+        lines(ROWS),
+    )
+    wrong = offline(f"local predict {model} --prediction-method transform --json-instances -", lines(ROWS))
+
+    assert local.json == {"predictions": wanted}, local.err
+    assert (wrong.code, wrong.out) == (1, "")
+    assert "no transform method" in wrong.err
+
+
+def test_another_method_in_batch(offline: Run, models_dir: Path, tmp_path: Path) -> None:
+    """As of the library, to the bit."""
+    wanted = joblib.load(models_dir / "forest" / "model.joblib").predict_proba(ROWS).tolist()
+    (tmp_path / "rows.jsonl").write_text(lines(ROWS))
+
+    done = offline(
+        f"local batch --model-dir {models_dir / 'forest'} --prediction-method predict_proba "
+        "--input-paths rows.jsonl --output-path out"
+    )
+
+    assert done.code == 0, done.err
+    files = sorted((tmp_path / "out").glob("prediction.results-*"))
+    assert [json.loads(line) for file in files for line in file.read_text().splitlines()] == wanted

@@ -419,7 +419,7 @@ SAMPLES = (
         lines=True,
         environment=FIRST,
         before="echo '[6.4, 3.2, 4.5, 1.5]' > $TMPDIR/rows.json; @PYTHON@ -c \"import json; "
-        "print(json.dumps({'inputs': '6.4,3.2,4.5,1.5'}))\" > test.json; gsutil cp test.json gs://@BUCKET@/in/iris.json; "
+        "print(json.dumps({'inputs': '6.4,3.2,4.5,1.5'}))\" > test.json; gsutil cp test.csv gs://@BUCKET@/in/iris.json; "
         "$SAMPLES_TRAINER -m trainer.task --train-file @DATA@/iris.csv --eval-file @DATA@/iris.csv --train-steps 20 "
         "--eval-steps 2 --job-dir $TMPDIR/iris >&2; gsutil cp -r $TMPDIR/iris/export/*/* gs://@BUCKET@/iris",
         fill=(

@@ -79,7 +79,7 @@ class BatchFlags:
             metavar=choices_of(DataFormat),
             help="What the input files hold; text is gcloud's word for json, the default.",
         ),
-    ] = DataFormat.JSON.value
+    ] = DataFormat.JSON
     output_format: Annotated[
         ResultFormat | None,
         typer.Option(help="What the result files hold; json when left out.", show_default=False),

@@ -470,7 +470,7 @@ def rows_of(result: Any, count: int, method: str) -> Any:
         return _side_by_side([rows_of(one, count, "") for one in result])
     if hasattr(result, "toarray"):  # a sparse matrix
         result = result.toarray()
-    elif hasattr(result, "columns") and hasattr(result, "to_numpy"):
+    elif hasattr(result, "to_numpy"):  # a table or a column of pandas
         result = result.to_numpy()
     method = method or "predict"
     if not isinstance(result, list) and not hasattr(result, "dtype"):

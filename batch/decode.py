@@ -20,7 +20,7 @@ from serving.runtimes.instances import Batch, concatenate, signature
 
 # The fields of a line of the online request log, and those it may have besides; see docs/logging.md.
 _LOGGED = frozenset({"model", "model_version", "time", "raw_data", "raw_prediction", "groundtruth"})
-_IDS = frozenset({"record_id", "request_id"})
+_OWN = frozenset({"project", "record_id", "request_id"})  # which the contract's table has not
 # With keys: what the field is called that is the instance, where that is no object.
 _INSTANCE = "instance"
 
@@ -157,7 +157,7 @@ def _logged(line: bytes) -> list[Any] | None:
         return None
     if (
         not isinstance(value, dict)
-        or value.keys() - _IDS != _LOGGED
+        or value.keys() - _OWN != _LOGGED
         or not isinstance(value["raw_data"], str)
     ):
         return None

@@ -368,7 +368,8 @@ def logged(body: Any, **others: Any) -> bytes:
 
 def test_the_request_log_is_input() -> None:
     """A logged request is all of its instances, in their order, beside lines that are instances."""
-    lines = [b"[1,2]", logged({"instances": [[3, 4], [5, 6]], "signature_name": "s"}), b"[7,8]"]
+    request = {"instances": [[3, 4], [5, 6]], "signature_name": "s"}
+    lines = [b"[1,2]", logged(request, record_id="1", request_id="2", project="p"), b"[7,8]"]
     found = decode(block(*lines), PAIRS)
 
     assert np.asarray(found.parts[0]).tolist() == [[1, 2], [3, 4], [5, 6], [7, 8]]

@@ -27,7 +27,7 @@ _NAME = "pilotlight"
 PACKAGES = ("batch", "serving")
 _CORE = ("google-cloud-storage", "google-crc32c", "msgspec", "numpy", "orjson", "pysimdjson")
 # What pickles and custom routines find online. A routine that needs more says so in its own package.
-_PYTHON = ("joblib", "pandas", "scikit-learn", "threadpoolctl", "xgboost")
+_PYTHON = ("joblib", "pandas", "scikit-learn", "scipy", "threadpoolctl", "xgboost")
 _TENSORFLOW = ("tensorflow",)
 # What Beam takes for a package.
 _ARCHIVES = (".tar", ".tar.gz", ".whl", ".zip")

@@ -185,7 +185,7 @@ _STATISTICS = shaped({"model_stats": listed(OBJECT)}, ["model_stats"])
 
 
 def _by_hand(what: str) -> Operation:
-    refusals = (401, 403, 404, 429, *ANY)
+    refusals = (400, 401, 403, 404, 429, *ANY)
     return Operation(
         f"Not offered: {what} a model", _INFERENCE, {}, {JSON: OBJECT}, refusals=refusals, text_errors=True
     )

@@ -24,7 +24,8 @@ CHECKS = (
 )
 EVERYTHING = "--phases=examples,coverage,fuzzing"
 # Names of what is there reach further than made-up ones; but what is deleted is only made up. That a model
-# is not ready is told with 503, which is no failure. TensorFlow Serving answers 400 to verbs it does not know.
+# is not ready is told with 503, which is no failure. TensorFlow Serving answers 400 to verbs that it does not
+# know.
 CONFIG = dedent(
     """
     [parameters]

@@ -232,6 +232,7 @@ def test_what_a_process_is_asked_for(tmp_path: Path) -> None:
             "uri": "gs://b/m",
             "framework": "CUSTOM",
             "prediction_class": "x.Y",
+            "method": "",
             "packages": ("/packages",),
             "package_uris": ("p",),
             "environment": {},

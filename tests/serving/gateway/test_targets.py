@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from autoscaler.pools import NodeSpec
-from serving.errors import FailedPrecondition, NotFound
+from serving.errors import FailedPrecondition, InvalidArgument, NotFound
 from serving.gateway import targets
 from serving.gateway.records import Commit, ModelRecord, State, VersionRecord
 from serving.gateway.targets import Targets
@@ -97,9 +97,11 @@ def test_addresses_are_found_as_paths_are() -> None:
         "v7",
         "v7",
     ]
-    for missing in (Address(model, "20"), Address(ModelName("p", "m9")), Address(model, label="x")):
+    for missing in (Address(model, "20"), Address(ModelName("p", "m9"))):
         with pytest.raises(NotFound, match="Servable not found for request"):
             world.targets.find(missing)
+    with pytest.raises(InvalidArgument, match="Unrecognized servable version label: x"):
+        found(label="x")
 
     kept = world.targets.find(Address(model, "7"))
     world.change(VersionName("p", "m0", "v7"), VersionState.FAILED)

@@ -191,6 +191,7 @@ def test_nothing_is_left_of_a_version(world: World) -> None:
     until(lambda: len(world.predictors()) < len(before), "one predictor less")
 
 
+@pytest.mark.soak
 def test_without_pilots(tmp_path: Path) -> None:
     """Predictors start cold, and nothing is left of them when the server ends."""
     package = models.wheel(tmp_path, "routine", "0.1", {"own/__init__.py": CODE})
@@ -245,6 +246,7 @@ def _ended(job: dict[str, Any]) -> dict[str, Any] | None:
     return job if job["state"] in ("SUCCEEDED", "FAILED") else None
 
 
+@pytest.mark.soak
 def test_commands_without_a_server(tmp_path: Path) -> None:
     """By runtime version, as a server with the same settings chooses, or by an interpreter's path."""
     models.write_sklearn(tmp_path / "forest")

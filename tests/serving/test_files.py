@@ -351,7 +351,7 @@ def test_claims_whose_partial_files_are_removed(files: Files, tmp_path: Path) ->
     with ThreadPoolExecutor(1) as pool:
         removing = pool.submit(remove)
         try:
-            for _ in range(200):
+            for _ in range(20):
                 assert files.claim(f"{tmp_path}/claim", b"a")
                 assert not files.claim(f"{tmp_path}/claim", b"b")
                 files.delete(f"{tmp_path}/claim")

@@ -204,6 +204,7 @@ def test_another_method_of_the_model(offline: Run, models_dir: Path) -> None:
     assert "no transform method" in wrong.err
 
 
+@pytest.mark.soak
 def test_another_method_in_batch(offline: Run, models_dir: Path, tmp_path: Path) -> None:
     """As of the library, to the bit."""
     wanted = joblib.load(models_dir / "forest" / "model.joblib").predict_proba(ROWS).tolist()

@@ -74,6 +74,7 @@ def test_what_does_not_work_is_refused(words: tuple[str, ...], said: str, tmp_pa
     assert not (tmp_path / interpreters.FILE).exists()
 
 
+@pytest.mark.soak
 def test_an_environment_is_built_beside_the_one_in_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

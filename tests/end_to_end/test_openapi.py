@@ -23,8 +23,8 @@ CHECKS = (
 )
 EVERYTHING = "--phases=examples,coverage,fuzzing"
 # Names of what is there reach further than made-up ones; but what is deleted is only made up. That a model
-# is not ready is told with 503, which is no failure. Verbs that a path has not are no matter: TensorFlow Serving's
-# paths answer them with 400, as it does.
+# is not ready is told with 503, which is no failure. Verbs that a path has not are not asked about: those of
+# TensorFlow Serving's paths are answered with 400, as it does.
 CONFIG = dedent(
     """
     [parameters]

@@ -813,11 +813,33 @@ def _explained(error: Exception, instances: Any) -> Refused:
 
 
 def about(error: BaseException) -> Dict[str, Any]:
-    """The class and text of an exception, and whether the code of a library raised it."""
+    """The class and text of an exception, whether the code of a library raised it, and of which package the
+    estimator is that lacks an attribute."""
     text = named(error)[len(type(error).__name__) :]
     roots = _roots(error)
     library = (bool(roots) and roots[-1] in ("sklearn", "xgboost")) or not _passed_user_code(error)
-    return {"kind": type(error).__name__, "text": text[2:1000], "library": library}
+    estimator = _lacking_estimator(error)
+    package = "" if estimator is None else _root(estimator)
+    return {"kind": type(error).__name__, "text": text[2:1000], "library": library, "package": package}
+
+
+def _lacking_estimator(error: BaseException) -> Any:
+    """The estimator that lacks an attribute; None where it is something else.
+
+    Which one it was is known since Python 3.10; before that, it is looked for where the exception was raised.
+    """
+    if not isinstance(error, AttributeError):
+        return None
+    candidates = [getattr(error, "obj", None)]
+    if not hasattr(error, "obj"):
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        candidates = [
+            one
+            for frame in frames[-1:]
+            for one in frame.f_locals.values()
+            if str(error).startswith("'%s' object has no attribute" % type(one).__name__)
+        ]
+    return next((one for one in candidates if hasattr(type(one), "get_params")), None)
 
 
 def _lacking(error: AttributeError) -> Optional[type]:

@@ -62,11 +62,15 @@ _BROKEN_GRAPHS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """An exception of a model: its class, its text, and whether the code of a library raised it."""
+    """An exception of a model: its class, its text, and whether the code of a library raised it.
+
+    `estimator_package` is the package of the estimator that lacks an attribute, "" where none does.
+    """
 
     kind: str
     text: str
     by_library: bool
+    estimator_package: str = ""
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.text}" if self.text else self.kind
@@ -123,7 +127,7 @@ def judge(trials: Sequence[Trial], advice: Callable[[], str] = str) -> Verdict:
         broken = next((trial for trial in refused if is_of_model(trial)), None)
         if broken is not None:
             text = f"The model cannot predict: of {_count(trials)} none was answered. {_reason(broken)}"
-            return Verdict(failed=f"{text} {advice()}".rstrip())
+            return Verdict(failed=" ".join(filter(None, (text, advice(), _package_advice(broken)))))
     warnings = [f"{trial.what} was not answered: {trial.error}" for trial in refused if trial.comes_along]
     made_up = [trial for trial in refused if not trial.comes_along]
     if made_up and len(refused) == len(trials):
@@ -143,9 +147,10 @@ def advice_of(runtime: Runtime) -> str:
 def is_of_model(trial: Trial) -> bool:
     """Whether an exception says that the model is broken, and nothing of what it was asked."""
     raised = trial.raised
-    if raised is None or not raised.by_library:
+    if raised is None or not (raised.by_library or raised.estimator_package):
         return False
-    if raised.kind in _OF_MODELS or (trial.numbers and raised.kind in _OF_MODELS_GIVEN_NUMBERS):
+    given_numbers = trial.numbers and raised.kind in _OF_MODELS_GIVEN_NUMBERS
+    if raised.estimator_package or raised.kind in _OF_MODELS or given_numbers:
         return True
     if raised.kind == "AttributeError":
         found = _NO_ATTRIBUTE.search(raised.text)
@@ -163,7 +168,9 @@ def raised_of(error: BaseException) -> Raised:
     if isinstance(cause, RaisedElsewhere):
         return cause.raised
     text = describe_exception(cause).removeprefix(type(cause).__name__).removeprefix(": ")
-    return Raised(type(cause).__name__, carried(text, _LONGEST_TEXT), _is_of_library(cause))
+    return Raised(
+        type(cause).__name__, carried(text, _LONGEST_TEXT), _is_of_library(cause), _estimator_package(cause)
+    )
 
 
 def trial_of(what: str, error: BaseException, *, comes_along: bool = False, numbers: bool = False) -> Trial:
@@ -229,6 +236,25 @@ def _is_of_library(error: BaseException) -> bool:
     if frames and frames[-1] in _LIBRARIES:
         return True
     return all(root in KNOWN for root in frames)
+
+
+def _estimator_package(error: BaseException) -> str:
+    """Where the estimator comes from that lacks an attribute, "" if that is not what is wrong."""
+    owner = error.obj if isinstance(error, AttributeError) else None
+    if owner is None or not hasattr(type(owner), "get_params"):
+        return ""
+    return type(owner).__module__.partition(".")[0]
+
+
+def _package_advice(trial: Trial) -> str:
+    """What helps where the estimator that is broken is of none of the libraries that are known."""
+    package = trial.raised.estimator_package if trial.raised else ""
+    if not package or package in KNOWN:
+        return ""
+    return (
+        f"The estimator is of the package {package}, which may have changed since: in packageUris, give the "
+        "release that the model was made with."
+    )
 
 
 def _count(trials: Sequence[Trial]) -> str:

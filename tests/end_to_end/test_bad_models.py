@@ -37,8 +37,24 @@ CASES: dict[str, tuple[int, str]] = {
     "raises_no_exception": (INVALID, r"panics.Routine.from_path failed: GeneratorExit: enough"),
     "raises_a_long_text": (INVALID, r"wordy.Routine.from_path failed: .*xxx \.\.\. \(\d+ more characters\)"),
     "package_that_fails_at_length": (INVALID, r"failed to install: .*xxx \.\.\. \(\d+ more characters\)"),
+    "of_another_release": (
+        INVALID,
+        r"of \d+ made-up instances none was answered. AttributeError: 'Encoder' object has no attribute "
+        r"'missing_'.*of the package encoders.*packageUris",
+    ),
     "class_not_found": (INVALID, r"routine.Absent cannot be found: the module routine has no Absent"),
 }
+
+# A package of estimators, and the release after the one that made a pickle.
+ENCODERS = """
+from sklearn.base import BaseEstimator
+
+class Encoder(BaseEstimator):
+    n_features_in_ = 2
+
+    def predict(self, X):
+        return [self.missing_ for _ in X]
+"""
 
 RAISES = """
 class Routine:
@@ -76,6 +92,11 @@ def failed(
     (root / "long-0.1.tar.gz").write_bytes(long)
     panics = models.wheel(root, "panics", "0.1", {"panics.py": RAISES.format("GeneratorExit('enough')")})
     wordy = models.wheel(root, "wordy", "0.1", {"wordy.py": RAISES.format("RuntimeError('x' * 3_000_000)")})
+    (root / "of_another_release").mkdir()
+    (root / "of_another_release" / "model.pkl").write_bytes(
+        pickled_with_a_class_of("encoders", ENCODERS, "Encoder")
+    )
+    encoders = models.wheel(root, "encoders", "0.2", {"encoders.py": ENCODERS})
     versions: dict[str, dict[str, Any]] = {
         "truncated": {"deploymentUri": str(root / "truncated")},
         "of_another_framework": {"deploymentUri": str(files.root / "xgboost"), "framework": "SCIKIT_LEARN"},
@@ -96,6 +117,10 @@ def failed(
             "predictionClass": "long.Routine",
             "packageUris": [str(root / "long-0.1.tar.gz")],
         },
+        "of_another_release": {
+            "deploymentUri": str(root / "of_another_release"),
+            "packageUris": [str(encoders)],
+        },
         "class_not_found": {
             "predictionClass": "routine.Absent",
             "packageUris": [str(files.root / "routine-0.1.tar.gz")],
@@ -110,13 +135,13 @@ def failed(
     return {name: server.wait(operation) for name, operation in begun.items()}
 
 
-def pickled_with_a_class_of(module_name: str) -> bytes:
-    """A pickle of an estimator whose class was in a module that is nowhere to be found."""
+def pickled_with_a_class_of(module_name: str, code: str = models.STEP, name: str = "Doubler") -> bytes:
+    """A pickle of an estimator whose class is in a module that is nowhere to be found here."""
     module = types.ModuleType(module_name)
-    exec(models.STEP, module.__dict__)
+    exec(code, module.__dict__)
     sys.modules[module_name] = module
     try:
-        return pickle.dumps(module.Doubler())
+        return pickle.dumps(getattr(module, name)())
     finally:
         del sys.modules[module_name]
 

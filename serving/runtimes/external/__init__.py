@@ -238,4 +238,6 @@ def _raise(head: Mapping[str, Any]) -> NoReturn:
     raised = head.get("raised")
     if raised is None:
         raise error
-    raise error from RaisedElsewhere(Raised(raised["kind"], raised["text"], raised["library"]))
+    raise error from RaisedElsewhere(
+        Raised(raised["kind"], raised["text"], raised["library"], raised["package"])
+    )

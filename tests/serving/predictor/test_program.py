@@ -14,6 +14,7 @@ import pytest
 import xgboost
 
 from serving.predictor import PROGRAM
+from tests.compat.environments import Unavailable, interpreter
 
 # scikit-learn 0.20 and older has a copy of joblib, and environments of that time also have joblib itself.
 _LOAD = """
@@ -43,6 +44,26 @@ import sys
 sys.path.insert(0, sys.argv[1])
 import program
 print(*program.written_by(open(sys.argv[2], "rb").read()), sep=".")
+"""
+_ABOUT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import program
+
+class Encoder:
+    def get_params(self):
+        return {}
+
+    def transform(self, rows):
+        return [self.missing for row in rows]
+
+def asked(value):
+    try:
+        Encoder().transform([1]) if value is None else value.lower()
+    except AttributeError as error:
+        return program.about(error)["package"]
+
+print(asked(None), asked(1), sep=",")
 """
 
 
@@ -104,3 +125,18 @@ def test_the_version_in_files_of_this_xgboost(tmp_path: Path) -> None:
         booster.save_model(file)
 
         assert xgboost.__version__.startswith(run(_WRITTEN_BY, Path(PROGRAM).parent, file) + ".")
+
+
+@pytest.mark.parametrize("version", ["3.6", "3.9", "3.12"])
+def test_an_estimator_that_lacks_an_attribute_is_found(version: str) -> None:
+    """Also before Python 3.10, where the exception does not tell what was asked for it."""
+    try:
+        python = interpreter(version)
+    except Unavailable as missing:
+        pytest.skip(str(missing))
+
+    done = subprocess.run(
+        [python, "-c", _ABOUT, str(PROGRAM.parent)], capture_output=True, text=True, check=True, timeout=60
+    )
+
+    assert done.stdout == "__main__,\n"

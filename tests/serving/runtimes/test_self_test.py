@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +34,20 @@ def refused(kind: str, text: str = "", *, library: bool = True, **more: Any) -> 
     return Trial("A made-up instance", f"{kind}: {text}", Raised(kind, text, library), **more)
 
 
+def refused_by_estimator(package: str) -> Trial:
+    text = "'OrdinalEncoder' object has no attribute 'missing'"
+    return Trial("A made-up instance", text, Raised("AttributeError", text, False, package))
+
+
 @pytest.mark.parametrize(
     ("trial", "broken"),
     [
         (refused("AttributeError", "'SimpleImputer' object has no attribute '_fill_dtype'"), True),
         (refused("AttributeError", "'SVC' object has no attribute '_probA'", library=False), False),
         (refused("AttributeError", "'numpy.ndarray' object has no attribute 'lower'"), False),
+        (refused_by_estimator("encoders"), True),
+        (refused_by_estimator("sklearn"), True),
+        (refused_by_estimator(""), False),
         (refused("AttributeError", "'str' object has no attribute 'transform'"), True),
         (refused("AttributeError", "'str' object has no attribute 'get'", is_blamed=True), False),
         (refused("AttributeError", "'float' object has no attribute 'lower'"), False),
@@ -131,6 +142,60 @@ def test_a_text_of_the_model_is_not_taken_for_one_of_the_instances(tmp_path: Pat
     encoder.transformers_[-1] = ("remainder", "passthrough", [1])
 
     assert "'str' object has no attribute 'transform'" in verdict_of(tmp_path, model).failed
+
+
+ENCODERS = """
+from sklearn.base import BaseEstimator, TransformerMixin
+
+class Encoder(BaseEstimator, TransformerMixin):
+    def fit(self, X, y=None):
+        self.n_features_in_ = len(X[0])
+        self.missing_ = 0
+        return self
+
+    def transform(self, X):
+        return [[value + self.missing_ for value in row] for row in X]
+
+class Picky(BaseEstimator, TransformerMixin):
+    def fit(self, X, y=None):
+        self.n_features_in_ = len(X[0])
+        return self
+
+    def transform(self, X):
+        return [[len(value.lower()) for value in row] for row in X]
+"""
+
+
+@pytest.fixture
+def encoders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A module of estimators that is of no library the server knows."""
+    (tmp_path / "packages").mkdir()
+    (tmp_path / "packages" / "encoders.py").write_text(ENCODERS)
+    monkeypatch.syspath_prepend(tmp_path / "packages")
+    yield importlib.import_module("encoders")
+    del sys.modules["encoders"]
+
+
+def test_an_estimator_of_another_package_that_lacks_an_attribute_is_broken(
+    tmp_path: Path, encoders: Any
+) -> None:
+    """As of a pickle by another version of the package."""
+    model = make_pipeline(encoders.Encoder(), LogisticRegression()).fit(X.tolist(), Y)
+    del model[0].missing_
+
+    failed = verdict_of(tmp_path, model).failed
+
+    assert "AttributeError: 'Encoder' object has no attribute 'missing_'" in failed
+    assert failed.endswith(
+        "The estimator is of the package encoders, which may have changed since: in packageUris, give the "
+        "release that the model was made with."
+    )
+
+
+def test_a_value_that_lacks_an_attribute_leaves_the_estimator_unblamed(tmp_path: Path, encoders: Any) -> None:
+    model = make_pipeline(encoders.Picky(), LogisticRegression()).fit([["a"], ["bb"]], [0, 1])
+
+    assert not verdict_of(tmp_path, model).failed
 
 
 def _lower(rows: Any) -> Any:

@@ -28,7 +28,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from serving.errors import InvalidInputs, InvalidOutputs, LoadFailed, ModelFailed, Unavailable, UserCodeFailed
 from serving.predictor import PROGRAM
 from serving.predictor.program import ARRAY, BYTES
-from serving.runtimes import Array, External, Rows, Source, load
+from serving.runtimes import Array, External, Rows, Source, load, self_test
 from serving.runtimes.codec import Decoder, encode
 from serving.runtimes.external import ExternalRuntime
 
@@ -194,6 +194,24 @@ def test_errors_keep_their_meaning(routine: ExternalRuntime, loaded: Loader, tmp
     with pytest.raises(InvalidInputs):
         answers(forest, [[1, 2]])
     assert answers(forest, ROWS[:1].tolist()) == [0]  # none of that is remembered
+
+
+def test_an_estimator_that_lacks_an_attribute_is_told_apart(tmp_path: Path, loaded: Loader) -> None:
+    """Whatever package it is of: that is no fault of what was asked."""
+    (tmp_path / "encoders.py").write_text(
+        "from sklearn.base import BaseEstimator\n"
+        "class Encoder(BaseEstimator):\n"
+        "    def predict(self, X):\n"
+        "        return [self.missing_ for row in X]\n"
+    )
+    (tmp_path / "model.pkl").write_bytes(b"\x80\x03cencoders\nEncoder\n)\x81.")
+    runtime = loaded(packages=(tmp_path,))
+
+    trial = self_test.ask(runtime, [1.0], "An instance")
+
+    assert trial.raised is not None
+    assert trial.raised.estimator_package == "encoders"
+    assert self_test.is_of_model(trial)
 
 
 def test_what_cannot_be_loaded_says_why_and_by_whom(tmp_path: Path, loaded: Loader) -> None:

@@ -11,7 +11,7 @@ import re
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Protocol, runtime_checkable
 
@@ -215,7 +215,9 @@ def ask(runtime: Runtime, instance: Any, what: str, rows: int = 1, *, comes_alon
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # there may be code of a user in it
-        return trial_of(what, error, comes_along=comes_along, numbers=numbers)
+        trial = trial_of(what, error, comes_along=comes_along, numbers=numbers)
+        # A routine may need fields of a request that an example lacks: what it raises says nothing of it.
+        return replace(trial, raised=None) if runtime.framework == "CUSTOM" else trial
     return Trial(what, comes_along=comes_along, numbers=numbers)
 
 

@@ -21,6 +21,7 @@ from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 
 from serving.errors import InvalidInputs, LoadFailed, ModelFailed
 from serving.runtimes import Source, load, self_test
+from serving.runtimes.custom import CustomRuntime
 from serving.runtimes.describing import EXAMPLE, describe, own_examples
 from serving.runtimes.self_test import Raised, Trial, Verdict, is_of_model, judge, trials
 
@@ -196,6 +197,43 @@ def test_a_value_that_lacks_an_attribute_leaves_the_estimator_unblamed(tmp_path:
     model = make_pipeline(encoders.Picky(), LogisticRegression()).fit([["a"], ["bb"]], [0, 1])
 
     assert not verdict_of(tmp_path, model).failed
+
+
+class Unfitted:
+    """A routine around an estimator that cannot predict."""
+
+    def predict(self, instances: Any, **_: Any) -> Any:
+        return LogisticRegression().predict(instances)
+
+
+def test_what_a_routine_raises_is_a_warning(tmp_path: Path) -> None:
+    """Of whatever class: it may need fields of a request that the example lacks."""
+    (tmp_path / EXAMPLE).write_text("[1.0]")
+    runtime = CustomRuntime(Unfitted(), "routine.Unfitted")
+
+    verdict = judge(tuple(trials(runtime, describe(runtime, tmp_path), own_examples(tmp_path))))
+
+    assert not verdict.failed
+    assert "NotFittedError" in verdict.warnings[0]
+
+
+def test_a_routine_that_returns_no_list_for_its_example_is_warned_of(tmp_path: Path) -> None:
+    (tmp_path / EXAMPLE).write_text("[1.0]")
+    runtime = CustomRuntime(Summing(), "routine.Summing")
+
+    verdict = judge(tuple(trials(runtime, describe(runtime, tmp_path), own_examples(tmp_path))))
+
+    assert not verdict.failed
+    assert len(verdict.warnings) == 1
+    assert verdict.warnings[0].startswith(f"{EXAMPLE} was not answered: ")
+    assert "The custom predict must return a list or an array, not dict." in verdict.warnings[0]
+
+
+class Summing:
+    """A routine that returns an object."""
+
+    def predict(self, instances: Any, **_: Any) -> Any:
+        return {"sum": instances[0]}
 
 
 def _lower(rows: Any) -> Any:

@@ -527,24 +527,44 @@ def _hide_captured(graph: Any) -> None:
 # ---- errors
 
 _UNKNOWN_OP = re.compile(r"(?:Op type not registered|No op named) '?(\w+)")
+_FILES_MISSING = re.compile(
+    r"No such file|not a valid checkpoint|Failed to find any matching files|Read less bytes than requested"
+    r"|file is too short|truncated|checksum"
+)
+_NO_REASON = "Graph execution error"
 
 
 def _load_failure(error: BaseException, model_dir: Path) -> LoadFailed:
-    said = brief(error, model_dir)
-    if unknown := _UNKNOWN_OP.search(said):
+    causes = list(_causes(error))
+    whole = "\n".join(map(str, causes))
+    if unknown := _UNKNOWN_OP.search(whole):
         return LoadFailed(
             f"The graph uses the op {unknown[1]}, which TensorFlow {tf.__version__} does not have. "
             "Put the library of a custom op into assets.extra/ as a .so file, or export the model again."
         )
-    if said.startswith("Cannot parse file") or isinstance(error, UnicodeDecodeError):
+    said = [brief(cause, model_dir) for cause in causes]
+    if said[0].startswith("Cannot parse file") or isinstance(error, UnicodeDecodeError):
         return LoadFailed(
             "saved_model.pb or saved_model.pbtxt is cut short or is not a SavedModel. "
             "Copy the exported folder again."
         )
-    return LoadFailed(
-        f"TensorFlow {tf.__version__} cannot load the SavedModel: {said}. "
+    reason = next((text for text in said if not text.startswith(_NO_REASON)), said[0])
+    remedy = (
         "Check that the exported folder was copied whole, with variables/ and assets/."
+        if _FILES_MISSING.search(whole)
+        else "Export the model again, with a TensorFlow that is not newer."
     )
+    return LoadFailed(f"TensorFlow {tf.__version__} cannot load the SavedModel: {reason}. {remedy}")
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """An exception and those that led to it, which tell what it may leave out."""
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        yield cause
+        cause = cause.__cause__ or cause.__context__
 
 
 # ---- recorded warm-up requests

@@ -874,6 +874,81 @@ def test_variables_are_missing(load: Any, models: Any, tmp_path: Path, missing: 
     assert "Check that the exported folder was copied whole, with variables/" in refused(load, folder)
 
 
+def test_variables_are_cut_short(load: Any, models: Any, tmp_path: Path) -> None:
+    folder = broken(models, tmp_path)
+    (folder / "variables" / "variables.data-00000-of-00001").write_bytes(b"")
+
+    message = refused(load, folder)
+
+    assert "cannot load the SavedModel: Read less bytes than requested. " in message
+    assert "copied whole" in message
+
+
+@pytest.mark.parametrize("inside", ["a function", "a function behind a long text"])
+def test_an_op_that_only_a_function_names(load: Any, models: Any, tmp_path: Path, inside: str) -> None:
+    """However long the names are that surround it in what TensorFlow says."""
+    folder = broken(models, tmp_path)
+
+    def rename(graph: Any) -> None:
+        nodes = [node for one in graph.library.function for node in one.node_def if node.op == "Softmax"]
+        assert nodes
+        for node in nodes:
+            node.op = "FancySoftmax"
+            if inside != "a function":
+                node.name = "long_name" * 100
+
+    edit_graph(folder, rename)
+
+    message = refused(load, folder)
+
+    assert "The graph uses the op FancySoftmax, which TensorFlow" in message
+    assert "copied whole" not in message
+
+
+def test_a_graph_that_is_wrong_is_not_blamed_on_the_copy(load: Any, models: Any, tmp_path: Path) -> None:
+    folder = broken(models, tmp_path)
+
+    def spoil(graph: Any) -> None:
+        for one in graph.library.function:
+            for node in one.node_def:
+                if node.op == "Softmax":
+                    del node.attr["T"]
+
+    edit_graph(folder, spoil)
+
+    message = refused(load, folder)
+
+    assert "attr not found: T" in message
+    assert "Export the model again" in message
+    assert "copied whole" not in message
+
+
+def edit_graph(folder: Path, edit: Callable[[Any], None]) -> None:
+    """Change the graph of a SavedModel."""
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    file = folder / "saved_model.pb"
+    saved = saved_model_pb2.SavedModel.FromString(file.read_bytes())
+    edit(saved.meta_graphs[0].graph_def)
+    file.write_bytes(saved.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Graph execution error:\n\n\tNode: x\nOp type not registered 'Fancy' in binary running on vm.",
+        f"{'x' * 3000} No op named Fancy in defined operations.",
+    ],
+)
+def test_an_op_is_found_in_the_whole_text_and_its_causes(models: Any, tmp_path: Path, text: str) -> None:
+    from serving.runtimes.tensorflow import _load_failure
+
+    error = RuntimeError("Graph execution error:")
+    error.__cause__ = ValueError(text)
+
+    assert "The graph uses the op Fancy, which" in _load_failure(error, tmp_path).message
+
+
 def test_another_tag(load: Any, models: Any) -> None:
     assert 'no graph with just the tag "serve" (found: serve, tpu)' in refused(load, models("other_tag"))
 

@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import secrets
 import socket
 import subprocess
@@ -25,7 +26,11 @@ _LOOK_EVERY = 0.1
 _HEALTH_TIMEOUT, HEALTH_EVERY = 10.0, 10.0
 # So many failures in a row make a container unhealthy.
 MOST_FAILURES = 4
-_HEALTHY = 200
+_HEALTHY = b"200"
+# What may precede the body of an answer to a health check, interim answers included.
+_MOST_HEAD_BYTES = 1 << 16
+_STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})\b")
+_END_OF_HEAD = re.compile(rb"\r?\n\r?\n")
 _END_SECONDS = 10.0
 _REPORT_BYTES = 1 << 20
 
@@ -127,14 +132,7 @@ class RunningContainer:
             self._on_start(pid)
 
     def _ask_health(self) -> bool:
-        connection = self.connect(_HEALTH_TIMEOUT)
-        try:
-            connection.request("GET", self.container.health)
-            return connection.getresponse().status == _HEALTHY
-        except (OSError, http.client.HTTPException):
-            return False
-        finally:
-            connection.close()
+        return is_healthy_at(self.address, self.container.health)
 
     def _check_health(self) -> None:
         while not self._stop.wait(HEALTH_EVERY):
@@ -193,6 +191,39 @@ class RunningContainer:
         print(f"The container of the model ended ({self._ending}).", file=sys.stderr, flush=True)
         sys.stdout.flush()
         os._exit(1)
+
+
+def is_healthy_at(address: tuple[str, int], path: str, seconds: float = _HEALTH_TIMEOUT) -> bool:
+    """Whether GET is answered with 200; the whole head of the answer has so many seconds, its body none."""
+    host, port = address
+    host = f"[{host}]" if ":" in host else host
+    end = time.monotonic() + seconds
+    try:
+        with socket.create_connection(address, seconds) as connection:
+            head = f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\n\r\n"
+            connection.sendall(head.encode())
+            return _read_status(connection, end) == _HEALTHY
+    except OSError:
+        return False
+
+
+def _read_status(connection: socket.socket, end: float) -> bytes:
+    """The status of the answer that follows interim ones. Raises OSError when there is none in time."""
+    head = b""
+    left = _MOST_HEAD_BYTES
+    while left:
+        connection.settimeout(max(0.001, end - time.monotonic()))
+        received = connection.recv(left)
+        if not received or time.monotonic() > end:
+            break
+        left -= len(received)
+        head += received
+        while ended := _END_OF_HEAD.search(head):
+            status = _STATUS.match(head)
+            if status is None or not status[1].startswith(b"1"):
+                return status[1] if status else b""
+            head = head[ended.end() :]
+    raise TimeoutError
 
 
 def is_closed(connection: http.client.HTTPConnection) -> bool:

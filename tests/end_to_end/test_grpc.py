@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
 
+import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
@@ -105,6 +106,46 @@ def test_errors_of_a_node_alone_have_codes(channel: grpc.Channel) -> None:
         message("tensorflow.serving.GetModelMetadataRequest")(model_spec={"name": "m"}),
     )
     assert (unasked.code, "metadata_field" in unasked.text) == ("INVALID_ARGUMENT", True)
+
+
+def test_a_node_of_another_method(tmp_path: Path) -> None:
+    """By `--prediction-method`, over REST and gRPC; the Open Inference Protocol asks for others by name."""
+    rows = models.data()[0][:3]
+    model = models.write_sklearn(tmp_path / "model")
+    proba, labels = model.predict_proba(rows).ravel().tolist(), model.predict(rows).tolist()
+    infer = message("inference.ModelInferRequest")(model_name="m", raw_input_contents=[rows.tobytes()])
+    infer.inputs.add(name="x", datatype="FP64", shape=rows.shape)
+    named, by_field = (
+        message("inference.ModelInferRequest").FromString(infer.SerializeToString()) for _ in "ab"
+    )
+    for name in ("predict", "predict_proba"):
+        named.outputs.add(name=name)
+    by_field.parameters["method"].string_param = "predict"
+    with (
+        running_node(tmp_path / "model", "--prediction-method", "predict_proba", "--grpc-port", "0") as node,
+        grpc.insecure_channel(node.grpc) as channel,
+    ):
+        ready(channel)
+        rest = node.predict("projects/p/models/m", rows.tolist()).json["predictions"]
+        usual, both, field = (outputs_of(call(channel, *INFER, one)) for one in (infer, named, by_field))
+        infer.outputs.add(name="transform")
+        unknown = call(channel, *INFER, infer)
+
+    assert [value for row in rest for value in row] == proba
+    assert usual == {"predictions": proba}
+    assert both == {"predict": labels, "predict_proba": proba}
+    assert field == {"predictions": labels}
+    assert (unknown.code, "transform" in unknown.text) == ("INVALID_ARGUMENT", True)
+
+
+def outputs_of(told: Reply) -> dict[str, list[float]]:
+    """The values of each output by its name."""
+    assert told.code == "OK", told.text
+    kinds = {"FP64": np.float64, "INT64": np.int64}
+    return {
+        output.name: np.frombuffer(content, kinds[output.datatype]).tolist()
+        for output, content in zip(told.message.outputs, told.message.raw_output_contents, strict=True)
+    }
 
 
 def test_no_message_makes_a_fault(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from serving.cli.equality import Refused
 from serving.cli.parity_ways import Row, batch_answers, rows_of
 from serving.errors import Internal, InvalidArgument
-from tests.end_to_end.models import data, write_tensorflow, write_xgboost
+from tests.end_to_end.models import data, write_sklearn, write_tensorflow, write_xgboost
 from tests.serving.cli.conftest import Run
 
 ROWS = data()[0].tolist()
@@ -73,6 +73,17 @@ def test_xgboost_without_a_server(offline: Run, tmp_path: Path) -> None:
 
     assert (result.code, result.out) == (0, "90 rows equal (2 refused by both).\n"), result.err
     assert "to the bit" not in result.err
+
+
+def test_another_method_without_a_server(offline: Run, tmp_path: Path) -> None:
+    """In a node and in batch."""
+    wanted = write_sklearn(tmp_path / "model").predict_proba(ROWS).tolist()
+    flags = "--model-dir model --prediction-method predict_proba --input - --output-path kept"
+    result = offline(f"parity {flags}", lines(ROWS) + BAD)
+
+    assert (result.code, result.out) == (0, "90 rows equal (2 refused by both).\n"), result.err
+    files = sorted((tmp_path / "kept" / "results").glob("prediction.results-*"))
+    assert [json.loads(line) for file in files for line in file.read_text().splitlines()] == wanted
 
 
 @pytest.fixture(scope="module")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import datetime
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from serving.cli import why
 from serving.cli.client import Client
@@ -144,3 +147,23 @@ def test_why_on_a_server(pilotlight: Run, server: Server, forest: str) -> None:
     assert (unknown.code, wrong.code) == (1, 1)
     assert "was not found" in unknown.err
     assert "Invalid" in wrong.err
+
+
+def test_warnings_of_a_version_are_told(pilotlight: Run, models_dir: Path, tmp_path: Path) -> None:
+    """When it is made, by `describe` and by `why`, in text and in JSON."""
+    shutil.copytree(models_dir / "forest", tmp_path / "picky")
+    (tmp_path / "picky" / "example.json").write_text('["a", "b"]')
+    pilotlight("models create picky")
+
+    created = pilotlight("versions create v1 --model picky --origin picky")
+    described = pilotlight("versions describe v1 --model picky")
+    warnings = pilotlight("versions describe v1 --model picky --format json").json["warnings"]
+    told = pilotlight("why picky")
+
+    assert created.code == 0, created.err
+    assert len(warnings) == 1
+    assert warnings[0].startswith("example.json was not answered: ")
+    assert warnings[0] in created.err
+    assert yaml.safe_load(described.out)["warnings"] == warnings
+    assert f"Warning: {warnings[0]}" in told.out.splitlines()
+    assert pilotlight("why picky --format json").json["warnings"] == warnings

@@ -13,7 +13,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-KERAS, SHARED = "keras", "shared"
+from serving.protocols.protos import message
+
+KERAS, SHARED, WARMED = "keras", "shared", "warmed"
 
 
 def write(root: Path) -> None:
@@ -55,8 +57,25 @@ def _write_shared(tf: Any, folder: Path) -> None:
         builder.save()
 
 
+def _write_warmed(tf: Any, folder: Path) -> None:
+    """The same with two recorded warm-up requests, of which the graph refuses the second."""
+    _write_shared(tf, folder)
+    (folder / "assets.extra").mkdir()
+    with tf.io.TFRecordWriter(str(folder / "assets.extra" / "tf_serving_warmup_requests")) as writer:
+        for signature, alias, value in (
+            ("serving_default", "x", [1.0]),
+            ("regress", "inputs", ["no example"]),
+        ):
+            record = message("tensorflow.serving.PredictionLog")()
+            request = record.predict_log.request
+            request.model_spec.signature_name = signature
+            request.inputs[alias].ParseFromString(tf.make_tensor_proto(value).SerializeToString())
+            writer.write(record.SerializeToString())
+
+
 if __name__ == "__main__":
     import tensorflow
 
     _write_keras(tensorflow, Path(sys.argv[1], KERAS))
     _write_shared(tensorflow, Path(sys.argv[1], SHARED))
+    _write_warmed(tensorflow, Path(sys.argv[1], WARMED))

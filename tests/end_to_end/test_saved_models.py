@@ -103,6 +103,22 @@ def test_the_quick_start_of_tensorflow_serving(server: Server, operations: dict[
     assert columns.json == {"outputs": [2.5, 3.0, 4.5]}
 
 
+def test_a_recorded_request_that_fails_is_a_warning(server: Server, folders: Path) -> None:
+    """It is told of, and predictions go on."""
+    name = f"{MODEL}/versions/{saved_models.WARMED}"
+    server.create_model(MODEL) if server.call("GET", MODEL).status == 404 else None
+
+    operation = server.wait(server.begin_version(name, deploymentUri=str(folders / saved_models.WARMED)))
+
+    assert "error" not in operation
+    version = server.call("GET", name).json
+    assert version["state"] == "READY"
+    assert version["warnings"] == operation["metadata"]["warnings"]
+    (warning,) = (one for one in version["warnings"] if "recorded" in one)
+    assert warning.startswith("The recorded warm-up request 2 was not answered: ")
+    assert server.predict(name, [1.0, 2.0]).json == {"predictions": [{"y": 2.5}, {"y": 3.0}]}
+
+
 def test_a_signature_that_was_left_out_is_answered_with_the_reason(
     server: Server, operations: dict[str, Any]
 ) -> None:

@@ -247,12 +247,17 @@ def test_a_token_from_a_file(pilotlight: Run, tmp_path: Path) -> None:
     assert both.code == 2
 
 
-@pytest.mark.parametrize("group", ["models", "projects"])
-def test_policies(pilotlight: Run, tmp_path: Path, group: str) -> None:
+@pytest.mark.parametrize("group", ["models", "jobs", "projects"])
+def test_policies(pilotlight: Run, forest: str, tmp_path: Path, group: str) -> None:
     """Read, add to, take from, and replace the policy of a resource."""
-    name = "guarded" if group == "models" else "guarded-project"
+    name = {"models": "guarded", "jobs": "guarded_job", "projects": "guarded-project"}[group]
     if group == "models":
         pilotlight(f"models create {name}")
+    elif group == "jobs":
+        (tmp_path / "rows.jsonl").write_text("[1, 2, 3, 4]\n")
+        flags = f"--model {forest} --input-paths rows.jsonl --output-path out --data-format text"
+        pilotlight(f"jobs submit prediction {name} {flags}")
+        pilotlight(f"jobs cancel {name}")
     added = pilotlight(
         f"{group} add-iam-policy-binding {name} --member user:ada@example.com --role roles/ml.viewer"
     )

@@ -208,7 +208,9 @@ class Connection(HttpToolsProtocol):
             end = data.find(b"\r\n\r\n") + 4
             self._raw = raw = data[:end]
             head = self._gate.heads.get(raw)
-            if head is not None and len(data) - end == head.length and self._free:
+            # An answered request is forgotten: then there is none.
+            is_free = self.cycle is None and not self.flow.write_paused
+            if head is not None and is_free and len(data) - end == head.length:
                 self._take(head, data[end:])
                 return
         self._chunk, moved = len(data), self._moved
@@ -363,7 +365,8 @@ class Connection(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         self.since = self.begun = self._gate.now
-        if not self.flow.write_paused:
+        flow = self.flow
+        if not flow.write_paused and (flow.read_paused or self.pipeline):
             self._go_on()
 
     def pause_writing(self) -> None:

@@ -98,11 +98,9 @@ class Predictor:
             if not (lone and self._servable.idle):
                 self._servable.submit(request)
                 return
-            predictions = self._servable.predict_now(request)
+            self._answer_group((request,), self._servable.predict_now(request))
         except Exception as error:
             self._refuse(request, error)
-        else:
-            self._answer((request,), predictions)
 
     def give_up(self, request: Request) -> None:
         """Nobody waits for the answer any more: the work is dropped if it has not begun."""

@@ -12,13 +12,13 @@ from typing import Protocol
 
 from autoscaler.errors import NodeError, QueueFullError, RetiredError, TooLateError
 from autoscaler.pools import Node, NodeSpec, NodeState
-from autoscaler.windows import Meter
+from autoscaler.windows import ConcurrencyMeter
 
 # Timers may fire this many seconds early: the loop's clock counts in milliseconds.
-_EARLY = 0.005
+_TIMER_TOLERANCE = 0.005
 
 
-class Patience(Protocol):
+class WaitDeadline(Protocol):
     """How long a request can wait."""
 
     @property
@@ -30,7 +30,7 @@ class Patience(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class StartEstimate:
     """What a request that finds no ready node can expect.
 
     `seconds` until one is ready, None when unknown; `reason` why there is none, in words.
@@ -43,14 +43,14 @@ class Outlook:
 class Waker(Protocol):
     """Who starts nodes: the autoscaler."""
 
-    def wake(self, spec: NodeSpec) -> Outlook:
+    def wake(self, spec: NodeSpec) -> StartEstimate:
         """A request waits for a node of this version, and none is ready. Must not block.
 
         The request counts in the version's meter already. Raises StartFailedError when its nodes keep
         failing and it is too early to try again.
         """
 
-    def refused(self, key: str, error: NodeError) -> None:
+    def on_refused(self, key: str, error: NodeError) -> None:
         """Take note that a request was not served, and why."""
 
 
@@ -64,11 +64,11 @@ class _Waiter:
 
 
 @dataclass(slots=True, eq=False)
-class _Version:
+class _VersionQueue:
     """What the activator knows of one version; `meter` counts what runs and waits."""
 
     concurrency: int
-    meter: Meter
+    meter: ConcurrencyMeter
     ready: list[Node] = field(default_factory=list)
     waiting: deque[_Waiter] = field(default_factory=deque)
 
@@ -85,7 +85,7 @@ class Lease:
     def __init__(
         self,
         activator: Activator,
-        version: _Version,
+        version: _VersionQueue,
         node: Node,
         slot: int,
         *,
@@ -102,21 +102,21 @@ class Lease:
     def release(self) -> float:
         """The request is out, by its answer or otherwise; returns the time on the activator's clock."""
         version, now = self._version, self._activator.clock()
-        self.node.give(self.slot)
+        self.node.release_slot(self.slot)
         version.meter.change(-1, now)
         if version.waiting:
-            self._activator.grant(version)
+            self._activator.grant_slots(version)
         return now
 
 
-class _Leasing:
+class _LeaseContext:
     """What `Activator.lease` returns: the block begins with the lease and ends with its release."""
 
     __slots__ = ("_activator", "_lease", "_patience", "_size", "_spec")
 
     _lease: Lease
 
-    def __init__(self, activator: Activator, spec: NodeSpec, size: int, patience: Patience) -> None:
+    def __init__(self, activator: Activator, spec: NodeSpec, size: int, patience: WaitDeadline) -> None:
         self._activator = activator
         self._spec = spec
         self._size = size
@@ -124,9 +124,9 @@ class _Leasing:
 
     async def __aenter__(self) -> Lease:
         activator = self._activator
-        lease = activator.take(self._spec)
+        lease = activator.try_lease(self._spec)
         if lease is None:
-            lease = await activator.wait(self._spec, self._size, self._patience)
+            lease = await activator.wait_for_lease(self._spec, self._size, self._patience)
         self._lease = lease
         return lease
 
@@ -147,14 +147,14 @@ class Activator:
         self._queue_requests = queue_requests
         self._queue_bytes = queue_bytes
         self._waiting_bytes = 0
-        self._versions: dict[str, _Version] = {}
+        self._versions: dict[str, _VersionQueue] = {}
         self._waker: Waker | None = None
 
-    def connect(self, waker: Waker) -> None:
+    def connect_waker(self, waker: Waker) -> None:
         """Have nodes started by this one."""
         self._waker = waker
 
-    def take(self, spec: NodeSpec) -> Lease | None:
+    def try_lease(self, spec: NodeSpec) -> Lease | None:
         """A node for one request, if one is free and nobody has waited for it."""
         version = self._versions.get(spec.key)
         if version is None or version.waiting:
@@ -164,84 +164,86 @@ class Activator:
             return None
         now = self.clock()
         version.meter.change(1, now)
-        return Lease(self, version, node, node.take(), granted=now)
+        return Lease(self, version, node, node.acquire_slot(), granted=now)
 
-    def lease(self, spec: NodeSpec, size: int, patience: Patience) -> AbstractAsyncContextManager[Lease]:
+    def lease(self, spec: NodeSpec, size: int, patience: WaitDeadline) -> AbstractAsyncContextManager[Lease]:
         """`async with activator.lease(...) as lease`: a node for a request of `size` bytes, woken if need be.
 
         Entering the block raises QueueFullError, StartFailedError, TooLateError, RetiredError, or whatever
         `patience` gives up with.
         """
-        return _Leasing(self, spec, size, patience)
+        return _LeaseContext(self, spec, size, patience)
 
-    def meter(self, spec: NodeSpec) -> Meter:
+    def meter_of(self, spec: NodeSpec) -> ConcurrencyMeter:
         """What counts the requests of a version."""
-        return self.version(spec).meter
+        return self.queue_of(spec).meter
 
-    def waiting(self, key: str) -> int:
+    def count_waiting(self, key: str) -> int:
         """How many requests of a version wait."""
         version = self._versions.get(key)
         return len(version.waiting) if version else 0
 
-    def node_changed(self, node: Node) -> None:
+    def on_node_changed(self, node: Node) -> None:
         """A pool's listener."""
         version = self._versions.get(node.key)
         if version is None:  # retired meanwhile
             return
         if node.state is NodeState.READY:
             version.ready.append(node)
-            self.grant(version)
+            self.grant_slots(version)
         elif node in version.ready:
             version.ready.remove(node)
 
-    def fail(self, key: str, error: NodeError) -> None:
+    def fail_waiting(self, key: str, error: NodeError) -> None:
         """Tell all who wait for a version that they wait in vain."""
         version = self._versions.get(key)
         while version is not None and version.waiting:
-            waiter = self._pop(version)
+            waiter = self._pop_waiter(version)
             if not waiter.granted.done():
                 waiter.granted.set_exception(error)
 
-    def retire(self, key: str) -> None:
+    def retire_version(self, key: str) -> None:
         """Forget a version; whoever waits for it is told so."""
-        self.fail(key, RetiredError("the version was deleted"))
+        self.fail_waiting(key, RetiredError("the version was deleted"))
         self._versions.pop(key, None)
 
     # ---- for leases
 
-    def version(self, spec: NodeSpec) -> _Version:
+    def queue_of(self, spec: NodeSpec) -> _VersionQueue:
         """The version's entry, made at its first request."""
         version = self._versions.get(spec.key)
         if version is None:
-            version = self._versions[spec.key] = _Version(spec.concurrency, Meter(self.clock()))
+            version = self._versions[spec.key] = _VersionQueue(
+                spec.concurrency, ConcurrencyMeter(self.clock())
+            )
         return version
 
-    async def wait(self, spec: NodeSpec, size: int, patience: Patience) -> Lease:
+    async def wait_for_lease(self, spec: NodeSpec, size: int, patience: WaitDeadline) -> Lease:
         """A node, once there is one for this request."""
-        version, arrived = self.version(spec), self.clock()
+        version, arrived = self.queue_of(spec), self.clock()
         version.meter.change(1, arrived)
         try:
-            node, slot = await self._join(version, spec, size, patience)
+            node, slot = await self._wait_for_node(version, spec, size, patience)
         except BaseException:
             version.meter.change(-1, self.clock())
             raise
         return Lease(self, version, node, slot, granted=self.clock(), arrived=arrived)
 
-    async def _join(
-        self, version: _Version, spec: NodeSpec, size: int, patience: Patience
+    async def _wait_for_node(
+        self, version: _VersionQueue, spec: NodeSpec, size: int, patience: WaitDeadline
     ) -> tuple[Node, int]:
         try:
-            self._refuse_overflow(version, size)
+            self._check_queue_limits(version, size)
             if not version.ready:
-                self._wake(spec, patience)
-            return await self._queue(version, spec, size, patience)
+                self._request_start(spec, patience)
+            return await self._wait_in_queue(version, spec, size, patience)
         except NodeError as error:
             if self._waker is not None:
-                self._waker.refused(spec.key, error)
+                self._waker.on_refused(spec.key, error)
             raise
 
-    async def _queue(
-        self, version: _Version, spec: NodeSpec, size: int, patience: Patience
+    async def _wait_in_queue(
+        self, version: _VersionQueue, spec: NodeSpec, size: int, patience: WaitDeadline
     ) -> tuple[Node, int]:
         waiter = _Waiter(asyncio.get_running_loop().create_future(), size)
         version.waiting.append(waiter)
@@ -249,25 +251,25 @@ class Activator:
         try:
             return await patience.wait(waiter.granted), waiter.slot
         except (NodeError, asyncio.CancelledError):
-            self._give_up(version, waiter)
+            self._leave_queue(version, waiter)
             raise
         except BaseException as error:
-            self._give_up(version, waiter)
-            if patience.remaining <= _EARLY and not version.ready and self._waker is not None:
+            self._leave_queue(version, waiter)
+            if patience.remaining <= _TIMER_TOLERANCE and not version.ready and self._waker is not None:
                 # Not the model is slow, but there is no node of it yet.
                 outlook = self._waker.wake(spec)
                 raise TooLateError(outlook.reason, outlook.seconds or 1.0) from error
             raise
 
-    def grant(self, version: _Version) -> None:
+    def grant_slots(self, version: _VersionQueue) -> None:
         """Hand free places in ready nodes to those who wait, the oldest first."""
         while version.waiting and (node := _least_loaded(version)) is not None:
-            waiter = self._pop(version)
+            waiter = self._pop_waiter(version)
             if not waiter.granted.done():
-                waiter.slot = node.take()
+                waiter.slot = node.acquire_slot()
                 waiter.granted.set_result(node)
 
-    def _wake(self, spec: NodeSpec, patience: Patience) -> None:
+    def _request_start(self, spec: NodeSpec, patience: WaitDeadline) -> None:
         """Have a node started, and go away at once if it would come too late."""
         if self._waker is None:
             raise TooLateError("The server is starting or stopping.", retry_after=1)
@@ -275,35 +277,35 @@ class Activator:
         if outlook.seconds is not None and outlook.seconds > patience.remaining:
             raise TooLateError(outlook.reason, retry_after=outlook.seconds)
 
-    def _refuse_overflow(self, version: _Version, size: int) -> None:
+    def _check_queue_limits(self, version: _VersionQueue, size: int) -> None:
         if len(version.waiting) >= self._queue_requests:
             raise QueueFullError("queue_requests", self._queue_requests)
         if self._waiting_bytes and self._waiting_bytes + size > self._queue_bytes:
             raise QueueFullError("queue_bytes", self._queue_bytes)
 
-    def _pop(self, version: _Version) -> _Waiter:
+    def _pop_waiter(self, version: _VersionQueue) -> _Waiter:
         waiter = version.waiting.popleft()
         self._waiting_bytes -= waiter.size
         return waiter
 
-    def _give_up(self, version: _Version, waiter: _Waiter) -> None:
+    def _leave_queue(self, version: _VersionQueue, waiter: _Waiter) -> None:
         """A request stopped waiting: take it out, or pass on the place it was just given."""
         if waiter in version.waiting:
             version.waiting.remove(waiter)
             self._waiting_bytes -= waiter.size
         elif waiter.granted.done() and not waiter.granted.cancelled() and not waiter.granted.exception():
-            waiter.granted.result().give(waiter.slot)
-            self.grant(version)
+            waiter.granted.result().release_slot(waiter.slot)
+            self.grant_slots(version)
 
 
-def _least_loaded(version: _Version) -> Node | None:
+def _least_loaded(version: _VersionQueue) -> Node | None:
     """The ready node with the fewest requests, if it has room for one more."""
     ready = version.ready
     if not ready:
         return None
-    node = ready[0] if len(ready) == 1 else min(ready, key=_load)
+    node = ready[0] if len(ready) == 1 else min(ready, key=_requests_in_flight)
     return node if node.in_flight < version.concurrency else None
 
 
-def _load(node: Node) -> int:
+def _requests_in_flight(node: Node) -> int:
     return node.in_flight

@@ -17,13 +17,13 @@ from autoscaler import linux
 _ALIGNMENT = 8
 
 
-class Board:
+class SharedRegion:
     """The server's end: `marks` are the bytes of requests, `fileno()` is what the node attaches to."""
 
     def __init__(self, size: int, notes: int = 0) -> None:
-        self._fd = linux.anonymous_file()
+        self._fd = linux.create_anonymous_file()
         try:
-            whole = notes_at(size) + notes if notes else size
+            whole = counters_offset(size) + notes if notes else size
             os.ftruncate(self._fd, whole)
             self._map = mmap.mmap(self._fd, whole)
             self._whole = memoryview(self._map)
@@ -40,10 +40,10 @@ class Board:
     @property
     def marks(self) -> MutableSequence[int]:
         """The bytes as they are now and will be."""
-        return _sequence(self._marks)
+        return _as_sequence(self._marks)
 
     @property
-    def notes(self) -> memoryview:
+    def counters(self) -> memoryview:
         """What the node notes, as it is now and will be."""
         return self._notes
 
@@ -57,20 +57,20 @@ class Board:
         return last
 
 
-def notes_at(size: int) -> int:
+def counters_offset(size: int) -> int:
     """Where the notes begin behind that many marks."""
     return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
-def attach(fd: int) -> MutableSequence[int]:
+def attach_region(fd: int) -> MutableSequence[int]:
     """The node's end, the notes included; takes the descriptor."""
     size = os.fstat(fd).st_size
     try:
-        return _sequence(memoryview(mmap.mmap(fd, size)))
+        return _as_sequence(memoryview(mmap.mmap(fd, size)))
     finally:
         os.close(fd)
 
 
-def _sequence(view: memoryview) -> MutableSequence[int]:
+def _as_sequence(view: memoryview) -> MutableSequence[int]:
     """A view can do all that is needed of one, and has a fixed length as it should."""
     return cast(MutableSequence[int], view)

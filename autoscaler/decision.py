@@ -15,9 +15,9 @@ from typing import NamedTuple
 # A version that was woken after having slept only this part of its idle window was put to sleep in vain: its
 # window then counts this many times, until it has slept for longer. So traffic at the boundary does not flap,
 # and idle still ends.
-_VAIN_SLEEP, _EXTENSION = 0.25, 1.5
+_SHORT_SLEEP_SHARE, _IDLE_WINDOW_FACTOR = 0.25, 1.5
 # Averages come with rounding errors: 16 requests for 16 per node are not 16.000000000000004.
-_DUST = 1e-9
+_ROUNDING_ERROR = 1e-9
 
 # Of what a node takes, so many times must be free before it starts, so that the machine never swaps.
 RESERVE = 1.2
@@ -90,7 +90,7 @@ class ScalingState:
     panic_nodes: int = 0
     wanted: tuple[tuple[float, int], ...] = ()
     slept_at: float | None = None
-    extended: bool = False
+    idle_window_extended: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,105 +145,109 @@ class Grant:
     short: bool = False
 
 
-def decide(spec: ScalingSpec, observation: Observation, state: ScalingState, now: float) -> Decision:
+def decide_node_count(
+    spec: ScalingSpec, observation: Observation, state: ScalingState, now: float
+) -> Decision:
     """How many nodes a version should have."""
     if spec.exact_nodes is not None:
         return Decision(
-            nodes=spec.exact_nodes, state=state, reason=f"{_count(spec.exact_nodes)}: manualScaling"
+            nodes=spec.exact_nodes, state=state, reason=f"{_format_nodes(spec.exact_nodes)}: manualScaling"
         )
-    if _sleeps(spec, observation, state, now):
-        return _asleep(spec, observation, state, now)
+    if _should_sleep(spec, observation, state, now):
+        return _sleep_decision(spec, observation, state, now)
 
-    load = _load(spec, observation)
-    state = _awake(spec, observation, state, load, now)
-    asked = load.asked(state.panic_since is not None)
+    load = _nodes_by_window(spec, observation)
+    state = _next_state(spec, observation, state, load, now)
+    asked = load.wanted_nodes(state.panic_since is not None)
     enough = max(asked, spec.min_nodes, 1)
 
     nodes, reason = enough, ""
     if enough < max(observation.nodes, state.panic_nodes):
-        nodes, reason = _kept(spec, observation, state, enough)
-    if nodes > max(observation.nodes, spec.min_nodes) and _quiet(observation):
-        nodes, reason = _not_added(spec, observation)
-    if nodes > _top(spec):
-        nodes, reason = _topped(spec, asked)
-    reason = reason or f"{_count(nodes)}: {_why(spec, observation, state, load, now)}"
+        nodes, reason = _held_by_delay(spec, observation, state, enough)
+    if nodes > max(observation.nodes, spec.min_nodes) and _is_idle(observation):
+        nodes, reason = _without_growth(spec, observation)
+    if nodes > _max_nodes(spec):
+        nodes, reason = _capped_at_max(spec, asked)
+    reason = reason or f"{_format_nodes(nodes)}: {_explain_load(spec, observation, state, load, now)}"
     return Decision(nodes=nodes, state=state, reason=reason)
 
 
 # ---- asleep
 
 
-def _sleeps(spec: ScalingSpec, seen: Observation, state: ScalingState, now: float) -> bool:
+def _should_sleep(spec: ScalingSpec, seen: Observation, state: ScalingState, now: float) -> bool:
     """Whether there should be no nodes. Neither windows nor panic nor delay have a say in this."""
     if spec.min_nodes or seen.requests or seen.starting:
         return False
     return not seen.ready or now - seen.idle_since > _idle_window(spec, state)
 
 
-def _asleep(spec: ScalingSpec, seen: Observation, state: ScalingState, now: float) -> Decision:
+def _sleep_decision(spec: ScalingSpec, seen: Observation, state: ScalingState, now: float) -> Decision:
     window = f"idle window {_idle_window(spec, state):g} s"
-    if state.extended:
+    if state.idle_window_extended:
         window += ", longer this time: it was woken soon after it slept"
     return Decision(
         nodes=0,
         # Nodes that were lost, or taken for another version, did not go because of the idle window.
-        state=ScalingState(slept_at=now if seen.ready else state.slept_at, extended=state.extended),
+        state=ScalingState(
+            slept_at=now if seen.ready else state.slept_at, idle_window_extended=state.idle_window_extended
+        ),
         reason=f"asleep: no request for {now - seen.idle_since:.0f} s ({window})",
     )
 
 
 def _idle_window(spec: ScalingSpec, state: ScalingState) -> float:
-    return spec.idle_window * _EXTENSION if state.extended else spec.idle_window
+    return spec.idle_window * _IDLE_WINDOW_FACTOR if state.idle_window_extended else spec.idle_window
 
 
 # ---- awake: what the load asks for, and what is remembered of it
 
 
-class _Load(NamedTuple):
+class _NodesByWindow(NamedTuple):
     """How many nodes the requests of each window ask for, and the use of the processors."""
 
     stable: int
     panic: int
     cpu: int
 
-    def asked(self, panics: bool) -> int:
+    def wanted_nodes(self, panics: bool) -> int:
         """What to go by."""
         return max(self) if panics else max(self.stable, self.cpu)
 
 
-def _load(spec: ScalingSpec, seen: Observation) -> _Load:
+def _nodes_by_window(spec: ScalingSpec, seen: Observation) -> _NodesByWindow:
     # Averages only, at a wake-up too: of a thousand requests at one moment none may be left before a second
     # node is ready. If they are, the panic window says so at the next tick.
     cpu = 0.0
     if spec.cpu_target is not None and seen.cpu is not None:
         cpu = seen.ready * seen.cpu / spec.cpu_target
     target = spec.target_concurrency
-    return _Load(_whole(seen.stable / target), _whole(seen.panic / target), _whole(cpu))
+    return _NodesByWindow(_round_up(seen.stable / target), _round_up(seen.panic / target), _round_up(cpu))
 
 
-def _whole(nodes: float) -> int:
-    return math.ceil(nodes - _DUST)
+def _round_up(nodes: float) -> int:
+    return math.ceil(nodes - _ROUNDING_ERROR)
 
 
-def _awake(
-    spec: ScalingSpec, seen: Observation, state: ScalingState, load: _Load, now: float
+def _next_state(
+    spec: ScalingSpec, seen: Observation, state: ScalingState, load: _NodesByWindow, now: float
 ) -> ScalingState:
     """What is remembered of a version that has nodes, or is to have one."""
-    panic_since, panic_nodes = _panic(spec, seen, state, load, now)
-    asked = min(load.asked(panic_since is not None), _top(spec))
-    extended = state.extended
+    panic_since, panic_nodes = _next_panic(spec, seen, state, load, now)
+    asked = min(load.wanted_nodes(panic_since is not None), _max_nodes(spec))
+    extended = state.idle_window_extended
     if state.slept_at is not None:
-        extended = now - state.slept_at < spec.idle_window * _VAIN_SLEEP
+        extended = now - state.slept_at < spec.idle_window * _SHORT_SLEEP_SHARE
     return ScalingState(
         panic_since=panic_since,
         panic_nodes=panic_nodes,
-        wanted=_recent(state.wanted, now, asked, spec.scale_down_delay),
-        extended=extended,
+        wanted=_recent_maxima(state.wanted, now, asked, spec.scale_down_delay),
+        idle_window_extended=extended,
     )
 
 
-def _panic(
-    spec: ScalingSpec, seen: Observation, state: ScalingState, load: _Load, now: float
+def _next_panic(
+    spec: ScalingSpec, seen: Observation, state: ScalingState, load: _NodesByWindow, now: float
 ) -> tuple[float | None, int]:
     """When the load was last over the threshold, and the most nodes wanted since the panic began."""
     since = state.panic_since
@@ -251,10 +255,10 @@ def _panic(
         since = now
     elif since is None or since + spec.stable_window < now:
         return None, 0
-    return since, max(state.panic_nodes, min(load.asked(True), _top(spec)))
+    return since, max(state.panic_nodes, min(load.wanted_nodes(True), _max_nodes(spec)))
 
 
-def _recent(
+def _recent_maxima(
     wanted: tuple[tuple[float, int], ...], now: float, nodes: int, delay: float
 ) -> tuple[tuple[float, int], ...]:
     """What was wanted and can still be the most, and one more: a falling row, as short as can be."""
@@ -264,7 +268,7 @@ def _recent(
 # ---- awake: what is made of it
 
 
-def _kept(spec: ScalingSpec, seen: Observation, state: ScalingState, enough: int) -> tuple[int, str]:
+def _held_by_delay(spec: ScalingSpec, seen: Observation, state: ScalingState, enough: int) -> tuple[int, str]:
     """How many to have when fewer would be enough, and why, if not just those."""
     nodes, most = seen.nodes, state.wanted[0][1]
     if state.panic_since is not None:
@@ -280,51 +284,53 @@ def _kept(spec: ScalingSpec, seen: Observation, state: ScalingState, enough: int
     return nodes, f"kept at {nodes}: {enough} would do, but {why}"
 
 
-def _quiet(seen: Observation) -> bool:
+def _is_idle(seen: Observation) -> bool:
     """Whether no request came for a panic window. A node that starts would only put off the sleep."""
-    return not seen.requests and seen.panic <= _DUST
+    return not seen.requests and seen.panic <= _ROUNDING_ERROR
 
 
-def _not_added(spec: ScalingSpec, seen: Observation) -> tuple[int, str]:
+def _without_growth(spec: ScalingSpec, seen: Observation) -> tuple[int, str]:
     nodes = max(seen.nodes, spec.min_nodes)
-    return nodes, f"{_count(nodes)}: none is added while no request comes"
+    return nodes, f"{_format_nodes(nodes)}: none is added while no request comes"
 
 
-def _top(spec: ScalingSpec) -> int:
+def _max_nodes(spec: ScalingSpec) -> int:
     return max(spec.max_nodes, spec.min_nodes, 1)
 
 
-def _topped(spec: ScalingSpec, asked: int) -> tuple[int, str]:
-    nodes = _top(spec)
+def _capped_at_max(spec: ScalingSpec, asked: int) -> tuple[int, str]:
+    nodes = _max_nodes(spec)
     more = f"; the load asks for {asked}" if asked > nodes else ""
-    return nodes, f"at most {_count(nodes)} (maxNodes){more}"
+    return nodes, f"at most {_format_nodes(nodes)} (maxNodes){more}"
 
 
 # ---- in words
 
 
-def _why(spec: ScalingSpec, seen: Observation, state: ScalingState, load: _Load, now: float) -> str:
+def _explain_load(
+    spec: ScalingSpec, seen: Observation, state: ScalingState, load: _NodesByWindow, now: float
+) -> str:
     """Why as many nodes as are enough."""
     panics = state.panic_since is not None
-    asked = load.asked(panics)
+    asked = load.wanted_nodes(panics)
     if asked < spec.min_nodes:
         return "minNodes"
     if asked == 0 or (asked == 1 and not seen.nodes):
-        return _why_one(spec, seen, state, now)
+        return _explain_single_node(spec, seen, state, now)
     suffix = " (panic)" if panics else ""
     if asked == load.stable:
-        return _over(seen.stable, spec.stable_window, spec) + suffix
+        return _describe_average(seen.stable, spec.stable_window, spec) + suffix
     if asked == load.cpu:
         return f"each used {seen.cpu:.0%} of a core, {spec.cpu_target:.0%} is the aim{suffix}"
-    return _over(seen.panic, spec.panic_window, spec) + suffix
+    return _describe_average(seen.panic, spec.panic_window, spec) + suffix
 
 
-def _over(requests: float, window: float, spec: ScalingSpec) -> str:
+def _describe_average(requests: float, window: float, spec: ScalingSpec) -> str:
     load = f"{requests:.3g}" if requests < 1000 else f"{requests:.0f}"
     return f"{load} requests at a time over {window:g} s, {spec.target_concurrency:g} per node"
 
 
-def _why_one(spec: ScalingSpec, seen: Observation, state: ScalingState, now: float) -> str:
+def _explain_single_node(spec: ScalingSpec, seen: Observation, state: ScalingState, now: float) -> str:
     """Why the one node that an awake version has at least."""
     if seen.requests:
         verb = "runs" if seen.ready else "waits"
@@ -334,28 +340,28 @@ def _why_one(spec: ScalingSpec, seen: Observation, state: ScalingState, now: flo
     return f"no request for {now - seen.idle_since:.0f} s, asleep after {_idle_window(spec, state):g} s"
 
 
-def _count(nodes: int) -> str:
+def _format_nodes(nodes: int) -> str:
     return "1 node" if nodes == 1 else f"{nodes} nodes"
 
 
 # ---- all versions
 
 
-def allocate(demands: Sequence[Demand], capacity: Capacity) -> Mapping[str, Grant]:
+def allocate_nodes(demands: Sequence[Demand], capacity: Capacity) -> Mapping[str, Grant]:
     """Which demands can be met, by key: shrinking ones always, then 0 to 1, then growth.
 
     Those who wake go in the order given, and nodes of idle versions are taken away for them if that helps.
     Growth goes one node at a time, to the version with the least part of what it wants.
     """
-    shares = _Shares(demands, capacity)
+    shares = _Allocation(demands, capacity)
     for demand in demands:
         if demand.wanted and not demand.nodes:
-            shares.wake(demand)
-    shares.grow(demands)
-    return {demand.key: shares.grant(demand) for demand in demands}
+            shares.give_first_node(demand)
+    shares.give_more_nodes(demands)
+    return {demand.key: shares.grant_of(demand) for demand in demands}
 
 
-class _Shares:
+class _Allocation:
     """What is left while it is shared out, and what each version has got so far."""
 
     def __init__(self, demands: Sequence[Demand], capacity: Capacity) -> None:
@@ -363,26 +369,26 @@ class _Shares:
         self._reasons: dict[str, str] = {}
         self._short: set[str] = set()
         self._limit = math.inf if capacity.nodes is None else capacity.nodes
-        self._places = self._limit - sum(self._granted.values())
+        self._free_places = self._limit - sum(self._granted.values())
         self._free = capacity.free
         # What shrinks gives its memory back when its nodes have ended, not before.
-        self._coming = capacity.returning + sum(
-            _returned(demand, demand.nodes - self._granted[demand.key]) for demand in demands
+        self._returning = capacity.returning + sum(
+            _returned_bytes(demand, demand.nodes - self._granted[demand.key]) for demand in demands
         )
         idle = [one for one in demands if not one.busy and self._granted[one.key] > one.floor]
         self._idle = sorted(idle, key=lambda one: one.idle_since)
 
-    def grant(self, demand: Demand) -> Grant:
+    def grant_of(self, demand: Demand) -> Grant:
         """What a version gets in the end."""
         key = demand.key
         return Grant(nodes=self._granted[key], reason=self._reasons.get(key, ""), short=key in self._short)
 
-    def wake(self, demand: Demand) -> None:
+    def give_first_node(self, demand: Demand) -> None:
         """Give a version its first node, or make room for it where that helps."""
-        if self._start(demand):
+        if self._give_node(demand):
             return
-        key, lack = demand.key, self._lack(demand)
-        victims = self._fewest(demand.memory - self._free - self._coming, 1 - self._places)
+        key, lack = demand.key, self._describe_shortage(demand)
+        victims = self._choose_victims(demand.memory - self._free - self._returning, 1 - self._free_places)
         if victims is None:
             # It keeps nothing from the others: they can use what is too little for this one.
             self._short.add(key)
@@ -390,13 +396,13 @@ class _Shares:
             self._reasons[key] = f"not enough {lack}, and {idle} idle to stop"
             return
         for victim in victims:
-            self._stop(victim, demand)
-        if not self._start(demand):
-            self._reserve(demand)
-            stopping = f"; stopping {', '.join(map(_title, victims))}" if victims else ""
+            self._evict(victim, demand)
+        if not self._give_node(demand):
+            self._reserve_room(demand)
+            stopping = f"; stopping {', '.join(map(_title_of, victims))}" if victims else ""
             self._reasons[key] = f"waits for {lack}{stopping}"
 
-    def grow(self, demands: Sequence[Demand]) -> None:
+    def give_more_nodes(self, demands: Sequence[Demand]) -> None:
         """Give more nodes to versions that have some; nothing is taken away for that."""
         queue = [
             (self._granted[demand.key] / demand.wanted, order)
@@ -408,76 +414,76 @@ class _Shares:
             order = heapq.heappop(queue)[1]
             demand = demands[order]
             key, wanted = demand.key, demand.wanted
-            if not self._start(demand):
+            if not self._give_node(demand):
                 self._reasons[key] = (
-                    f"{self._granted[key]} of {wanted} nodes: not enough {self._lack(demand)}"
+                    f"{self._granted[key]} of {wanted} nodes: not enough {self._describe_shortage(demand)}"
                 )
             elif self._granted[key] < wanted:
                 heapq.heappush(queue, (self._granted[key] / wanted, order))
 
-    def _start(self, demand: Demand) -> bool:
+    def _give_node(self, demand: Demand) -> bool:
         """One more node, if it fits."""
-        if demand.memory > self._free or self._places < 1:
+        if demand.memory > self._free or self._free_places < 1:
             return False
         self._granted[demand.key] += 1
         self._free -= demand.memory
-        self._places -= 1
+        self._free_places -= 1
         return True
 
-    def _reserve(self, demand: Demand) -> None:
+    def _reserve_room(self, demand: Demand) -> None:
         """Keep room for a node that cannot start yet: of what is on its way, and else of what is free."""
-        coming = min(self._coming, demand.memory)
-        self._coming -= coming
+        coming = min(self._returning, demand.memory)
+        self._returning -= coming
         self._free -= demand.memory - coming
-        self._places -= 1
+        self._free_places -= 1
 
-    def _stop(self, victim: Demand, needy: Demand) -> None:
+    def _evict(self, victim: Demand, needy: Demand) -> None:
         """Take an idle version's nodes away, down to its floor."""
         nodes = self._above_floor(victim)
         self._idle.remove(victim)
         self._granted[victim.key] -= nodes
-        self._coming += _returned(victim, nodes)
-        self._places += nodes
-        self._reasons[victim.key] = f"idle, and stopped to make room for {_title(needy)}"
+        self._returning += _returned_bytes(victim, nodes)
+        self._free_places += nodes
+        self._reasons[victim.key] = f"idle, and stopped to make room for {_title_of(needy)}"
 
-    def _fewest(self, memory: int, places: float) -> list[Demand] | None:
+    def _choose_victims(self, memory: int, places: float) -> list[Demand] | None:
         """Idle versions that give back so much together, none of them in vain; None if all are too few."""
         chosen = []
         for one in self._idle:
             if memory <= 0 and places <= 0:
                 break
             chosen.append(one)
-            memory -= _returned(one, self._above_floor(one))
+            memory -= _returned_bytes(one, self._above_floor(one))
             places -= self._above_floor(one)
         if memory > 0 or places > 0:
             return None
         for one in reversed(chosen):
             nodes = self._above_floor(one)
-            if memory + _returned(one, nodes) <= 0 and places + nodes <= 0:
+            if memory + _returned_bytes(one, nodes) <= 0 and places + nodes <= 0:
                 chosen.remove(one)
-                memory += _returned(one, nodes)
+                memory += _returned_bytes(one, nodes)
                 places += nodes
         return chosen
 
     def _above_floor(self, demand: Demand) -> int:
         return self._granted[demand.key] - demand.floor
 
-    def _lack(self, demand: Demand) -> str:
+    def _describe_shortage(self, demand: Demand) -> str:
         """What keeps a node from starting, with the numbers."""
         if demand.memory <= self._free:
             return f"nodes: all {self._limit:g} are taken"
-        coming = f", {_mebibytes(self._coming)} on the way" if self._coming else ""
-        return f"memory: {_mebibytes(demand.memory)} needed, {_mebibytes(max(0, self._free))} free{coming}"
+        coming = f", {_format_mebibytes(self._returning)} on the way" if self._returning else ""
+        return f"memory: {_format_mebibytes(demand.memory)} needed, {_format_mebibytes(max(0, self._free))} free{coming}"
 
 
-def _returned(demand: Demand, nodes: int) -> int:
+def _returned_bytes(demand: Demand, nodes: int) -> int:
     """The bytes that so many nodes give back."""
     return nodes * (demand.memory if demand.releases is None else demand.releases)
 
 
-def _title(demand: Demand) -> str:
+def _title_of(demand: Demand) -> str:
     return demand.title or demand.key
 
 
-def _mebibytes(count: int) -> str:
+def _format_mebibytes(count: int) -> str:
     return f"{count / 2**20:.0f} MiB"

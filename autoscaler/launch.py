@@ -19,12 +19,12 @@ from typing import Any, NoReturn
 
 from autoscaler import board, linux
 
-Report = Callable[[Mapping[str, Any]], None]
-Entry = Callable[[Mapping[str, Any], socket.socket, Report, MutableSequence[int]], int]
+ReportCallback = Callable[[Mapping[str, Any]], None]
+NodeEntry = Callable[[Mapping[str, Any], socket.socket, ReportCallback, MutableSequence[int]], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class LaunchSpec:
     """What to run: `entry` is an import string "module:function"; for the rest see `linux.confine`."""
 
     entry: str
@@ -38,7 +38,7 @@ class Order:
         return json.dumps(asdict(self)).encode()
 
     @classmethod
-    def read(cls, fd: int) -> Order:
+    def read(cls, fd: int) -> LaunchSpec:
         """From a file, whose descriptor is taken."""
         with open(fd, "rb") as file:
             file.seek(0)
@@ -46,7 +46,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Handles:
+class NodeDescriptors:
     """The descriptors a node is given.
 
     `order` is the file with its Order, `listener` a listening socket, `control` takes reports as JSON
@@ -60,7 +60,7 @@ class Handles:
     lifeline: int
     board: int
 
-    def all(self) -> tuple[int, ...]:
+    def as_tuple(self) -> tuple[int, ...]:
         """In the order of the fields."""
         return astuple(self)
 
@@ -71,17 +71,17 @@ class Handles:
 
 def main(argument: str) -> NoReturn:
     """Live as a node that was started cold."""
-    handles = Handles(**json.loads(argument))
-    for fd in handles.all():
+    handles = NodeDescriptors(**json.loads(argument))
+    for fd in handles.as_tuple():
         os.set_inheritable(fd, False)
     linux.die_with_parent(os.getppid())
-    live(Order.read(handles.order), handles)
+    run_node(LaunchSpec.read(handles.order), handles)
 
 
-def live(order: Order, handles: Handles) -> NoReturn:
+def run_node(order: LaunchSpec, handles: NodeDescriptors) -> NoReturn:
     """Be a node until its entry returns, and end the process with the entry's exit code."""
     try:
-        code = _live(order, handles)
+        code = _run_entry(order, handles)
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:
@@ -94,31 +94,31 @@ def live(order: Order, handles: Handles) -> NoReturn:
     os._exit(code)
 
 
-def _live(order: Order, handles: Handles) -> int:
+def _run_entry(order: LaunchSpec, handles: NodeDescriptors) -> int:
     linux.die_with_lifeline(handles.lifeline)
     control = socket.socket(fileno=handles.control)
 
-    def report(message: Mapping[str, Any]) -> None:
+    def send_report(message: Mapping[str, Any]) -> None:
         # The server may be gone already; then so are we, any moment now.
         with contextlib.suppress(OSError):
             control.sendall(json.dumps(message).encode() + b"\n")
 
-    report({"pid": os.getpid()})
+    send_report({"pid": os.getpid()})
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # so that it is in the log when it matters
-    linux.prefer_for_killing()
-    linux.confine(order.open_files, order.nice)
+    linux.raise_oom_score()
+    linux.harden_process(order.open_files, order.nice)
     linux.name_process("pilotlight-node")
     sys.argv[:] = [__file__]
-    entry = resolve(order.entry)
+    entry = import_entry(order.entry)
     listener = socket.socket(fileno=handles.listener)
-    return entry(order.arguments, listener, report, board.attach(handles.board))
+    return entry(order.arguments, listener, send_report, board.attach_region(handles.board))
 
 
-def resolve(entry: str) -> Entry:
+def import_entry(entry: str) -> NodeEntry:
     """The function an import string "module:function" names."""
     module, _, function = entry.partition(":")
-    found: Entry = getattr(importlib.import_module(module), function)
+    found: NodeEntry = getattr(importlib.import_module(module), function)
     return found
 
 

@@ -31,25 +31,25 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), f"prctl {option}")
 
 
-def _adopts_orphans() -> bool:
+def _is_subreaper() -> bool:
     adopts = ctypes.c_int()
     _prctl(_PR_GET_CHILD_SUBREAPER, ctypes.addressof(adopts))
     return bool(adopts.value)
 
 
-def _available() -> bool:
+def _has_needed_features() -> bool:
     """Also what calls itself Linux may lack some of it."""
     if sys.platform != "linux":
         return False
     try:
         os.close(os.pidfd_open(os.getpid()))
-        _adopts_orphans()
+        _is_subreaper()
     except OSError:
         return False
     return True
 
 
-AVAILABLE = _available()
+AVAILABLE = _has_needed_features()
 
 
 def die_with_parent(parent: int) -> None:
@@ -66,8 +66,10 @@ def die_with_lifeline(lifeline: int) -> None:
     On Linux the kernel does it by itself: neither a thread that hogs the interpreter nor a stopped process
     can prevent it. It takes the place of `die_with_parent`, whose signal may be quicker and spares the group.
     """
-    if not (AVAILABLE and _signals_group(lifeline)):
-        threading.Thread(target=_watch, args=(lifeline,), name="lifeline", daemon=True).start()
+    if not (AVAILABLE and _kill_group_on_close(lifeline)):
+        threading.Thread(
+            target=_kill_group_when_closed, args=(lifeline,), name="lifeline", daemon=True
+        ).start()
         return
     poll = select.poll()
     poll.register(lifeline, 0)
@@ -76,7 +78,7 @@ def die_with_lifeline(lifeline: int) -> None:
     _prctl(_PR_SET_PDEATHSIG, 0)
 
 
-def _signals_group(fd: int) -> bool:
+def _kill_group_on_close(fd: int) -> bool:
     """Have the kernel kill our group when something happens to a descriptor; tells whether it can."""
     try:
         fcntl.fcntl(fd, fcntl.F_SETOWN, -os.getpgrp())
@@ -87,18 +89,18 @@ def _signals_group(fd: int) -> bool:
     return True
 
 
-def _watch(lifeline: int) -> None:
+def _kill_group_when_closed(lifeline: int) -> None:
     with contextlib.suppress(OSError):
         os.read(lifeline, 1)
     os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
-def adopt_orphans(adopt: bool) -> bool:
+def set_subreaper(enabled: bool) -> bool:
     """Whether this process becomes the parent of its descendants' orphans; tells what was before."""
     if not AVAILABLE:
         return False
-    before = _adopts_orphans()
-    _prctl(_PR_SET_CHILD_SUBREAPER, int(adopt))
+    before = _is_subreaper()
+    _prctl(_PR_SET_CHILD_SUBREAPER, int(enabled))
     return before
 
 
@@ -110,10 +112,10 @@ def kill_descendants(seconds: float = 5.0) -> int:
     """
     if not AVAILABLE:
         return 0
-    adopt_orphans(True)  # of those that are killed
+    set_subreaper(True)  # of those that are killed
     killed: set[int] = set()
     deadline = time.monotonic() + seconds
-    while (pids := _children()) and time.monotonic() < deadline:
+    while (pids := _list_children()) and time.monotonic() < deadline:
         for pid in pids:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
@@ -124,7 +126,7 @@ def kill_descendants(seconds: float = 5.0) -> int:
     return len(killed)
 
 
-def _children() -> list[int]:
+def _list_children() -> list[int]:
     found: list[int] = []
     for task in Path("/proc/self/task").glob("*/children"):
         with contextlib.suppress(OSError):  # the thread has ended meanwhile
@@ -139,13 +141,13 @@ def name_process(name: str) -> None:
         _prctl(_PR_SET_NAME, ctypes.addressof(text))
 
 
-def prefer_for_killing() -> None:
+def raise_oom_score() -> None:
     """When memory runs out, this process goes before the server."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("500")
 
 
-def confine(open_files: int = 0, nice: int = 0) -> None:
+def harden_process(open_files: int = 0, nice: int = 0) -> None:
     """Before code runs that is not ours: no dump of memory when it crashes, and no program that gives rights.
 
     `open_files` is the most descriptors (0: as many as now), `nice` how far others come first.
@@ -162,7 +164,7 @@ def confine(open_files: int = 0, nice: int = 0) -> None:
         _prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
-def threads() -> list[str]:
+def thread_names() -> list[str]:
     """The names of this process's threads, of those too that the interpreter knows nothing of."""
     known = {thread.native_id: thread.name for thread in threading.enumerate()}
     names = []
@@ -172,7 +174,7 @@ def threads() -> list[str]:
     return names
 
 
-def anonymous_file() -> int:
+def create_anonymous_file() -> int:
     """A descriptor of an empty file without a name, in memory if there is such a thing."""
     if AVAILABLE:
         return os.memfd_create("pilotlight")

@@ -14,34 +14,34 @@ from pathlib import Path
 
 import psutil
 
-from autoscaler.pools import Memory
+from autoscaler.pools import MemoryUsage
 
 _ROOT = Path("/")
 _V2_MOUNTS = ("sys/fs/cgroup", "sys/fs/cgroup/unified")
 
 
-def cores(root: Path = _ROOT) -> int:
+def count_cores(root: Path = _ROOT) -> int:
     """How many processors may be used at a time: those we may run on, within the quota of our cgroup."""
-    return max(1, min((_processors(), *(math.ceil(quota) for quota in _quotas(root)))))
+    return max(1, min((_count_processors(), *(math.ceil(quota) for quota in _cpu_quotas(root)))))
 
 
 def available_memory(root: Path = _ROOT) -> int:
     """How many bytes processes may still take: what the machine has left, within the limit of our cgroup."""
     left: int = psutil.virtual_memory().available
-    return max(0, min((left, *_rooms(root))))
+    return max(0, min((left, *_memory_headrooms(root))))
 
 
 def oom_kills(root: Path = _ROOT) -> int:
     """A number that grows when the kernel kills a process for want of memory."""
-    kills = _field(root / "proc/vmstat", "oom_kill")
-    for folder in _folders(root, "memory"):
-        kills += _field(folder / "memory.events", "oom_kill") + _field(
+    kills = _read_field(root / "proc/vmstat", "oom_kill")
+    for folder in _cgroup_folders(root, "memory"):
+        kills += _read_field(folder / "memory.events", "oom_kill") + _read_field(
             folder / "memory.oom_control", "oom_kill"
         )
     return kills
 
 
-def memory(*pids: int) -> Memory:
+def measure_memory(*pids: int) -> MemoryUsage:
     """What processes take together; raises ProcessLookupError. Takes milliseconds for a big one."""
     private = proportional = 0
     for pid in pids:
@@ -51,7 +51,7 @@ def memory(*pids: int) -> Memory:
             raise ProcessLookupError(f"nothing is known of process {pid}") from error
         private += info.uss
         proportional += getattr(info, "pss", info.rss)
-    return Memory(private, proportional)
+    return MemoryUsage(private, proportional)
 
 
 def cpu_seconds(pid: int) -> float:
@@ -64,12 +64,12 @@ def cpu_seconds(pid: int) -> float:
     return seconds
 
 
-def starved_seconds(pid: int) -> float:
+def run_queue_seconds(pid: int) -> float:
     """For how long the main thread of a process has been ready to run and got no processor, since its start.
 
     0 where the kernel does not count that.
     """
-    numbers = _text(Path(f"/proc/{pid}/schedstat")).split()
+    numbers = _read_text(Path(f"/proc/{pid}/schedstat")).split()
     return int(numbers[1]) / 1e9 if len(numbers) > 1 else 0.0
 
 
@@ -78,45 +78,45 @@ def resident_memory(pid: int) -> int | None:
 
     Unlike `memory` it takes microseconds. None when it cannot be known.
     """
-    pages = _text(Path(f"/proc/{pid}/statm")).split()
+    pages = _read_text(Path(f"/proc/{pid}/statm")).split()
     return (int(pages[1]) - int(pages[2])) * resource.getpagesize() if len(pages) > 2 else None
 
 
-def _processors() -> int:
+def _count_processors() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-def _quotas(root: Path) -> Iterator[float]:
+def _cpu_quotas(root: Path) -> Iterator[float]:
     """The processors that cgroups allow us, for those that have a limit."""
-    for folder in _folders(root, "cpu"):
-        quota, _, period = _text(folder / "cpu.max").partition(" ")  # v2: "max 100000"
+    for folder in _cgroup_folders(root, "cpu"):
+        quota, _, period = _read_text(folder / "cpu.max").partition(" ")  # v2: "max 100000"
         if not period:
-            quota, period = _text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")
+            quota, period = _read_text(folder / "cpu.cfs_quota_us"), _read_text(folder / "cpu.cfs_period_us")
         with contextlib.suppress(ValueError):
             if float(quota) > 0 and float(period) > 0:
                 yield float(quota) / float(period)
 
 
-def _rooms(root: Path) -> Iterator[int]:
+def _memory_headrooms(root: Path) -> Iterator[int]:
     """The bytes left in cgroups that have a limit. What the kernel keeps of files it would give back."""
-    for folder in _folders(root, "memory"):
+    for folder in _cgroup_folders(root, "memory"):
         for limit, usage, files in (
             ("memory.max", "memory.current", "inactive_file"),
             ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
         ):
             with contextlib.suppress(ValueError):
-                used = int(_text(folder / usage)) - _field(folder / "memory.stat", files)
-                yield int(_text(folder / limit)) - max(0, used)
+                used = int(_read_text(folder / usage)) - _read_field(folder / "memory.stat", files)
+                yield int(_read_text(folder / limit)) - max(0, used)
 
 
-def _folders(root: Path, controller: str) -> Iterator[Path]:
+def _cgroup_folders(root: Path, controller: str) -> Iterator[Path]:
     """Our cgroup's folder and those above it, in both versions of cgroups.
 
     Inside a container the path that the kernel tells may be the one outside; then the mount is our cgroup.
     """
-    for line in _text(root / "proc/self/cgroup").splitlines():
+    for line in _read_text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:
             mounts = [root / mount for mount in _V2_MOUNTS]
@@ -133,16 +133,16 @@ def _folders(root: Path, controller: str) -> Iterator[Path]:
             yield mount
 
 
-def _field(path: Path, name: str) -> int:
+def _read_field(path: Path, name: str) -> int:
     """A number from a file of names and numbers; 0 if it is not there."""
-    for line in _text(path).splitlines():
+    for line in _read_text(path).splitlines():
         key, _, value = line.partition(" ")
         if key == name:
             return int(value)
     return 0
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     """What a file says; nothing if it cannot be read."""
     try:
         return path.read_text().strip()

@@ -31,12 +31,12 @@ from autoscaler import launch, linux
 
 # How long the next fork may wait, in seconds: it would compete with the node that was just made of the last.
 # One that could not be had is tried again after it.
-_PAUSE = 0.2
+_FORK_PAUSE = 0.2
 _DESCRIPTORS = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
+class PilotSetup:
     """What a pilot is told: modules to import in that order, its socket, and the pid of the server.
 
     `rehearsal` is an import string "module:function" or "": in a spare, what it returns is iterated over
@@ -55,9 +55,9 @@ class Setup:
 
 def main(argument: str) -> int:
     """Be a pilot until the server closes the socket; the result is the exit code."""
-    setup = Setup(**json.loads(argument))
+    setup = PilotSetup(**json.loads(argument))
     linux.die_with_parent(setup.server)
-    linux.prefer_for_killing()
+    linux.raise_oom_score()
     linux.name_process("pilot")
     link = socket.socket(fileno=setup.link)
     link.set_inheritable(False)
@@ -66,33 +66,33 @@ def main(argument: str) -> int:
         for module in setup.preload:
             importlib.import_module(module)
     except Exception as error:
-        _tell(link, {"failed": f"{type(error).__name__}: {error}"})
+        _send_message(link, {"failed": f"{type(error).__name__}: {error}"})
         raise
     gc.collect()
     gc.freeze()
-    if not _may_fork(link):
+    if not _can_fork(link):
         return 1
     # The go-betweens of forks are of no interest when they end.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    _tell(link, {"lit": time.perf_counter() - begin})
-    return _tend(link, setup)
+    _send_message(link, {"lit": time.perf_counter() - begin})
+    return _serve_forks(link, setup)
 
 
-def _tend(link: socket.socket, setup: Setup) -> int:
+def _serve_forks(link: socket.socket, setup: PilotSetup) -> int:
     """Keep a spare at hand until the server closes the socket."""
-    while not _closed(link):
-        if not _may_fork(link):
+    while not _is_closed(link):
+        if not _can_fork(link):
             return 1
         try:
-            _use_spare(link, setup)
+            _fork_and_await_use(link, setup)
         except OSError as error:  # to end would be to import everything again
-            _tell(link, {"short": error.errno})
-            time.sleep(_PAUSE)
-        _readable(link, _PAUSE)
+            _send_message(link, {"short": error.errno})
+            time.sleep(_FORK_PAUSE)
+        _is_readable(link, _FORK_PAUSE)
     return 0
 
 
-def _use_spare(link: socket.socket, setup: Setup) -> None:
+def _fork_and_await_use(link: socket.socket, setup: PilotSetup) -> None:
     """Fork a spare, and return when it has been taken, or is dead; raises OSError."""
     unused, in_spare = os.pipe()
     try:
@@ -106,22 +106,24 @@ def _use_spare(link: socket.socket, setup: Setup) -> None:
     os.close(unused)
 
 
-def _may_fork(link: socket.socket) -> bool:
+def _can_fork(link: socket.socket) -> bool:
     """Whether there is one thread: what others do or hold would be lost in a fork."""
-    threads = linux.threads()
+    threads = linux.thread_names()
     if len(threads) > 1:
-        _tell(link, {"failed": f"It has {len(threads)} threads and must not fork: {', '.join(threads)}."})
+        _send_message(
+            link, {"failed": f"It has {len(threads)} threads and must not fork: {', '.join(threads)}."}
+        )
     return len(threads) == 1
 
 
-def _readable(link: socket.socket, seconds: float) -> bool:
+def _is_readable(link: socket.socket, seconds: float) -> bool:
     """Whether something comes within that time. `select` would take no descriptor above 1023."""
     poll = select.poll()
     poll.register(link, select.POLLIN)
     return bool(poll.poll(seconds * 1000))
 
 
-def _closed(link: socket.socket) -> bool:
+def _is_closed(link: socket.socket) -> bool:
     """Whether the server has closed the socket, and every order is taken."""
     try:
         return not link.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
@@ -131,7 +133,7 @@ def _closed(link: socket.socket) -> bool:
         return True
 
 
-def _fork_spare(link: socket.socket, setup: Setup, *pipe: int) -> None:
+def _fork_spare(link: socket.socket, setup: PilotSetup, *pipe: int) -> None:
     """Fork by way of a go-between that ends at once, so that the server becomes the spare's parent."""
     sys.stdout.flush()
     sys.stderr.flush()
@@ -139,30 +141,30 @@ def _fork_spare(link: socket.socket, setup: Setup, *pipe: int) -> None:
         return
     try:
         between = os.getpid()
-        if _fork(link) == 0:
-            _be_spare(link, setup, between, *pipe)
+        if _fork_or_exit(link) == 0:
+            _run_spare(link, setup, between, *pipe)
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
         os._exit(1)
 
 
-def _fork(link: socket.socket) -> int:
+def _fork_or_exit(link: socket.socket) -> int:
     """Fork, in the go-between, which nobody waits for: it tells itself why it cannot, and ends."""
     try:
         return os.fork()
     except OSError as error:
-        _tell(link, {"short": error.errno})
-        time.sleep(_PAUSE)  # the pilot tries again as soon as this process is gone
+        _send_message(link, {"short": error.errno})
+        time.sleep(_FORK_PAUSE)  # the pilot tries again as soon as this process is gone
         os._exit(1)
 
 
-def _be_spare(link: socket.socket, setup: Setup, between: int, unused: int, in_spare: int) -> NoReturn:
+def _run_spare(link: socket.socket, setup: PilotSetup, between: int, unused: int, in_spare: int) -> NoReturn:
     """Do all that a node needs but its order, wait for that, and be the node."""
     # In this order: the server must know of it, or find it in the pilot's group.
-    _tell(link, {"spare": os.getpid()})
+    _send_message(link, {"spare": os.getpid()})
     os.setsid()
-    _reset_signals()
+    _restore_signals()
     while (parent := os.getppid()) != setup.server:
         if parent != between:
             os._exit(1)
@@ -171,22 +173,22 @@ def _be_spare(link: socket.socket, setup: Setup, between: int, unused: int, in_s
     if "numpy.random" in sys.modules:  # `random` has reseeded itself
         sys.modules["numpy.random"].seed()
     os.close(unused)
-    _rehearse(link, setup.rehearsal)
-    fds = _take_order(link)
+    _warm_up(link, setup.rehearsal)
+    fds = _receive_descriptors(link)
     link.close()
     os.close(in_spare)
     *rest, output = fds
     for number in (1, 2):
         os.dup2(output, number)
     os.close(output)
-    handles = launch.Handles(*rest)
-    order = launch.Order.read(handles.order)
+    handles = launch.NodeDescriptors(*rest)
+    order = launch.LaunchSpec.read(handles.order)
     os.environ.clear()
     os.environ.update(order.environment)
-    launch.live(order, handles)
+    launch.run_node(order, handles)
 
 
-def _rehearse(link: socket.socket, rehearsal: str) -> None:
+def _warm_up(link: socket.socket, rehearsal: str) -> None:
     """Go through a rehearsal step by step, until there is an order or the server is gone.
 
     One that fails is told to the log, and has cost nothing but the time it would have saved.
@@ -196,13 +198,13 @@ def _rehearse(link: socket.socket, rehearsal: str) -> None:
     module, _, function = rehearsal.partition(":")
     try:
         steps = getattr(importlib.import_module(module), function)()
-        while not _readable(link, 0) and next(steps, steps) is not steps:
+        while not _is_readable(link, 0) and next(steps, steps) is not steps:
             pass
     except Exception as error:
         print(f"The rehearsal failed: {type(error).__name__}: {error}", file=sys.stderr)
 
 
-def _take_order(link: socket.socket) -> list[int]:
+def _receive_descriptors(link: socket.socket) -> list[int]:
     """Wait for a message and return its descriptors; ends the process when there will be none."""
     with contextlib.suppress(ConnectionError):
         _, fds, _, _ = socket.recv_fds(link, 1, _DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
@@ -211,7 +213,7 @@ def _take_order(link: socket.socket) -> list[int]:
     os._exit(0)
 
 
-def _reset_signals() -> None:
+def _restore_signals() -> None:
     """As in a process that has just started."""
     usual: dict[int, signal._HANDLER] = {
         signal.SIGINT: signal.default_int_handler,
@@ -227,7 +229,7 @@ def _reset_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def _tell(link: socket.socket, message: Mapping[str, Any]) -> None:
+def _send_message(link: socket.socket, message: Mapping[str, Any]) -> None:
     # Without a server there is nobody to tell, and this process is about to end.
     with contextlib.suppress(OSError):
         link.send(json.dumps(message).encode())

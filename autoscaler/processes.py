@@ -14,31 +14,31 @@ from pathlib import Path
 from autoscaler import linux
 
 # How often, in seconds, it is looked whether an end that must come has come, and for how long.
-_LOOK_EVERY, _LOOKS = 0.005, 1000
+_POLL_SECONDS, _MOST_POLLS = 0.005, 1000
 # What is told of a process's last output.
-_TAIL_LINES, _LINE_CHARACTERS = 5, 300
+_DESCRIBED_LINES, _LINE_CHARACTERS = 5, 300
 
 
-class Child:
+class ChildProcess:
     """A child that leads a process group of its own; the group is killed when it ends.
 
     To be made on the event loop. `exit` is done once it has ended and been reaped: its exit code, or minus
     the number of the signal it died of, None if that cannot be known.
     """
 
-    def __init__(self, pid: int, started: subprocess.Popen[bytes] | None = None) -> None:
+    def __init__(self, pid: int, popen: subprocess.Popen[bytes] | None = None) -> None:
         self.pid = pid
         self._loop = asyncio.get_running_loop()
-        self._started = started
+        self._popen = popen
         self.exit: asyncio.Future[int | None] = self._loop.create_future()
-        self._cleared: asyncio.Future[None] = self._loop.create_future()
+        self._group_gone: asyncio.Future[None] = self._loop.create_future()
         if linux.AVAILABLE:
             self._pidfd = os.pidfd_open(pid)
-            self._loop.add_reader(self._pidfd, self._reap, _LOOKS)
-        elif started is not None:
-            threading.Thread(target=self._wait, args=(started,), daemon=True).start()
+            self._loop.add_reader(self._pidfd, self._reap_process, _MOST_POLLS)
+        elif popen is not None:
+            threading.Thread(target=self._wait_in_thread, args=(popen,), daemon=True).start()
 
-    def signal(self, number: signal.Signals) -> None:
+    def send_signal(self, number: signal.Signals) -> None:
         """Send a signal, unless it has ended."""
         if not self.exit.done():
             with contextlib.suppress(ProcessLookupError):
@@ -46,21 +46,21 @@ class Child:
 
     def terminate(self) -> None:
         """Ask it to end."""
-        self.signal(signal.SIGTERM)
+        self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """End it."""
-        self.signal(signal.SIGKILL)
+        self.send_signal(signal.SIGKILL)
 
     async def wait(self) -> int | None:
         """Wait for its end; see `exit`."""
         return await asyncio.shield(self.exit)
 
-    async def cleared(self) -> None:
+    async def wait_group_gone(self) -> None:
         """Wait until its whole group is gone."""
-        await asyncio.shield(self._cleared)
+        await asyncio.shield(self._group_gone)
 
-    def _reap(self, looks: int) -> None:
+    def _reap_process(self, looks: int) -> None:
         # Until it is reaped, nobody else can have its number, nor can another group.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
@@ -68,19 +68,19 @@ class Child:
         try:
             result = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG)
         except ChildProcessError:
-            if looks and self._exists():  # its parent before us is about to end
-                self._loop.call_later(_LOOK_EVERY, self._reap, looks - 1)
+            if looks and self._is_alive():  # its parent before us is about to end
+                self._loop.call_later(_POLL_SECONDS, self._reap_process, looks - 1)
                 return
             code = None
         else:
             if result is None:
-                self._loop.add_reader(self._pidfd, self._reap, looks)
+                self._loop.add_reader(self._pidfd, self._reap_process, looks)
                 return
             code = result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
         os.close(self._pidfd)
-        self._end(code)
+        self._set_exit(code)
 
-    def _exists(self) -> bool:
+    def _is_alive(self) -> bool:
         """False if another reaped it: with the group of the pilot, in which it was born."""
         try:
             os.kill(self.pid, 0)
@@ -88,20 +88,20 @@ class Child:
             return False
         return True
 
-    def _wait(self, started: subprocess.Popen[bytes]) -> None:
-        code = started.wait()
+    def _wait_in_thread(self, popen: subprocess.Popen[bytes]) -> None:
+        code = popen.wait()
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._end, code)
+            self._loop.call_soon_threadsafe(self._set_exit, code)
 
-    def _end(self, code: int | None) -> None:
-        if self._started is not None:
-            self._started.returncode = code if code is not None else 0
+    def _set_exit(self, code: int | None) -> None:
+        if self._popen is not None:
+            self._popen.returncode = code if code is not None else 0
         self.exit.set_result(code)
-        self._clear(_LOOKS)
+        self._reap_group(_MOST_POLLS)
 
-    def _clear(self, looks: int) -> None:
+    def _reap_group(self, looks: int) -> None:
         """Reap what is left of the group: orphans come to us."""
         try:
             while os.waitpid(-self.pid, os.WNOHANG)[0]:
@@ -109,27 +109,27 @@ class Child:
         except ChildProcessError:
             looks = 0
         if looks:
-            self._loop.call_later(_LOOK_EVERY, self._clear, looks - 1)
+            self._loop.call_later(_POLL_SECONDS, self._reap_group, looks - 1)
         else:
-            self._cleared.set_result(None)
+            self._group_gone.set_result(None)
 
 
-class Strays:
+class OrphanReaper:
     """Orphans that came to us, have ended, and that nobody waits for."""
 
     def __init__(self) -> None:
-        self._seen: frozenset[int] = frozenset()
+        self._ended_before: frozenset[int] = frozenset()
 
     def reap(self) -> None:
         """Reap those that had ended when this was last called; who waits for a child does it sooner."""
-        ended = frozenset(_ended_children())
-        for pid in ended & self._seen:
+        ended = frozenset(_list_zombies())
+        for pid in ended & self._ended_before:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
-        self._seen = ended - self._seen
+        self._ended_before = ended - self._ended_before
 
 
-def _ended_children() -> Iterator[int]:
+def _list_zombies() -> Iterator[int]:
     for task in Path("/proc/self/task").glob("*/children"):
         with contextlib.suppress(OSError):  # ended meanwhile
             for pid in task.read_text().split():
@@ -137,9 +137,9 @@ def _ended_children() -> Iterator[int]:
                     yield int(pid)
 
 
-def spawn(
+def spawn_child(
     arguments: Sequence[str], *, environment: Mapping[str, str], descriptors: Sequence[int], output: int
-) -> Child:
+) -> ChildProcess:
     """Start a program in a session of its own; raises OSError. Blocks for about a millisecond.
 
     To be called in the main thread: on Linux a child may be tied to the life of the thread that made it.
@@ -154,7 +154,7 @@ def spawn(
         start_new_session=True,  # Ctrl-C at the terminal is the server's to handle
     )
     try:
-        return Child(started.pid, started)
+        return ChildProcess(started.pid, started)
     except OSError:  # no descriptor is left to watch it with
         started.kill()
         started.wait()
@@ -171,7 +171,7 @@ def describe_exit(code: int | None, tail: Sequence[str]) -> str:
         how = f"died of signal {_signal_name(-code)}."
     else:
         how = f"ended with exit code {code}."
-    lines = [line[:_LINE_CHARACTERS] for line in list(tail)[-_TAIL_LINES:]]
+    lines = [line[:_LINE_CHARACTERS] for line in list(tail)[-_DESCRIBED_LINES:]]
     return how + (f" Its last output: {' | '.join(lines)}" if lines and code != 0 else "")
 
 

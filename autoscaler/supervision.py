@@ -19,20 +19,20 @@ T = TypeVar("T")
 Round = Callable[[], Awaitable[object]]
 
 # Seconds after a failed round; twice as many after each further one.
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+_FIRST_BACKOFF, _LONGEST_BACKOFF = 0.1, 5.0
 # Seconds in which errors of one name are logged once, and counted otherwise.
-_QUIET = 60.0
+_LOG_INTERVAL = 60.0
 # Seconds for which trouble is told that nobody has noted again: what is in trouble is tried more often.
-_TROUBLE_LASTS = 5.0
+_TROUBLE_SECONDS = 5.0
 # Seconds that a round under way is given when its loop is to stop.
 _STOP_WITHIN = 30.0
 
 
-def _ignore(_: str) -> None:
+def _ignore_death(_: str) -> None:
     pass
 
 
-class Loop:
+class BackgroundLoop:
     """Does `work` whenever `wait` returns. To be had from `Supervisor.start_loop`."""
 
     def __init__(self, supervisor: Supervisor, name: str, wait: Round, work: Round, within: float) -> None:
@@ -45,10 +45,10 @@ class Loop:
         self._stopping = False
         self._failures = 0
         self._last_error = ""
-        self._task = asyncio.get_running_loop().create_task(self._run(), name=name)
-        self._task.add_done_callback(self._ended)
+        self._task = asyncio.get_running_loop().create_task(self._run_rounds(), name=name)
+        self._task.add_done_callback(self._on_task_done)
 
-    def trouble(self) -> str:
+    def describe_trouble(self) -> str:
         """Why the program should not be trusted with work because of this loop; "" while all is well."""
         if self._stopping:
             return ""
@@ -71,7 +71,7 @@ class Loop:
             self._task.cancel()
             await asyncio.wait((self._task,), timeout=_STOP_WITHIN)
 
-    async def _run(self) -> None:
+    async def _run_rounds(self) -> None:
         while not self._stopping:
             try:
                 await self._wait()
@@ -79,7 +79,7 @@ class Loop:
                 await self._work()
             except Exception as error:
                 self._working = False
-                await self._pause(error)
+                await self._back_off(error)
             else:
                 self._end_round()
 
@@ -93,19 +93,19 @@ class Loop:
             logger.warning("the background loop %r works again, after %d errors", self.name, self._failures)
         self._working, self._due, self._failures = False, None, 0
 
-    async def _pause(self, error: Exception) -> None:
-        self._supervisor.report(self.name, error)
+    async def _back_off(self, error: Exception) -> None:
+        self._supervisor.report_error(self.name, error)
         if self._due is None:  # it could not even wait
             self._due = self._clock()
         self._failures += 1
-        self._last_error = describe(error)
+        self._last_error = describe_error(error)
         if not self._stopping:
             doublings = min(self._failures - 1, 16)
-            await asyncio.sleep(min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**doublings))
+            await asyncio.sleep(min(_LONGEST_BACKOFF, _FIRST_BACKOFF * 2**doublings))
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
         if not self._stopping:
-            self._supervisor.die(f"the background loop {self.name!r}", task)
+            self._supervisor.report_death(f"the background loop {self.name!r}", task)
 
 
 class Supervisor:
@@ -115,19 +115,19 @@ class Supervisor:
     """
 
     def __init__(
-        self, on_death: Callable[[str], None] = _ignore, clock: Callable[[], float] = time.monotonic
+        self, on_death: Callable[[str], None] = _ignore_death, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.clock = clock
         self._on_death = on_death
-        self._loops: dict[str, Loop] = {}
+        self._loops: dict[str, BackgroundLoop] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._errors: Counter[str] = Counter()
-        self._quiet: dict[str, tuple[float, int]] = {}  # until when, and how many errors there were before
-        self._noted: dict[str, tuple[float, str]] = {}  # until when, and what
+        self._muted: dict[str, tuple[float, int]] = {}  # until when, and how many errors there were before
+        self._troubles: dict[str, tuple[float, str]] = {}  # until when, and what
 
     async def __aenter__(self) -> Supervisor:
         """Take over what callbacks raise, too: it is counted like all else."""
-        asyncio.get_running_loop().set_exception_handler(self._report_callback)
+        asyncio.get_running_loop().set_exception_handler(self._handle_callback_error)
         return self
 
     async def __aexit__(self, *details: object) -> None:
@@ -143,7 +143,7 @@ class Supervisor:
         asyncio.get_running_loop().set_exception_handler(None)
 
     @property
-    def loops(self) -> Mapping[str, Loop]:
+    def loops(self) -> Mapping[str, BackgroundLoop]:
         """Those that were started, by name."""
         return self._loops
 
@@ -157,27 +157,27 @@ class Supervisor:
         """How many errors there have been, by the name of the loop or the kind of task; from 0 on."""
         return {**dict.fromkeys(self._loops, 0), **self._errors}
 
-    def troubles(self) -> list[str]:
+    def list_troubles(self) -> list[str]:
         """Why the program should not be trusted with work; nothing while all is well."""
         now = self.clock()
-        noted = [trouble for until, trouble in self._noted.values() if now < until]
-        return [trouble for loop in self._loops.values() if (trouble := loop.trouble())] + noted
+        noted = [trouble for until, trouble in self._troubles.values() if now < until]
+        return [trouble for loop in self._loops.values() if (trouble := loop.describe_trouble())] + noted
 
-    def note_trouble(self, name: str, trouble: str) -> None:
+    def report_trouble(self, name: str, trouble: str) -> None:
         """Something does not work, until that is cleared, or not noted again for some seconds."""
-        self._noted[name] = self.clock() + _TROUBLE_LASTS, trouble
+        self._troubles[name] = self.clock() + _TROUBLE_SECONDS, trouble
 
     def clear_trouble(self, name: str) -> None:
         """It works again."""
-        self._noted.pop(name, None)
+        self._troubles.pop(name, None)
 
-    def start_loop(self, name: str, wait: Round, work: Round, *, within: float) -> Loop:
+    def start_loop(self, name: str, wait: Round, work: Round, *, within: float) -> BackgroundLoop:
         """Do `work` whenever `wait` returns, until the loop is stopped.
 
         `within` is how many seconds after `wait` has returned the work may be done at the latest, tried again
         where it fails; if it is not, the loop is in trouble.
         """
-        loop = self._loops[name] = Loop(self, name, wait, work, within)
+        loop = self._loops[name] = BackgroundLoop(self, name, wait, work, within)
         return loop
 
     def start_task(self, kind: str, work: Coroutine[Any, Any, T], *, title: str = "") -> asyncio.Task[T]:
@@ -186,23 +186,23 @@ class Supervisor:
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
 
-        def ended(task: asyncio.Task[T]) -> None:
+        def on_task_done(task: asyncio.Task[T]) -> None:
             self._tasks.discard(task)
             if task.cancelled():
                 return
             error = task.exception()
             if isinstance(error, Exception):
-                self.report(kind, error, title)
+                self.report_error(kind, error, title)
             elif error is not None:
-                self.die(f"the task {name!r}", task)
+                self.report_death(f"the task {name!r}", task)
 
-        task.add_done_callback(ended)
+        task.add_done_callback(on_task_done)
         return task
 
-    def report(self, name: str, error: Exception, title: str = "") -> None:
+    def report_error(self, name: str, error: Exception, title: str = "") -> None:
         """Count an error, and log it with its traceback unless one of the same name was logged just now."""
         self._errors[name] += 1
-        until, before = self._quiet.get(name, (0.0, 0))
+        until, before = self._muted.get(name, (0.0, 0))
         now = self.clock()
         if now < until:
             return
@@ -212,28 +212,28 @@ class Supervisor:
             name,
             f" ({title})" if title else "",
             f", {more} more since the last line about it" if more else "",
-            describe(error),
+            describe_error(error),
             exc_info=error,
         )
-        self._quiet[name] = now + _QUIET, self._errors[name]
+        self._muted[name] = now + _LOG_INTERVAL, self._errors[name]
 
-    def die(self, what: str, task: asyncio.Task[Any]) -> None:
+    def report_death(self, what: str, task: asyncio.Task[Any]) -> None:
         """Tell that the program cannot go on, because of a task that has ended."""
         error = None if task.cancelled() else task.exception()
-        how = f"ended unexpectedly: {describe(error) if error else 'it was cancelled or returned'}"
+        how = f"ended unexpectedly: {describe_error(error) if error else 'it was cancelled or returned'}"
         if error is not None:
             logger.critical("%s %s", what, how, exc_info=error)
         self._on_death(f"{what} {how}")
 
-    def _report_callback(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def _handle_callback_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
         if isinstance(error, Exception):
-            self.report("callback", error, str(context.get("message", "")))
+            self.report_error("callback", error, str(context.get("message", "")))
         else:
             loop.default_exception_handler(context)
 
 
-def describe(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """An error in one line."""
     text = str(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

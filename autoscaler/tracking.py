@@ -7,24 +7,24 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from autoscaler.activator import Outlook
+from autoscaler.activator import StartEstimate
 from autoscaler.decision import Observation, ScalingSpec, ScalingState
 from autoscaler.pools import Node, NodeSpec, NodeState
-from autoscaler.windows import History, Meter
+from autoscaler.windows import ConcurrencyMeter, CounterHistory
 
 # Crashes at start in a row after which waiting requests are told; until then they are worth another try.
-_TRIES = 3
-_FIRST_DELAY, _LONGEST_DELAY, _DOUBLED = 1.0, 60.0, 10
+_MOST_TRIES = 3
+_FIRST_DELAY, _LONGEST_DELAY, _MOST_DOUBLINGS = 1.0, 60.0, 10
 # Seconds until the next try where the machine was short of something: that may be over any moment.
 _SHORTAGE_DELAY = 1.0
 # A node that dies sooner than this after it was ready, and unused, counts as one that could not start.
-_SHORT_LIFE = 10.0
+_MIN_LIFE_SECONDS = 10.0
 # Lists: an empty deque takes ten times the memory, and most versions sleep.
-_REMEMBERED, _STARTS = 50, 8
+_KEPT_EVENTS, _KEPT_STARTS = 50, 8
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class ScalingEvent:
     """Something worth telling of a version: `at` in seconds since the epoch, nodes wanted, why."""
 
     at: float
@@ -42,7 +42,7 @@ class Refusal:
 
 
 @dataclass(slots=True)
-class Failures:
+class StartFailures:
     """Nodes that could not start, in a row; the more, the longer until the next try.
 
     `final` once it is no use to let requests wait; `next_try` is on the autoscaler's clock. `shortage` is
@@ -51,38 +51,38 @@ class Failures:
 
     count: int = 0
     reason: str = ""
-    final: bool = False
+    permanent: bool = False
     next_try: float = 0.0
     shortage: str = ""
 
-    def add(self, reason: str, now: float, *, hopeless: bool = False) -> None:
+    def add(self, reason: str, now: float, *, permanent: bool = False) -> None:
         """One more. The first crash is tried again at once: it may have been somebody's `kill`."""
         self.count += 1
         self.reason, self.shortage = reason, ""
-        self.final = hopeless or self.count >= _TRIES
-        delays = min(self.count if hopeless else self.count - 1, _DOUBLED)
+        self.permanent = permanent or self.count >= _MOST_TRIES
+        delays = min(self.count if permanent else self.count - 1, _MOST_DOUBLINGS)
         self.next_try = now + (min(_FIRST_DELAY * 2 ** (delays - 1), _LONGEST_DELAY) if delays else 0.0)
 
-    def starve(self, reason: str, now: float) -> None:
+    def add_shortage(self, reason: str, now: float) -> None:
         """The machine was short of something: those who wait go on waiting, and it is tried again soon."""
         self.shortage = reason
         self.next_try = max(self.next_try, now + _SHORTAGE_DELAY)
 
-    def relent(self) -> None:
+    def reset_backoff(self) -> None:
         """A node became ready; if it does not last either, the count goes on."""
-        self.final, self.next_try, self.shortage = False, 0.0, ""
+        self.permanent, self.next_try, self.shortage = False, 0.0, ""
 
-    def blocks(self, now: float) -> bool:
+    def is_blocked(self, now: float) -> bool:
         """Whether it is too early for the next try."""
         return now < self.next_try
 
-    def delay(self, now: float) -> float:
+    def retry_delay(self, now: float) -> float:
         """Seconds until the next try."""
         return max(0.0, self.next_try - now)
 
 
 @dataclass(slots=True, eq=False)
-class Tracked:
+class VersionScaler:
     """One version. Times are on the autoscaler's clock, in seconds; memory in bytes.
 
     `since` is the autoscaler's start, `memory` what one node takes as far as is known, `lost` how many
@@ -93,31 +93,31 @@ class Tracked:
 
     spec: NodeSpec
     scaling: ScalingSpec
-    meter: Meter
+    meter: ConcurrencyMeter
     since: float
     memory: int
     state: ScalingState = field(default_factory=ScalingState)
     starts: list[tuple[bool, float]] = field(default_factory=list)
-    failures: Failures = field(default_factory=Failures)
-    events: list[Event] = field(default_factory=list)
+    failures: StartFailures = field(default_factory=StartFailures)
+    events: list[ScalingEvent] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
     desired: int = 0
     reason: str = "asleep: no request since the server started"
-    short: str = ""
-    lost: int = 0
-    asked: bool = False
+    shortage_reason: str = ""
+    crashed_nodes: int = 0
+    wake_requested: bool = False
     wakeups: dict[str, int] = field(default_factory=dict)
-    hung: int = 0
-    _history: History = field(init=False)
-    _cpu: dict[str, History] = field(default_factory=dict)
-    _looked_at: float = field(init=False)
-    _waking: bool = False
+    hung_nodes: int = 0
+    _load_history: CounterHistory = field(init=False)
+    _cpu_histories: dict[str, CounterHistory] = field(default_factory=dict)
+    _observed_at: float = field(init=False)
+    _wake_pending: bool = False
     _ended_seconds: float = 0.0
     _idle_seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        self._history = History(self.since, self.scaling.stable_window)
-        self._looked_at = self.since
+        self._load_history = CounterHistory(self.since, self.scaling.stable_window)
+        self._observed_at = self.since
 
     # ---- seeing
 
@@ -135,25 +135,25 @@ class Tracked:
         `cpu_seconds` tells what a node has computed since its start.
         """
         ready = sum(node.state is NodeState.READY for node in nodes)
-        starting = sum(node.state is NodeState.STARTING for node in nodes) + self.lost
-        requests = max(self.meter.level, int(self.asked))
-        self.lost, self.asked = 0, False
+        starting = sum(node.state is NodeState.STARTING for node in nodes) + self.crashed_nodes
+        requests = max(self.meter.level, int(self.wake_requested))
+        self.crashed_nodes, self.wake_requested = 0, False
         integral = self.meter.integral_at(now)
-        self._history.sample(now, integral)
+        self._load_history.sample(now, integral)
         self._idle_seconds += sum(
-            now - max(self._looked_at, node.ready_at)
+            now - max(self._observed_at, node.ready_at)
             for node in nodes
             if node.state is NodeState.READY and not node.in_flight and node.ready_at is not None
         )
-        self._looked_at = now
+        self._observed_at = now
         return Observation(
             ready=ready,
             starting=starting,
             requests=requests,
-            stable=self._history.average(now, integral, self.scaling.stable_window),
-            panic=self._history.average(now, integral, self.scaling.panic_window),
+            stable=self._load_history.average_rate(now, integral, self.scaling.stable_window),
+            panic=self._load_history.average_rate(now, integral, self.scaling.panic_window),
             idle_since=self.idle_since(nodes),
-            settled=self._history.settled(now, self.scaling.stable_window),
+            settled=self._load_history.covers_window(now, self.scaling.stable_window),
             cpu=self._cpu_share(nodes, cpu_seconds, now) if self.scaling.cpu_target is not None else None,
         )
 
@@ -165,10 +165,10 @@ class Tracked:
         for node in nodes:
             used = cpu_seconds(node)
             if node.state is NodeState.READY and node.ready_at is not None and used is not None:
-                history = self._cpu.setdefault(node.id, History(node.ready_at))
+                history = self._cpu_histories.setdefault(node.id, CounterHistory(node.ready_at))
                 history.sample(now, used)
                 window = min(self.scaling.stable_window, now - node.ready_at)
-                shares.append(history.average(now, used, window) if window > 0 else 0.0)
+                shares.append(history.average_rate(now, used, window) if window > 0 else 0.0)
         return sum(shares) / len(shares) if shares else None
 
     def idle_since(self, nodes: Sequence[Node]) -> float:
@@ -176,7 +176,7 @@ class Tracked:
         readied = (node.ready_at for node in nodes if node.ready_at is not None)
         return max(self.since, self.meter.last_end, *readied)
 
-    def needs(self, nodes: Sequence[Node]) -> int:
+    def memory_per_node(self, nodes: Sequence[Node]) -> int:
         """The memory that one node takes, as last measured."""
         measured = [node.memory.private for node in nodes if node.memory is not None]
         if measured:
@@ -185,30 +185,30 @@ class Tracked:
 
     def start_seconds(self, forked: bool) -> float | None:
         """How long a node takes to start, forked or cold, going by the last ones; None when unknown."""
-        alike = self._starts_alike(forked)
+        alike = self._similar_starts(forked)
         return statistics.median(alike) if alike else None
 
     def quickest_start(self, forked: bool) -> float | None:
         """What the next start takes at least: others may have waited for a busy machine, or for a fault."""
-        return min(self._starts_alike(forked), default=None)
+        return min(self._similar_starts(forked), default=None)
 
-    def _starts_alike(self, forked: bool) -> list[float]:
+    def _similar_starts(self, forked: bool) -> list[float]:
         return [seconds for how, seconds in self.starts if how == forked]
 
-    def outlook(self, nodes: Sequence[Node], forks: bool, now: float) -> Outlook:
+    def estimate_start(self, nodes: Sequence[Node], forks: bool, now: float) -> StartEstimate:
         """What a request that finds no ready node can expect; `nodes` are there or starting."""
-        if not nodes and (short := self.short or self.failures.shortage):
-            return Outlook(None, f"No node of {self.spec.title} can start now: {short.rstrip('.')}.")
+        if not nodes and (short := self.shortage_reason or self.failures.shortage):
+            return StartEstimate(None, f"No node of {self.spec.title} can start now: {short.rstrip('.')}.")
         first = next((node for node in nodes if node.state is NodeState.STARTING), None)
         # One without a process may wait for a pilot that is being lit.
         seconds = self.quickest_start(forks if first is None or first.pid is None else first.forked)
         if seconds is None:
-            return Outlook(None, f"A node of {self.spec.title} is starting.")
-        left = seconds + self.failures.delay(now) if first is None else seconds - (now - first.asked_at)
+            return StartEstimate(None, f"A node of {self.spec.title} is starting.")
+        left = seconds + self.failures.retry_delay(now) if first is None else seconds - (now - first.asked_at)
         usual = (
             f"takes about {seconds:.1f} s" if left >= 0 else f"takes longer than {seconds:.1f} s this time"
         )
-        return Outlook(max(0.0, left), f"A node of {self.spec.title} is starting; it {usual}.")
+        return StartEstimate(max(0.0, left), f"A node of {self.spec.title} is starting; it {usual}.")
 
     def node_seconds(self, nodes: Sequence[Node], now: float) -> float:
         """Seconds that nodes have lived, all together, from their start to their end."""
@@ -221,81 +221,81 @@ class Tracked:
 
     # ---- remembering
 
-    def note_decision(self, nodes: int, reason: str, present: int, *, short: bool = False) -> bool:
+    def record_decision(self, nodes: int, reason: str, present: int, *, short: bool = False) -> bool:
         """Keep what was decided while `present` nodes were there; tells whether it is news.
 
         `short` says that it is less than was wanted, which `reason` explains.
         """
         if nodes and not present:
-            self._waking = True
+            self._wake_pending = True
         # Free memory is another number every time: that alone is no news.
-        news = nodes != self.desired or short != bool(self.short)
-        self.desired, self.reason, self.short = nodes, reason, reason if short else ""
+        news = nodes != self.desired or short != bool(self.shortage_reason)
+        self.desired, self.reason, self.shortage_reason = nodes, reason, reason if short else ""
         if news:
-            self._tell(nodes, reason)
+            self._add_event(nodes, reason)
         return news
 
-    def note_start(self, node: Node) -> None:
+    def record_ready(self, node: Node) -> None:
         """A node became ready."""
         if node.ready_at is not None:
             self.starts.append((node.forked, node.ready_at - node.asked_at - node.once_seconds))
-            del self.starts[:-_STARTS]
-        self.failures.relent()
-        self._wakeup_ends("ready")
+            del self.starts[:-_KEPT_STARTS]
+        self.failures.reset_backoff()
+        self._end_wakeup("ready")
 
-    def note_no_start(self, reason: str, now: float, *, starved: bool) -> None:
+    def record_start_failure(self, reason: str, now: float, *, starved: bool) -> None:
         """No process could be started; `starved` says that the machine was short of something."""
-        self._tell(self.desired, reason)
+        self._add_event(self.desired, reason)
         if starved:
-            self.failures.starve(reason, now)
+            self.failures.add_shortage(reason, now)
             return
-        self.failures.add(reason, now, hopeless=True)
-        self._wakeup_ends("failed")
+        self.failures.add(reason, now, permanent=True)
+        self._end_wakeup("failed")
 
-    def note_end(self, node: Node, now: float) -> None:
+    def record_end(self, node: Node, now: float) -> None:
         """A node is gone, whyever."""
         self._ended_seconds += now - node.asked_at
-        self._cpu.pop(node.id, None)
+        self._cpu_histories.pop(node.id, None)
 
-    def note_crash(self, node: Node, now: float) -> None:
+    def record_crash(self, node: Node, now: float) -> None:
         """A node is gone that nobody had asked to go."""
-        self._tell(self.desired, f"node {node.id} is lost: {node.reason}")
-        self.hung += node.hung
+        self._add_event(self.desired, f"node {node.id} is lost: {node.reason}")
+        self.hung_nodes += node.hung
         if node.starved:
-            self.failures.starve(node.reason, now)
+            self.failures.add_shortage(node.reason, now)
         elif node.ready_at is None:
-            self.failures.add(node.reason, now, hopeless=node.hopeless)
+            self.failures.add(node.reason, now, permanent=node.permanent_failure)
         else:
-            self.lost += 1
-            if not node.used and now - node.ready_at < _SHORT_LIFE:
+            self.crashed_nodes += 1
+            if not node.used and now - node.ready_at < _MIN_LIFE_SECONDS:
                 self.failures.add(node.reason, now)
-        if self.failures.final:
-            self._wakeup_ends("failed")
+        if self.failures.permanent:
+            self._end_wakeup("failed")
 
-    def forgive(self, nodes: Sequence[Node], now: float) -> None:
+    def forget_failures_if_stable(self, nodes: Sequence[Node], now: float) -> None:
         """Forget failures once a node has lasted."""
         if self.failures.count and any(
             node.state is NodeState.READY
             and node.ready_at is not None
-            and (node.used or now - node.ready_at > _SHORT_LIFE)
+            and (node.used or now - node.ready_at > _MIN_LIFE_SECONDS)
             for node in nodes
         ):
-            self.failures = Failures()
+            self.failures = StartFailures()
 
-    def refuse(self, reason: str) -> None:
+    def record_refusal(self, reason: str) -> None:
         """Note that a request was not served, and why."""
         last = self.refusals[-1] if self.refusals else None
         if last is not None and last.reason == reason:
             last.at, last.count = time.time(), last.count + 1
         else:
             self.refusals.append(Refusal(time.time(), 1, reason))
-            del self.refusals[:-_REMEMBERED]
+            del self.refusals[:-_KEPT_EVENTS]
 
-    def _tell(self, nodes: int, reason: str) -> None:
-        self.events.append(Event(time.time(), nodes, reason))
-        del self.events[:-_REMEMBERED]
+    def _add_event(self, nodes: int, reason: str) -> None:
+        self.events.append(ScalingEvent(time.time(), nodes, reason))
+        del self.events[:-_KEPT_EVENTS]
 
-    def _wakeup_ends(self, result: str) -> None:
-        if self._waking:
-            self._waking = False
+    def _end_wakeup(self, result: str) -> None:
+        if self._wake_pending:
+            self._wake_pending = False
             self.wakeups[result] = self.wakeups.get(result, 0) + 1

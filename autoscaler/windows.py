@@ -11,10 +11,10 @@ import bisect
 import math
 
 
-class Meter:
+class ConcurrencyMeter:
     """Counts what is going on, and adds it up over time. `level` is how much goes on right now.
 
-    `last_end` is when something last ended, the meter's beginning if nothing has yet.
+    `predict_end` is when something last ended, the meter's beginning if nothing has yet.
     """
 
     __slots__ = ("changed_at", "integral", "last_end", "level")
@@ -38,7 +38,7 @@ class Meter:
         return self.integral + self.level * (now - self.changed_at)
 
 
-class History:
+class CounterHistory:
     """What a growing sum was in the past, and so its average growth per second over a window.
 
     What is known reaches back to `since`. Samples are kept for the `longest` window, in seconds; asking for
@@ -62,16 +62,16 @@ class History:
         while len(samples) > 1 and samples[1][0] <= now - self._longest:
             del samples[0]
 
-    def average(self, now: float, integral: float, window: float) -> float:
+    def average_rate(self, now: float, integral: float, window: float) -> float:
         """The growth per second over the last `window` seconds, more than 0; the sum is now `integral`."""
         self._longest = max(self._longest, window)
-        return (integral - self._at(now - window, now, integral)) / window
+        return (integral - self._value_at(now - window, now, integral)) / window
 
-    def settled(self, now: float, window: float) -> bool:
+    def covers_window(self, now: float, window: float) -> bool:
         """Whether a whole window is known."""
         return now - self._since >= window
 
-    def _at(self, time: float, now: float, integral: float) -> float:
+    def _value_at(self, time: float, now: float, integral: float) -> float:
         """The sum at a time before now."""
         samples = self._samples
         after = bisect.bisect_left(samples, (time, -math.inf))

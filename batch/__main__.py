@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from batch import job
-from batch.messages import Failed, Report, Request
+from batch.messages import FailureStatus, JobReport, JobRequest
 from serving.errors import InvalidArgument, ServingError
 
 logger = logging.getLogger("batch")
@@ -21,7 +21,7 @@ logger = logging.getLogger("batch")
 # Online predictions go first.
 _NICE = 10
 # Seconds between two signs of life, whatever the job is at.
-_BEAT = 5.0
+_HEARTBEAT_SECONDS = 5.0
 
 
 def main() -> None:
@@ -38,19 +38,21 @@ def main() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     turn = threading.Lock()
 
-    def say(report: Report) -> None:
+    def send_report(report: JobReport) -> None:
         with turn:
             os.write(out, msgspec.json.encode(report) + b"\n")
 
-    threading.Thread(target=_live, args=(say,), name="beat", daemon=True).start()
+    threading.Thread(target=_send_heartbeats, args=(send_report,), name="beat", daemon=True).start()
     try:
-        request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
+        request = msgspec.json.decode(sys.stdin.buffer.read(), type=JobRequest)
     except msgspec.DecodeError as error:
-        say(Report(failed=Failed(InvalidArgument.status, f"This is no request for a job: {error}")))
+        send_report(
+            JobReport(failed=FailureStatus(InvalidArgument.status, f"This is no request for a job: {error}"))
+        )
         return
-    _keep_together(Path(request.scratch_dir, "tmp"))
+    _use_temp_folder(Path(request.scratch_dir, "tmp"))
     try:
-        job.run(request, say)
+        job.run_request(request, send_report)
         code = 0
     except Exception as error:
         # An expected end needs no traceback.
@@ -61,13 +63,13 @@ def main() -> None:
     os._exit(code)
 
 
-def _live(say: job.Say) -> None:
+def _send_heartbeats(say: job.SendReport) -> None:
     while True:
-        time.sleep(_BEAT)
-        say(Report())
+        time.sleep(_HEARTBEAT_SECONDS)
+        say(JobReport())
 
 
-def _keep_together(folder: Path) -> None:
+def _use_temp_folder(folder: Path) -> None:
     """Have the temporary files of Beam, of models and of all workers where they go with the job."""
     folder.mkdir(parents=True, exist_ok=True)
     tempfile.tempdir = os.environ["TMPDIR"] = str(folder)

@@ -15,7 +15,7 @@ SNIPPET = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class RecordBlock:
     """Consecutive records of one file.
 
     `index` counts the blocks of a shard, the `last` of which holds no records. `offset` is where the first
@@ -30,11 +30,11 @@ class Block:
     offset: int = 0
     data: bytes = b""
     records: tuple[tuple[int, bytes], ...] | None = None
-    stored: int = 0
+    stored_bytes: int = 0
     begun: float = math.inf
     last: bool = False
 
-    def lines(self) -> list[tuple[int, bytes]]:
+    def split_records(self) -> list[tuple[int, bytes]]:
         """The records, each with its offset."""
         if self.records is not None:
             return list(self.records)
@@ -47,7 +47,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Bad:
+class RejectedRecord:
     """A record that has no result: where it begins, why, and what it looks like."""
 
     offset: int
@@ -56,22 +56,22 @@ class Bad:
 
 
 @dataclass(frozen=True, slots=True)
-class Batches:
+class BatchedBlock:
     """A block's instances, and later its predictions: `parts` in the order of the records.
 
     `rows` says for each the number of its record in the block, `keys` what passes the model by; None: all
     the block's records, nothing. `bad` are the records that have none.
     """
 
-    block: Block
+    block: RecordBlock
     parts: tuple[Batch, ...]
     rows: Sequence[int] | None = None
     keys: Sequence[Mapping[str, Any]] | None = None
-    bad: tuple[Bad, ...] = ()
+    rejected: tuple[RejectedRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
+class EncodedBlock:
     """A block as text: `results` are whole lines, `predictions` of them; `header` names their columns."""
 
     shard: int
@@ -79,15 +79,15 @@ class Encoded:
     file: str
     results: bytes
     predictions: int
-    stored: int
+    stored_bytes: int
     begun: float
     last: bool
-    bad: tuple[Bad, ...] = ()
+    rejected: tuple[RejectedRecord, ...] = ()
     header: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ShardPiece:
     """What one bundle wrote of a shard: its files and its counts.
 
     It has `blocks` blocks, from the `first` on; `end` is the number of the shard's last one, if that is here.
@@ -104,7 +104,7 @@ class Piece:
     header: tuple[str, ...] = ()
 
 
-def refused(place: tuple[int, bytes], error: ServingError) -> Bad:
+def reject_record(located: tuple[int, bytes], error: ServingError) -> RejectedRecord:
     """A record that has no result, by its offset and content."""
-    offset, record = place
-    return Bad(offset, error.message, record[:SNIPPET].decode(errors="replace"))
+    offset, record = located
+    return RejectedRecord(offset, error.message, record[:SNIPPET].decode(errors="replace"))

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from batch.blocks import Bad, Batches, Block, refused
+from batch.blocks import BatchedBlock, RecordBlock, RejectedRecord, reject_record
 from serving.errors import InvalidInputs
 from serving.runtimes import Columns, Form
 from serving.runtimes.codec import Decoder
@@ -19,13 +19,13 @@ from serving.runtimes.conversion import from_rows, kind
 from serving.runtimes.instances import Batch, concatenate, signature
 
 # The fields of a line of the online request log, and those it may have besides; see docs/logging.md.
-_LOGGED = frozenset({"model", "model_version", "time", "raw_data", "raw_prediction", "groundtruth"})
-_OWN = frozenset({"project", "record_id", "request_id"})  # which the contract's table has not
+_LOGGED_FIELDS = frozenset({"model", "model_version", "time", "raw_data", "raw_prediction", "groundtruth"})
+_EXTRA_LOGGED_FIELDS = frozenset({"project", "record_id", "request_id"})  # which the contract's table has not
 # With keys: what the field is called that is the instance, where that is no object.
-_INSTANCE = "instance"
+_INSTANCE_FIELD = "instance"
 
 
-class Instances:
+class RecordDecoder:
     """Decodes blocks for a model that wants its instances in `form`; `keys` are fields that pass it by.
 
     One per thread: its parser's buffers are reused.
@@ -37,47 +37,47 @@ class Instances:
         self._raw = takes_raw_lines(form)
         self._decoder = Decoder()
 
-    def decode(self, block: Block) -> Batches:
+    def decode(self, block: RecordBlock) -> BatchedBlock:
         """The block's records as instances, and those that are none."""
         if block.last:
-            return Batches(block, ())
+            return BatchedBlock(block, ())
         if not self._keys and not self._raw and block.records is None:
             dense = self._decoder.dense_lines(block.data, self._form)
             if dense is not None:
-                return Batches(block, (dense,))
-        return self._one_by_one(block)
+                return BatchedBlock(block, (dense,))
+        return self._decode_each(block)
 
-    def _one_by_one(self, block: Block) -> Batches:
-        lines = block.lines()
+    def _decode_each(self, block: RecordBlock) -> BatchedBlock:
+        lines = block.split_records()
         rows: list[_Row] = []
-        bad: list[Bad] = []
+        bad: list[RejectedRecord] = []
         for number, (offset, record) in enumerate(lines):
             try:
-                rows.extend([_Row(number, *found) for found in self._instances(record)])
+                rows.extend([_Row(number, *found) for found in self._parse_record(record)])
             except InvalidInputs as error:
-                bad.append(refused((offset, record), error))
-        parts, refusals = self._fit(rows)
-        bad += [refused(lines[rows[place].number], error) for place, error in refusals.items()]
+                bad.append(reject_record((offset, record), error))
+        parts, refusals = self._convert_rows(rows)
+        bad += [reject_record(lines[rows[place].number], error) for place, error in refusals.items()]
         rows = [row for place, row in enumerate(rows) if place not in refusals]
-        return Batches(
+        return BatchedBlock(
             block,
             parts,
             rows=[row.number for row in rows],
             keys=[row.keys for row in rows] if self._keys else None,
-            bad=tuple(sorted(bad, key=lambda one: one.offset)),
+            rejected=tuple(sorted(bad, key=lambda one: one.offset)),
         )
 
-    def _instances(self, record: bytes) -> Iterator[tuple[Any, Mapping[str, Any]]]:
+    def _parse_record(self, record: bytes) -> Iterator[tuple[Any, Mapping[str, Any]]]:
         """The instances of a record with what passes the model by: one, but for blank and logged lines."""
-        if _may_be_logged(record) and (logged := _logged(record)) is not None:
+        if _may_be_logged(record) and (logged := _parse_logged_request(record)) is not None:
             for instance in logged:
-                yield self._apart(instance)
+                yield self._split_keys(instance)
         elif self._raw and not self._keys:
             yield record, {}
         elif record.strip():
-            yield self._apart(_parsed(record))
+            yield self._split_keys(_parse_json(record))
 
-    def _apart(self, value: Any) -> tuple[Any, Mapping[str, Any]]:
+    def _split_keys(self, value: Any) -> tuple[Any, Mapping[str, Any]]:
         if not self._keys:
             return value, {}
         if not isinstance(value, dict):
@@ -89,17 +89,17 @@ class Instances:
             if key not in value:
                 raise InvalidInputs(f"The record has no field {key!r}, which is a key.")
         rest = {name: field for name, field in value.items() if name not in self._keys}
-        instance = rest[_INSTANCE] if list(rest) == [_INSTANCE] else rest
+        instance = rest[_INSTANCE_FIELD] if list(rest) == [_INSTANCE_FIELD] else rest
         return instance, {key: value[key] for key in self._keys}
 
-    def _fit(self, rows: Sequence[_Row]) -> tuple[tuple[Batch, ...], dict[int, InvalidInputs]]:
+    def _convert_rows(self, rows: Sequence[_Row]) -> tuple[tuple[Batch, ...], dict[int, InvalidInputs]]:
         """The rows in the model's form, and why some do not fit, by their place."""
         if not rows:
             return (), {}
         try:
             return (from_rows([row.instance for row in rows], self._form, lenient=True),), {}
         except InvalidInputs:
-            alone, refusals = self._each(rows)
+            alone, refusals = self._convert_each(rows)
         if not alone:
             return (), refusals
         try:
@@ -110,14 +110,14 @@ class Instances:
             groups = itertools.groupby(alone, key=signature)
             return tuple(concatenate(list(group)) for _, group in groups), refusals
 
-    def _each(self, rows: Sequence[_Row]) -> tuple[list[Batch], dict[int, InvalidInputs]]:
+    def _convert_each(self, rows: Sequence[_Row]) -> tuple[list[Batch], dict[int, InvalidInputs]]:
         alone: list[Batch] = []
         refusals: dict[int, InvalidInputs] = {}
         for place, row in enumerate(rows):
             try:
                 alone.append(from_rows([row.instance], self._form, lenient=True))
             except InvalidInputs as error:
-                refusals[place] = _about_one(error)
+                refusals[place] = _without_number(error)
         return alone, refusals
 
 
@@ -138,7 +138,7 @@ def takes_raw_lines(form: Form) -> bool:
             return False
 
 
-def _parsed(record: bytes) -> Any:
+def _parse_json(record: bytes) -> Any:
     try:
         return orjson.loads(record)
     except orjson.JSONDecodeError as error:
@@ -149,7 +149,7 @@ def _may_be_logged(record: bytes) -> bool:
     return record.startswith(b'{"model":') and b'"raw_data":' in record
 
 
-def _logged(line: bytes) -> list[Any] | None:
+def _parse_logged_request(line: bytes) -> list[Any] | None:
     """The instances of the request that a line of the request log holds; None if it is no such line."""
     try:
         value = orjson.loads(line)
@@ -157,18 +157,18 @@ def _logged(line: bytes) -> list[Any] | None:
         return None
     if (
         not isinstance(value, dict)
-        or value.keys() - _OWN != _LOGGED
+        or value.keys() - _EXTRA_LOGGED_FIELDS != _LOGGED_FIELDS
         or not isinstance(value["raw_data"], str)
     ):
         return None
-    body = _parsed(value["raw_data"].encode())
+    body = _parse_json(value["raw_data"].encode())
     if not isinstance(body, dict) or not isinstance(body.get("instances"), list):
         raise InvalidInputs("The logged request has no instances.")
     instances: list[Any] = body["instances"]
     return instances
 
 
-def _about_one(error: InvalidInputs) -> InvalidInputs:
+def _without_number(error: InvalidInputs) -> InvalidInputs:
     """The error of a conversion, without the number of an instance that was alone in it."""
     return InvalidInputs(
         error.detail.replace("Instance 0", "The instance").replace("instance 0", "the instance")

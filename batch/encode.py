@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from batch.blocks import Bad, Batches, Encoded, refused
+from batch.blocks import BatchedBlock, EncodedBlock, RejectedRecord, reject_record
 from serving.errors import InvalidOutputs
 from serving.runtimes.codec import AnswerStyle, encode_lines
 from serving.runtimes.instances import count, take
@@ -20,16 +20,16 @@ from serving.runtimes.instances import count, take
 _PREDICTION = "prediction"
 
 
-class Lines:
+class LineEncoder:
     """Encodes blocks in `output_format`, JSON or CSV, with predictions as they are online in that style."""
 
     def __init__(self, output_format: str, style: AnswerStyle | None = None) -> None:
         self._csv = output_format == "CSV"
         self._style = style or AnswerStyle()
 
-    def encode(self, predicted: Batches) -> Encoded:
+    def encode(self, predicted: BatchedBlock) -> EncodedBlock:
         """The block's predictions as text. A prediction that JSON has no words for is a bad record."""
-        written = _Written()
+        written = _EncodedParts()
         row = 0
         for part in predicted.parts:
             size = count(part)
@@ -42,33 +42,37 @@ class Lines:
                     except InvalidOutputs as error:
                         written.failures[row + place] = error
             row += size
-        results, header = self._finished(written, predicted)
+        results, header = self._finish_lines(written, predicted)
         block = predicted.block
-        return Encoded(
+        return EncodedBlock(
             shard=block.shard,
             index=block.index,
             file=block.file,
             results=results,
             predictions=written.lines,
-            stored=block.stored,
+            stored_bytes=block.stored_bytes,
             begun=block.begun,
             last=block.last,
-            bad=tuple(sorted((*predicted.bad, *_bad(written, predicted)), key=lambda one: one.offset)),
+            rejected=tuple(
+                sorted(
+                    (*predicted.rejected, *_reject_failures(written, predicted)), key=lambda one: one.offset
+                )
+            ),
             header=header,
         )
 
-    def _finished(self, written: _Written, predicted: Batches) -> tuple[bytes, tuple[str, ...]]:
+    def _finish_lines(self, written: _EncodedParts, predicted: BatchedBlock) -> tuple[bytes, tuple[str, ...]]:
         results = b"".join(written.texts)
         if not self._csv and predicted.keys is None:
             return results, ()
         keys = [one for row, one in enumerate(predicted.keys or ()) if row not in written.failures]
-        records = _named(results, keys)
+        records = _merge_keys(results, keys)
         if self._csv:
-            return _csv(records)
+            return _encode_csv(records)
         return b"".join(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE) for record in records), ()
 
 
-class _Written:
+class _EncodedParts:
     """What has been encoded of a block."""
 
     def __init__(self) -> None:
@@ -81,14 +85,14 @@ class _Written:
         self.lines += lines
 
 
-def _bad(written: _Written, predicted: Batches) -> Iterator[Bad]:
+def _reject_failures(written: _EncodedParts, predicted: BatchedBlock) -> Iterator[RejectedRecord]:
     if written.failures:
-        lines = predicted.block.lines()
+        lines = predicted.block.split_records()
         for row, error in written.failures.items():
-            yield refused(lines[row if predicted.rows is None else predicted.rows[row]], error)
+            yield reject_record(lines[row if predicted.rows is None else predicted.rows[row]], error)
 
 
-def _named(results: bytes, keys: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _merge_keys(results: bytes, keys: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Each prediction as an object, with its keys before it."""
     records = []
     for place, line in enumerate(results.splitlines()):
@@ -103,12 +107,12 @@ def _named(results: bytes, keys: Sequence[Mapping[str, Any]]) -> list[dict[str, 
     return records
 
 
-def _csv(records: Sequence[Mapping[str, Any]]) -> tuple[bytes, tuple[str, ...]]:
+def _encode_csv(records: Sequence[Mapping[str, Any]]) -> tuple[bytes, tuple[str, ...]]:
     """Rows, and the names of their columns. A list or an object is JSON text in its cell."""
     if not records:
         return b"", ()
     header = tuple(records[0])
-    text = _Rows()
+    text = _RowBuffer()
     writer = csv.writer(text)
     for record in records:
         if record.keys() != set(header):
@@ -116,11 +120,11 @@ def _csv(records: Sequence[Mapping[str, Any]]) -> tuple[bytes, tuple[str, ...]]:
                 f"The predictions differ in their outputs: {list(header)} and {list(record)}; CSV has the "
                 "same columns in each row. Use outputDataFormat JSON."
             )
-        writer.writerow([_cell(record[name]) for name in header])
+        writer.writerow([_format_cell(record[name]) for name in header])
     return "".join(text.rows).encode(), header
 
 
-class _Rows:
+class _RowBuffer:
     r"""Takes rows from the csv module, which quotes only such line ends as its own rows have: \r and \n."""
 
     def __init__(self) -> None:
@@ -131,7 +135,7 @@ class _Rows:
         self.rows.append(row.removesuffix("\r\n") + "\n")
 
 
-def _cell(value: Any) -> Any:
+def _format_cell(value: Any) -> Any:
     if value is None:
         return ""
     is_plain = isinstance(value, str | int | float) and not isinstance(value, bool)

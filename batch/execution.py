@@ -12,14 +12,14 @@ import apache_beam as beam
 from batch import failures, pipeline
 from batch.failures import JobFailed
 from batch.limits import ErrorLimit
-from batch.messages import Counts, Failed
-from batch.pipeline import Plan
+from batch.messages import FailureStatus, JobCounts
+from batch.pipeline import PipelinePlan
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunContext:
     """What a run needs besides its plan.
 
     `counted` is told how far it is, `abandon` is called when workers do not stop that ought to: it ends the
@@ -28,32 +28,32 @@ class Run:
 
     limit: ErrorLimit
     bytes_total: int
-    counted: Callable[[Counts], None]
-    abandon: Callable[[Failed], None]
+    on_counts: Callable[[JobCounts], None]
+    on_stuck: Callable[[FailureStatus], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Took:
+class RunTiming:
     """How long a run took, in seconds: see `Outcome`."""
 
     seconds: float
     worker_seconds: float
 
 
-def start(runner: Any, options: Any, plan: Plan) -> Any:
+def start_pipeline(runner: Any, options: Any, plan: PipelinePlan) -> Any:
     """Hand the pipeline to the runner, and return Beam's result of it."""
     steps = beam.Pipeline(runner=runner, options=options)
-    pipeline.build(steps, plan)
+    pipeline.build_pipeline(steps, plan)
     return steps.run()
 
 
-def failure(error: Exception) -> JobFailed:
+def to_job_failure(error: Exception) -> JobFailed:
     """What an exception of Beam's means for the job."""
     if isinstance(error, JobFailed):
         return error
-    failed = failures.arrived(str(error))
+    failed = failures.extract_failure(str(error))
     if failed is None:
         logger.error("the pipeline failed", exc_info=error)
         last = str(error).strip().splitlines()[-1:] or [type(error).__name__]
-        failed = Failed("INTERNAL", f"The pipeline failed: {last[0]}")
+        failed = FailureStatus("INTERNAL", f"The pipeline failed: {last[0]}")
     return JobFailed(failed)

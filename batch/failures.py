@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-from batch.messages import Failed
+from batch.messages import FailureStatus
 from serving.errors import ServingError
 
 _MARK = re.compile(r"pilotlight-failure:([A-Za-z0-9_=-]+):")
@@ -18,9 +18,9 @@ _MARK = re.compile(r"pilotlight-failure:([A-Za-z0-9_=-]+):")
 class JobFailed(Exception):
     """The job comes to no good end, and another attempt would not either; `failed` says why."""
 
-    def __init__(self, failed: Failed) -> None:
+    def __init__(self, failed: FailureStatus) -> None:
         super().__init__(failed.message)
-        self.failed = failed
+        self.failure = failed
 
 
 class StepFailed(Exception):
@@ -28,19 +28,19 @@ class StepFailed(Exception):
 
 
 @contextmanager
-def carried() -> Iterator[None]:
+def carry_errors() -> Iterator[None]:
     """Have a ServingError arrive at whoever runs the pipeline."""
     try:
         yield
     except ServingError as error:
-        failed = msgspec.json.encode(Failed(error.status, error.message))
+        failed = msgspec.json.encode(FailureStatus(error.status, error.message))
         raise StepFailed(
             f"{error.message} pilotlight-failure:{urlsafe_b64encode(failed).decode()}:"
         ) from error
 
 
-def arrived(text: str) -> Failed | None:
+def extract_failure(text: str) -> FailureStatus | None:
     """The error that the text of Beam's exception carries, if it was one of ours."""
     found = _MARK.findall(text)
     # Ours is the last: a message before it may quote anything.
-    return msgspec.json.decode(urlsafe_b64decode(found[-1]), type=Failed) if found else None
+    return msgspec.json.decode(urlsafe_b64decode(found[-1]), type=FailureStatus) if found else None

@@ -15,7 +15,7 @@ from apache_beam.ml.inference.base import ModelHandler, PredictionResult
 from apache_beam.utils.shared import Shared
 
 from batch import failures
-from batch.blocks import Bad, Batches, refused
+from batch.blocks import BatchedBlock, RejectedRecord, reject_record
 from batch.messages import ModelSource
 from serving.errors import InvalidOutputs, ModelError, ModelFailed, describe_exception
 from serving.local_folders import LocalFolders
@@ -29,13 +29,13 @@ from serving.storage import Storage
 _CONTRACT_ROWS, _FAST_ROWS = 64, 1024
 _FAST = frozenset({"SCIKIT_LEARN", "XGBOOST"})
 # Others run users' code, or steps that work in place: what a failed call was given may have been changed.
-_LEAVE_INSTANCES = frozenset({"TENSORFLOW", "XGBOOST"})
+_UNCHANGED_INSTANCES = frozenset({"TENSORFLOW", "XGBOOST"})
 
 # Runners may work on several bundles at a time in one process; a runtime is for one thread at a time.
-_TURN = threading.Lock()
+_RUNTIME_LOCK = threading.Lock()
 
 
-class Model:
+class SharedModel:
     """A model that every step of a worker process shares: loaded when it is first asked for.
 
     `cache_dir` is "" for machines other than this one.
@@ -54,15 +54,15 @@ class Model:
         self._cache_bytes = cache_bytes
         self._shared = Shared()
 
-    def get(self) -> Runtime:
+    def load(self) -> Runtime:
         """The loaded model. Raises LoadFailed, UserCodeFailed, and what fetching its files raises."""
-        runtime: Runtime = self._shared.acquire(self._load)
+        runtime: Runtime = self._shared.acquire(self._load_runtime)
         return runtime
 
-    def _load(self) -> Runtime:
+    def _load_runtime(self) -> Runtime:
         source = self._source
         os.environ.update(source.environment)
-        folder = Path(source.model_dir) if source.model_dir else self._fetched()
+        folder = Path(source.model_dir) if source.model_dir else self._fetch_files()
         return load(
             Source(
                 folder,
@@ -74,7 +74,7 @@ class Model:
             )
         )
 
-    def _fetched(self) -> Path:
+    def _fetch_files(self) -> Path:
         sweep_scratch()
         folder = make_scratch_folder("model") / "model"
         if self._source.uri:
@@ -86,14 +86,14 @@ class Model:
         return folder
 
 
-class RuntimeHandler(ModelHandler[Batches, PredictionResult, Runtime]):
+class RuntimeHandler(ModelHandler[BatchedBlock, PredictionResult, Runtime]):
     """Predicts batches with a runtime, `rows` at a time (0: as many as are good for the model).
 
     A record that the model fails on costs itself only, its call being repeated without it, unless the model
     takes nothing but calls of several.
     """
 
-    def __init__(self, model: Model, parameters: Mapping[str, Any], rows: int) -> None:
+    def __init__(self, model: SharedModel, parameters: Mapping[str, Any], rows: int) -> None:
         super().__init__()
         self._model = model
         self._parameters = dict(parameters)
@@ -101,21 +101,21 @@ class RuntimeHandler(ModelHandler[Batches, PredictionResult, Runtime]):
 
     def load_model(self) -> Runtime:
         """The model of this worker process."""
-        with failures.carried():
-            return self._model.get()
+        with failures.carry_errors():
+            return self._model.load()
 
     def run_inference(
-        self, batch: Sequence[Batches], model: Runtime, inference_args: dict[str, Any] | None = None
+        self, batch: Sequence[BatchedBlock], model: Runtime, inference_args: dict[str, Any] | None = None
     ) -> Iterable[PredictionResult]:
         """For each batch of instances, one of predictions."""
         for batches in batch:
-            yield PredictionResult(batches.block.index, self._predicted(batches, model))
+            yield PredictionResult(batches.block.index, self._predict_block(batches, model))
 
     def batch_elements_kwargs(self) -> Mapping[str, Any]:
         """Elements are blocks already; Beam is not to collect them."""
         return {"min_batch_size": 1, "max_batch_size": 1}
 
-    def get_num_bytes(self, batch: Sequence[Batches]) -> int:
+    def get_num_bytes(self, batch: Sequence[BatchedBlock]) -> int:
         """The bytes of the records."""
         return sum(len(batches.block.data) for batches in batch)
 
@@ -123,18 +123,18 @@ class RuntimeHandler(ModelHandler[Batches, PredictionResult, Runtime]):
         """What Beam's metrics of this step are called."""
         return "pilotlight"
 
-    def _predicted(self, given: Batches, model: Runtime) -> Batches:
+    def _predict_block(self, given: BatchedBlock, model: Runtime) -> BatchedBlock:
         form = model.form(self._parameters)
         fixed = form.rows if isinstance(form, Columns) else None
-        attempt = _Attempt(model, self._parameters, fixed or 1)
+        attempt = _IsolatingPredictor(model, self._parameters, fixed or 1)
         for part in given.parts:
-            attempt.predict(part, fixed or self._rows or _good_rows(model, form, part))
+            attempt.predict_rows(part, fixed or self._rows or _choose_rows(model, form, part))
         if not attempt.failures:
-            return Batches(given.block, tuple(attempt.parts), given.rows, given.keys, given.bad)
-        return _without_failures(given, attempt)
+            return BatchedBlock(given.block, tuple(attempt.parts), given.rows, given.keys, given.rejected)
+        return _drop_failed_rows(given, attempt)
 
 
-class _Attempt:
+class _IsolatingPredictor:
     """Predicts batch by batch, and keeps the rows apart that the model fails on, by their number.
 
     A call has `least` rows at least.
@@ -149,20 +149,20 @@ class _Attempt:
         self.parts: list[Batch] = []
         self.failures: dict[int, ModelError] = {}
 
-    def predict(self, instances: Batch, rows: int) -> None:
+    def predict_rows(self, instances: Batch, rows: int) -> None:
         """Predict what can be predicted, so many rows in a call, fewer once those are seen to be too many."""
         start, size = 0, count(instances)
         while start < size:
             end = start + int(min(rows, self._most))
-            self._predict(take(instances, slice(start, end)))
+            self._predict_or_halve(take(instances, slice(start, end)))
             start = end
 
-    def _predict(self, instances: Batch) -> None:
+    def _predict_or_halve(self, instances: Batch) -> None:
         """Predict what can be predicted: a batch that fails is cut in halves until one row is left."""
         size = count(instances)
-        kept = b"" if self._model.framework in _LEAVE_INSTANCES else pickle.dumps(instances)
+        kept = b"" if self._model.framework in _UNCHANGED_INSTANCES else pickle.dumps(instances)
         try:
-            self.parts.append(self._call(instances, size))
+            self.parts.append(self._call_model(instances, size))
         except ModelError as error:
             if size <= self._least:
                 self.failures |= dict.fromkeys(range(self._row, self._row + size), error)
@@ -170,15 +170,15 @@ class _Attempt:
                 return
             half = (size + 1) // 2
             failed = len(self.failures)
-            self.predict(pickle.loads(kept) if kept else instances, half)
+            self.predict_rows(pickle.loads(kept) if kept else instances, half)
             if len(self.failures) == failed:  # no row is at fault, but their number
                 self._most = min(self._most, half)
         else:
             self._row += size
 
-    def _call(self, instances: Batch, size: int) -> Batch:
+    def _call_model(self, instances: Batch, size: int) -> Batch:
         try:
-            with _TURN:
+            with _RUNTIME_LOCK:
                 predictions = self._model.predict(instances, **self._parameters)
         except MemoryError:
             raise
@@ -197,21 +197,23 @@ class _Attempt:
         return predictions
 
 
-def _without_failures(given: Batches, attempt: _Attempt) -> Batches:
-    lines = given.block.lines()
+def _drop_failed_rows(given: BatchedBlock, attempt: _IsolatingPredictor) -> BatchedBlock:
+    lines = given.block.split_records()
     rows = range(len(lines)) if given.rows is None else given.rows
-    bad: list[Bad] = [refused(lines[rows[row]], error) for row, error in attempt.failures.items()]
+    bad: list[RejectedRecord] = [
+        reject_record(lines[rows[row]], error) for row, error in attempt.failures.items()
+    ]
     good = [row for row in range(len(rows)) if row not in attempt.failures]
-    return Batches(
+    return BatchedBlock(
         given.block,
         tuple(attempt.parts),
         rows=[rows[row] for row in good],
         keys=None if given.keys is None else [given.keys[row] for row in good],
-        bad=tuple(sorted((*given.bad, *bad), key=lambda one: one.offset)),
+        rejected=tuple(sorted((*given.rejected, *bad), key=lambda one: one.offset)),
     )
 
 
-def _good_rows(model: Runtime, form: Form, part: Batch) -> int:
+def _choose_rows(model: Runtime, form: Form, part: Batch) -> int:
     """The rows of a call where nobody says: each by itself if they are not known to be independent."""
     if isinstance(part, LoneColumns) or (isinstance(form, Columns) and not form.independent):
         return 1

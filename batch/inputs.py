@@ -19,7 +19,7 @@ LINES = frozenset({"JSON", "TEXT"})
 # A worker pays for its start with this many bytes of input; a result file is to come from about so many.
 _WORKER_BYTES, _SHARD_BYTES = 4 << 20, 64 << 20
 # What a compressed byte is taken to hold, for balance alone.
-_EXPANDS = 4
+_COMPRESSION_RATIO = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Shard:
     splits: tuple[Split, ...]
 
 
-def find(files: Files, paths: Sequence[str]) -> tuple[Item, ...]:
+def find_inputs(files: Files, paths: Sequence[str]) -> tuple[Item, ...]:
     """The files that the input paths name, in the order of the paths, each once.
 
     Raises NotFound, PermissionDenied, or InvalidArgument for what is no path or when all are empty.
@@ -48,24 +48,24 @@ def find(files: Files, paths: Sequence[str]) -> tuple[Item, ...]:
     items = tuple(found.values())
     if not any(item.size for item in items):
         raise InvalidArgument(
-            f"There is nothing to predict: {_count(len(items), 'file')} at {', '.join(paths)}, all empty."
+            f"There is nothing to predict: {_count_noun(len(items), 'file')} at {', '.join(paths)}, all empty."
         )
     return items
 
 
-def workers_for(items: Sequence[Item], most: int, data_format: str) -> int:
+def choose_worker_count(items: Sequence[Item], most: int, data_format: str) -> int:
     """How many workers are worth their start."""
-    weight = sum(_weight(item, data_format) for item in items)
+    weight = sum(_weigh_item(item, data_format) for item in items)
     return max(1, min(most, math.ceil(weight / _WORKER_BYTES)))
 
 
-def plan(items: Sequence[Item], workers: int, data_format: str) -> tuple[Shard, ...]:
+def plan_shards(items: Sequence[Item], workers: int, data_format: str) -> tuple[Shard, ...]:
     """Shards of about the same size, as many for every worker."""
-    total = sum(_weight(item, data_format) for item in items)
+    total = sum(_weigh_item(item, data_format) for item in items)
     count = math.ceil(max(1, math.ceil(total / _SHARD_BYTES)) / workers) * workers
     groups: list[list[Split]] = [[] for _ in range(count)]
     before = 0
-    for split, weight in _pieces(items, total / count, data_format):
+    for split, weight in _split_items(items, total / count, data_format):
         # By its middle: what lies across a border goes where most of it is.
         groups[int((before + weight / 2) * count / total)].append(split)
         before += weight
@@ -73,16 +73,16 @@ def plan(items: Sequence[Item], workers: int, data_format: str) -> tuple[Shard, 
     return tuple(Shard(index, tuple(group)) for index, group in enumerate(filled))
 
 
-def by_size(shards: Sequence[Shard], data_format: str) -> list[Shard]:
+def sort_by_size(shards: Sequence[Shard], data_format: str) -> list[Shard]:
     """The largest first: dealt out in this order, they load workers evenly."""
 
-    def size(shard: Shard) -> int:
+    def weigh_shard(shard: Shard) -> int:
         return sum(
-            _weight(split.item, data_format) if split.end is None else split.end - split.start
+            _weigh_item(split.item, data_format) if split.end is None else split.end - split.start
             for split in shard.splits
         )
 
-    return sorted(shards, key=size, reverse=True)
+    return sorted(shards, key=weigh_shard, reverse=True)
 
 
 def is_compressed(item: Item, data_format: str) -> bool:
@@ -92,14 +92,14 @@ def is_compressed(item: Item, data_format: str) -> bool:
     )
 
 
-def _pieces(items: Sequence[Item], size: float, data_format: str) -> Iterator[tuple[Split, int]]:
+def _split_items(items: Sequence[Item], size: float, data_format: str) -> Iterator[tuple[Split, int]]:
     """Splits with their weights: files are cut where a shard is to end, if they can be cut."""
     before = 0
     for item in items:
         if not item.size:
             continue
         if is_compressed(item, data_format) or data_format not in LINES:
-            weight = _weight(item, data_format)
+            weight = _weigh_item(item, data_format)
             yield Split(item), weight
             before += weight
             continue
@@ -111,9 +111,9 @@ def _pieces(items: Sequence[Item], size: float, data_format: str) -> Iterator[tu
             start = stop
 
 
-def _weight(item: Item, data_format: str) -> int:
-    return item.size * _EXPANDS if is_compressed(item, data_format) else item.size
+def _weigh_item(item: Item, data_format: str) -> int:
+    return item.size * _COMPRESSION_RATIO if is_compressed(item, data_format) else item.size
 
 
-def _count(number: int, noun: str) -> str:
+def _count_noun(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

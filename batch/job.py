@@ -19,102 +19,121 @@ import psutil
 from batch import inputs
 from batch.failures import JobFailed
 from batch.limits import ErrorLimit
-from batch.messages import EMBEDDED, Counts, Failed, ModelSource, Outcome, Phase, Report, Request
-from batch.output import Output
+from batch.messages import (
+    EMBEDDED,
+    FailureStatus,
+    JobCounts,
+    JobOutcome,
+    JobPhase,
+    JobReport,
+    JobRequest,
+    ModelSource,
+)
+from batch.output import OutputFolder
 from serving.errors import FailedPrecondition, InvalidArgument, ServingError, Unavailable
 from serving.local_folders import LocalFolders
 from serving.storage import Files, Item
 
 if TYPE_CHECKING:
-    from batch.execution import Took
-    from batch.runners import Wish
+    from batch.execution import RunTiming
+    from batch.runners import RunnerRequest
 
 logger = logging.getLogger(__name__)
 
-Say = Callable[[Report], None]
+SendReport = Callable[[JobReport], None]
 
 # How long, in seconds, an attempt waits for the end of the one before.
-_ALONE_WITHIN = 30.0
+_LOCK_SECONDS = 30.0
 _DATA_FORMATS = ("JSON", "TEXT", "TF_RECORD", "TF_RECORD_GZIP")
 _OUTPUT_FORMATS = ("JSON", "CSV")
 # So many of the distinct errors are named when a job fails for them.
-_NAMED = 3
+_MOST_NAMED = 3
 
 
-def run(request: Request, say: Say) -> None:
+def run_request(request: JobRequest, say: SendReport) -> None:
     """Do what is asked; the last thing said is how it ended. What it raises another attempt may mend."""
     folders = LocalFolders(request.allowed_folders, request.refused_folders)
     files = Files(folders=folders)
-    output = Output(files, request)
-    with _alone(Path(request.scratch_dir)):
+    output = OutputFolder(files, request)
+    with _hold_job_lock(Path(request.scratch_dir)):
         if request.clean:
             output.clean()
-            say(Report(done=Outcome(0, 0, 0.0, 0.0)))
+            say(JobReport(done=JobOutcome(0, 0, 0.0, 0.0)))
             return
         try:
-            say(Attempt(request, files, output, say).end())
+            say(JobAttempt(request, files, output, say).run())
         except (ServingError, JobFailed) as error:
-            failed = error.failed if isinstance(error, JobFailed) else Failed(error.status, error.message)
+            failed = (
+                error.failure if isinstance(error, JobFailed) else FailureStatus(error.status, error.message)
+            )
             if failed.status == Unavailable.status:
                 raise
-            _fail(failed, output, say)
+            _report_failure(failed, output, say)
 
 
-class Attempt:
+class JobAttempt:
     """The straight line of an attempt."""
 
-    def __init__(self, request: Request, files: Files, output: Output, say: Say) -> None:
+    def __init__(self, request: JobRequest, files: Files, output: OutputFolder, say: SendReport) -> None:
         self._request = request
         self._files = files
         self._output = output
-        self._say = say
-        self._counts = Counts()
+        self._send_report = say
+        self._counts = JobCounts()
 
-    def end(self) -> Report:
+    def run(self) -> JobReport:
         """Work, and return how it ended. Raises ServingError or JobFailed when there is nothing to keep."""
         request = self._request
-        self._say(Report(phase=Phase.PREPARING))
-        limit = _checked(request)
+        self._send_report(JobReport(phase=JobPhase.PREPARING))
+        limit = _validate_request(request)
         # Before the input is looked for: of a job that is done it may be gone.
-        if (earlier := self._output.ended()) is not None:
+        if (earlier := self._output.find_earlier_end()) is not None:
             return earlier
-        items = inputs.find(self._files, request.input_paths)
-        if (earlier := self._output.take()) is not None:
+        items = inputs.find_inputs(self._files, request.input_paths)
+        if (earlier := self._output.claim()) is not None:
             return earlier
-        workers = self._workers(items)
-        shards = inputs.plan(items, workers, request.data_format)
+        workers = self._choose_workers(items)
+        shards = inputs.plan_shards(items, workers, request.data_format)
         logger.info("%d files, %d shards, %d workers", len(items), len(shards), workers)
-        took = self._run(shards, sum(item.size for item in items), workers, limit)
-        return self._publish(len(shards), limit, took)
+        took = self._run_pipeline(shards, sum(item.size for item in items), workers, limit)
+        return self._publish_results(len(shards), limit, took)
 
-    def _workers(self, items: Sequence[Item]) -> int:
+    def _choose_workers(self, items: Sequence[Item]) -> int:
         request = self._request
         if request.runner != EMBEDDED:
             return request.max_workers
         # Beam takes seconds to import; what can be refused has been refused by now.
         from batch import runners  # noqa: PLC0415
 
-        return inputs.workers_for(items, min(request.max_workers, runners.cores()), request.data_format)
+        return inputs.choose_worker_count(
+            items, min(request.max_workers, runners.count_cores()), request.data_format
+        )
 
-    def _run(self, shards: Sequence[inputs.Shard], size: int, workers: int, limit: ErrorLimit) -> Took:
+    def _run_pipeline(
+        self, shards: Sequence[inputs.Shard], size: int, workers: int, limit: ErrorLimit
+    ) -> RunTiming:
         from batch import embedded, execution, remote, runners, staging  # noqa: PLC0415
-        from batch.handler import Model  # noqa: PLC0415
-        from batch.pipeline import Plan  # noqa: PLC0415
+        from batch.handler import SharedModel  # noqa: PLC0415
+        from batch.pipeline import PipelinePlan  # noqa: PLC0415
         from serving.runtimes.codec import AnswerStyle  # noqa: PLC0415
 
         request = self._request
         is_embedded = request.runner == EMBEDDED
-        elsewhere = None if is_embedded else runners.remote(_wish(request, self._output.attempt_folder))
-        is_here = elsewhere is None or elsewhere.here
+        elsewhere = (
+            None
+            if is_embedded
+            else runners.create_remote_runner(_build_runner_request(request, self._output.attempt_folder))
+        )
+        is_here = elsewhere is None or elsewhere.in_process
         meters = Path(request.scratch_dir, "meters")
         shutil.rmtree(meters, ignore_errors=True)
-        plan = Plan(
+        plan = PipelinePlan(
             files=self._files,
-            shards=inputs.by_size(shards, request.data_format),
+            shards=inputs.sort_by_size(shards, request.data_format),
             data_format=request.data_format,
             output_format=request.output_format,
-            model=Model(
-                _reachable(request.model, here=is_here),
+            model=SharedModel(
+                _reachable_model(request.model, here=is_here),
                 request.cache_dir if is_here else "",
                 request.cache_bytes,
                 self._files.folders,
@@ -123,55 +142,55 @@ class Attempt:
             batch_size=request.batch_size,
             keys=request.keys,
             folder=self._output.attempt_folder,
-            meters=str(meters) if is_embedded else "",
+            progress_folder=str(meters) if is_embedded else "",
             style=AnswerStyle(request.bare, request.long_decimals),
         )
-        wanted = execution.Run(limit, size, self._counted, self._abandon)
-        self._say(Report(phase=Phase.RUNNING))
+        wanted = execution.RunContext(limit, size, self._report_counts, self._abandon_job)
+        self._send_report(JobReport(phase=JobPhase.RUNNING))
         if elsewhere is None:
-            return embedded.run(plan, workers, wanted)
+            return embedded.run_embedded(plan, workers, wanted)
         folder = Path(request.scratch_dir, "packages")
-        packages = partial(staging.archives, request.model, folder, self._files.folders)
-        return remote.run(plan, elsewhere, packages, wanted)
+        packages = partial(staging.build_archives, request.model, folder, self._files.folders)
+        return remote.run_remote(plan, elsewhere, packages, wanted)
 
-    def _publish(self, count: int, limit: ErrorLimit, took: Took) -> Report:
+    def _publish_results(self, count: int, limit: ErrorLimit, took: RunTiming) -> JobReport:
         from batch import writers  # noqa: PLC0415
 
-        self._say(Report(phase=Phase.PUBLISHING))
+        self._send_report(JobReport(phase=JobPhase.PUBLISHING))
         shards = writers.read_sealed(self._files, self._output.attempt_folder, count)
-        predictions, stats = writers.totals(shards)
+        predictions, stats = writers.sum_shards(shards)
         errors = sum(stats.values())
         if not predictions and not errors:
             paths = ", ".join(self._request.input_paths)
             raise InvalidArgument(f"There is nothing to predict: the files at {paths} hold blank lines only.")
-        if reason := limit.exceeded(predictions, errors, final=True):
-            message = f"{reason} {_most_frequent(stats)}"
-            raise JobFailed(Failed("FAILED_PRECONDITION", message, predictions, errors))
-        said = Report(done=Outcome(predictions, errors, took.seconds, took.worker_seconds))
+        if reason := limit.explain_excess(predictions, errors, final=True):
+            message = f"{reason} {_format_most_frequent(stats)}"
+            raise JobFailed(FailureStatus("FAILED_PRECONDITION", message, predictions, errors))
+        said = JobReport(done=JobOutcome(predictions, errors, took.seconds, took.worker_seconds))
         if not predictions:
             message = (
                 f"All {errors} records failed; prediction.errors-* in {self._request.output_path} names "
-                f"them. {_most_frequent(stats)}"
+                f"them. {_format_most_frequent(stats)}"
             )
-            said = Report(failed=Failed("INVALID_ARGUMENT", message, 0, errors))
+            said = JobReport(failed=FailureStatus("INVALID_ARGUMENT", message, 0, errors))
         self._output.publish(shards, said)
         return said
 
-    def _counted(self, counts: Counts) -> None:
+    def _report_counts(self, counts: JobCounts) -> None:
         if counts != self._counts:
-            self._say(Report(counts=counts))
+            self._send_report(JobReport(counts=counts))
             self._counts = counts
 
-    def _abandon(self, failed: Failed) -> NoReturn:
+    def _abandon_job(self, failed: FailureStatus) -> NoReturn:
         """End the job although its workers are in the middle of a call that they cannot be asked to leave."""
         for child in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):
                 child.kill()
-        _fail(failed, self._output, self._say)
+        _report_failure(failed, self._output, self._send_report)
         os._exit(0)
 
 
-def _checked(request: Request) -> ErrorLimit:
+def _validate_request(request: JobRequest) -> ErrorLimit:
     """The limit of errors, once everything in the request is something this program knows."""
     for name, value, known in (
         ("dataFormat", request.data_format, _DATA_FORMATS),
@@ -184,11 +203,11 @@ def _checked(request: Request) -> ErrorLimit:
     return ErrorLimit.parse(request.max_errors)
 
 
-def _wish(request: Request, folder: str) -> Wish:
-    from batch.runners import Wish  # noqa: PLC0415
+def _build_runner_request(request: JobRequest, folder: str) -> RunnerRequest:
+    from batch.runners import RunnerRequest  # noqa: PLC0415
 
     places = (request.model.uri, *request.input_paths, request.output_path)
-    return Wish(
+    return RunnerRequest(
         runner=request.runner,
         arguments=request.pipeline_options,
         job=request.job,
@@ -200,7 +219,7 @@ def _wish(request: Request, folder: str) -> Wish:
     )
 
 
-def _reachable(model: ModelSource, *, here: bool) -> ModelSource:
+def _reachable_model(model: ModelSource, *, here: bool) -> ModelSource:
     """The model as workers find it: those on other machines know nothing of folders of this one.
 
     Raises InvalidArgument if they cannot compute it.
@@ -217,25 +236,25 @@ def _without_folders(model: ModelSource) -> ModelSource:
     return msgspec.structs.replace(model, model_dir="", packages=())
 
 
-def _most_frequent(stats: Mapping[str, int]) -> str:
-    named = [f"{count} times: {text}" for text, count in list(stats.items())[:_NAMED]]
+def _format_most_frequent(stats: Mapping[str, int]) -> str:
+    named = [f"{count} times: {text}" for text, count in list(stats.items())[:_MOST_NAMED]]
     return "Most frequent: " + "; ".join(named) if named else ""
 
 
-def _fail(failed: Failed, output: Output, say: Say) -> None:
+def _report_failure(failed: FailureStatus, output: OutputFolder, say: SendReport) -> None:
     try:
         output.clean()
     except (ServingError, OSError) as error:
         # Whatever cleaning meets, it must not hide why the job failed.
         logger.warning("temporary files may be left: %s", error)
-    say(Report(failed=failed))
+    say(JobReport(failed=failed))
 
 
 @contextlib.contextmanager
-def _alone(scratch: Path) -> Iterator[None]:
+def _hold_job_lock(scratch: Path) -> Iterator[None]:
     """Hold the job's lock: whatever happened to the attempt before, it is over when this one begins."""
     scratch.mkdir(parents=True, exist_ok=True)
-    deadline = time.monotonic() + _ALONE_WITHIN
+    deadline = time.monotonic() + _LOCK_SECONDS
     with (scratch / "lock").open("w") as file:
         while True:
             try:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from serving.errors import InvalidArgument
 
 # A share of fewer records than this says nothing while a job runs; at its end it always counts.
-_ENOUGH = 1000
+_MIN_RECORDS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,11 @@ class ErrorLimit:
             )
         return cls(share=share)
 
-    def exceeded(self, predictions: int, errors: int, *, final: bool) -> str:
+    def explain_excess(self, predictions: int, errors: int, *, final: bool) -> str:
         """Why a job with so many of each is to be stopped, "" if it is not."""
         records = predictions + errors
         if self.records is not None and errors > self.records:
             return f"{errors} of {records} records failed; at most {self.records} may."
-        if self.share is not None and (final or records >= _ENOUGH) and errors > self.share * records:
+        if self.share is not None and (final or records >= _MIN_RECORDS) and errors > self.share * records:
             return f"{errors} of {records} records failed; at most {self.share:.6g} of all may."
         return ""

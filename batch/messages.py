@@ -15,7 +15,7 @@ EMBEDDED = "FnApiRunner"
 JOB_FOLDER = ".pilotlight"
 
 
-class Phase(StrEnum):
+class JobPhase(StrEnum):
     """What a job has just begun to do."""
 
     PREPARING = "PREPARING"
@@ -43,7 +43,7 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     interpreter: str = ""
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class JobRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One attempt at a job. Field values are those of the API's PredictionInput, defaults filled in.
 
     `uid` (letters, digits) tells this job from all others; attempts count from 1. `batch_size` 0: not said.
@@ -81,7 +81,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     long_decimals: bool = False
 
 
-class Counts(msgspec.Struct, frozen=True, omit_defaults=True):
+class JobCounts(msgspec.Struct, frozen=True, omit_defaults=True):
     """How far a job is: records predicted and refused, input bytes (as stored) read of all, and workers."""
 
     predictions: int = 0
@@ -91,7 +91,7 @@ class Counts(msgspec.Struct, frozen=True, omit_defaults=True):
     workers: int = 0
 
 
-class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
+class JobOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
     """What came of a job: its final counts, and how long it took.
 
     `seconds` are those from the first record read to the last result written, `worker_seconds` how long its
@@ -104,7 +104,7 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     worker_seconds: float
 
 
-class Failed(msgspec.Struct, frozen=True, omit_defaults=True):
+class FailureStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why another attempt would not help: the name of the google.rpc code, and what to do.
 
     The counts are those of the records seen.
@@ -116,10 +116,10 @@ class Failed(msgspec.Struct, frozen=True, omit_defaults=True):
     errors: int = 0
 
 
-class Report(msgspec.Struct, frozen=True, omit_defaults=True):
+class JobReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """One line of output; at most one of its fields is set. There is one each 10 seconds at least."""
 
-    phase: Phase | None = None
-    counts: Counts | None = None
-    done: Outcome | None = None
-    failed: Failed | None = None
+    phase: JobPhase | None = None
+    counts: JobCounts | None = None
+    done: JobOutcome | None = None
+    failed: FailureStatus | None = None

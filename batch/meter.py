@@ -19,18 +19,18 @@ from typing import NamedTuple
 
 import msgspec
 
-from batch.messages import Counts
+from batch.messages import JobCounts
 from serving.errors import Cancelled
 
 _TOTALS = struct.Struct("=QQQdd")
-_BEAT = 1.0
+_BEAT_SECONDS = 1.0
 # Of the first bad records, this many are told of when a job is stopped for its errors.
-_EXAMPLES = 3
+_MOST_EXAMPLES = 3
 # Where this file is, workers stop.
 _STOP = "stop"
 
 
-class Totals(NamedTuple):
+class ProgressTotals(NamedTuple):
     """What was done: records predicted and refused, bytes read, and from when to when (since the epoch)."""
 
     predictions: int = 0
@@ -39,9 +39,9 @@ class Totals(NamedTuple):
     begun: float = math.inf
     ended: float = 0.0
 
-    def plus(self, other: Totals) -> Totals:
+    def add(self, other: ProgressTotals) -> ProgressTotals:
         """Both together."""
-        return Totals(
+        return ProgressTotals(
             self.predictions + other.predictions,
             self.errors + other.errors,
             self.stored + other.stored,
@@ -55,21 +55,21 @@ class Totals(NamedTuple):
         return max(0.0, self.ended - self.begun)
 
 
-class Meter:
+class ProgressWriter:
     """A worker's end. `folder` is "" on machines that nobody looks at from here."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._totals = Totals()
+        self._totals = ProgressTotals()
         self._examples = 0
 
     def start(self) -> None:
         """Show that this worker is alive, from now on."""
         if self._folder:
             self._file  # noqa: B018  made at first use
-            threading.Thread(target=self._beat, name="meter", daemon=True).start()
+            threading.Thread(target=self._touch_regularly, name="meter", daemon=True).start()
 
-    def add(self, done: Totals, examples: Sequence[str] = ()) -> None:
+    def add(self, done: ProgressTotals, examples: Sequence[str] = ()) -> None:
         """Count what was done, and keep the first examples of what was wrong.
 
         Raises Cancelled when the job is to stop.
@@ -78,31 +78,31 @@ class Meter:
             return
         if Path(self._folder, _STOP).exists():
             raise Cancelled("The job was stopped.")
-        self._totals = self._totals.plus(done)
+        self._totals = self._totals.add(done)
         os.pwrite(self._file, _TOTALS.pack(*self._totals), 0)
-        if examples and self._examples < _EXAMPLES:
+        if examples and self._examples < _MOST_EXAMPLES:
             self._examples += len(examples)
             with Path(self._folder, f"{os.getpid()}.examples").open("ab") as file:
-                file.writelines(msgspec.json.encode(example) + b"\n" for example in examples[:_EXAMPLES])
+                file.writelines(msgspec.json.encode(example) + b"\n" for example in examples[:_MOST_EXAMPLES])
 
     @cached_property
     def _file(self) -> int:
         """This process's file. A process may have had a meter before: that one's totals count on."""
         path = Path(self._folder, str(os.getpid()))
         file = os.open(path, os.O_RDWR | os.O_CREAT)
-        self._totals = self._totals.plus(_unpacked(os.pread(file, _TOTALS.size, 0)))
+        self._totals = self._totals.add(_unpack_totals(os.pread(file, _TOTALS.size, 0)))
         os.pwrite(file, _TOTALS.pack(*self._totals), 0)
         return file
 
-    def _beat(self) -> None:
+    def _touch_regularly(self) -> None:
         never = threading.Event()
-        while not never.wait(_BEAT):
+        while not never.wait(_BEAT_SECONDS):
             # A disk in trouble costs this beat, not all that follow.
             with contextlib.suppress(OSError):
                 os.utime(self._file)
 
 
-class Meters:
+class ProgressReader:
     """The job's end: what all workers that ever wrote into `folder` have done."""
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
@@ -113,26 +113,26 @@ class Meters:
         self._beats: dict[str, tuple[int, float]] = {}
         folder.mkdir(parents=True, exist_ok=True)
 
-    def totals(self) -> Totals:
+    def read_totals(self) -> ProgressTotals:
         """The sum so far."""
-        total = Totals()
-        for file in self._files():
-            total = total.plus(_unpacked(file.read_bytes()))
+        total = ProgressTotals()
+        for file in self._worker_files():
+            total = total.add(_unpack_totals(file.read_bytes()))
         return total
 
-    def counts(self, bytes_total: int) -> Counts:
+    def read_counts(self, bytes_total: int) -> JobCounts:
         """The sum so far, as it is told."""
-        total = self.totals()
+        total = self.read_totals()
         stored = min(total.stored, bytes_total)
-        return Counts(total.predictions, total.errors, stored, bytes_total, len(self._files()))
+        return JobCounts(total.predictions, total.errors, stored, bytes_total, len(self._worker_files()))
 
-    def silence(self, processes: int = 0) -> float:
+    def longest_silence(self, processes: int = 0) -> float:
         """For how many seconds the most silent worker has said nothing; of `processes`, some may never.
 
         To be asked often: a worker's silence begins when it is first seen.
         """
         now = self._clock()
-        beats = {file.name: (file.stat().st_mtime_ns, now) for file in self._files()}
+        beats = {file.name: (file.stat().st_mtime_ns, now) for file in self._worker_files()}
         for name, (beat, since) in self._beats.items():
             if name in beats and beats[name][0] == beat:
                 beats[name] = (beat, since)
@@ -142,23 +142,23 @@ class Meters:
             heard.append(self._since)
         return max((now - since for since in heard), default=0.0)
 
-    def examples(self) -> list[str]:
+    def read_examples(self) -> list[str]:
         """Some of the first records that were refused, in words."""
         found = [
             msgspec.json.decode(line, type=str)
             for file in sorted(self._folder.glob("*.examples"))
             for line in file.read_bytes().splitlines()
         ]
-        return found[:_EXAMPLES]
+        return found[:_MOST_EXAMPLES]
 
-    def stop(self) -> None:
+    def stop_workers(self) -> None:
         """Have all workers stop where they are."""
         (self._folder / _STOP).touch()
 
-    def _files(self) -> list[Path]:
+    def _worker_files(self) -> list[Path]:
         return [file for file in self._folder.iterdir() if file.name.isdigit()]
 
 
-def _unpacked(data: bytes) -> Totals:
+def _unpack_totals(data: bytes) -> ProgressTotals:
     # A worker's file is empty for a moment.
-    return Totals(*_TOTALS.unpack(data)) if data else Totals()
+    return ProgressTotals(*_TOTALS.unpack(data)) if data else ProgressTotals()

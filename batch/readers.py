@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 import google_crc32c
 
-from batch.blocks import Block
+from batch.blocks import RecordBlock
 from batch.inputs import LINES, Shard, Split, is_compressed
 from serving.errors import InvalidArgument
 from serving.storage import Files
@@ -23,37 +23,37 @@ MAX_RECORD = 256 << 20
 
 _BOM = b"\xef\xbb\xbf"
 _GZIP = b"\x1f\x8b"
-_LENGTH, _SUM = 8, 4
+_LENGTH, _CHECKSUM_LENGTH = 8, 4
 
 
-def read(files: Files, shard: Shard, data_format: str) -> Iterator[Block]:
+def read_shard(files: Files, shard: Shard, data_format: str) -> Iterator[RecordBlock]:
     """The blocks of a shard, the last of them empty. Raises what `Files.open` raises, and InvalidArgument."""
     index = 0
     for split in shard.splits:
         for block in _read_split(files, split, data_format):
             yield replace(block, shard=shard.index, index=index)
             index += 1
-    yield Block(shard.index, index, last=True)
+    yield RecordBlock(shard.index, index, last=True)
 
 
-def _read_split(files: Files, split: Split, data_format: str) -> Iterator[Block]:
+def _read_split(files: Files, split: Split, data_format: str) -> Iterator[RecordBlock]:
     compressed = is_compressed(split.item, data_format)
     start = split.start
     if start and not compressed:
         # From one byte before, so that a line that begins just here is told from one that goes on.
         start -= 1
     with files.open(split.item, start) as stored:
-        source = _Counted(stored)
+        source = _CountingFile(stored)
         if compressed:
             content: BinaryIO = gzip.GzipFile(fileobj=source)  # type: ignore[assignment]
         else:
             content = source  # type: ignore[assignment]
-        read_format = _lines if data_format in LINES else _tf_records
+        read_format = _read_lines if data_format in LINES else _read_tf_records
         taken = 0
         begun = time.time()
         try:
             for block in read_format(content, split, split.item.uri):
-                yield replace(block, stored=source.count - taken, begun=begun)
+                yield replace(block, stored_bytes=source.count - taken, begun=begun)
                 taken, begun = source.count, time.time()
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise InvalidArgument(
@@ -62,7 +62,7 @@ def _read_split(files: Files, split: Split, data_format: str) -> Iterator[Block]
             ) from error
 
 
-class _Counted(io.RawIOBase):
+class _CountingFile(io.RawIOBase):
     """A file that counts the bytes read from it."""
 
     def __init__(self, file: BinaryIO) -> None:
@@ -81,7 +81,7 @@ class _Counted(io.RawIOBase):
 # ---- lines
 
 
-def _lines(content: BinaryIO, split: Split, uri: str) -> Iterator[Block]:
+def _read_lines(content: BinaryIO, split: Split, uri: str) -> Iterator[RecordBlock]:
     """Blocks of whole lines that begin in the split's range."""
     # Grows in place: a line may be MAX_RECORD long.
     offset, rest = split.start, bytearray()
@@ -104,16 +104,16 @@ def _lines(content: BinaryIO, split: Split, uri: str) -> Iterator[Block]:
         rest += data
         if not data:
             if rest:
-                yield _block(uri, offset, _within(bytes(rest), offset, end))
+                yield _line_block(uri, offset, _clip_lines(bytes(rest), offset, end))
             return
         cut = rest.rfind(b"\n", len(rest) - len(data)) + 1
         if not cut:
             _check_length(len(rest), uri, offset)
             continue
         with memoryview(rest) as view:
-            lines = _within(bytes(view[:cut]), offset, end)
+            lines = _clip_lines(bytes(view[:cut]), offset, end)
         del rest[:cut]
-        yield _block(uri, offset, lines)
+        yield _line_block(uri, offset, lines)
         offset += len(lines)
 
 
@@ -128,7 +128,7 @@ def _skip_line(content: BinaryIO) -> tuple[int, bytes] | None:
     return None
 
 
-def _within(lines: bytes, offset: int, end: int | None) -> bytes:
+def _clip_lines(lines: bytes, offset: int, end: int | None) -> bytes:
     """Those of the lines that begin before the end."""
     if end is None or offset + len(lines) <= end:
         return lines
@@ -137,8 +137,8 @@ def _within(lines: bytes, offset: int, end: int | None) -> bytes:
     return lines if stop < 0 else lines[: stop + 1]
 
 
-def _block(uri: str, offset: int, lines: bytes) -> Block:
-    return Block(0, 0, uri, offset, lines.removesuffix(b"\n"))
+def _line_block(uri: str, offset: int, lines: bytes) -> RecordBlock:
+    return RecordBlock(0, 0, uri, offset, lines.removesuffix(b"\n"))
 
 
 def _check_start(data: bytes, uri: str) -> None:
@@ -156,13 +156,13 @@ def _check_length(length: int, uri: str, offset: int) -> None:
 # ---- TFRecord: length, its checksum, data, its checksum
 
 
-def _tf_records(content: BinaryIO, _: Split, uri: str) -> Iterator[Block]:
+def _read_tf_records(content: BinaryIO, _: Split, uri: str) -> Iterator[RecordBlock]:
     """Blocks of records. Format: tensorflow/core/lib/io/record_writer.h."""
     records: list[tuple[int, bytes]] = []
     size = offset = 0
-    while (record := _tf_record(content, uri, offset)) is not None:
+    while (record := _read_tf_record(content, uri, offset)) is not None:
         records.append((offset, record))
-        offset += _LENGTH + _SUM + len(record) + _SUM
+        offset += _LENGTH + _CHECKSUM_LENGTH + len(record) + _CHECKSUM_LENGTH
         size += len(record)
         if size >= BLOCK_BYTES:
             yield _record_block(uri, records)
@@ -171,46 +171,46 @@ def _tf_records(content: BinaryIO, _: Split, uri: str) -> Iterator[Block]:
         yield _record_block(uri, records)
 
 
-def _record_block(uri: str, records: list[tuple[int, bytes]]) -> Block:
-    return Block(0, 0, uri, records[0][0], records=tuple(records))
+def _record_block(uri: str, records: list[tuple[int, bytes]]) -> RecordBlock:
+    return RecordBlock(0, 0, uri, records[0][0], records=tuple(records))
 
 
-def _tf_record(content: BinaryIO, uri: str, offset: int) -> bytes | None:
+def _read_tf_record(content: BinaryIO, uri: str, offset: int) -> bytes | None:
     """The next record, None at the end of the file."""
-    take = _taker(content, uri, offset)
+    take = _exact_reader(content, uri, offset)
     head = content.read(_LENGTH)
     if not head:
         return None
     if len(head) < _LENGTH:
-        raise _damaged(uri, offset, "it ends in the middle of a record")
-    _check_sum(head, take(_SUM), uri, offset)
+        raise _damaged_error(uri, offset, "it ends in the middle of a record")
+    _check_sum(head, take(_CHECKSUM_LENGTH), uri, offset)
     length = int.from_bytes(head, "little")
     _check_length(length, uri, offset)
     record = take(length)
-    _check_sum(record, take(_SUM), uri, offset)
+    _check_sum(record, take(_CHECKSUM_LENGTH), uri, offset)
     return record
 
 
-def _taker(content: BinaryIO, uri: str, offset: int) -> Callable[[int], bytes]:
-    def take(size: int) -> bytes:
+def _exact_reader(content: BinaryIO, uri: str, offset: int) -> Callable[[int], bytes]:
+    def read_exactly(size: int) -> bytes:
         data = content.read(size)
         while len(data) < size and (more := content.read(size - len(data))):
             data += more
         if len(data) < size:
-            raise _damaged(uri, offset, "it ends in the middle of a record")
+            raise _damaged_error(uri, offset, "it ends in the middle of a record")
         return data
 
-    return take
+    return read_exactly
 
 
 def _check_sum(data: bytes, stored: bytes, uri: str, offset: int) -> None:
     found = google_crc32c.value(data)
     masked = (((found >> 15) | (found << 17)) + 0xA282EAD8) & 0xFFFFFFFF
     if masked != int.from_bytes(stored, "little"):
-        raise _damaged(uri, offset, "a checksum does not match")
+        raise _damaged_error(uri, offset, "a checksum does not match")
 
 
-def _damaged(uri: str, offset: int, why: str) -> InvalidArgument:
+def _damaged_error(uri: str, offset: int, why: str) -> InvalidArgument:
     return InvalidArgument(
         f"{uri} is no TFRecord file, or a damaged one: {why} (the record at byte {offset}). Check the "
         "dataFormat: TF_RECORD_GZIP is for compressed ones."

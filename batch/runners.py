@@ -35,22 +35,29 @@ from apache_beam.transforms.environments import SubprocessSDKEnvironment
 from batch.messages import EMBEDDED
 from serving.errors import FailedPrecondition, InvalidArgument
 
-WORKER = "batch.worker"
+WORKER_MODULE = "batch.worker"
 # Those that take the pipeline elsewhere.
-REMOTE = ("FlinkRunner", "SparkRunner", "DataflowRunner", "PrismRunner", "PortableRunner")
+REMOTE_RUNNERS = ("FlinkRunner", "SparkRunner", "DataflowRunner", "PrismRunner", "PortableRunner")
 
 # Seconds within which a job server must answer.
 _ANSWER_WITHIN = 20.0
 # Beam ends its calls to a job server after this time, also the one that waits for the pipeline's end.
 _CALL_SECONDS = 30 * 24 * 3600
 # How alike two options are for one to be the other misspelt.
-_ALIKE = 0.85
+_SIMILARITY = 0.85
 # Options that would make of the job something else than one run of this pipeline.
-_OURS = ("output_executable_path", "runner", "save_main_session", "streaming", "template_location", "update")
+_RESERVED_OPTIONS = (
+    "output_executable_path",
+    "runner",
+    "save_main_session",
+    "streaming",
+    "template_location",
+    "update",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class RunnerRequest:
     """What a job says of the runner it wants: its name, its options as typed, and what holds without them.
 
     `job` is the job's name, `workers` the most it may have, `region` is "" when not said. `folder` takes the
@@ -68,7 +75,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Remote:
+class RemoteRunner:
     """A runner that takes the pipeline elsewhere.
 
     `here`: its workers are this process after all. `bare`: they have nothing but Beam, so that the rest has
@@ -78,22 +85,22 @@ class Remote:
     name: str
     runner: Any
     options: PipelineOptions
-    here: bool
-    bare: bool
+    in_process: bool
+    bare_workers: bool
 
-    def bring(self, packages: Sequence[str]) -> None:
+    def add_packages(self, packages: Sequence[str]) -> None:
         """Have the workers install these archives, before any that the options name."""
         setup = self.options.view_as(SetupOptions)
         setup.extra_packages = [*packages, *(setup.extra_packages or ())]
 
 
-def cores() -> int:
+def count_cores() -> int:
     """Those that this process may use."""
     found: int = joblib.cpu_count()
     return found
 
 
-def embedded(workers: int, meters: str) -> tuple[Any, PipelineOptions]:
+def create_embedded_runner(workers: int, progress_folder: str) -> tuple[Any, PipelineOptions]:
     """Beam's own runner on this machine: one worker in this process, or several in processes of their own.
 
     Those tell in the folder `meters` that they are alive.
@@ -104,30 +111,36 @@ def embedded(workers: int, meters: str) -> tuple[Any, PipelineOptions]:
     if workers == 1:
         return FnApiRunner(), options
     options.view_as(DirectOptions).direct_num_workers = workers
-    command = f"exec {shlex.quote(sys.executable)} -m {WORKER} {shlex.quote(meters)}"
+    command = f"exec {shlex.quote(sys.executable)} -m {WORKER_MODULE} {shlex.quote(progress_folder)}"
     return FnApiRunner(SubprocessSDKEnvironment.from_command_string(command)), options
 
 
-def remote(wish: Wish) -> Remote:
+def create_remote_runner(wish: RunnerRequest) -> RemoteRunner:
     """Another runner, by its name.
 
     Raises InvalidArgument for a runner or an option that is none, FailedPrecondition when something is
     missing that the runner needs.
     """
-    if wish.runner not in REMOTE:
+    if wish.runner not in REMOTE_RUNNERS:
         raise InvalidArgument(
-            f"Unknown runner {wish.runner!r}; known: {EMBEDDED} (on this machine), {', '.join(REMOTE)}."
+            f"Unknown runner {wish.runner!r}; known: {EMBEDDED} (on this machine), {', '.join(REMOTE_RUNNERS)}."
         )
-    here = _is_here(wish.runner, _parsed(wish.arguments))
+    here = _runs_in_process(wish.runner, _parse_options(wish.arguments))
     # Of an option that is said twice, the last one holds.
-    options = _parsed([*defaults(wish, here=here), *wish.arguments])
+    options = _parse_options([*default_options(wish, here=here), *wish.arguments])
     _check_options(wish.runner, options)
-    found = Remote(wish.runner, _created(wish.runner, options), options, here, _is_bare(options, here=here))
+    found = RemoteRunner(
+        wish.runner,
+        _create_runner(wish.runner, options),
+        options,
+        here,
+        _has_bare_workers(options, here=here),
+    )
     _check_paths(wish, found)
     return found
 
 
-def defaults(wish: Wish, *, here: bool) -> list[str]:
+def default_options(wish: RunnerRequest, *, here: bool) -> list[str]:
     """Options that follow from the job, for a runner whose workers are `here` or elsewhere."""
     name = re.sub(r"[^a-z0-9]+", "-", wish.job.rpartition("/")[2].lower()).strip("-")
     # The attempt before may still be running.
@@ -135,7 +148,7 @@ def defaults(wish: Wish, *, here: bool) -> list[str]:
     found = [f"--job_name=pilotlight-{name}{suffix}", f"--job_server_timeout={_CALL_SECONDS}"]
     match wish.runner:
         case "FlinkRunner" | "PortableRunner":
-            found.append(f"--parallelism={min(wish.workers, cores()) if here else wish.workers}")
+            found.append(f"--parallelism={min(wish.workers, count_cores()) if here else wish.workers}")
         case "DataflowRunner":
             found += [f"--max_num_workers={wish.workers}", f"--temp_location={wish.folder}/beam"]
             if wish.region:
@@ -146,7 +159,7 @@ def defaults(wish: Wish, *, here: bool) -> list[str]:
 # ---- options
 
 
-def _parsed(arguments: Sequence[str]) -> PipelineOptions:
+def _parse_options(arguments: Sequence[str]) -> PipelineOptions:
     for before, word in zip(("=", *arguments), arguments, strict=False):
         if not word.startswith("--") and (not before.startswith("--") or "=" in before):
             raise InvalidArgument(f"{word!r} is no pipeline option; they are written --NAME=VALUE.")
@@ -164,23 +177,23 @@ def _parsed(arguments: Sequence[str]) -> PipelineOptions:
 
 def _check_options(runner: str, options: PipelineOptions) -> None:
     known = options.get_all_options()
-    for name in _OURS:
+    for name in _RESERVED_OPTIONS:
         if known[name]:
             raise InvalidArgument(f"--{name} cannot be set for a batch prediction.")
     unknown = options.get_all_options(retain_unknown_options=True).keys() - known.keys()
     endpoint = options.view_as(PortableOptions).job_endpoint
     is_asked = bool(endpoint) and endpoint != "embed"
     if is_asked:
-        unknown -= _known_to(endpoint)
+        unknown -= _fetch_server_options(endpoint)
     for name in sorted(unknown):
-        near = difflib.get_close_matches(name, known, 1, _ALIKE)
+        near = difflib.get_close_matches(name, known, 1, _SIMILARITY)
         # A job server that is yet to be started may know more than Beam's Python half.
         if near or is_asked or runner == "DataflowRunner":
             meant = f" Did you mean --{near[0]}?" if near else ""
             raise InvalidArgument(f"{runner} has no option --{name}.{meant}")
 
 
-def _known_to(endpoint: str) -> set[str]:
+def _fetch_server_options(endpoint: str) -> set[str]:
     """The options that a job server has itself."""
     with grpc.insecure_channel(endpoint) as channel:
         try:
@@ -195,7 +208,7 @@ def _known_to(endpoint: str) -> set[str]:
     return {option.name for option in answer.options}
 
 
-def _is_here(runner: str, options: PipelineOptions) -> bool:
+def _runs_in_process(runner: str, options: PipelineOptions) -> bool:
     """Whether the workers are threads of this process: Beam's default where it starts the cluster itself."""
     kind = options.view_as(PortableOptions).environment_type
     if kind or runner == "DataflowRunner":
@@ -212,7 +225,7 @@ def _is_here(runner: str, options: PipelineOptions) -> bool:
             return False
 
 
-def _is_bare(options: PipelineOptions, *, here: bool) -> bool:
+def _has_bare_workers(options: PipelineOptions, *, here: bool) -> bool:
     """Whether workers run in Beam's own container, and nothing says what is to be installed there."""
     portable, setup = options.view_as(PortableOptions), options.view_as(SetupOptions)
     return not (
@@ -229,7 +242,7 @@ def _is_bare(options: PipelineOptions, *, here: bool) -> bool:
 # ---- what a runner needs
 
 
-def _created(runner: str, options: PipelineOptions) -> Any:
+def _create_runner(runner: str, options: PipelineOptions) -> Any:
     endpoint = options.view_as(PortableOptions).job_endpoint
     if runner == "PortableRunner" and not endpoint:
         raise InvalidArgument(
@@ -247,9 +260,9 @@ def _created(runner: str, options: PipelineOptions) -> Any:
         raise FailedPrecondition(f"{runner} is not installed here: {error}.") from error
 
 
-def _check_paths(wish: Wish, found: Remote) -> None:
+def _check_paths(wish: RunnerRequest, found: RemoteRunner) -> None:
     for path in wish.paths:
-        if found.bare and not path.startswith("gs://"):
+        if found.bare_workers and not path.startswith("gs://"):
             raise FailedPrecondition(
                 f"The workers of {wish.runner} run in containers, where there is no {path}. Use gs:// for "
                 "the model, the input and the output, or give the workers an environment that has it with "

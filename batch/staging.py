@@ -33,7 +33,7 @@ _TENSORFLOW = ("tensorflow",)
 _ARCHIVES = (".tar", ".tar.gz", ".whl", ".zip")
 
 
-def archives(model: ModelSource, folder: Path, folders: LocalFolders | None = None) -> list[str]:
+def build_archives(model: ModelSource, folder: Path, folders: LocalFolders | None = None) -> list[str]:
     """Make the archives in `folder`, which is made anew, and return them in the order of their installation.
 
     Raises FailedPrecondition when a library is not installed here, so that its version is not known,
@@ -41,8 +41,10 @@ def archives(model: ModelSource, folder: Path, folders: LocalFolders | None = No
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    ours = source_archive(requirements(model), folder)
-    users = [_fetched(uri, folder / f"{number}", folders) for number, uri in enumerate(model.package_uris)]
+    ours = build_source_archive(list_requirements(model), folder)
+    users = [
+        _fetch_package(uri, folder / f"{number}", folders) for number, uri in enumerate(model.package_uris)
+    ]
     names = [path.name for path in (ours, *users)]
     for name in names:
         if names.count(name) > 1:
@@ -50,28 +52,30 @@ def archives(model: ModelSource, folder: Path, folders: LocalFolders | None = No
     return [str(path) for path in (ours, *users)]
 
 
-def requirements(model: ModelSource) -> list[str]:
+def list_requirements(model: ModelSource) -> list[str]:
     """The libraries that the model needs, each in the version that is installed here."""
-    return [f"{name}=={_version(name)}" for name in (*_CORE, *_libraries(model))]
+    return [f"{name}=={_installed_version(name)}" for name in (*_CORE, *_framework_libraries(model))]
 
 
-def source_archive(requires: Sequence[str], folder: Path) -> Path:
+def build_source_archive(requires: Sequence[str], folder: Path) -> Path:
     """This program as it runs, as a source archive that pip installs with `requires`.
 
     It is packed from the imported packages: where they came from, and how, does not matter.
     """
-    version = _version(_NAME)
+    version = _installed_version(_NAME)
     target = folder / f"{_NAME}-{version}.tar.gz"
-    sources = dict(_sources())
+    sources = dict(_list_sources())
     names = sorted({str(Path(name).parent).replace("/", ".") for name in sources})
     with tarfile.open(target, "w:gz") as archive:
-        _add(archive, f"{_NAME}-{version}/pyproject.toml", _project(version, names, requires).encode())
+        _add_file(
+            archive, f"{_NAME}-{version}/pyproject.toml", _render_pyproject(version, names, requires).encode()
+        )
         for name, path in sources.items():
-            _add(archive, f"{_NAME}-{version}/{name}", path.read_bytes())
+            _add_file(archive, f"{_NAME}-{version}/{name}", path.read_bytes())
     return target
 
 
-def _libraries(model: ModelSource) -> tuple[str, ...]:
+def _framework_libraries(model: ModelSource) -> tuple[str, ...]:
     """The libraries of the model's framework. Without one, the names of its files tell; see `detect`."""
     if model.framework or model.prediction_class:
         return _TENSORFLOW if model.framework == "TENSORFLOW" else _PYTHON
@@ -84,7 +88,7 @@ def _libraries(model: ModelSource) -> tuple[str, ...]:
     return _TENSORFLOW if names & {*FILES_OF["TENSORFLOW"]} else _PYTHON
 
 
-def _version(name: str) -> str:
+def _installed_version(name: str) -> str:
     try:
         # A local part (2.16.1+cu12) is known to no index.
         return Version(metadata.version(name)).public
@@ -96,7 +100,7 @@ def _version(name: str) -> str:
         ) from error
 
 
-def _fetched(uri: str, folder: Path, folders: LocalFolders | None) -> Path:
+def _fetch_package(uri: str, folder: Path, folders: LocalFolders | None) -> Path:
     if not uri.endswith(_ARCHIVES):
         raise InvalidArgument(
             f"{uri} cannot be handed to the workers of another runner: Beam takes packages whose names end "
@@ -105,7 +109,7 @@ def _fetched(uri: str, folder: Path, folders: LocalFolders | None) -> Path:
     return Storage(folder / "cache", 0, folders=folders).fetch_file(uri, folder)
 
 
-def _sources() -> Iterable[tuple[str, Path]]:
+def _list_sources() -> Iterable[tuple[str, Path]]:
     for package in PACKAGES:
         (root,) = import_module(package).__path__
         for path in sorted(Path(root).rglob("*")):
@@ -113,7 +117,7 @@ def _sources() -> Iterable[tuple[str, Path]]:
                 yield f"{package}/{path.relative_to(root).as_posix()}", path
 
 
-def _project(version: str, packages: Sequence[str], requires: Sequence[str]) -> str:
+def _render_pyproject(version: str, packages: Sequence[str], requires: Sequence[str]) -> str:
     # Lists of strings are written alike in TOML and in JSON.
     return dedent(
         f"""\
@@ -135,7 +139,7 @@ def _project(version: str, packages: Sequence[str], requires: Sequence[str]) -> 
     )
 
 
-def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+def _add_file(archive: tarfile.TarFile, name: str, content: bytes) -> None:
     info = tarfile.TarInfo(name)
     info.size = len(content)
     archive.addfile(info, io.BytesIO(content))

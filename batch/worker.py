@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import sys
 
-from batch.meter import Meter
+from batch.meter import ProgressWriter
 
 if __name__ == "__main__":
-    Meter(sys.argv[1]).start()
+    ProgressWriter(sys.argv[1]).start()
     # It takes seconds to import, in which a worker may fall silent too.
     from apache_beam.runners.worker import sdk_worker_main
 

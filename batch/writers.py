@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import msgspec
 
-from batch.blocks import Encoded, Piece
+from batch.blocks import EncodedBlock, ShardPiece
 from serving.errors import Internal, InvalidOutputs
 from serving.storage import Files
 
@@ -20,7 +20,7 @@ _MOST_REASONS = 1000
 _OTHERS = "(other errors)"
 
 
-class Sealed(msgspec.Struct, frozen=True):
+class SealedShard(msgspec.Struct, frozen=True):
     """A shard that is complete: its files in the temporary folder, "" for errors where there are none."""
 
     shard: int
@@ -51,28 +51,28 @@ class PieceWriter:
         self._shard = shard
         self._first = first
         self._results_name, self._errors_name = f"{name}.results", f"{name}.errors"
-        self._results = self._create(self._results_name)
+        self._results = self._create_file(self._results_name)
         self._errors: BinaryIO | None = None
         self._stats: Counter[str] = Counter()
         self._predictions = self._blocks = 0
         self._end: int | None = None
         self._header: tuple[str, ...] = ()
 
-    def add(self, block: Encoded) -> None:
+    def add(self, block: EncodedBlock) -> None:
         """Append a block."""
         self._results.write(block.results)
         self._predictions += block.predictions
         self._blocks += 1
         self._end = block.index if block.last else self._end
         if block.header:
-            self._header = _same(self._header, block.header)
-        if block.bad:
+            self._header = _require_same_header(self._header, block.header)
+        if block.rejected:
             self._add_errors(block)
 
-    def close(self) -> Piece:
+    def close(self) -> ShardPiece:
         """Have the files appear."""
         self._open.close()
-        return Piece(
+        return ShardPiece(
             shard=self._shard,
             first=self._first,
             blocks=self._blocks,
@@ -89,21 +89,21 @@ class PieceWriter:
         error = Internal("The bundle was given up.")
         self._open.__exit__(type(error), error, None)
 
-    def _add_errors(self, block: Encoded) -> None:
+    def _add_errors(self, block: EncodedBlock) -> None:
         if self._errors is None:
-            self._errors = self._create(self._errors_name)
-        for bad in block.bad:
+            self._errors = self._create_file(self._errors_name)
+        for bad in block.rejected:
             line = _ErrorLine(block.file, bad.offset, bad.reason, bad.snippet)
             self._errors.write(msgspec.json.encode(line) + b"\n")
             known = bad.reason in self._stats or len(self._stats) < _MOST_REASONS
             self._stats[bad.reason if known else _OTHERS] += 1
 
-    def _create(self, uri: str) -> BinaryIO:
+    def _create_file(self, uri: str) -> BinaryIO:
         created: AbstractContextManager[BinaryIO] = self._files.create(uri)
         return self._open.enter_context(created)
 
 
-def seal(files: Files, folder: str, shard: int, pieces: Iterable[Piece]) -> Sealed:
+def seal_shard(files: Files, folder: str, shard: int, pieces: Iterable[ShardPiece]) -> SealedShard:
     """Make one of the pieces of a shard, and write down that it is complete. Raises Internal if it is not."""
     ordered = sorted(pieces, key=lambda piece: piece.first)
     *firsts, blocks = accumulate((piece.blocks for piece in ordered), initial=0)
@@ -113,10 +113,10 @@ def seal(files: Files, folder: str, shard: int, pieces: Iterable[Piece]) -> Seal
     stats: Counter[str] = Counter()
     for piece in ordered:
         stats.update(piece.stats)
-    sealed = Sealed(
+    sealed = SealedShard(
         shard=shard,
-        results=_joined(files, f"{folder}/{shard:05d}.results", [piece.results for piece in ordered]),
-        errors=_joined(
+        results=_join_files(files, f"{folder}/{shard:05d}.results", [piece.results for piece in ordered]),
+        errors=_join_files(
             files, f"{folder}/{shard:05d}.errors", [piece.errors for piece in ordered if piece.errors]
         ),
         predictions=sum(piece.predictions for piece in ordered),
@@ -127,18 +127,19 @@ def seal(files: Files, folder: str, shard: int, pieces: Iterable[Piece]) -> Seal
     return sealed
 
 
-def read_sealed(files: Files, folder: str, shards: int) -> list[Sealed]:
+def read_sealed(files: Files, folder: str, shards: int) -> list[SealedShard]:
     """What was sealed of an attempt. Raises NotFound when a shard is missing."""
     return [
-        msgspec.json.decode(files.read(_sealed_name(folder, shard)), type=Sealed) for shard in range(shards)
+        msgspec.json.decode(files.read(_sealed_name(folder, shard)), type=SealedShard)
+        for shard in range(shards)
     ]
 
 
-def common_header(parts: Iterable[Piece | Sealed]) -> tuple[str, ...]:
+def common_header(parts: Iterable[ShardPiece | SealedShard]) -> tuple[str, ...]:
     """The names of the columns of all parts that have rows. Raises InvalidOutputs when they differ."""
     header: tuple[str, ...] = ()
     for part in parts:
-        header = _same(header, part.header) if part.header else header
+        header = _require_same_header(header, part.header) if part.header else header
     return header
 
 
@@ -146,23 +147,23 @@ def _sealed_name(folder: str, shard: int) -> str:
     return f"{folder}/sealed/{shard:05d}.json"
 
 
-def _joined(files: Files, name: str, parts: Sequence[str]) -> str:
+def _join_files(files: Files, name: str, parts: Sequence[str]) -> str:
     if len(parts) < 2:
         return parts[0] if parts else ""
     with files.create(name) as target:
         for part in parts:
             for item in files.find(part):
                 with files.open(item) as source:
-                    target.writelines(_chunks(source))
+                    target.writelines(_read_chunks(source))
     return name
 
 
-def _chunks(source: BinaryIO) -> Iterator[bytes]:
+def _read_chunks(source: BinaryIO) -> Iterator[bytes]:
     while data := source.read(1 << 20):
         yield data
 
 
-def _same(header: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
+def _require_same_header(header: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
     if header and header != other:
         raise InvalidOutputs(
             f"The predictions differ in their outputs: {list(header)} and {list(other)}; CSV has the same "
@@ -171,7 +172,7 @@ def _same(header: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
     return other
 
 
-def totals(shards: Sequence[Sealed]) -> tuple[int, Mapping[str, int]]:
+def sum_shards(shards: Sequence[SealedShard]) -> tuple[int, Mapping[str, int]]:
     """Predictions of all shards, and their errors by text, the most frequent first."""
     stats: Counter[str] = Counter()
     for shard in shards:

@@ -7,16 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from loadtests import nodes, report
-from loadtests.record import Request, Run, Writer, read
-from loadtests.rows import Row, bodies
-from loadtests.summary import Summary
+from loadtests.record import RequestRecord, RunSettings, RunWriter, read_run
+from loadtests.rows import InstanceTemplate, iter_bodies
+from loadtests.summary import RunSummary
 
 # What has no answer this long after the last stage counts as never answered.
-PATIENCE_SECONDS = 60.0
-_ASK_SECONDS = 2.0
+ANSWER_TIMEOUT_SECONDS = 60.0
+_NODE_TIMEOUT_SECONDS = 2.0
 
 
-class Load:
+class LoadRun:
     """The requests of one run, handed out in the order in which they are due.
 
     `lead` is the time in seconds until the run starts; `clock` tells seconds.
@@ -24,8 +24,8 @@ class Load:
 
     def __init__(
         self,
-        run: Run,
-        rows: list[Row],
+        run: RunSettings,
+        rows: list[InstanceTemplate],
         folder: Path,
         *,
         lead: float = 0.0,
@@ -35,46 +35,46 @@ class Load:
         self._folder = folder
         self._clock = clock
         self._start = clock() + lead
-        self._due = run.plan.due()
-        self._bodies = bodies(rows, run.rows)
-        self._open = run.plan.due_before(run.plan.seconds)
+        self._due_times = run.plan.iter_due_times()
+        self._bodies = iter_bodies(rows, run.rows)
+        self._unanswered = run.plan.count_due_before(run.plan.seconds)
         self._end = run.plan.seconds
-        self._writer = Writer(folder, run)
+        self._writer = RunWriter(folder, run)
 
-    def now(self) -> float:
+    def elapsed_seconds(self) -> float:
         """Seconds since the start of the run; negative before."""
         return self._clock() - self._start
 
-    def take(self) -> tuple[float, str] | None:
+    def take_request(self) -> tuple[float, str] | None:
         """When the next request is due, and its body; None when all are taken."""
-        due = next(self._due, None)
+        due = next(self._due_times, None)
         return None if due is None else (due, next(self._bodies))
 
-    def note(self, request: Request) -> None:
+    def record_request(self, request: RequestRecord) -> None:
         """Record a request that was answered, or that failed."""
-        self._open -= 1
+        self._unanswered -= 1
         self._end = max(self._end, request.done)
-        self._writer.request(request)
+        self._writer.add_request(request)
 
-    def count_nodes(self) -> None:
+    def record_nodes(self) -> None:
         """Record how many nodes the server has, if it tells."""
-        counts = nodes.ask(self._run.host, self._run.target, _ASK_SECONDS)
+        counts = nodes.fetch_node_counts(self._run.host, self._run.target, _NODE_TIMEOUT_SECONDS)
         if counts is not None:
-            self._writer.nodes(self.now(), counts)
+            self._writer.add_nodes(self.elapsed_seconds(), counts)
         self._writer.flush()
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Whether the last stage has ended and no answer is still to come."""
-        late = self.now() - self._run.plan.seconds
-        return late >= 0 and (not self._open or late > PATIENCE_SECONDS)
+        late = self.elapsed_seconds() - self._run.plan.seconds
+        return late >= 0 and (not self._unanswered or late > ANSWER_TIMEOUT_SECONDS)
 
-    def finish(self) -> tuple[Summary, str]:
+    def finish(self) -> tuple[RunSummary, str]:
         """End the run, be it over or not, and write the report; returns it as numbers and as text."""
-        over = self.over
+        over = self.is_over
         if over:
-            self.count_nodes()
+            self.record_nodes()
         self._writer.close(self._end if over else None)
-        record = read(self._folder)
-        summary = report.write(self._folder, record)
-        return summary, report.text(record, summary)
+        record = read_run(self._folder)
+        summary = report.write_report(self._folder, record)
+        return summary, report.format_report(record, summary)

@@ -36,24 +36,24 @@ from locust.runners import LocalRunner
 # Locust knows the folder of this file at most, not the one that the package is in.
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from loadtests.load import PATIENCE_SECONDS, Load
-from loadtests.nodes import credentials
-from loadtests.options import add_options, planned
-from loadtests.record import Request, Run
-from loadtests.rows import Row, fault, read_rows
+from loadtests.load import ANSWER_TIMEOUT_SECONDS, LoadRun
+from loadtests.nodes import auth_headers
+from loadtests.options import add_options, plan_run
+from loadtests.record import RequestRecord, RunSettings
+from loadtests.rows import InstanceTemplate, find_fault, read_rows
 
 _USERS_PER_SECOND = 100
 _SAMPLE_SECONDS = 1.0
-_HEADERS = {"content-type": "application/json", **credentials()}
+_HEADERS = {"content-type": "application/json", **auth_headers()}
 
 
-class Current:
+class CurrentRun:
     """What is to be run, and what is running: locust itself makes users and shape, so they meet here."""
 
-    run: Run
-    rows: list[Row]
+    run: RunSettings
+    rows: list[InstanceTemplate]
     folder: Path
-    load: Load | None = None
+    load: LoadRun | None = None
     sampler: threading.Thread
     stopped: threading.Event
     report = ""
@@ -65,30 +65,32 @@ class PredictUser(FastHttpUser):
     @task
     def predict(self) -> None:
         """One request, and a look at its answer."""
-        load = Current.load
-        taken = load.take() if load else None
+        load = CurrentRun.load
+        taken = load.take_request() if load else None
         if load is None or taken is None:
             raise StopUser
         due, body = taken
-        free = load.now()
+        free = load.elapsed_seconds()
         # Locust has made this, threads and sockets cooperative: only this user waits.
         time.sleep(max(0.0, due - free))
-        sent = load.now()
+        sent = load.elapsed_seconds()
         with self.client.post(
-            f"/v1/{Current.run.target}:predict",
+            f"/v1/{CurrentRun.run.target}:predict",
             data=body,
             headers=_HEADERS,
             name=":predict",
             catch_response=True,
         ) as answer:
-            done = load.now()
+            done = load.elapsed_seconds()
             status, content = answer.status_code, answer.content or b""
-            failure = fault(status, content, Current.run.rows) if status else f"no answer: {answer.error!r}"
-            request = Request(due, free, sent, done, failure)
+            failure = (
+                find_fault(status, content, CurrentRun.run.rows) if status else f"no answer: {answer.error!r}"
+            )
+            request = RequestRecord(due, free, sent, done, failure)
             answer.request_meta["response_time"] = request.latency * 1000
             if failure:
                 answer.failure(failure)
-            load.note(request)
+            load.record_request(request)
 
 
 class PlannedShape(LoadTestShape):
@@ -98,8 +100,8 @@ class PlannedShape(LoadTestShape):
 
     def tick(self) -> tuple[int, float] | None:
         """How many users there should be, and how many may start in a second; None at the end."""
-        over = Current.load is not None and Current.load.over
-        return None if over else (Current.run.users, _USERS_PER_SECOND)
+        over = CurrentRun.load is not None and CurrentRun.load.is_over
+        return None if over else (CurrentRun.run.users, _USERS_PER_SECOND)
 
 
 @events.init_command_line_parser.add_listener  # type: ignore[untyped-decorator]
@@ -108,22 +110,22 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 @events.init.add_listener  # type: ignore[untyped-decorator]
-def _prepare(environment: Environment, **_: Any) -> None:
+def _prepare_run(environment: Environment, **_: Any) -> None:
     options = environment.parsed_options
     if options is None or not isinstance(environment.runner, LocalRunner):
         raise SystemExit("The load comes from one process: leave out --processes, --master and --worker")
     try:
-        Current.run = planned(options, environment.host)
-        Current.rows = read_rows(Path(options.instances))
-        Current.folder = Path(options.report)
-        Current.folder.mkdir(parents=True, exist_ok=True)
+        CurrentRun.run = plan_run(options, environment.host)
+        CurrentRun.rows = read_rows(Path(options.instances))
+        CurrentRun.folder = Path(options.report)
+        CurrentRun.folder.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
         raise SystemExit(f"No load: {error}") from error
     # One pool, the last used connection first: as many connections as requests in flight, not as users.
     PredictUser.client_pool = HTTPClientPool(
-        concurrency=Current.run.users,
-        network_timeout=PATIENCE_SECONDS,
-        connection_timeout=PATIENCE_SECONDS,
+        concurrency=CurrentRun.run.users,
+        network_timeout=ANSWER_TIMEOUT_SECONDS,
+        connection_timeout=ANSWER_TIMEOUT_SECONDS,
         ssl_context_factory=ssl.create_default_context,
     )
     # Until a run has passed.
@@ -131,33 +133,37 @@ def _prepare(environment: Environment, **_: Any) -> None:
 
 
 @events.test_start.add_listener  # type: ignore[untyped-decorator]
-def _start(**_: Any) -> None:
+def _start_run(**_: Any) -> None:
     # Users and the first count of nodes come before the first request is due.
-    lead = Current.run.users / _USERS_PER_SECOND + 1
-    Current.load = Load(Current.run, Current.rows, Current.folder, lead=lead)
-    Current.stopped = threading.Event()
-    Current.sampler = threading.Thread(target=_sample, args=(Current.load, Current.stopped), daemon=True)
-    Current.sampler.start()
+    lead = CurrentRun.run.users / _USERS_PER_SECOND + 1
+    CurrentRun.load = LoadRun(CurrentRun.run, CurrentRun.rows, CurrentRun.folder, lead=lead)
+    CurrentRun.stopped = threading.Event()
+    CurrentRun.sampler = threading.Thread(
+        target=_sample_nodes, args=(CurrentRun.load, CurrentRun.stopped), daemon=True
+    )
+    CurrentRun.sampler.start()
 
 
-def _sample(load: Load, stopped: threading.Event) -> None:
+def _sample_nodes(load: LoadRun, stopped: threading.Event) -> None:
     # Between whole seconds, when stages begin and end.
-    while not stopped.wait(_SAMPLE_SECONDS - (load.now() + _SAMPLE_SECONDS / 2) % _SAMPLE_SECONDS):
-        load.count_nodes()
+    while not stopped.wait(
+        _SAMPLE_SECONDS - (load.elapsed_seconds() + _SAMPLE_SECONDS / 2) % _SAMPLE_SECONDS
+    ):
+        load.record_nodes()
 
 
 @events.test_stop.add_listener  # type: ignore[untyped-decorator]
-def _stop(environment: Environment, **_: Any) -> None:
-    if Current.load:
-        Current.stopped.set()
-        Current.sampler.join()
-        load, Current.load = Current.load, None
-        summary, Current.report = load.finish()
+def _finish_run(environment: Environment, **_: Any) -> None:
+    if CurrentRun.load:
+        CurrentRun.stopped.set()
+        CurrentRun.sampler.join()
+        load, CurrentRun.load = CurrentRun.load, None
+        summary, CurrentRun.report = load.finish()
         environment.process_exit_code = 0 if summary.passed else 1
 
 
 @events.quit.add_listener  # type: ignore[untyped-decorator]
-def _tell(**_: Any) -> None:
+def _print_report(**_: Any) -> None:
     # After locust's own tables, where it is not overlooked.
-    if Current.report:
-        print(f"\n{Current.report}\n\nwritten to {Current.folder}")
+    if CurrentRun.report:
+        print(f"\n{CurrentRun.report}\n\nwritten to {CurrentRun.folder}")

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 
 @dataclass(frozen=True)
-class Counts:
+class NodeCounts:
     """Nodes by state."""
 
     ready: int
@@ -20,7 +20,7 @@ class Counts:
     draining: int
 
 
-def ask(host: str, name: str, seconds: float) -> Counts | None:
+def fetch_node_counts(host: str, name: str, seconds: float) -> NodeCounts | None:
     """The nodes of a version by its full name, or of the version that a model's predictions go to.
 
     None when the server does not tell. `host` is its address, `seconds` the time that an answer may take.
@@ -30,21 +30,23 @@ def ask(host: str, name: str, seconds: float) -> Counts | None:
     connection = kind(address.netloc, timeout=seconds)
     root = address.path.rstrip("/")
     try:
-        target = name if "/versions/" in name else _default_version(_get(connection, f"{root}/v1/{name}"))
-        return count(_get(connection, f"{root}/nodes"), target or name)
+        target = (
+            name if "/versions/" in name else _default_version(_get_json(connection, f"{root}/v1/{name}"))
+        )
+        return parse_node_counts(_get_json(connection, f"{root}/nodes"), target or name)
     except (OSError, http.client.HTTPException, ValueError):
         return None
     finally:
         connection.close()
 
 
-def credentials() -> dict[str, str]:
+def auth_headers() -> dict[str, str]:
     """The header with the token of PILOTLIGHT_TOKEN, for a server with access control."""
     token = os.environ.get("PILOTLIGHT_TOKEN", "")
     return {"authorization": f"Bearer {token}"} if token else {}
 
 
-def count(document: Any, name: str) -> Counts | None:
+def parse_node_counts(document: Any, name: str) -> NodeCounts | None:
     """The nodes of a version in what `/nodes` answered; None when that is something else.
 
     A version that sleeps may be left out of the document. Of a model, whose default version is not known,
@@ -57,7 +59,7 @@ def count(document: Any, name: str) -> Counts | None:
         ours = [one for one in versions if one["version"] == name or one["version"].startswith(f"{name}/")]
         if len(ours) > 1:
             return None
-        return Counts(
+        return NodeCounts(
             ready=sum(int(one["ready"]) for one in ours),
             starting=sum(int(one["starting"]) for one in ours),
             draining=sum(int(one["draining"]) for one in ours),
@@ -66,9 +68,9 @@ def count(document: Any, name: str) -> Counts | None:
         return None
 
 
-def _get(connection: http.client.HTTPConnection, path: str) -> Any:
+def _get_json(connection: http.client.HTTPConnection, path: str) -> Any:
     """The JSON at a path; None where there is none."""
-    connection.request("GET", path, headers=credentials())
+    connection.request("GET", path, headers=auth_headers())
     answer = connection.getresponse()
     content = answer.read()
     return json.loads(content) if answer.status == 200 else None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import textwrap
 
-from loadtests.record import Run
-from loadtests.shapes import SHAPES, Knobs
+from loadtests.record import RunSettings
+from loadtests.shapes import SHAPES, ShapeSettings
 
 USERS = 128
 
@@ -18,11 +18,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--model", default="", help="model to predict with")
     add("--model-version", default="", help="version (default: that of the model)")
     add("--instances", default="", metavar="FILE", help="one JSON instance per line")
-    add("--rows", type=_count, default=1, metavar="N", help="instances per request (default: 1)")
+    add("--rows", type=_parse_count, default=1, metavar="N", help="instances per request (default: 1)")
     add("--report", default="", metavar="FOLDER", help="where the report and the recorded files go")
 
-    add = parser.add_argument_group("Shape of the load", _shapes()).add_argument
-    knobs = Knobs()
+    add = parser.add_argument_group("Shape of the load", _describe_shapes()).add_argument
+    knobs = ShapeSettings()
     add("--shape", choices=list(SHAPES), default="steady", help="(default: steady)")
     for name, default, told in (
         ("rate", knobs.rate, "requests per second at the peak"),
@@ -31,26 +31,40 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         ("wake-within", 5.0, "seconds allowed for the first answer after a pause"),
         ("p99-within", 1.0, "seconds allowed for p99 in the second half of each stage"),
     ):
-        add(f"--{name}", type=_positive, default=default, metavar="X", help=f"{told} (default: {default:g})")
-    add("--steps", type=_count, default=knobs.steps, metavar="N", help="staircase: steps up (default: 5)")
+        add(
+            f"--{name}",
+            type=_parse_positive,
+            default=default,
+            metavar="X",
+            help=f"{told} (default: {default:g})",
+        )
+    add(
+        "--steps",
+        type=_parse_count,
+        default=knobs.steps,
+        metavar="N",
+        help="staircase: steps up (default: 5)",
+    )
     add(
         "--cycles",
-        type=_count,
+        type=_parse_count,
         default=knobs.cycles,
         metavar="N",
         help="idle-wake-idle: wake-ups (default: 1)",
     )
 
 
-def planned(options: argparse.Namespace, host: str | None) -> Run:
+def plan_run(options: argparse.Namespace, host: str | None) -> RunSettings:
     """The run that they, and locust's own, describe; ValueError says what is missing."""
     if not (host and options.model and options.instances and options.report):
         raise ValueError("say what to load: --host URL --model MODEL --instances FILE --report FOLDER")
     if options.run_time:
         raise ValueError("a shape has its own length: --step-seconds and --idle-seconds, not --run-time")
     model = f"projects/{options.project}/models/{options.model}"
-    knobs = Knobs(options.rate, options.step_seconds, options.idle_seconds, options.steps, options.cycles)
-    return Run(
+    knobs = ShapeSettings(
+        options.rate, options.step_seconds, options.idle_seconds, options.steps, options.cycles
+    )
+    return RunSettings(
         host=host,
         target=f"{model}/versions/{options.model_version}" if options.model_version else model,
         rows=options.rows,
@@ -61,20 +75,20 @@ def planned(options: argparse.Namespace, host: str | None) -> Run:
     )
 
 
-def _shapes() -> str:
+def _describe_shapes() -> str:
     """A paragraph for each, in the width of a help text."""
     told = (f"{name}: {' '.join((make.__doc__ or '').split())}" for name, make in SHAPES.items())
     return "\n".join(textwrap.fill(one, 76, subsequent_indent="    ") for one in told)
 
 
-def _positive(text: str) -> float:
+def _parse_positive(text: str) -> float:
     number = float(text)
     if not 0 < number < 1e9:
         raise argparse.ArgumentTypeError("must be above 0")
     return number
 
 
-def _count(text: str) -> int:
+def _parse_count(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError("must be 1 or more")

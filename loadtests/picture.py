@@ -11,8 +11,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from loadtests.record import Record
-from loadtests.summary import Second, Summary, duration
+from loadtests.record import RunRecord
+from loadtests.summary import RunSummary, SecondStats, format_duration
 
 # Okabe and Ito's colours, which all kinds of sight tell apart; lines also differ in dash and weight.
 _BLUE, _ORANGE, _RED = "#0072B2", "#E69F00", "#D55E00"
@@ -21,7 +21,9 @@ _GREEN, _PURPLE, _GREY = "#009E73", "#CC79A7", "#666666"
 _INCHES, _DPI = (10.0, 7.0), 100
 
 
-def draw(file: Path, title: str, record: Record, summary: Summary, seconds: Sequence[Second]) -> None:
+def draw_report(
+    file: Path, title: str, record: RunRecord, summary: RunSummary, seconds: Sequence[SecondStats]
+) -> None:
     """Write the picture as PNG."""
     figure = Figure(figsize=_INCHES, dpi=_DPI, layout="constrained")
     FigureCanvasAgg(figure)
@@ -42,7 +44,7 @@ def draw(file: Path, title: str, record: Record, summary: Summary, seconds: Sequ
     figure.savefig(file)
 
 
-def _draw_requests(panel: Axes, record: Record, seconds: Sequence[Second]) -> None:
+def _draw_requests(panel: Axes, record: RunRecord, seconds: Sequence[SecondStats]) -> None:
     spans = record.run.plan.spans
     panel.stairs(
         [span.rate for span in spans], [0.0, *(span.end for span in spans)],
@@ -57,7 +59,7 @@ def _draw_requests(panel: Axes, record: Record, seconds: Sequence[Second]) -> No
     panel.set_ylabel("requests/s")
 
 
-def _draw_latency(panel: Axes, summary: Summary, seconds: Sequence[Second]) -> None:
+def _draw_latency(panel: Axes, summary: RunSummary, seconds: Sequence[SecondStats]) -> None:
     middles = [one.second + 0.5 for one in seconds]
     for label, color, dash, values in (
         ("max", _GREY, ":", [one.latencies.max for one in seconds]),
@@ -66,28 +68,28 @@ def _draw_latency(panel: Axes, summary: Summary, seconds: Sequence[Second]) -> N
     ):
         # The markers show seconds that stand alone.
         panel.plot(middles, values, dash, color=color, marker=".", markersize=3, linewidth=1.6, label=label)
-    for wake in summary.wakes:
+    for wake in summary.wake_ups:
         panel.axvline(wake.at, color=_GREY, linestyle=":", linewidth=1)
         if math.isfinite(wake.latency):
             panel.annotate(
-                f" {'woke in' if wake.nodes == 0 else 'first answer'} {duration(wake.latency)}",
+                f" {'woke in' if wake.nodes == 0 else 'first answer'} {format_duration(wake.latency)}",
                 (wake.at, 1), xycoords=("data", "axes fraction"), va="top", fontsize=9,
             )  # fmt: skip
     panel.set_ylabel("latency by due time")
     if math.isfinite(summary.latencies.max):
         panel.set_yscale("log")
         panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: duration(value)))
+        panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_duration(value)))
         panel.yaxis.set_minor_formatter(NullFormatter())
     else:
-        _say(panel, "no right answer")
+        _show_text(panel, "no right answer")
 
 
-def _draw_nodes(panel: Axes, record: Record, summary: Summary) -> None:
+def _draw_nodes(panel: Axes, record: RunRecord, summary: RunSummary) -> None:
     panel.set_ylabel("nodes")
     panel.yaxis.set_major_locator(MaxNLocator(integer=True))
     if not record.samples:
-        _say(panel, "the server does not tell its nodes")
+        _show_text(panel, "the server does not tell its nodes")
         return
     # The last count holds until the end.
     times = [*(one.at for one in record.samples), max(summary.seconds, record.samples[-1].at)]
@@ -100,7 +102,7 @@ def _draw_nodes(panel: Axes, record: Record, summary: Summary) -> None:
     panel.set_ylim(0, max(*ready, *starting, 1) * 1.15)
 
 
-def _say(panel: Axes, words: str) -> None:
+def _show_text(panel: Axes, words: str) -> None:
     """What there is instead of a line."""
     panel.set_yticks([])
     panel.text(0.5, 0.5, words, transform=panel.transAxes, ha="center")

@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from loadtests.nodes import Counts
-from loadtests.shapes import Plan, Stage
+from loadtests.nodes import NodeCounts
+from loadtests.shapes import LoadPlan, LoadStage
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ _RUN, _REQUESTS, _NODES = "run.json", "requests.csv", "nodes.csv"
 
 
 @dataclass(frozen=True)
-class Request:
+class RequestRecord:
     """One request. `failure` says what was wrong with the answer; empty when nothing was."""
 
     due: float
@@ -53,7 +53,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Sample:
+class NodeSample:
     """The server's nodes at a time."""
 
     at: float
@@ -68,7 +68,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunSettings:
     """What a run was to do, and how far it came."""
 
     host: str
@@ -78,7 +78,7 @@ class Run:
     """Instances per request."""
     users: int
     """Most requests in flight."""
-    plan: Plan
+    plan: LoadPlan
     wake_within: float
     p99_within: float
     ended: float | None = None
@@ -86,19 +86,19 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Record:
+class RunRecord:
     """All that is known of a run."""
 
-    run: Run
-    requests: list[Request]
+    run: RunSettings
+    requests: list[RequestRecord]
     """In the order in which they were due."""
-    samples: list[Sample]
+    samples: list[NodeSample]
 
 
-class Writer:
+class RunWriter:
     """Writes a run into a folder; what an earlier run left there is replaced."""
 
-    def __init__(self, folder: Path, run: Run) -> None:
+    def __init__(self, folder: Path, run: RunSettings) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._run = run
@@ -110,12 +110,12 @@ class Writer:
         self._request_rows.writerow(("due", "free", "sent", "done", "failure"))
         self._node_rows.writerow(("at", "ready", "starting", "draining"))
 
-    def request(self, one: Request) -> None:
+    def add_request(self, one: RequestRecord) -> None:
         """Add a request that was answered, or that failed."""
         times = (f"{time:.6f}" for time in (one.due, one.free, one.sent, one.done))
         self._request_rows.writerow((*times, one.failure))
 
-    def nodes(self, at: float, counts: Counts) -> None:
+    def add_nodes(self, at: float, counts: NodeCounts) -> None:
         """Add how many nodes there are."""
         self._node_rows.writerow((f"{at:.3f}", counts.ready, counts.starting, counts.draining))
 
@@ -130,35 +130,35 @@ class Writer:
         self._nodes.close()
         self._write_run(replace(self._run, ended=ended))
 
-    def _write_run(self, run: Run) -> None:
+    def _write_run(self, run: RunSettings) -> None:
         (self._folder / _RUN).write_text(json.dumps(asdict(run), indent=1) + "\n")
 
 
-def read(folder: Path) -> Record:
+def read_run(folder: Path) -> RunRecord:
     """The run in a folder; OSError when there is none, ValueError when the files are something else."""
-    requests = _table(folder / _REQUESTS, _request)
+    requests = _read_table(folder / _REQUESTS, _parse_request)
     requests.sort(key=lambda one: one.due)
-    run = _run(json.loads((folder / _RUN).read_text()))
-    return Record(run, requests, _table(folder / _NODES, _sample))
+    run = _parse_run(json.loads((folder / _RUN).read_text()))
+    return RunRecord(run, requests, _read_table(folder / _NODES, _parse_sample))
 
 
-def _run(document: dict[str, Any]) -> Run:
+def _parse_run(document: dict[str, Any]) -> RunSettings:
     plan = document.pop("plan")
-    stages = tuple(Stage(**stage) for stage in plan.pop("stages"))
-    return Run(plan=Plan(stages=stages, **plan), **document)
+    stages = tuple(LoadStage(**stage) for stage in plan.pop("stages"))
+    return RunSettings(plan=LoadPlan(stages=stages, **plan), **document)
 
 
-def _table(file: Path, parse: Callable[[list[str]], T]) -> list[T]:
+def _read_table(file: Path, parse: Callable[[list[str]], T]) -> list[T]:
     """The lines below the head; a run that was killed may have left half of one at the end."""
     with file.open(newline="") as lines:
         head, *rows = list(csv.reader(lines)) or [[]]
     return [parse(row) for row in rows if len(row) == len(head)]
 
 
-def _request(row: list[str]) -> Request:
+def _parse_request(row: list[str]) -> RequestRecord:
     due, free, sent, done = map(float, row[:4])
-    return Request(due, free, sent, done, row[4])
+    return RequestRecord(due, free, sent, done, row[4])
 
 
-def _sample(row: list[str]) -> Sample:
-    return Sample(float(row[0]), *map(int, row[1:]))
+def _parse_sample(row: list[str]) -> NodeSample:
+    return NodeSample(float(row[0]), *map(int, row[1:]))

@@ -21,11 +21,18 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from loadtests.picture import draw
-from loadtests.record import Record, read
-from loadtests.summary import Second, Summary, Wake, by_second, duration, summarize
+from loadtests.picture import draw_report
+from loadtests.record import RunRecord, read_run
+from loadtests.summary import (
+    RunSummary,
+    SecondStats,
+    WakeUp,
+    format_duration,
+    summarize_run,
+    summarize_seconds,
+)
 
-_VERDICTS = {True: "ok", False: "FAILED", None: "not judged"}
+_CHECK_WORDS = {True: "ok", False: "FAILED", None: "not judged"}
 _MOST_REASONS = 5
 # Above this the figures say more about the loading machine than about the server.
 _LATE_SECONDS = 0.02
@@ -39,89 +46,98 @@ def main() -> int:
     )
     folder: Path = parser.parse_args().folder
     try:
-        record = read(folder)
+        record = read_run(folder)
     except (OSError, ValueError, LookupError, TypeError) as error:
         print(f"{folder} holds no recorded run: {error}", file=sys.stderr)
         return 2
-    summary = write(folder, record)
-    print(text(record, summary))
+    summary = write_report(folder, record)
+    print(format_report(record, summary))
     return 0 if summary.passed else 1
 
 
-def write(folder: Path, record: Record) -> Summary:
+def write_report(folder: Path, record: RunRecord) -> RunSummary:
     """Put the picture, the text and the table of a run into a folder."""
-    summary = summarize(record)
-    seconds = by_second(record)
-    (folder / "report.txt").write_text(f"{text(record, summary)}\n")
+    summary = summarize_run(record)
+    seconds = summarize_seconds(record)
+    (folder / "report.txt").write_text(f"{format_report(record, summary)}\n")
     _write_seconds(folder / "seconds.csv", seconds)
-    draw(folder / "report.png", title(record, summary), record, summary, seconds)
+    draw_report(folder / "report.png", format_title(record, summary), record, summary, seconds)
     return summary
 
 
-def title(record: Record, summary: Summary) -> str:
+def format_title(record: RunRecord, summary: RunSummary) -> str:
     """The run in one line."""
     found = summary.latencies
     parts = [
         f"{summary.requests:,} requests, {summary.failed:,} failed",
-        f"p50 {duration(found.p50)}, p99 {duration(found.p99)}, max {duration(found.max)}",
+        f"p50 {format_duration(found.p50)}, p99 {format_duration(found.p99)}, max {format_duration(found.max)}",
     ]
-    wakes = [wake.latency for wake in summary.wakes if wake.nodes == 0 and math.isfinite(wake.latency)]
+    wakes = [wake.latency for wake in summary.wake_ups if wake.nodes == 0 and math.isfinite(wake.latency)]
     if wakes:
-        parts.append(f"woke in {duration(max(wakes))}{' at most' if len(wakes) > 1 else ''}")
+        parts.append(f"woke in {format_duration(max(wakes))}{' at most' if len(wakes) > 1 else ''}")
     if summary.node_seconds is not None:
         parts.append(f"{summary.node_seconds:,.0f} node-seconds")
     verdict = "passed" if summary.passed else "FAILED"
     return f"{record.run.plan.shape} {verdict}: {'; '.join(parts)}"
 
 
-def text(record: Record, summary: Summary) -> str:
+def format_report(record: RunRecord, summary: RunSummary) -> str:
     """The report in words."""
     run, found = record.run, summary.latencies
     peak = max(stage.rate for stage in run.plan.stages)
     verdict = "passed" if summary.passed else "FAILED"
     lines = [
         f"{run.plan.shape}: {verdict}",
-        _line("target", f"{run.target} at {run.host}, instances per request: {run.rows}"),
-        _line("load", f"at most {peak:g} requests/s and {run.users} in flight, {summary.seconds:.0f} s"),
-        _line("requests", f"{summary.requests:,}, failed {summary.failed:,}"),
+        _format_line("target", f"{run.target} at {run.host}, instances per request: {run.rows}"),
+        _format_line(
+            "load", f"at most {peak:g} requests/s and {run.users} in flight, {summary.seconds:.0f} s"
+        ),
+        _format_line("requests", f"{summary.requests:,}, failed {summary.failed:,}"),
         *[
-            _line("", f"{times:,} x {reason}")
+            _format_line("", f"{times:,} x {reason}")
             for reason, times in summary.failures.most_common(_MOST_REASONS)
         ],
-        _line("latency", f"p50 {duration(found.p50)}, p99 {duration(found.p99)}, max {duration(found.max)}"),
-        *[_line("wake-up" if wake.nodes == 0 else "first reply", _wake(wake)) for wake in summary.wakes],
-        _line("nodes", _nodes(summary)),
-        _line("loader", _loader(summary)),
-        *[_line(_VERDICTS[check.passed], f"{check.demand}: {check.found}") for check in summary.checks],
+        _format_line(
+            "latency",
+            f"p50 {format_duration(found.p50)}, p99 {format_duration(found.p99)}, max {format_duration(found.max)}",
+        ),
+        *[
+            _format_line("wake-up" if wake.nodes == 0 else "first reply", _format_wake_up(wake))
+            for wake in summary.wake_ups
+        ],
+        _format_line("nodes", _format_nodes(summary)),
+        _format_line("loader", _format_loader(summary)),
+        *[
+            _format_line(_CHECK_WORDS[check.passed], f"{check.demand}: {check.found}")
+            for check in summary.checks
+        ],
     ]
     return "\n".join(lines)
 
 
-def _line(head: str, rest: str) -> str:
+def _format_line(head: str, rest: str) -> str:
     return f"  {head:<11} {rest}"
 
 
-def _wake(wake: Wake) -> str:
+def _format_wake_up(wake: WakeUp) -> str:
     nodes = {None: "nodes unknown", 0: "asleep", 1: "1 node there"}
-    return (
-        f"at {wake.at:.0f} s, {nodes.get(wake.nodes, f'{wake.nodes} nodes there')}: {duration(wake.latency)}"
-    )
+    return f"at {wake.at:.0f} s, {nodes.get(wake.nodes, f'{wake.nodes} nodes there')}: {format_duration(wake.latency)}"
 
 
-def _nodes(summary: Summary) -> str:
+def _format_nodes(summary: RunSummary) -> str:
     if summary.node_seconds is None:
         return "unknown: the server does not answer /nodes"
     return f"at most {summary.most_nodes}, {summary.node_seconds:,.1f} node-seconds"
 
 
-def _loader(summary: Summary) -> str:
-    late = f"sent {duration(summary.lateness)} late (p99), {summary.waited:,} requests waited for a free user"
+def _format_loader(summary: RunSummary) -> str:
+    late = f"sent {format_duration(summary.lateness)} late (p99), {summary.waited:,} requests waited for a free user"
     if summary.lateness > _LATE_SECONDS:
         return f"{late}; THIS MACHINE IS TOO BUSY to measure well"
     return late
 
 
-def _write_seconds(file: Path, seconds: Iterable[Second]) -> None:
+def _write_seconds(file: Path, seconds: Iterable[SecondStats]) -> None:
     with file.open("w", newline="") as output:
         rows = csv.writer(output)
         rows.writerow(("second", "answered", "failed", "p50", "p99", "max", "ready", "starting"))

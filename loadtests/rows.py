@@ -11,74 +11,74 @@ from typing import Any
 
 # Relative, per pass through the file: enough to differ in 32 bits, too little to matter to a model.
 _VARIATION = 1e-6
-_MARK = "\0the first float"
+_PLACEHOLDER = "\0the first float"
 
 
 @dataclass(frozen=True)
-class Row:
+class InstanceTemplate:
     """An instance as JSON text, cut around its first float so that this can vary at no cost."""
 
     before: str
     value: float | None
     after: str
 
-    def text(self, passes: int) -> str:
+    def render(self, passes: int) -> str:
         """The instance as JSON, its float changed in proportion to the passes through the file before."""
         if self.value is None:
             return self.before
         return f"{self.before}{self.value + (abs(self.value) or 1) * _VARIATION * passes!r}{self.after}"
 
 
-def read_rows(file: Path) -> list[Row]:
+def read_rows(file: Path) -> list[InstanceTemplate]:
     """The instances of a file, one JSON value a line; ValueError when it holds none, or something else."""
-    rows = [_row(json.loads(line)) for line in file.read_text().splitlines() if line.strip()]
+    rows = [_parse_template(json.loads(line)) for line in file.read_text().splitlines() if line.strip()]
     if not rows:
         raise ValueError(f"{file} holds no instances")
     return rows
 
 
-def bodies(rows: list[Row], size: int) -> Iterator[str]:
+def iter_bodies(rows: list[InstanceTemplate], size: int) -> Iterator[str]:
     """Request bodies of `size` instances each, endlessly. Only instances without a float come again."""
     for start in itertools.count(0, size):
-        texts = (rows[at % len(rows)].text(at // len(rows)) for at in range(start, start + size))
+        texts = (rows[at % len(rows)].render(at // len(rows)) for at in range(start, start + size))
         yield f'{{"instances": [{", ".join(texts)}]}}'
 
 
-def fault(status: int, content: bytes, size: int) -> str:
+def find_fault(status: int, content: bytes, size: int) -> str:
     """What is wrong with an answer to `size` instances, in one line; empty when nothing is."""
     if status != 200:
-        return f"status {status}: {_snippet(content)}"
+        return f"status {status}: {_format_snippet(content)}"
     try:
         answer = json.loads(content)
     except ValueError:
-        return f"no JSON: {_snippet(content)}"
+        return f"no JSON: {_format_snippet(content)}"
     predictions = answer.get("predictions") if isinstance(answer, dict) else None
     if not isinstance(predictions, list) or len(predictions) != size:
-        return f"not {size} predictions: {_snippet(content)}"
+        return f"not {size} predictions: {_format_snippet(content)}"
     return ""
 
 
-def _snippet(content: bytes) -> str:
+def _format_snippet(content: bytes) -> str:
     return " ".join(content[:200].decode(errors="replace").split())
 
 
-def _row(instance: Any) -> Row:
-    marked, value = _mark(instance)
+def _parse_template(instance: Any) -> InstanceTemplate:
+    marked, value = _replace_first_float(instance)
     text = json.dumps(marked)
     if value is None:
-        return Row(text, None, "")
-    before, _, after = text.partition(json.dumps(_MARK))
-    return Row(before, value, after)
+        return InstanceTemplate(text, None, "")
+    before, _, after = text.partition(json.dumps(_PLACEHOLDER))
+    return InstanceTemplate(before, value, after)
 
 
-def _mark(instance: Any) -> tuple[Any, float | None]:
+def _replace_first_float(instance: Any) -> tuple[Any, float | None]:
     """The instance with its first float replaced by the mark, and the float."""
     if isinstance(instance, float):
-        return _MARK, instance
+        return _PLACEHOLDER, instance
     if isinstance(instance, list | dict):
         items = instance.items() if isinstance(instance, dict) else enumerate(instance)
         for key, item in items:
-            marked, value = _mark(item)
+            marked, value = _replace_first_float(item)
             if value is not None:
                 copy = instance.copy()
                 copy[key] = marked

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Knobs:
+class ShapeSettings:
     """The numbers that shapes are made of."""
 
     rate: float = 50.0
@@ -35,7 +35,7 @@ class Knobs:
 
 
 @dataclass(frozen=True)
-class Stage:
+class LoadStage:
     """`seconds` during which `rate` requests per second are due, evenly spaced; 0: none."""
 
     seconds: float
@@ -43,7 +43,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Span:
+class StageSpan:
     """A stage and when it lasts, in seconds since the start of the run."""
 
     begin: float
@@ -52,11 +52,11 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Plan:
+class LoadPlan:
     """What a shape comes to. Times count in seconds since the start of the run."""
 
     shape: str
-    stages: tuple[Stage, ...]
+    stages: tuple[LoadStage, ...]
     sleeps: bool = False
     """Whether all nodes must be gone at the end of each stage without traffic."""
 
@@ -66,65 +66,69 @@ class Plan:
         return sum(stage.seconds for stage in self.stages)
 
     @property
-    def spans(self) -> tuple[Span, ...]:
+    def spans(self) -> tuple[StageSpan, ...]:
         """The stages, in order, placed in time."""
-        spans: list[Span] = []
+        spans: list[StageSpan] = []
         for stage in self.stages:
             begin = spans[-1].end if spans else 0.0
-            spans.append(Span(begin, begin + stage.seconds, stage.rate))
+            spans.append(StageSpan(begin, begin + stage.seconds, stage.rate))
         return tuple(spans)
 
-    def due(self) -> Iterator[float]:
+    def iter_due_times(self) -> Iterator[float]:
         """The times at which requests should be sent, in order."""
         for span in self.spans:
-            for number in range(_count(span, span.end)):
+            for number in range(_count_due(span, span.end)):
                 yield span.begin + number / span.rate
 
-    def due_before(self, now: float) -> int:
+    def count_due_before(self, now: float) -> int:
         """How many requests should have been sent before a time."""
-        return sum(_count(span, min(now, span.end)) for span in self.spans)
+        return sum(_count_due(span, min(now, span.end)) for span in self.spans)
 
-    def awakenings(self) -> tuple[float, ...]:
+    def list_wake_times(self) -> tuple[float, ...]:
         """When traffic begins after none."""
         rates = (0.0, *(span.rate for span in self.spans))
         begins = zip(rates, self.spans, strict=False)
         return tuple(span.begin for before, span in begins if span.rate and not before)
 
 
-def _count(span: Span, end: float) -> int:
+def _count_due(span: StageSpan, end: float) -> int:
     # Rounded, because 0.3 s of 10 a second must be three and not four.
     return max(0, math.ceil(round((end - span.begin) * span.rate, 6)))
 
 
-def steady(knobs: Knobs) -> Plan:
+def plan_steady(knobs: ShapeSettings) -> LoadPlan:
     """The peak rate for step-seconds. A pass: the server keeps up with it, without a failure."""
-    return Plan("steady", (Stage(knobs.step_seconds, knobs.rate),))
+    return LoadPlan("steady", (LoadStage(knobs.step_seconds, knobs.rate),))
 
 
-def burst(knobs: Knobs) -> Plan:
+def plan_burst(knobs: ShapeSettings) -> LoadPlan:
     """Nothing for idle-seconds, then the peak rate at once. A pass: the version was asleep when it came,
     nothing of it was lost, and the nodes caught up with it by its second half."""
-    return Plan("burst", (Stage(knobs.idle_seconds, 0), Stage(knobs.step_seconds, knobs.rate)), sleeps=True)
+    return LoadPlan(
+        "burst", (LoadStage(knobs.idle_seconds, 0), LoadStage(knobs.step_seconds, knobs.rate)), sleeps=True
+    )
 
 
-def staircase(knobs: Knobs) -> Plan:
+def plan_staircase(knobs: ShapeSettings) -> LoadPlan:
     """Up to the peak rate in equal steps of step-seconds, and down again. A pass: on every step the server
     keeps up, and taking nodes away on the way down costs no request."""
     steps = (*range(1, knobs.steps + 1), *range(knobs.steps - 1, 0, -1))
-    return Plan("staircase", tuple(Stage(knobs.step_seconds, knobs.rate * k / knobs.steps) for k in steps))
+    return LoadPlan(
+        "staircase", tuple(LoadStage(knobs.step_seconds, knobs.rate * k / knobs.steps) for k in steps)
+    )
 
 
-def idle_wake_idle(knobs: Knobs) -> Plan:
+def plan_idle_wake_idle(knobs: ShapeSettings) -> LoadPlan:
     """Nothing for idle-seconds, then the peak rate for step-seconds, as often as cycles say, and nothing
     again. A pass: the version was asleep before each wake-up, and is asleep at the end."""
-    idle = Stage(knobs.idle_seconds, 0)
-    wake = Stage(knobs.step_seconds, knobs.rate)
-    return Plan("idle-wake-idle", ((idle, wake) * knobs.cycles) + (idle,), sleeps=True)
+    idle = LoadStage(knobs.idle_seconds, 0)
+    wake = LoadStage(knobs.step_seconds, knobs.rate)
+    return LoadPlan("idle-wake-idle", ((idle, wake) * knobs.cycles) + (idle,), sleeps=True)
 
 
-SHAPES: dict[str, Callable[[Knobs], Plan]] = {
-    "steady": steady,
-    "burst": burst,
-    "staircase": staircase,
-    "idle-wake-idle": idle_wake_idle,
+SHAPES: dict[str, Callable[[ShapeSettings], LoadPlan]] = {
+    "steady": plan_steady,
+    "burst": plan_burst,
+    "staircase": plan_staircase,
+    "idle-wake-idle": plan_idle_wake_idle,
 }

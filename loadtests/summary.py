@@ -9,12 +9,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from loadtests.record import Record, Request, Sample
-from loadtests.shapes import Span
+from loadtests.record import NodeSample, RequestRecord, RunRecord
+from loadtests.shapes import StageSpan
 
 NEVER_ANSWERED = "not answered by the end of the run"
 # Times are recorded to the microsecond.
-_RECORDED = 2e-6
+_TIME_RESOLUTION = 2e-6
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Latencies:
 
 
 @dataclass(frozen=True)
-class Wake:
+class WakeUp:
     """The first request after a time without traffic."""
 
     at: float
@@ -38,7 +38,7 @@ class Wake:
 
 
 @dataclass(frozen=True)
-class Check:
+class ObjectiveCheck:
     """One demand; `passed` is None when it could not be judged."""
 
     demand: str
@@ -47,7 +47,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Second:
+class SecondStats:
     """One second of a run, for tables and pictures."""
 
     second: int
@@ -63,14 +63,14 @@ class Second:
 
 
 @dataclass(frozen=True)
-class Summary:
+class RunSummary:
     """All numbers of the report. Latencies are those of right answers; times are seconds."""
 
     requests: int
     """Requests that were due."""
     failures: Counter[str]
     latencies: Latencies
-    wakes: list[Wake]
+    wake_ups: list[WakeUp]
     seconds: float
     """How long the run lasted."""
     most_nodes: int | None
@@ -80,7 +80,7 @@ class Summary:
     """Requests that were late because all users were busy."""
     lateness: float
     """By how much the loading machine was late, p99."""
-    checks: list[Check]
+    checks: list[ObjectiveCheck]
 
     @property
     def failed(self) -> int:
@@ -93,35 +93,35 @@ class Summary:
         return all(check.passed is not False for check in self.checks)
 
 
-def summarize(record: Record) -> Summary:
+def summarize_run(record: RunRecord) -> RunSummary:
     """The numbers of a record, and the verdict."""
-    end = _end(record)
+    end = _end_time(record)
     failures = Counter(one.failure for one in record.requests if one.failure)
-    due = record.run.plan.due_before(end)
+    due = record.run.plan.count_due_before(end)
     if missing := due - len(record.requests):
         failures[NEVER_ANSWERED] = missing
-    wakes = _wakes(record, end)
-    return Summary(
+    wakes = _find_wake_ups(record, end)
+    return RunSummary(
         requests=due,
         failures=failures,
-        latencies=latencies(record.requests),
-        wakes=wakes,
+        latencies=measure_latencies(record.requests),
+        wake_ups=wakes,
         seconds=end,
         most_nodes=max((one.nodes for one in record.samples), default=None),
         node_seconds=_node_seconds(record.samples) if record.samples else None,
         waited=sum(one.free > one.due for one in record.requests),
-        lateness=_quantile(sorted(one.lateness for one in record.requests), 0.99),
-        checks=_checks(record, failures, due, wakes),
+        lateness=_find_quantile(sorted(one.lateness for one in record.requests), 0.99),
+        checks=_check_objectives(record, failures, due, wakes),
     )
 
 
-def latencies(requests: Iterable[Request]) -> Latencies:
+def measure_latencies(requests: Iterable[RequestRecord]) -> Latencies:
     """Percentiles of the right answers among requests."""
     times = sorted(one.latency for one in requests if not one.failure)
-    return Latencies(_quantile(times, 0.5), _quantile(times, 0.99), _quantile(times, 1))
+    return Latencies(_find_quantile(times, 0.5), _find_quantile(times, 0.99), _find_quantile(times, 1))
 
 
-def by_second(record: Record) -> list[Second]:
+def summarize_seconds(record: RunRecord) -> list[SecondStats]:
     """The run, second by second."""
     due = defaultdict(list)
     answered: Counter[int] = Counter()
@@ -130,25 +130,25 @@ def by_second(record: Record) -> list[Second]:
         due[int(one.due)].append(one)
         (failed if one.failure else answered)[int(one.done)] += 1
     return [
-        Second(
+        SecondStats(
             second=second,
             answered=answered[second],
             failed=failed[second],
-            latencies=latencies(due[second]),
+            latencies=measure_latencies(due[second]),
             ready=sample.ready if sample else None,
             starting=sample.starting if sample else None,
         )
-        for second in range(math.ceil(_end(record)))
-        for sample in [_last(record.samples, second + 1)]
+        for second in range(math.ceil(_end_time(record)))
+        for sample in [_last_sample(record.samples, second + 1)]
     ]
 
 
-def _quantile(ordered: Sequence[float], share: float) -> float:
+def _find_quantile(ordered: Sequence[float], share: float) -> float:
     """The smallest value that at least this share does not exceed."""
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else math.nan
 
 
-def _end(record: Record) -> float:
+def _end_time(record: RunRecord) -> float:
     """When the run was over, or the last that is known of it."""
     if record.run.ended is not None:
         return record.run.ended
@@ -156,74 +156,78 @@ def _end(record: Record) -> float:
     return max(known, default=0.0)
 
 
-def _last(samples: Sequence[Sample], at: float) -> Sample | None:
+def _last_sample(samples: Sequence[NodeSample], at: float) -> NodeSample | None:
     """The last sample up to a time."""
     found = bisect_right(samples, at, key=lambda one: one.at)
     return samples[found - 1] if found else None
 
 
-def _node_seconds(samples: Sequence[Sample]) -> float:
+def _node_seconds(samples: Sequence[NodeSample]) -> float:
     # The first count comes before the start.
     return sum(
         (after.at - max(before.at, 0)) * before.nodes for before, after in pairwise(samples) if after.at > 0
     )
 
 
-def _wakes(record: Record, end: float) -> list[Wake]:
+def _find_wake_ups(record: RunRecord, end: float) -> list[WakeUp]:
     wakes = []
-    for begin in record.run.plan.awakenings():
+    for begin in record.run.plan.list_wake_times():
         if begin < end:
-            first = next((one for one in record.requests if abs(one.due - begin) < _RECORDED), None)
+            first = next((one for one in record.requests if abs(one.due - begin) < _TIME_RESOLUTION), None)
             right = first is not None and not first.failure
-            sample = _last(record.samples, begin)
+            sample = _last_sample(record.samples, begin)
             latency = first.latency if first and right else math.inf
-            wakes.append(Wake(begin, latency, sample.nodes if sample else None))
+            wakes.append(WakeUp(begin, latency, sample.nodes if sample else None))
     return wakes
 
 
-def _checks(record: Record, failures: Counter[str], due: int, wakes: Sequence[Wake]) -> list[Check]:
+def _check_objectives(
+    record: RunRecord, failures: Counter[str], due: int, wakes: Sequence[WakeUp]
+) -> list[ObjectiveCheck]:
     run = record.run
     slowest = max((wake.latency for wake in wakes), default=math.nan)
-    settled = [_settled(record.requests, span) for span in run.plan.spans if span.rate]
+    settled = [_settled_p99(record.requests, span) for span in run.plan.spans if span.rate]
     worst = max(settled, default=math.nan)
     checks = [
-        Check("the run comes to its end", run.ended is not None, "yes" if run.ended else "no"),
-        Check("every request is answered", not failures.total(), f"{due - failures.total():,} of {due:,}"),
-        Check(
+        ObjectiveCheck("the run comes to its end", run.ended is not None, "yes" if run.ended else "no"),
+        ObjectiveCheck(
+            "every request is answered", not failures.total(), f"{due - failures.total():,} of {due:,}"
+        ),
+        ObjectiveCheck(
             f"the first answer after a pause within {run.wake_within:g} s",
             slowest <= run.wake_within,
-            f"{duration(slowest)} at most",
+            f"{format_duration(slowest)} at most",
         ),
-        Check(
+        ObjectiveCheck(
             f"p99 in the second half of each stage within {run.p99_within:g} s",
             worst <= run.p99_within,
-            f"{duration(worst)} at most",
+            f"{format_duration(worst)} at most",
         ),
     ]
-    return [*checks, _sleep_check(record, wakes)] if run.plan.sleeps else checks
+    return [*checks, _check_sleep(record, wakes)] if run.plan.sleeps else checks
 
 
-def _settled(requests: Iterable[Request], span: Span) -> float:
+def _settled_p99(requests: Iterable[RequestRecord], span: StageSpan) -> float:
     """p99 in the second half of a stage; infinite when nothing was answered."""
     middle = (span.begin + span.end) / 2
-    p99 = latencies(one for one in requests if middle <= one.due < span.end).p99
+    p99 = measure_latencies(one for one in requests if middle <= one.due < span.end).p99
     return math.inf if math.isnan(p99) else p99
 
 
-def _sleep_check(record: Record, wakes: Sequence[Wake]) -> Check:
+def _check_sleep(record: RunRecord, wakes: Sequence[WakeUp]) -> ObjectiveCheck:
     demand = "no node at the end of each pause"
     ends = [wake.nodes for wake in wakes]
     if not record.run.plan.stages[-1].rate:
-        last = _last(record.samples, math.inf)
+        last = _last_sample(record.samples, math.inf)
         ends.append(last.nodes if last else None)
     known = [nodes for nodes in ends if nodes is not None]
     if len(known) < len(ends):
-        return Check(demand, None, "the server does not tell its nodes")
+        return ObjectiveCheck(demand, None, "the server does not tell its nodes")
     left = f"{', '.join(map(str, known))} left; is the pause longer than the server's idle time-out?"
-    return Check(demand, not any(known), left if any(known) else "none")
+    return ObjectiveCheck(demand, not any(known), left if any(known) else "none")
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A time for people: three digits and a unit."""
     if not math.isfinite(seconds):
         return "no answer"

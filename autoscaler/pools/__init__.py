@@ -13,7 +13,7 @@ from collections.abc import Mapping, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-_NO_NOTES = memoryview(b"")
+_NO_COUNTERS = memoryview(b"")
 
 
 class NodeState(enum.Enum):
@@ -40,7 +40,7 @@ class PilotSpec:
     key: str
     preload: tuple[str, ...]
     environment: Mapping[str, str]
-    rehearsal: str = ""
+    spare_warmup: str = ""
     command: tuple[str, ...] = ()
 
 
@@ -81,7 +81,7 @@ class NodeSpec:
     concurrency: int
     pilot: PilotSpec | None = None
     helper: PilotSpec | None = None
-    notes: int = 0
+    counter_bytes: int = 0
     limits: NodeLimits = NO_LIMITS
 
     @property
@@ -91,7 +91,7 @@ class NodeSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class MemoryUsage:
     """What a process takes, in bytes: its own pages, and its proportional share of all (PSS)."""
 
     private: int
@@ -126,8 +126,8 @@ class Node:
     id: str
     key: str
     address: str
-    board: MutableSequence[int]
-    notes: memoryview = _NO_NOTES
+    marks: MutableSequence[int]
+    counters: memoryview = _NO_COUNTERS
     asked_at: float = 0.0
     state: NodeState = NodeState.STARTING
     forked: bool = False
@@ -135,9 +135,9 @@ class Node:
     companion: int | None = None
     ready_at: float | None = None
     report: Mapping[str, Any] = field(default_factory=dict)
-    memory: Memory | None = None
+    memory: MemoryUsage | None = None
     reason: str = ""
-    hopeless: bool = False
+    permanent_failure: bool = False
     starved: bool = False
     crashed: bool = False
     hung: bool = False
@@ -148,7 +148,7 @@ class Node:
     gone: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        self.slots = deque(range(len(self.board)))
+        self.slots = deque(range(len(self.marks)))
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -160,16 +160,16 @@ class Node:
         """The part of its start that other nodes of the version are spared, as it reported."""
         return float(self.report.get("once_seconds", 0.0))
 
-    def take(self) -> int:
+    def acquire_slot(self) -> int:
         """Count a request in; returns its slot."""
         self.in_flight += 1
         self.used = True
         slot = self.slots.popleft()  # the one that is free longest: nobody writes its mark any more
         if self.state is NodeState.READY:
-            self.board[slot] = Mark.UNTOUCHED
+            self.marks[slot] = Mark.UNTOUCHED
         return slot
 
-    def give(self, slot: int) -> None:
+    def release_slot(self, slot: int) -> None:
         """Count a request out. `empty` is set once a node that is lent no more has none left."""
         self.in_flight -= 1
         self.slots.append(slot)
@@ -177,7 +177,7 @@ class Node:
             self.empty.set()
 
 
-class Listener(Protocol):
+class NodeListener(Protocol):
     """Is told of every change of a node's state, on the event loop."""
 
     def __call__(self, node: Node) -> None:
@@ -203,7 +203,7 @@ class NodePool(Protocol):
     def cpu_seconds(self, node: Node) -> float | None:
         """What a node has computed since its start; None when that cannot be known."""
 
-    def forks(self, spec: NodeSpec) -> bool:
+    def can_fork(self, spec: NodeSpec) -> bool:
         """Whether the next node of this version would be forked from a pilot, not started cold."""
 
     async def close(self) -> None:

@@ -16,17 +16,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autoscaler import linux, machine
-from autoscaler.board import Board
+from autoscaler.board import SharedRegion
 from autoscaler.errors import is_shortage
-from autoscaler.launch import Order
-from autoscaler.pools import Listener, Memory, Node, NodeSpec, NodeState, PilotSpec
-from autoscaler.pools.output import Output
-from autoscaler.pools.pilots import PilotPolicy, Pilots, PilotState, PilotStatus
+from autoscaler.launch import LaunchSpec
+from autoscaler.pools import MemoryUsage, Node, NodeListener, NodeSpec, NodeState, PilotSpec
+from autoscaler.pools.output import ProcessOutput
+from autoscaler.pools.pilots import PilotManager, PilotPolicy, PilotState, PilotStatus
 from autoscaler.pools.sockets import NodeSocket
 from autoscaler.pools.starts import StartSlot, StartSlots
-from autoscaler.pools.wires import Wires
-from autoscaler.processes import Child, Strays, describe_exit, spawn
-from autoscaler.supervision import Loop, Supervisor, describe
+from autoscaler.pools.wires import NodePipes
+from autoscaler.processes import ChildProcess, OrphanReaper, describe_exit, spawn_child
+from autoscaler.supervision import BackgroundLoop, Supervisor, describe_error
 
 __all__ = ["LocalPool", "PilotPolicy", "PilotState", "PilotStatus"]
 
@@ -35,16 +35,16 @@ logger = logging.getLogger(__name__)
 # How long, in seconds, a dead node's last words may take to be read.
 _LAST_WORDS = 1.0
 # To measure a big process takes time, which the first request has more need of.
-_MEASURED_AFTER = 0.25
+_MEASURE_DELAY = 0.25
 _HOUSEKEEPING = 10.0
 # How often nodes whose memory is limited are looked at: a file is read for each.
-_MEMORY_LOOKED_AT = 0.25
+_MEMORY_POLL_SECONDS = 0.25
 # Seconds after which either of these is in trouble. To measure hundreds of big nodes takes time.
-_HOUSE_KEPT_WITHIN, _LIMITED_WITHIN = 60.0, 30.0
+_HOUSEKEEPING_DEADLINE, _MEMORY_LIMIT_DEADLINE = 60.0, 30.0
 
 
 @dataclass(slots=True, eq=False)
-class _Process:
+class _NodeProcess:
     """A node with what only this pool knows about it.
 
     `first` says whether its version had no other, `slot` is its leave to start, `end` the task that sees to
@@ -53,13 +53,13 @@ class _Process:
 
     node: Node
     spec: NodeSpec
-    board: Board
+    region: SharedRegion
     socket: NodeSocket
     first: bool
     slot: StartSlot | None = None
-    starting: asyncio.Task[tuple[Child, Wires]] | None = None
-    child: Child | None = None
-    end: asyncio.Task[None] | None = None
+    starting: asyncio.Task[tuple[ChildProcess, NodePipes]] | None = None
+    child: ChildProcess | None = None
+    draining: asyncio.Task[None] | None = None
     measuring: asyncio.Task[None] | None = None
     tail: deque[str] = field(default_factory=deque)
     failure: str = ""
@@ -70,7 +70,7 @@ class _Process:
         return f"{self.spec.title}: node {self.node.id}"
 
 
-def _nobody(_: Node, __: str) -> None:
+def _ignore_line(_: Node, __: str) -> None:
     pass
 
 
@@ -87,37 +87,47 @@ class LocalPool:
 
     def __init__(
         self,
-        listener: Listener,
+        listener: NodeListener,
         *,
         drain: float,
         supervisor: Supervisor,
         starts: int,
         pilots: str | float = "auto",
-        hear: Callable[[Node, str], None] = _nobody,
+        on_line: Callable[[Node, str], None] = _ignore_line,
     ) -> None:
         self._listener = listener
-        self._hear = hear
+        self._on_line = on_line
         self._drain = drain
-        self._processes: dict[str, _Process] = {}
+        self._processes: dict[str, _NodeProcess] = {}
         self._nodes: dict[str, list[Node]] = {}  # by key: asked for all the time, for each of many versions
         self._numbers = itertools.count(1)
         self._supervisor = supervisor
-        self._loops: list[Loop] = []
+        self._loops: list[BackgroundLoop] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._strays = Strays()
+        self._orphans = OrphanReaper()
         self._slots = StartSlots(starts)
-        self._pilots = Pilots(PilotPolicy.parse(pilots), self._run)
-        self._ooms = _OutOfMemory()
-        self._measurer = ThreadPoolExecutor(1, "memory")
+        self._pilots = PilotManager(PilotPolicy.parse(pilots), self._start_task)
+        self._ooms = _OomWatch()
+        self._memory_thread = ThreadPoolExecutor(1, "memory")
         self._closed = False
         self._adopted_before = False
 
     async def __aenter__(self) -> LocalPool:
-        self._adopted_before = linux.adopt_orphans(True)
+        self._adopted_before = linux.set_subreaper(True)
         start = self._supervisor.start_loop
         self._loops = [
-            start("housekeeping", _every(_HOUSEKEEPING), self._keep_house, within=_HOUSE_KEPT_WITHIN),
-            start("memory-limit", _every(_MEMORY_LOOKED_AT), self._limit_memory, within=_LIMITED_WITHIN),
+            start(
+                "housekeeping",
+                _wait_every(_HOUSEKEEPING),
+                self._run_housekeeping,
+                within=_HOUSEKEEPING_DEADLINE,
+            ),
+            start(
+                "memory-limit",
+                _wait_every(_MEMORY_POLL_SECONDS),
+                self._enforce_memory_limits,
+                within=_MEMORY_LIMIT_DEADLINE,
+            ),
         ]
         return self
 
@@ -127,7 +137,7 @@ class LocalPool:
             await loop.stop()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        linux.adopt_orphans(self._adopted_before)
+        linux.set_subreaper(self._adopted_before)
 
     def nodes(self, key: str) -> Sequence[Node]:
         """The nodes of a version that are not gone, oldest first."""
@@ -140,9 +150,9 @@ class LocalPool:
         starting = [process for process in current if process.node.state is NodeState.STARTING]
         if not self._closed:
             for _ in range(len(ready) + len(starting), count):
-                self._start(spec)
+                self._start_node(spec)
         for process in _least_loaded(ready, len(ready) - count) + (starting if count == 0 else []):
-            self._stop(process)
+            self._stop_node(process)
 
     def kill_hung(self, node: Node, reason: str) -> None:
         """Kill a ready node that hangs: it is lent no more from now on, and counts as crashed."""
@@ -150,24 +160,24 @@ class LocalPool:
         if process is None or process.child is None or node.state is not NodeState.READY:
             return
         process.failure, node.hung = reason, True
-        self._change(process, NodeState.DRAINING)
+        self._set_state(process, NodeState.DRAINING)
         process.child.kill()
 
-    def light(self, specs: Collection[PilotSpec]) -> None:
+    def start_pilots(self, specs: Collection[PilotSpec]) -> None:
         """Tell which pilots versions may need; with the policy "auto" these are lit, and no others."""
-        self._pilots.light(specs)
+        self._pilots.start_pilots(specs)
 
-    def forks(self, spec: NodeSpec) -> bool:
+    def can_fork(self, spec: NodeSpec) -> bool:
         """Whether the next node of this version would be forked, by a pilot that is lit or is about to be."""
-        return spec.pilot is not None and self._pilots.forks(spec.pilot)
+        return spec.pilot is not None and self._pilots.can_fork(spec.pilot)
 
-    def pilots(self) -> Sequence[PilotStatus]:
+    def list_pilots(self) -> Sequence[PilotStatus]:
         """The pilots that are to be lit."""
-        return self._pilots.status()
+        return self._pilots.list_status()
 
-    async def until_lit(self, within: float) -> None:
+    async def wait_for_pilots(self, within: float) -> None:
         """Wait until all pilots that are to be lit are, or have failed; for so many seconds at most."""
-        await self._pilots.settle(within)
+        await self._pilots.wait_until_settled(within)
 
     def cpu_seconds(self, node: Node) -> float | None:
         """What a node has computed since its start; None when that cannot be known."""
@@ -175,32 +185,32 @@ class LocalPool:
             return sum(map(machine.cpu_seconds, node.pids)) if node.pids else None
         return None
 
-    async def measure(self, *pids: int) -> Memory | None:
+    async def measure_memory(self, *pids: int) -> MemoryUsage | None:
         """What processes take; None when that cannot be known. Takes milliseconds for a big one."""
         with contextlib.suppress(ProcessLookupError):
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._measurer, machine.memory, *pids)
+            return await loop.run_in_executor(self._memory_thread, machine.measure_memory, *pids)
         return None
 
     async def close(self) -> None:
         """Drain every node and wait until all are gone, and the pilots too."""
         self._closed = True
         for process in list(self._processes.values()):
-            self._stop(process)
+            self._stop_node(process)
         await self._pilots.close()
         gone = [asyncio.ensure_future(process.node.gone.wait()) for process in self._processes.values()]
         await asyncio.gather(*gone)
 
-    async def _keep_house(self) -> None:
+    async def _run_housekeeping(self) -> None:
         """Forget kills that were none of ours, reap who was left behind, measure nodes: they may grow."""
-        self._ooms.recent()
+        self._ooms.has_recent_kill()
         if linux.AVAILABLE:
-            self._strays.reap()
+            self._orphans.reap()
         for process in list(self._processes.values()):
             if process.node.memory is not None and process.child is not None:
-                process.node.memory = await self.measure(*process.node.pids) or process.node.memory
+                process.node.memory = await self.measure_memory(*process.node.pids) or process.node.memory
 
-    async def _limit_memory(self) -> None:
+    async def _enforce_memory_limits(self) -> None:
         """Kill nodes that take more memory than they may."""
         for process in list(self._processes.values()):
             most, child = process.spec.limits.memory_bytes, process.child
@@ -209,21 +219,21 @@ class LocalPool:
             # Roughly first, for that is cheap: it counts what is the pilot's too.
             if sum(machine.resident_memory(pid) or 0 for pid in process.node.pids) <= most:
                 continue
-            memory = await self.measure(*process.node.pids)
+            memory = await self.measure_memory(*process.node.pids)
             if memory is not None and memory.private > most:
                 process.failure = (
                     f"The node was killed: it took {memory.private >> 20} MiB of memory, and may take "
                     f"{most >> 20} MiB (setting node_memory_bytes)."
                 )
-                process.node.hopeless = process.node.state is NodeState.STARTING
+                process.node.permanent_failure = process.node.state is NodeState.STARTING
                 child.kill()
 
     # ---- one node's life
 
-    def _start(self, spec: NodeSpec) -> None:
+    def _start_node(self, spec: NodeSpec) -> None:
         """Begin a node's life; raises OSError."""
         name = f"{next(self._numbers)}"
-        board = Board(spec.concurrency, spec.notes)
+        board = SharedRegion(spec.concurrency, spec.counter_bytes)
         try:
             socket = NodeSocket()
         except BaseException:
@@ -233,64 +243,68 @@ class LocalPool:
             id=name,
             key=spec.key,
             address=socket.address,
-            board=board.marks,
-            notes=board.notes,
+            marks=board.marks,
+            counters=board.counters,
             asked_at=time.monotonic(),
         )
-        process = _Process(node, spec, board, socket, first=not self._nodes.get(spec.key))
+        process = _NodeProcess(node, spec, board, socket, first=not self._nodes.get(spec.key))
         self._processes[name] = process
         self._nodes.setdefault(spec.key, []).append(node)
         for pilot in spec.pilots:
-            self._pilots.needed(pilot)
-        process.starting = asyncio.create_task(self._launch(process), name=f"launch {process.name}")
-        self._run("node", self._follow(process, process.starting), process.name)
+            self._pilots.on_node_start(pilot)
+        process.starting = asyncio.create_task(self._launch_process(process), name=f"launch {process.name}")
+        self._start_task("node", self._supervise_node(process, process.starting), process.name)
         self._listener(node)
 
-    def _stop(self, process: _Process) -> None:
+    def _stop_node(self, process: _NodeProcess) -> None:
         if process.node.state in (NodeState.DRAINING, NodeState.GONE):
             return
-        self._change(process, NodeState.DRAINING)
+        self._set_state(process, NodeState.DRAINING)
         if process.child is not None:
-            process.end = self._run("drain", self._finish(process, process.child), process.name)
+            process.draining = self._start_task(
+                "drain", self._drain_node(process, process.child), process.name
+            )
         elif process.starting is not None:
             process.starting.cancel()
 
-    async def _launch(self, process: _Process) -> tuple[Child, Wires]:
+    async def _launch_process(self, process: _NodeProcess) -> tuple[ChildProcess, NodePipes]:
         """Have its process started, forked or cold; raises OSError."""
         process.slot = await self._slots.take(first=process.first)
         spec = process.spec
         limits, arguments = spec.limits, spec.arguments
         if spec.helper is not None:
-            arguments = {**arguments, "pilot": await self._pilots.address(spec.helper)}
-        order = Order(spec.entry, arguments, spec.environment, limits.open_files, limits.nice)
+            arguments = {**arguments, "pilot": await self._pilots.address_of(spec.helper)}
+        order = LaunchSpec(spec.entry, arguments, spec.environment, limits.open_files, limits.nice)
 
-        def wires() -> Wires:
+        def make_pipes() -> NodePipes:
             # How long a pilot took to be lit is not how long a node takes to start.
             process.node.asked_at = time.monotonic()
-            return Wires(order, process.socket.fileno(), process.board.fileno())
+            return NodePipes(order, process.socket.fileno(), process.region.fileno())
 
         if spec.pilot is not None:
-            forked = await self._pilots.fork(spec.pilot, wires)
+            forked = await self._pilots.fork_node(spec.pilot, make_pipes)
             if forked is not None:
                 process.node.forked = True
                 return forked
-        return _start_cold(spec, wires())
+        return _start_cold(spec, make_pipes())
 
-    async def _follow(self, process: _Process, starting: asyncio.Task[tuple[Child, Wires]]) -> None:
+    async def _supervise_node(
+        self, process: _NodeProcess, starting: asyncio.Task[tuple[ChildProcess, NodePipes]]
+    ) -> None:
         """From start to end. Whatever goes wrong meanwhile, the node is gone when this returns."""
         try:
-            await self._live(process, starting)
+            await self._run_node(process, starting)
         except Exception as error:
-            self._supervisor.report("node", error, process.name)
-            await self._abandon(process, starting, error)
+            self._supervisor.report_error("node", error, process.name)
+            await self._end_unattended(process, starting, error)
 
-    async def _abandon(
-        self, process: _Process, starting: asyncio.Task[tuple[Child, Wires]], error: Exception
+    async def _end_unattended(
+        self, process: _NodeProcess, starting: asyncio.Task[tuple[ChildProcess, NodePipes]], error: Exception
     ) -> None:
         """End a node that nobody looks after any more."""
         starting.cancel()
         await asyncio.wait((starting,))
-        process.socket.hand_over()
+        process.socket.close_listener()
         child = None
         if not starting.cancelled() and starting.exception() is None:
             child, wires = starting.result()
@@ -298,37 +312,39 @@ class LocalPool:
             child.kill()
             await child.wait()
         if process.node.state is not NodeState.GONE:
-            self._note_end(process, _unattended(error), crashed=True)
+            self._record_end(process, _describe_unattended(error), crashed=True)
         if child is not None:
-            await child.cleared()
+            await child.wait_group_gone()
 
-    async def _live(self, process: _Process, starting: asyncio.Task[tuple[Child, Wires]]) -> None:
+    async def _run_node(
+        self, process: _NodeProcess, starting: asyncio.Task[tuple[ChildProcess, NodePipes]]
+    ) -> None:
         """Hear its reports, keep its last words, note its end."""
         await asyncio.wait((starting,))
-        process.socket.hand_over()
+        process.socket.close_listener()
         if starting.cancelled():
-            self._note_end(process, "The node was stopped before it had started.", crashed=False)
+            self._record_end(process, "The node was stopped before it had started.", crashed=False)
             return
         if (error := starting.exception()) is not None:
             logger.error("%s cannot be started", process.name, exc_info=error)
             process.node.starved = is_shortage(error)
-            self._note_end(process, f"Cannot start a process: {error}", crashed=True)
+            self._record_end(process, f"Cannot start a process: {error}", crashed=True)
             return
         child, wires = starting.result()
-        await self._accompany(process, child, wires)
+        await self._watch_process(process, child, wires)
 
-    async def _accompany(self, process: _Process, child: Child, wires: Wires) -> None:
+    async def _watch_process(self, process: _NodeProcess, child: ChildProcess, wires: NodePipes) -> None:
         """From the birth of its process to its end."""
         node = process.node
         process.child, node.pid = child, child.pid
         if node.state is NodeState.DRAINING:
-            process.end = self._run("drain", self._finish(process, child), process.name)
+            process.draining = self._start_task("drain", self._drain_node(process, child), process.name)
         logger.info(
             "%s starts (pid %d, %s)", process.name, child.pid, "forked" if node.forked else "started cold"
         )
-        output = Output(wires.take_output(), process.name, lambda line: self._hear(node, line))
+        output = ProcessOutput(wires.detach_output(), process.name, lambda line: self._on_line(node, line))
         process.tail = output.tail
-        reading = asyncio.create_task(output.follow(), name=f"output of {process.name}")
+        reading = asyncio.create_task(output.read_lines(), name=f"output of {process.name}")
         hearing = asyncio.create_task(
             self._await_ready(process, child, wires), name=f"start of {process.name}"
         )
@@ -336,7 +352,7 @@ class LocalPool:
             code = await self._wait_for_end(process, child, (reading, hearing))
             asked_to = node.state is NodeState.DRAINING and not node.hung
             if node.state is NodeState.READY:
-                self._change(process, NodeState.DRAINING)  # it can be lent no more
+                self._set_state(process, NodeState.DRAINING)  # it can be lent no more
             # What it reported and said last is still in the pipes.
             await asyncio.wait((hearing, reading), timeout=_LAST_WORDS)
         finally:
@@ -345,12 +361,12 @@ class LocalPool:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         wires.close()
-        reason = process.failure or self._describe(code, process)
-        self._note_end(process, reason, crashed=not asked_to)
-        await child.cleared()
+        reason = process.failure or self._describe_end(code, process)
+        self._record_end(process, reason, crashed=not asked_to)
+        await child.wait_group_gone()
 
     async def _wait_for_end(
-        self, process: _Process, child: Child, beside: Collection[asyncio.Task[None]]
+        self, process: _NodeProcess, child: ChildProcess, beside: Collection[asyncio.Task[None]]
     ) -> int | None:
         """Wait until it has ended; one that can be heard no more is killed. Returns its exit code."""
         waiting: set[asyncio.Future[Any]] = {child.exit, *beside}
@@ -359,39 +375,39 @@ class LocalPool:
             errors = [error for task in done - {child.exit} if (error := task.exception()) is not None]
             if errors and not (await asyncio.wait((child.exit,), timeout=_LAST_WORDS))[0]:
                 logger.error("%s can be heard no more", process.name, exc_info=errors[0])
-                process.failure = process.failure or _unattended(errors[0])
+                process.failure = process.failure or _describe_unattended(errors[0])
                 child.kill()
         return child.exit.result()
 
-    def _describe(self, code: int | None, process: _Process) -> str:
-        if code == -signal.SIGKILL and self._ooms.recent():
+    def _describe_end(self, code: int | None, process: _NodeProcess) -> str:
+        if code == -signal.SIGKILL and self._ooms.has_recent_kill():
             return "The node was killed: out of memory."
         return f"The node {describe_exit(code, process.tail)}"
 
-    def _note_end(self, process: _Process, reason: str, *, crashed: bool) -> None:
+    def _record_end(self, process: _NodeProcess, reason: str, *, crashed: bool) -> None:
         node = process.node
         del self._processes[node.id]
         self._nodes[node.key].remove(node)
         if not self._nodes[node.key]:
             del self._nodes[node.key]
         node.reason, node.crashed = reason, crashed
-        node.board, node.notes = process.board.close()
+        node.marks, node.counters = process.region.close()
         (logger.error if crashed else logger.info)("%s is gone: %s", process.name, reason)
-        self._change(process, NodeState.GONE)
+        self._set_state(process, NodeState.GONE)
         process.socket.close()  # after all who connect to it were told: another may get its address
         node.gone.set()
         for pilot in process.spec.pilots:
             if not any(pilot in other.spec.pilots for other in self._processes.values()):
-                self._pilots.unneeded(pilot.key)
+                self._pilots.on_last_node_gone(pilot.key)
 
-    async def _finish(self, process: _Process, child: Child) -> None:
+    async def _drain_node(self, process: _NodeProcess, child: ChildProcess) -> None:
         """See a node out: no signal while a request is inside, no mercy when the time is up."""
         deadline = time.monotonic() + self._drain
         try:
             if process.node.in_flight:
-                await _in_time(process.node.empty.wait(), self._drain)
+                await _completes_within(process.node.empty.wait(), self._drain)
             child.terminate()
-            if not await _in_time(child.wait(), deadline - time.monotonic()):
+            if not await _completes_within(child.wait(), deadline - time.monotonic()):
                 logger.warning("%s did not drain in time", process.name)
                 process.failure = f"The node was killed (SIGKILL): it had not ended after {self._drain:g} s."
                 child.kill()
@@ -399,15 +415,15 @@ class LocalPool:
             child.kill()  # or it would stay for ever
             raise
 
-    async def _await_ready(self, process: _Process, child: Child, wires: Wires) -> None:
+    async def _await_ready(self, process: _NodeProcess, child: ChildProcess, wires: NodePipes) -> None:
         node, seconds = process.node, process.spec.start_timeout
         try:
             async with asyncio.timeout(seconds):
-                while {"pid", "companion"} & (message := await wires.hear()).keys():
+                while {"pid", "companion"} & (message := await wires.receive_report()).keys():
                     node.companion = message.get("companion", node.companion)
         except TimeoutError:
             process.failure = f"The node was not ready after {seconds:g} s (setting start_timeout)."
-            node.hopeless = True
+            node.permanent_failure = True
             child.kill()
             return
         if "short" in message:
@@ -415,38 +431,38 @@ class LocalPool:
             node.starved = True
         elif "failed" in message:
             process.failure = str(message["failed"])
-            node.hopeless = True
+            node.permanent_failure = True
         elif "ready" in message and node.state is NodeState.STARTING:
             node.report, node.ready_at = message["ready"], time.monotonic()
             logger.info("%s is ready after %.3f s", process.name, node.ready_at - node.asked_at)
-            self._change(process, NodeState.READY)
-            process.measuring = self._run("measurement", self._remember_memory(node), process.name)
+            self._set_state(process, NodeState.READY)
+            process.measuring = self._start_task("measurement", self._measure_later(node), process.name)
 
-    async def _remember_memory(self, node: Node) -> None:
-        await asyncio.sleep(_MEASURED_AFTER)
-        node.memory = await self.measure(*node.pids)
+    async def _measure_later(self, node: Node) -> None:
+        await asyncio.sleep(_MEASURE_DELAY)
+        node.memory = await self.measure_memory(*node.pids)
 
-    def _change(self, process: _Process, state: NodeState) -> None:
+    def _set_state(self, process: _NodeProcess, state: NodeState) -> None:
         process.node.state = state
         if process.slot is not None:
             process.slot.release()
         self._listener(process.node)
 
-    def _run(self, kind: str, coroutine: Coroutine[Any, Any, None], title: str) -> asyncio.Task[None]:
+    def _start_task(self, kind: str, coroutine: Coroutine[Any, Any, None], title: str) -> asyncio.Task[None]:
         task = self._supervisor.start_task(kind, coroutine, title=title)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
 
-class _OutOfMemory:
+class _OomWatch:
     """Tells whether the kernel has just killed something for want of memory."""
 
     def __init__(self) -> None:
         self._kills = machine.oom_kills()
         self._at = float("-inf")
 
-    def recent(self) -> bool:
+    def has_recent_kill(self) -> bool:
         """Within the last second, or since anybody asked."""
         kills, now = machine.oom_kills(), time.monotonic()
         if kills > self._kills:
@@ -454,32 +470,32 @@ class _OutOfMemory:
         return now - self._at < 1
 
 
-def _unattended(error: BaseException) -> str:
-    return f"The node was ended: the server could not look after it ({describe(error)})."
+def _describe_unattended(error: BaseException) -> str:
+    return f"The node was ended: the server could not look after it ({describe_error(error)})."
 
 
-def _start_cold(spec: NodeSpec, wires: Wires) -> tuple[Child, Wires]:
+def _start_cold(spec: NodeSpec, wires: NodePipes) -> tuple[ChildProcess, NodePipes]:
     try:
-        child = spawn(
-            [sys.executable, "-m", "autoscaler.launch", wires.theirs.to_argument()],
+        child = spawn_child(
+            [sys.executable, "-m", "autoscaler.launch", wires.node_ends.to_argument()],
             environment=spec.environment,
-            descriptors=wires.theirs.all(),
+            descriptors=wires.node_ends.as_tuple(),
             output=wires.output,
         )
     except BaseException:
         wires.close()
         raise
-    wires.hand_over()
+    wires.close_node_ends()
     return child, wires
 
 
-def _least_loaded(ready: Sequence[_Process], number: int) -> list[_Process]:
+def _least_loaded(ready: Sequence[_NodeProcess], number: int) -> list[_NodeProcess]:
     """Those to do without; of those with the same load the youngest."""
     by_load = sorted(ready, key=lambda process: (process.node.in_flight, -process.node.asked_at))
     return by_load[: max(0, number)]
 
 
-def _every(seconds: float) -> Callable[[], Coroutine[Any, Any, None]]:
+def _wait_every(seconds: float) -> Callable[[], Coroutine[Any, Any, None]]:
     """What waits for so long."""
 
     async def wait() -> None:
@@ -488,7 +504,7 @@ def _every(seconds: float) -> Callable[[], Coroutine[Any, Any, None]]:
     return wait
 
 
-async def _in_time(waiting: Coroutine[Any, Any, Any], seconds: float) -> bool:
+async def _completes_within(waiting: Coroutine[Any, Any, Any], seconds: float) -> bool:
     """Whether something happened within that time."""
     try:
         async with asyncio.timeout(max(0.0, seconds)):

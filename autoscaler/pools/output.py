@@ -14,23 +14,23 @@ _LINE_LIMIT = 1 << 16
 _TAIL_LINES = 20
 
 
-def _nobody(_: str) -> None:
+def _ignore_line(_: str) -> None:
     pass
 
 
-class Output:
+class ProcessOutput:
     """The reading end of a process's output pipe; `tail` are its last lines. Takes the descriptor.
 
     `hear` is told of every line; it must not block or raise.
     """
 
-    def __init__(self, fd: int, name: str, hear: Callable[[str], None] = _nobody) -> None:
+    def __init__(self, fd: int, name: str, on_line: Callable[[str], None] = _ignore_line) -> None:
         self.tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._fd = fd
         self._name = name
-        self._hear = hear
+        self._on_line = on_line
 
-    async def follow(self) -> None:
+    async def read_lines(self) -> None:
         """Read and log until the last writer is gone, or until cancelled."""
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=_LINE_LIMIT)
@@ -47,6 +47,6 @@ class Output:
                 text = line.decode(errors="replace").rstrip()
                 self.tail.append(text)
                 logger.info("%s: %s", self._name, text)
-                self._hear(text)
+                self._on_line(text)
         finally:
             transport.close()

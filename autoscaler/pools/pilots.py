@@ -17,16 +17,16 @@ from typing import Any
 
 from autoscaler import linux
 from autoscaler.errors import is_shortage
-from autoscaler.pilot import Setup
+from autoscaler.pilot import PilotSetup
 from autoscaler.pools import PilotSpec
-from autoscaler.pools.output import Output
+from autoscaler.pools.output import ProcessOutput
 from autoscaler.pools.sockets import NodeSocket
-from autoscaler.pools.wires import Wires
-from autoscaler.processes import Child, describe_exit, spawn
+from autoscaler.pools.wires import NodePipes
+from autoscaler.processes import ChildProcess, describe_exit, spawn_child
 
 logger = logging.getLogger(__name__)
 
-Run = Callable[[str, Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
+StartTask = Callable[[str, Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
 
 # For how long, in seconds, nodes wait for a pilot that is being lit: a cold start would import the same.
 _LIGHTING = 60.0
@@ -37,7 +37,7 @@ _PATIENCE = 2.0
 # What may still be on its way from a pilot that is gone.
 _GRACE = 0.2
 # A pilot that lasted that long had no trouble being lit; others are lit again later each time.
-_STEADY = 30.0
+_STABLE_SECONDS = 30.0
 _FIRST_DELAY, _LONGEST_DELAY = 0.5, 600.0
 # Where the machine was short of something to start a pilot with.
 _SHORTAGE_DELAY = 1.0
@@ -46,9 +46,9 @@ _SHORTAGE_DELAY = 1.0
 class PilotState(enum.Enum):
     """Moves one way only; a new pilot takes the place of one that is out or has failed."""
 
-    LIGHTING = "lighting"
-    LIT = "lit"
-    OUT = "out"
+    STARTING = "lighting"
+    READY = "lit"
+    STOPPED = "out"
     FAILED = "failed"
 
 
@@ -59,21 +59,21 @@ class PilotPolicy:
     Without `linger`, for as long as they are asked for.
     """
 
-    on: bool = True
-    linger: float | None = None
+    enabled: bool = True
+    linger_seconds: float | None = None
 
     @classmethod
     def parse(cls, setting: str | float) -> PilotPolicy:
         """From "off", "auto" or a number of seconds; raises ValueError."""
         match setting:
             case "off":
-                return cls(on=False)
+                return cls(enabled=False)
             case "auto":
                 return cls()
         linger = float(setting)
         if not linger >= 0:
             raise ValueError(f"pilots: {setting} is not a number of seconds")
-        return cls(linger=linger)
+        return cls(linger_seconds=linger)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,30 +94,30 @@ class PilotStatus:
     reason: str
 
 
-class Pilot:
+class PilotProcess:
     """One pilot process, from its start to its end; see `autoscaler.pilot` for what is said on its socket."""
 
     def __init__(self, spec: PilotSpec) -> None:
-        self.state = PilotState.LIGHTING
+        self.state = PilotState.STARTING
         self.reason = ""
-        self.began = time.monotonic()
-        self.lit_at: float | None = None
+        self.started_at = time.monotonic()
+        self.ready_at: float | None = None
         self._spec = spec
         self._seconds: float | None = None
         self._forked = 0
-        self._child: Child | None = None
+        self._child: ChildProcess | None = None
         self._link: socket.socket | None = None
-        self._spares: dict[int, Child] = {}
-        self._progress = 0.0
-        self._short: OSError | None = None  # why it could not make the next spare
+        self._spares: dict[int, ChildProcess] = {}
+        self._last_sign_at = 0.0
+        self._fork_error: OSError | None = None  # why it could not make the next spare
         self._killed = False
         self.starved = False
         loop = asyncio.get_running_loop()
         self._loop = loop
         self._socket: NodeSocket | None = None
         self.settled: asyncio.Future[None] = loop.create_future()  # lit, or never to be
-        self._deaf: asyncio.Future[None] = loop.create_future()  # nobody is left to take an order
-        self._shortage: asyncio.Future[None] = loop.create_future()  # while it could not make a spare
+        self._link_closed: asyncio.Future[None] = loop.create_future()  # nobody is left to take an order
+        self._fork_failed: asyncio.Future[None] = loop.create_future()  # while it could not make a spare
 
     def status(self) -> PilotStatus:
         """As it is now."""
@@ -127,7 +127,7 @@ class Pilot:
             state=self.state,
             pid=self._child.pid if self._child is not None and not self._child.exit.done() else None,
             spare=spare,
-            age=None if self.lit_at is None else time.monotonic() - self.lit_at,
+            age=None if self.ready_at is None else time.monotonic() - self.ready_at,
             seconds=self._seconds,
             forked=self._forked,
             reason=self.reason,
@@ -138,97 +138,99 @@ class Pilot:
         """Where processes of this machine connect to it; "" unless it is a program of its own."""
         return "" if self._socket is None else self._socket.shared_address
 
-    async def burn(self) -> None:
+    async def run(self) -> None:
         """Light it, and return when it is out; when cancelled, put it out first."""
         output: asyncio.Task[None] | None = None
         tail: Sequence[str] = ()
         code: int | None = None
         try:
-            lines = Output(self._spawn(), f"pilot {self._spec.key}")
+            lines = ProcessOutput(self._spawn_process(), f"pilot {self._spec.key}")
             tail = lines.tail
-            output = asyncio.create_task(lines.follow(), name=f"output of pilot {self._spec.key}")
-            code = await self._last()
-            self._hear()
+            output = asyncio.create_task(lines.read_lines(), name=f"output of pilot {self._spec.key}")
+            code = await self._wait_for_exit()
+            self._read_messages()
             await asyncio.wait((output,), timeout=_GRACE)
             how = "" if self._killed else f"The pilot {describe_exit(code, tail)}"
-            self._fail(f"{self.reason} {how}".strip())
+            self._mark_failed(f"{self.reason} {how}".strip())
         except OSError as error:
             self.starved = is_shortage(error)
-            self._fail(f"Cannot start a pilot: {error}")
+            self._mark_failed(f"Cannot start a pilot: {error}")
         finally:
-            self._settle()
-            await _to_the_end(self._clear_away(output))
+            self._mark_settled()
+            await _finish_despite_cancel(self._clean_up(output))
 
-    def give_up(self) -> None:
+    def mark_stopped(self) -> None:
         """Let nobody wait for it any longer."""
-        self.state = PilotState.OUT
-        self._settle()
+        self.state = PilotState.STOPPED
+        self._mark_settled()
 
-    async def fork(self, wires: Wires) -> Child | None:
+    async def fork_node(self, wires: NodePipes) -> ChildProcess | None:
         """Have a node forked; None, in a few seconds at most, when that does not work.
 
         Raises OSError when the machine is short of what it takes: a cold start would fare no better.
         """
         if self._link is None:
             return None
-        if self._short is not None:
-            raise self._short
+        if self._fork_error is not None:
+            raise self._fork_error
         try:
-            socket.send_fds(self._link, (b"n",), (*wires.theirs.all(), wires.output))
+            socket.send_fds(self._link, (b"n",), (*wires.node_ends.as_tuple(), wires.output))
         except OSError:  # it is gone, or has not taken anything for long
             return None
-        wires.hand_over()
-        hello = asyncio.ensure_future(wires.hear())
+        wires.close_node_ends()
+        hello = asyncio.ensure_future(wires.receive_report())
         try:
-            if not await self._answers(hello):
+            if not await self._await_hello(hello):
                 return None
             message = await hello
         finally:
             hello.cancel()
-        self._progress = time.monotonic()
-        self._hear()  # what tells of the spare may not have been read yet
+        self._last_sign_at = time.monotonic()
+        self._read_messages()  # what tells of the spare may not have been read yet
         child = self._spares.pop(message.get("pid", 0), None)
         if child is not None:
             self._forked += 1
         return child
 
-    async def _last(self) -> int | None:
+    async def _wait_for_exit(self) -> int | None:
         """Wait for the end of the process, which comes soon if it cannot be lit; returns its exit code."""
         if self._child is None:
             return None
         await asyncio.wait(
             (self.settled, self._child.exit), timeout=_LONGEST_LIGHTING, return_when=asyncio.FIRST_COMPLETED
         )
-        if self.state is PilotState.LIGHTING and not self._child.exit.done():
-            self._kill(f"It was not lit within {_LONGEST_LIGHTING:g} s.")
+        if self.state is PilotState.STARTING and not self._child.exit.done():
+            self._kill_stuck(f"It was not lit within {_LONGEST_LIGHTING:g} s.")
         return await self._child.wait()
 
-    async def _answers(self, hello: asyncio.Future[Any]) -> bool:
+    async def _await_hello(self, hello: asyncio.Future[Any]) -> bool:
         """Whether a node has come to be; a pilot that is stuck is killed."""
         asked = time.monotonic()
         while not hello.done():
-            left = max(asked, self._progress) + _PATIENCE - time.monotonic()
-            if self._short is not None:
+            left = max(asked, self._last_sign_at) + _PATIENCE - time.monotonic()
+            if self._fork_error is not None:
                 # What it had made before may just have been taken.
                 await asyncio.wait((hello,), timeout=_GRACE)
                 if not hello.done():
-                    raise self._short
+                    raise self._fork_error
                 break
-            if self._deaf.done():
+            if self._link_closed.done():
                 await asyncio.wait((hello,), timeout=_GRACE)
                 break
             if left <= 0:
                 # Not if it was this process that could not listen.
                 await asyncio.wait((hello,), timeout=_GRACE)
                 if not hello.done():
-                    self._kill(f"It did not fork within {_PATIENCE:g} s of being asked.")
+                    self._kill_stuck(f"It did not fork within {_PATIENCE:g} s of being asked.")
                 break
             await asyncio.wait(
-                (hello, self._deaf, self._shortage), timeout=left, return_when=asyncio.FIRST_COMPLETED
+                (hello, self._link_closed, self._fork_failed),
+                timeout=left,
+                return_when=asyncio.FIRST_COMPLETED,
             )
         return hello.done()
 
-    def _spawn(self) -> int:
+    def _spawn_process(self) -> int:
         """Start the process; returns the reading end of its output pipe."""
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as theirs:
             link, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -237,33 +239,33 @@ class Pilot:
             output_end, output = os.pipe()
             undo.callback(os.close, output_end)
             theirs.callback(os.close, output)
-            command, descriptors = self._command(remote.fileno())
-            self._child = spawn(
+            command, descriptors = self._build_command(remote.fileno())
+            self._child = spawn_child(
                 command, environment=self._spec.environment, descriptors=descriptors, output=output
             )
             if self._socket is not None:
-                self._socket.hand_over()
+                self._socket.close_listener()
             undo.pop_all()
         link.setblocking(False)
         self._link = link
-        self._loop.add_reader(link, self._hear)
+        self._loop.add_reader(link, self._read_messages)
         logger.info("pilot %s is being lit (pid %d)", self._spec.key, self._child.pid)
         return output_end
 
-    def _command(self, link: int) -> tuple[list[str], list[int]]:
+    def _build_command(self, link: int) -> tuple[list[str], list[int]]:
         """What starts it, and the descriptors that it is given."""
         spec = self._spec
         if not spec.command:
-            setup = Setup(spec.preload, link, os.getpid(), spec.rehearsal)
+            setup = PilotSetup(spec.preload, link, os.getpid(), spec.spare_warmup)
             return [sys.executable, "-m", "autoscaler.pilot", setup.to_argument()], [link]
         self._socket = NodeSocket()
         listener = self._socket.fileno()
         told = {"preload": spec.preload, "server": os.getpid(), "listener": listener, "link": link}
         return [*spec.command, json.dumps(told)], [link, listener]
 
-    def _hear(self) -> None:
+    def _read_messages(self) -> None:
         """Read what it has said."""
-        while self._link is not None and not self._deaf.done():
+        while self._link is not None and not self._link_closed.done():
             try:
                 message = self._link.recv(1 << 16)
             except BlockingIOError:
@@ -271,61 +273,61 @@ class Pilot:
             except ConnectionResetError:  # told once, before the rest, when it ended with orders unread
                 continue
             if message:
-                self._note(json.loads(message))
+                self._handle_message(json.loads(message))
             else:
                 self._loop.remove_reader(self._link)
-                self._deaf.set_result(None)
+                self._link_closed.set_result(None)
 
-    def _note(self, message: dict[str, Any]) -> None:
+    def _handle_message(self, message: dict[str, Any]) -> None:
         match message:
             case {"lit": float(seconds)}:
-                if self.state is PilotState.LIGHTING:
-                    self.state = PilotState.LIT
-                self.lit_at, self._seconds = time.monotonic(), seconds
-                self._settle()
+                if self.state is PilotState.STARTING:
+                    self.state = PilotState.READY
+                self.ready_at, self._seconds = time.monotonic(), seconds
+                self._mark_settled()
                 logger.info("pilot %s is lit after %.1f s", self._spec.key, seconds)
             case {"spare": int(pid)}:
-                self._progress = time.monotonic()
-                if self._short is not None:
-                    self._short, self._shortage = None, self._loop.create_future()
+                self._last_sign_at = time.monotonic()
+                if self._fork_error is not None:
+                    self._fork_error, self._fork_failed = None, self._loop.create_future()
                 # One that is gone already, or cannot be watched, is not missed: nobody can claim it.
                 with contextlib.suppress(OSError):
-                    spare = self._spares[pid] = Child(pid)
+                    spare = self._spares[pid] = ChildProcess(pid)
                     # One that is taken may end before its taker asks for it.
                     spare.exit.add_done_callback(
                         lambda _: self._loop.call_later(_PATIENCE, self._spares.pop, pid, None)
                     )
             case {"short": int(number)}:
-                self._short = OSError(number, f"{os.strerror(number)} (to fork)")
-                if not self._shortage.done():
-                    self._shortage.set_result(None)
+                self._fork_error = OSError(number, f"{os.strerror(number)} (to fork)")
+                if not self._fork_failed.done():
+                    self._fork_failed.set_result(None)
             case {"failed": str(reason)}:
                 self.reason = reason
 
-    def _settle(self) -> None:
+    def _mark_settled(self) -> None:
         if not self.settled.done():
             self.settled.set_result(None)
 
-    def _kill(self, reason: str) -> None:
+    def _kill_stuck(self, reason: str) -> None:
         if self._child is not None:
             self.reason, self._killed = reason, True
             self._child.kill()
 
-    def _fail(self, reason: str) -> None:
+    def _mark_failed(self, reason: str) -> None:
         self.state, self.reason = PilotState.FAILED, reason
         logger.error("pilot %s failed: %s", self._spec.key, reason)
 
-    async def _clear_away(self, output: asyncio.Task[None] | None) -> None:
+    async def _clean_up(self, output: asyncio.Task[None] | None) -> None:
         """Wait until nothing of it is left but the nodes that it bore."""
         if self._child is not None and self._link is not None:
             self._child.kill()
-            await self._child.cleared()
+            await self._child.wait_group_gone()
             # Whoever still reads orders finds none. A spare that has just taken one is a node.
             self._link.shutdown(socket.SHUT_WR)
-            await asyncio.wait((self._deaf,), timeout=_PATIENCE)
-            if not self._deaf.done():
+            await asyncio.wait((self._link_closed,), timeout=_PATIENCE)
+            if not self._link_closed.done():
                 self._loop.remove_reader(self._link)
-                self._deaf.set_result(None)
+                self._link_closed.set_result(None)
                 for spare in self._spares.values():
                     spare.kill()
             # One that has taken an order is claimed soon, or else killed by the end of its wires.
@@ -341,120 +343,124 @@ class Pilot:
             await asyncio.wait((output,))
 
 
-class _Keeper:
+class _PilotKeeper:
     """Keeps the pilot of one key lit: one that fails is lit again, later each time."""
 
     task: asyncio.Task[None]
 
     def __init__(self, spec: PilotSpec) -> None:
         self.spec = spec
-        self.pilot = Pilot(spec)
+        self.pilot = PilotProcess(spec)
         self.timer: asyncio.TimerHandle | None = None
 
-    async def run(self) -> None:
+    async def keep_running(self) -> None:
         """Until cancelled, and the pilot is out."""
         failures = 0
         while True:
             try:
-                await self.pilot.burn()
+                await self.pilot.run()
             except Exception:
                 logger.exception("the pilot %s was lost", self.spec.key)
-                self.pilot.give_up()
-            lit_at = self.pilot.lit_at
-            steady = lit_at is not None and time.monotonic() - lit_at > _STEADY
+                self.pilot.mark_stopped()
+            lit_at = self.pilot.ready_at
+            steady = lit_at is not None and time.monotonic() - lit_at > _STABLE_SECONDS
             if not self.pilot.starved:
                 failures = 1 if steady else failures + 1
             delay = _SHORTAGE_DELAY if self.pilot.starved else _FIRST_DELAY * 2 ** (failures - 1)
             await asyncio.sleep(min(delay, _LONGEST_DELAY))
-            self.pilot = Pilot(self.spec)
+            self.pilot = PilotProcess(self.spec)
 
-    def put_out(self) -> None:
+    def stop(self) -> None:
         """Have the task end."""
-        self.stay()
-        self.pilot.give_up()
+        self.cancel_stop()
+        self.pilot.mark_stopped()
         self.task.cancel()
 
-    def stay(self) -> None:
+    def cancel_stop(self) -> None:
         """Forget that it was to go out some time."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
 
 
-class Pilots:
+class PilotManager:
     """All pilots of a pool. `run` makes a task that the pool waits for; see `Supervisor.start_task`."""
 
-    def __init__(self, policy: PilotPolicy, run: Run) -> None:
+    def __init__(self, policy: PilotPolicy, run: StartTask) -> None:
         self._policy = policy
-        self._run = run
-        self._keepers: dict[str, _Keeper] = {}
-        self._closed = not (policy.on and linux.AVAILABLE)
+        self._start_task = run
+        self._keepers: dict[str, _PilotKeeper] = {}
+        self._closed = not (policy.enabled and linux.AVAILABLE)
 
-    def light(self, specs: Collection[PilotSpec]) -> None:
+    def start_pilots(self, specs: Collection[PilotSpec]) -> None:
         """Have these lit from now on and no others, unless pilots are lit by need."""
-        if self._policy.linger is not None:
+        if self._policy.linger_seconds is not None:
             return
         wanted = {spec.key: spec for spec in specs}
         for key in self._keepers.keys() - wanted.keys():
-            self._put_out(key)
+            self._stop_pilot(key)
         for spec in wanted.values():
-            self._keep(spec)
+            self._ensure_running(spec)
 
-    def forks(self, spec: PilotSpec) -> bool:
+    def can_fork(self, spec: PilotSpec) -> bool:
         """Whether it can fork now, or is about to."""
-        return self._state(spec) in (PilotState.LIT, PilotState.LIGHTING)
+        return self._state_of(spec) in (PilotState.READY, PilotState.STARTING)
 
-    def _state(self, spec: PilotSpec) -> PilotState | None:
+    def _state_of(self, spec: PilotSpec) -> PilotState | None:
         keeper = self._keepers.get(spec.key)
         return None if keeper is None or keeper.spec != spec else keeper.pilot.state
 
-    async def settle(self, within: float) -> None:
+    async def wait_until_settled(self, within: float) -> None:
         """Wait until each is lit or has failed; for so many seconds at most."""
         settled = [keeper.pilot.settled for keeper in self._keepers.values()]
         if settled:
             await asyncio.wait(settled, timeout=within)
 
-    def needed(self, spec: PilotSpec) -> None:
+    def on_node_start(self, spec: PilotSpec) -> None:
         """A node of it is about to start."""
-        self._keep(spec)
+        self._ensure_running(spec)
 
-    def unneeded(self, key: str) -> None:
+    def on_last_node_gone(self, key: str) -> None:
         """The last node of it is gone."""
         keeper = self._keepers.get(key)
-        if keeper is not None and self._policy.linger is not None:
+        if keeper is not None and self._policy.linger_seconds is not None:
             loop = asyncio.get_running_loop()
-            keeper.timer = loop.call_later(self._policy.linger, self._put_out, key)
+            keeper.timer = loop.call_later(self._policy.linger_seconds, self._stop_pilot, key)
 
-    async def fork(self, spec: PilotSpec, wires: Callable[[], Wires]) -> tuple[Child, Wires] | None:
+    async def fork_node(
+        self, spec: PilotSpec, make_pipes: Callable[[], NodePipes]
+    ) -> tuple[ChildProcess, NodePipes] | None:
         """Have a node forked, with the wires it has then; None when it must start cold."""
-        pilot = await self._ready(spec)
+        pilot = await self._wait_for_pilot(spec)
         if pilot is None:
             return None
-        attempt = wires()
+        attempt = make_pipes()
         child = None
         try:
-            child = await pilot.fork(attempt)
+            child = await pilot.fork_node(attempt)
         finally:
             if child is None:
                 attempt.close()
         return None if child is None else (child, attempt)
 
-    async def address(self, spec: PilotSpec) -> str:
+    async def address_of(self, spec: PilotSpec) -> str:
         """Where nodes connect to a pilot that is a program of its own; "" when there is none."""
-        pilot = await self._ready(spec)
+        pilot = await self._wait_for_pilot(spec)
         return "" if pilot is None else pilot.address
 
-    async def _ready(self, spec: PilotSpec) -> Pilot | None:
+    async def _wait_for_pilot(self, spec: PilotSpec) -> PilotProcess | None:
         """The pilot, waited for while it is started, but not for long."""
         keeper = self._keepers.get(spec.key)
         if keeper is None or keeper.spec != spec:
             return None
         pilot = keeper.pilot
-        if pilot.state is PilotState.LIGHTING:
-            await asyncio.wait((pilot.settled,), timeout=max(0.0, pilot.began + _LIGHTING - time.monotonic()))
-        return pilot if pilot.state is PilotState.LIT else None
+        if pilot.state is PilotState.STARTING:
+            await asyncio.wait(
+                (pilot.settled,), timeout=max(0.0, pilot.started_at + _LIGHTING - time.monotonic())
+            )
+        return pilot if pilot.state is PilotState.READY else None
 
-    def status(self) -> list[PilotStatus]:
+    def list_status(self) -> list[PilotStatus]:
         """All that are to be lit, by key."""
         return [keeper.pilot.status() for _, keeper in sorted(self._keepers.items())]
 
@@ -463,25 +469,25 @@ class Pilots:
         self._closed = True
         keepers = list(self._keepers.values())
         for key in list(self._keepers):
-            self._put_out(key)
+            self._stop_pilot(key)
         await asyncio.gather(*(keeper.task for keeper in keepers), return_exceptions=True)
 
-    def _keep(self, spec: PilotSpec) -> None:
+    def _ensure_running(self, spec: PilotSpec) -> None:
         keeper = self._keepers.get(spec.key)
         if keeper is not None and keeper.spec != spec:
-            self._put_out(spec.key)
+            self._stop_pilot(spec.key)
             keeper = None
         if keeper is None and not self._closed:
-            keeper = self._keepers[spec.key] = _Keeper(spec)
-            keeper.task = self._run("pilot", keeper.run(), spec.key)
+            keeper = self._keepers[spec.key] = _PilotKeeper(spec)
+            keeper.task = self._start_task("pilot", keeper.keep_running(), spec.key)
         if keeper is not None:
-            keeper.stay()
+            keeper.cancel_stop()
 
-    def _put_out(self, key: str) -> None:
-        self._keepers.pop(key).put_out()
+    def _stop_pilot(self, key: str) -> None:
+        self._keepers.pop(key).stop()
 
 
-async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
+async def _finish_despite_cancel(work: Coroutine[Any, Any, None]) -> None:
     """Do it even if cancelled meanwhile; that then comes after it."""
     task = asyncio.create_task(work, name="clearing away a pilot")
     cancelled = None

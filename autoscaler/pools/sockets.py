@@ -21,7 +21,7 @@ _BACKLOG = 2048
 _PREFIX = "pilotlight-socket-"
 _NAME = "s"
 # Where to bind if the folder for temporary files is gone, full or read-only.
-_ELSEWHERE = ("/tmp", "/dev/shm")  # noqa: S108  mkdtemp makes a folder that is ours alone
+_FALLBACK_FOLDERS = ("/tmp", "/dev/shm")  # noqa: S108  mkdtemp makes a folder that is ours alone
 
 
 class NodeSocket:
@@ -36,7 +36,7 @@ class NodeSocket:
         self._folder: Path | None = None
         self._inode: int | None = None
         try:
-            self.address = self._bind(self._listener)
+            self.address = self._bind_listener(self._listener)
             self._listener.listen(_BACKLOG)
         except BaseException:
             self.close()
@@ -53,7 +53,7 @@ class NodeSocket:
             raise ValueError("the listener was handed over")
         return self._listener.fileno()
 
-    def hand_over(self) -> None:
+    def close_listener(self) -> None:
         """Close the listening end, once the node has it."""
         if self._listener is not None:
             self._listener.close()
@@ -61,7 +61,7 @@ class NodeSocket:
 
     def close(self) -> None:
         """Let go of it. Nobody may connect any more: the address may be another socket's from now on."""
-        self.hand_over()
+        self.close_listener()
         if self._inode is not None:
             os.close(self._inode)
             self._inode = None
@@ -69,12 +69,12 @@ class NodeSocket:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
 
-    def _bind(self, listener: socket.socket) -> str:
+    def _bind_listener(self, listener: socket.socket) -> str:
         folder = self._folder = _make_folder()
         if not linux.AVAILABLE:
             listener.bind(str(folder / _NAME))
             return str(folder / _NAME)
-        with _opened(folder) as descriptor:
+        with _open_folder(folder) as descriptor:
             # By the descriptor of its folder, for a socket's path must be short.
             listener.bind(f"/proc/self/fd/{descriptor}/{_NAME}")
             self._inode = os.open(_NAME, os.O_PATH | os.O_CLOEXEC, dir_fd=descriptor)
@@ -88,14 +88,14 @@ def _make_folder() -> Path:
     try:
         return Path(tempfile.mkdtemp(prefix=_PREFIX))
     except OSError:
-        for place in _ELSEWHERE:
+        for place in _FALLBACK_FOLDERS:
             with contextlib.suppress(OSError):
                 return Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
         raise
 
 
 @contextlib.contextmanager
-def _opened(folder: Path) -> Iterator[int]:
+def _open_folder(folder: Path) -> Iterator[int]:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield descriptor

@@ -22,7 +22,7 @@ class StartSlot:
         self._timer.cancel()
         if self._slots is not None:
             slots, self._slots = self._slots, None
-            slots.hand_on()
+            slots.pass_on_slot()
 
 
 class StartSlots:
@@ -44,11 +44,11 @@ class StartSlots:
             await turn
         except asyncio.CancelledError:
             if not turn.cancelled():  # it was handed on in this very moment
-                self.hand_on()
+                self.pass_on_slot()
             raise
         return StartSlot(self)
 
-    def hand_on(self) -> None:
+    def pass_on_slot(self) -> None:
         """Let the next one start, now that a slot is free."""
         while self._waiting:
             _, _, turn = heapq.heappop(self._waiting)

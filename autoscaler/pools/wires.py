@@ -11,19 +11,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from autoscaler import linux
-from autoscaler.launch import Handles, Order
+from autoscaler.launch import LaunchSpec, NodeDescriptors
 
 
-class Wires:
+class NodePipes:
     """Both ends for one attempt to start a node; raises OSError when they cannot be had.
 
     `theirs` are the node's ends and `output` the writing end of its output pipe; `listener` and `board` stay
     the caller's. To close them kills the node, if there is one.
     """
 
-    def __init__(self, order: Order, listener: int, board: int) -> None:
+    def __init__(self, order: LaunchSpec, listener: int, board: int) -> None:
         with contextlib.ExitStack() as undo:
-            file = linux.anonymous_file()
+            file = linux.create_anonymous_file()
             undo.callback(os.close, file)
             os.write(file, order.to_bytes())
             self._control, control = socket.socketpair()
@@ -35,17 +35,17 @@ class Wires:
             undo.callback(os.close, our_lifeline)
             self._output_end, self.output = os.pipe()
             undo.pop_all()
-        self.theirs = Handles(file, listener, control.detach(), lifeline, board)
-        self._handed = [file, self.theirs.control, lifeline, self.output]
-        self._ours = [our_lifeline, self._output_end]
+        self.node_ends = NodeDescriptors(file, listener, control.detach(), lifeline, board)
+        self._node_descriptors = [file, self.node_ends.control, lifeline, self.output]
+        self._server_ends = [our_lifeline, self._output_end]
         self._received = b""
 
-    def hand_over(self) -> None:
+    def close_node_ends(self) -> None:
         """Close the node's ends, once it has them."""
-        while self._handed:
-            os.close(self._handed.pop())
+        while self._node_descriptors:
+            os.close(self._node_descriptors.pop())
 
-    async def hear(self) -> Mapping[str, Any]:
+    async def receive_report(self) -> Mapping[str, Any]:
         """The next report of the node; empty when there will be none."""
         loop = asyncio.get_running_loop()
         while b"\n" not in self._received:
@@ -57,15 +57,15 @@ class Wires:
         report: Mapping[str, Any] = json.loads(line)
         return report
 
-    def take_output(self) -> int:
+    def detach_output(self) -> int:
         """The reading end of the output pipe, from now on the caller's."""
         fd = self._output_end
-        self._ours.remove(fd)
+        self._server_ends.remove(fd)
         return fd
 
     def close(self) -> None:
         """Close everything that is still here."""
-        self.hand_over()
+        self.close_node_ends()
         self._control.close()
-        while self._ours:
-            os.close(self._ours.pop())
+        while self._server_ends:
+            os.close(self._server_ends.pop())

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
-class Tally:
+class ReplayStats:
     """What is counted over all versions; the fields are those of `Result`.
 
     `computed` requests have begun to be, `waits` are the times in seconds that some of them waited for that;
@@ -31,7 +31,7 @@ class Tally:
     ready_seconds: float = 0.0
 
 
-class Node:
+class SimulatedNode:
     """`inside` is when each of its requests came; the first is computed, until `free_at`.
 
     Times are in seconds from the start of the replay.
@@ -48,50 +48,50 @@ class Node:
         self.gone = False
 
 
-class Fleet:
+class SimulatedFleet:
     """The nodes of one version. `starts` tells how long the next one takes to start, in seconds."""
 
-    def __init__(self, starts: Iterator[float], tally: Tally) -> None:
-        self.ready: list[Node] = []
-        self.starting: list[Node] = []
-        self.draining: list[Node] = []
+    def __init__(self, starts: Iterator[float], tally: ReplayStats) -> None:
+        self.ready: list[SimulatedNode] = []
+        self.starting: list[SimulatedNode] = []
+        self.draining: list[SimulatedNode] = []
         self._starts = starts
-        self._tally = tally
+        self._stats = tally
 
     @property
     def count(self) -> int:
         """Nodes that are ready or on their way."""
         return len(self.ready) + len(self.starting)
 
-    def roomy(self, room: int) -> Node | None:
+    def pick_node(self, room: int) -> SimulatedNode | None:
         """The ready node with the fewest requests, if fewer than `room` are inside."""
         ready = self.ready
         if not ready:
             return None
-        node = ready[0] if len(ready) == 1 else min(ready, key=load)
+        node = ready[0] if len(ready) == 1 else min(ready, key=count_requests)
         return node if len(node.inside) < room else None
 
-    def start(self, now: float) -> Node:
+    def start_node(self, now: float) -> SimulatedNode:
         """One more node; it is to become ready at its `ready_at`."""
-        node = Node(now, now + next(self._starts))
+        node = SimulatedNode(now, now + next(self._starts))
         self.starting.append(node)
-        tally = self._tally
+        tally = self._stats
         tally.nodes_started += 1
         tally.nodes += 1
         tally.most_nodes = max(tally.most_nodes, tally.nodes)
         return node
 
-    def become_ready(self, node: Node) -> None:
+    def mark_ready(self, node: SimulatedNode) -> None:
         """A node has started."""
         self.starting.remove(node)
         self.ready.append(node)
 
-    def shrink(self, count: int, now: float) -> list[Node]:
+    def shrink(self, count: int, now: float) -> list[SimulatedNode]:
         """Have no more nodes than that; those that go, gone or draining.
 
         The least loaded go first, those that start only when `count` is 0.
         """
-        leaving = sorted(self.ready, key=load)[: max(0, len(self.ready) - count)]
+        leaving = sorted(self.ready, key=count_requests)[: max(0, len(self.ready) - count)]
         if not count:
             leaving += self.starting
         for node in leaving:
@@ -100,32 +100,32 @@ class Fleet:
                 node.draining = True
                 self.draining.append(node)
             else:
-                self._count_out(node, now)
+                self._record_end(node, now)
         return leaving
 
-    def drained(self, node: Node, now: float) -> None:
+    def remove_drained(self, node: SimulatedNode, now: float) -> None:
         """A draining node has nothing left to compute."""
         self.draining.remove(node)
-        self._count_out(node, now)
+        self._record_end(node, now)
 
-    def close(self, now: float) -> None:
+    def remove_all(self, now: float) -> None:
         """Count the nodes that are still there at the end of the replay."""
         for node in (*self.ready, *self.starting, *self.draining):
-            self._count_out(node, now)
+            self._record_end(node, now)
 
-    def _count_out(self, node: Node, now: float) -> None:
+    def _record_end(self, node: SimulatedNode, now: float) -> None:
         node.gone = True
-        self._tally.nodes -= 1
-        self._tally.node_seconds += now - node.asked_at
-        self._tally.ready_seconds += max(0.0, now - node.ready_at)
+        self._stats.nodes -= 1
+        self._stats.node_seconds += now - node.asked_at
+        self._stats.ready_seconds += max(0.0, now - node.ready_at)
 
 
-def load(node: Node) -> int:
+def count_requests(node: SimulatedNode) -> int:
     """Requests inside a node."""
     return len(node.inside)
 
 
-def last_end(node: Node, service: float) -> float:
+def predict_end(node: SimulatedNode, service: float) -> float:
     """When a node that computes will be done with all that is inside, each taking so many seconds."""
     # Summed up as it will happen: the same number to the last bit.
     end = node.free_at

@@ -8,26 +8,26 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from autoscaler.decision import Capacity, Decision, Grant, ScalingSpec, allocate, decide
-from autoscaler.simulation.nodes import Node, Tally, last_end
-from autoscaler.simulation.result import Conditions, Result, percentile
-from autoscaler.simulation.traces import Trace
-from autoscaler.simulation.version import Version
+from autoscaler.decision import Capacity, Decision, Grant, ScalingSpec, allocate_nodes, decide_node_count
+from autoscaler.simulation.nodes import ReplayStats, SimulatedNode, predict_end
+from autoscaler.simulation.result import SimulationConditions, SimulationResult, wait_percentile
+from autoscaler.simulation.traces import TrafficTrace
+from autoscaler.simulation.version import SimulatedVersion
 
-Progress = Callable[[float], None]
+ProgressCallback = Callable[[float], None]
 
 # So much longer than its traces, in seconds, a replay goes on at most until all nodes are gone.
-_TAIL = 24 * 3600.0
+_LONGEST_TAIL = 24 * 3600.0
 # More than any nodes can take, in bytes.
-_PLENTY = 1 << 62
+_UNLIMITED_BYTES = 1 << 62
 
 
-def simulate(
-    traces: Sequence[Trace],
+def simulate_traces(
+    traces: Sequence[TrafficTrace],
     policy: ScalingSpec,
-    conditions: Conditions,
-    progress: Progress = lambda _: None,
-) -> Result:
+    conditions: SimulationConditions,
+    progress: ProgressCallback = lambda _: None,
+) -> SimulationResult:
     """Replay traces, one per version and with keys of their own, all scaled by the same policy.
 
     Deterministic but for the time it took. `progress` is told, often, which part of the traces is replayed.
@@ -38,132 +38,136 @@ def simulate(
 class _Replay:
     """As in the real loop, a version is looked at when a request wakes it, and then once a tick."""
 
-    def __init__(self, traces: Sequence[Trace], policy: ScalingSpec, conditions: Conditions) -> None:
+    def __init__(
+        self, traces: Sequence[TrafficTrace], policy: ScalingSpec, conditions: SimulationConditions
+    ) -> None:
         self._policy = policy
         self._conditions = conditions
         self._length = max((trace.length for trace in traces), default=0.0)
-        self._tally = Tally()
-        self._looks = 0
+        self._stats = ReplayStats()
+        self._decisions = 0
         self._policy_nanoseconds = 0
         starts = itertools.cycle(conditions.start_seconds)
         self._versions = {
-            trace.key: Version(trace, policy, conditions, starts, self._tally) for trace in traces
+            trace.key: SimulatedVersion(trace, policy, conditions, starts, self._stats) for trace in traces
         }
-        self._awake: dict[str, Version] = {}
+        self._awake: dict[str, SimulatedVersion] = {}
         # (when, order, version): its next request wakes a version. None: memory comes free.
-        self._alarms: list[tuple[float, int, Version | None]] = []
+        self._alarms: list[tuple[float, int, SimulatedVersion | None]] = []
         self._order = itertools.count()
 
-    def run(self, progress: Progress) -> Result:
+    def run(self, progress: ProgressCallback) -> SimulationResult:
         now, next_tick = 0.0, self._conditions.tick
         for version in self._versions.values():
-            self._settle(version)
-        self._look(list(self._awake.values()), now)
+            self._sleep_if_idle(version)
+        self._reconcile(list(self._awake.values()), now)
         while self._awake or self._alarms:
             if self._awake and (not self._alarms or next_tick <= self._alarms[0][0]):
                 now = next_tick
-                self._look(list(self._awake.values()), now)
-                if self._over(now):
+                self._reconcile(list(self._awake.values()), now)
+                if self._is_over(now):
                     break
             else:
                 was_asleep = not self._awake
-                now = self._ring()
+                now = self._advance_to_alarm()
                 if not was_asleep:
                     continue
             next_tick = now + self._conditions.tick
             progress(min(now / self._length, 1.0) if self._length else 1.0)
-        return self._result(now)
+        return self._build_result(now)
 
-    def _over(self, now: float) -> bool:
+    def _is_over(self, now: float) -> bool:
         """Whether nothing more will happen, or not soon."""
         if now < self._length:
             return False
-        return now > self._length + _TAIL or (
-            not self._alarms and all(version.resting for version in self._awake.values())
+        return now > self._length + _LONGEST_TAIL or (
+            not self._alarms and all(version.is_settled for version in self._awake.values())
         )
 
-    def _ring(self) -> float:
+    def _advance_to_alarm(self) -> float:
         """Come to the next alarm, and look at those whom it concerns."""
         now, _, version = heapq.heappop(self._alarms)
         if version is not None:
             self._awake[version.key] = version
-        self._look([version] if version else [one for one in self._awake.values() if one.short], now)
+        self._reconcile([version] if version else [one for one in self._awake.values() if one.short], now)
         return now
 
     # ---- looking, deciding, acting
 
-    def _look(self, versions: Sequence[Version], now: float) -> None:
+    def _reconcile(self, versions: Sequence[SimulatedVersion], now: float) -> None:
         """Decide for these versions and have it done."""
         for version in self._awake.values():
             version.advance(now)
         began = time.perf_counter_ns()
-        decisions = {version.key: self._decide(version, now) for version in versions}
-        grants = self._allocate(decisions)
+        decisions = {version.key: self._decide_version(version, now) for version in versions}
+        grants = self._grant_nodes(decisions)
         self._policy_nanoseconds += time.perf_counter_ns() - began
-        self._looks += len(decisions)
+        self._decisions += len(decisions)
         for key, grant in grants.items():
-            self._apply(self._versions[key], decisions.get(key), grant, now)
+            self._apply_grant(self._versions[key], decisions.get(key), grant, now)
 
-    def _decide(self, version: Version, now: float) -> Decision:
-        decision = decide(self._policy, version.observe(now), version.state, now)
+    def _decide_version(self, version: SimulatedVersion, now: float) -> Decision:
+        decision = decide_node_count(self._policy, version.observe(now), version.state, now)
         version.state = decision.state
         return decision
 
-    def _allocate(self, decisions: Mapping[str, Decision]) -> Mapping[str, Grant]:
+    def _grant_nodes(self, decisions: Mapping[str, Decision]) -> Mapping[str, Grant]:
         """What can be had of what is wanted; memory is looked at only when somebody wants to grow."""
-        demands = [self._versions[key].demand(decision.nodes) for key, decision in decisions.items()]
+        demands = [self._versions[key].build_demand(decision.nodes) for key, decision in decisions.items()]
         if all(demand.wanted <= demand.nodes for demand in demands):
             return {demand.key: Grant(nodes=demand.wanted) for demand in demands}
         others = [
-            version.demand(version.fleet.count)
+            version.build_demand(version.fleet.count)
             for key, version in self._awake.items()
             if key not in decisions
         ]
-        return allocate([*demands, *others], self._capacity())
+        return allocate_nodes([*demands, *others], self._free_capacity())
 
-    def _capacity(self) -> Capacity:
+    def _free_capacity(self) -> Capacity:
         memory, each = self._conditions.memory_bytes, self._conditions.node_bytes
         if memory is None:
-            return Capacity(free=_PLENTY)
+            return Capacity(free=_UNLIMITED_BYTES)
         draining = sum(len(version.fleet.draining) for version in self._awake.values())
-        return Capacity(free=max(0, memory - self._tally.nodes * each), returning=draining * each)
+        return Capacity(free=max(0, memory - self._stats.nodes * each), returning=draining * each)
 
-    def _apply(self, version: Version, decision: Decision | None, grant: Grant, now: float) -> None:
+    def _apply_grant(
+        self, version: SimulatedVersion, decision: Decision | None, grant: Grant, now: float
+    ) -> None:
         if decision is not None:
             version.short = grant.nodes < decision.nodes
         if grant.nodes != version.fleet.count:
             gone = version.scale(grant.nodes, now)
-            self._announce(gone, now)
-        self._settle(version)
+            self._schedule_memory_release(gone, now)
+        self._sleep_if_idle(version)
 
-    def _announce(self, leaving: Iterable[Node], now: float) -> None:
+    def _schedule_memory_release(self, leaving: Iterable[SimulatedNode], now: float) -> None:
         """See to it that those who lack memory are looked at when these nodes have given theirs back."""
         if self._conditions.memory_bytes is not None:
             for node in leaving:
-                end = last_end(node, self._conditions.service_seconds) if node.inside else now
+                end = predict_end(node, self._conditions.service_seconds) if node.inside else now
                 self._set_alarm(end, None)
 
-    def _settle(self, version: Version) -> None:
+    def _sleep_if_idle(self, version: SimulatedVersion) -> None:
         """A version sleeps until its next request if it has nothing; else it is looked at each tick."""
-        if not version.asleep:
+        if not version.is_asleep:
             self._awake[version.key] = version
             return
         self._awake.pop(version.key, None)
         if version.next_arrival < math.inf:
             self._set_alarm(version.next_arrival, version)
 
-    def _set_alarm(self, when: float, version: Version | None) -> None:
+    def _set_alarm(self, when: float, version: SimulatedVersion | None) -> None:
         heapq.heappush(self._alarms, (when, next(self._order), version))
 
-    def _result(self, now: float) -> Result:
+    def _build_result(self, now: float) -> SimulationResult:
         for version in self._versions.values():
-            version.close(now)
-        tally, conditions = self._tally, self._conditions
+            version.end_replay(now)
+        tally, conditions = self._stats, self._conditions
         waits = sorted(tally.waits)
         instant = tally.computed - len(waits)
         computing = tally.computed * conditions.service_seconds
         idle = max(0.0, tally.ready_seconds - computing)
-        return Result(
+        return SimulationResult(
             versions=len(self._versions),
             seconds=now,
             requests=tally.requests,
@@ -172,13 +176,13 @@ class _Replay:
             timed_out=tally.timed_out,
             cold_starts=tally.cold_starts,
             held=tally.held,
-            wait_p50=percentile(waits, instant, 0.5),
-            wait_p99=percentile(waits, instant, 0.99),
-            wait_max=percentile(waits, instant, 1.0),
+            wait_p50=wait_percentile(waits, instant, 0.5),
+            wait_p99=wait_percentile(waits, instant, 0.99),
+            wait_max=wait_percentile(waits, instant, 1.0),
             nodes_started=tally.nodes_started,
             most_nodes=tally.most_nodes,
             node_seconds=tally.node_seconds,
             idle_share=idle / tally.node_seconds if tally.node_seconds else 0.0,
-            looks=self._looks,
+            looks=self._decisions,
             policy_seconds=self._policy_nanoseconds / 1e9,
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conditions:
+class SimulationConditions:
     """What nodes and requests are like, and the server's limits. Times are in seconds, memory in bytes.
 
     A node computes one request at a time, each for `service_seconds`, and holds `node_concurrency` of them
@@ -29,7 +29,7 @@ class Conditions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class SimulationResult:
     """What a replay came to.
 
     `seconds` were simulated, until after the trace the last node went or nothing happened any more. Of
@@ -66,7 +66,7 @@ class Result:
         return 1e6 * self.policy_seconds / self.looks if self.looks else 0.0
 
 
-def percentile(waits: Sequence[float], zeros: int, share: float) -> float:
+def wait_percentile(waits: Sequence[float], zeros: int, share: float) -> float:
     """The smallest wait that a `share` of all did not exceed; `waits` ascend, `zeros` more were none."""
     rank = math.ceil(share * (len(waits) + zeros))
     # A moment late in a day is known to some 10 picoseconds: what comes after the ninth digit is noise.

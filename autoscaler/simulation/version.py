@@ -14,13 +14,13 @@ from collections import deque
 from collections.abc import Iterator
 
 from autoscaler.decision import RESERVE, Demand, Observation, ScalingSpec, ScalingState
-from autoscaler.simulation.nodes import Fleet, Node, Tally
-from autoscaler.simulation.result import Conditions
-from autoscaler.simulation.traces import Trace
-from autoscaler.windows import History, Meter
+from autoscaler.simulation.nodes import ReplayStats, SimulatedFleet, SimulatedNode
+from autoscaler.simulation.result import SimulationConditions
+from autoscaler.simulation.traces import TrafficTrace
+from autoscaler.windows import ConcurrencyMeter, CounterHistory
 
 
-class Version:
+class SimulatedVersion:
     """All times are in seconds from the start of the replay; they only go forward.
 
     `state` and `short` (it was granted fewer nodes than it wanted) are the decider's to change.
@@ -28,36 +28,36 @@ class Version:
 
     def __init__(
         self,
-        trace: Trace,
+        trace: TrafficTrace,
         policy: ScalingSpec,
-        conditions: Conditions,
+        conditions: SimulationConditions,
         starts: Iterator[float],
-        tally: Tally,
+        tally: ReplayStats,
     ) -> None:
         self.key = trace.key
         self.floor = policy.min_nodes if policy.exact_nodes is None else policy.exact_nodes
         self.state = ScalingState()
         self.short = False
-        self.fleet = Fleet(starts, tally)
+        self.fleet = SimulatedFleet(starts, tally)
         self._policy = policy
         self._conditions = conditions
         self._service = conditions.service_seconds
-        self._patience = conditions.request_timeout
-        self._room = conditions.node_concurrency
+        self._request_timeout = conditions.request_timeout
+        self._node_concurrency = conditions.node_concurrency
         self._usual_start = statistics.median(conditions.start_seconds)
-        self._tally = tally
-        self._meter = Meter(0.0)
-        self._history = History(0.0)
-        self._arrivals = trace.arrivals()
+        self._stats = tally
+        self._meter = ConcurrencyMeter(0.0)
+        self._history = CounterHistory(0.0)
+        self._arrivals = trace.iter_arrivals()
         self.next_arrival = next(self._arrivals, math.inf)
         # When those came that found no node with room, the first first; `_watched`: an event will look
         # whether its patience has ended.
         self._waiting: deque[float] = deque()
-        self._watched = False
+        self._expiry_scheduled = False
         # Whether a request came that could not wait for a node, and whether any was seen at the last look.
-        self._asked = self._wanted = False
+        self._refused_as_late = self._had_requests = False
         # (when, order, node): a node is ready, or done with a request. None: somebody's patience may end.
-        self._events: list[tuple[float, int, Node | None]] = []
+        self._events: list[tuple[float, int, SimulatedNode | None]] = []
         self._order = itertools.count()
 
     # ---- what the autoscaler sees
@@ -68,12 +68,12 @@ class Version:
         return self._meter.level
 
     @property
-    def asleep(self) -> bool:
+    def is_asleep(self) -> bool:
         """Whether there is neither a node nor a request."""
         return not (self.fleet.count or self.fleet.draining or self._meter.level or self.floor)
 
     @property
-    def resting(self) -> bool:
+    def is_settled(self) -> bool:
         """Whether nothing will come, and nothing is left but nodes that stay."""
         busy = self.next_arrival < math.inf or self._meter.level or self.fleet.draining
         return not busy and self.fleet.count <= self.floor
@@ -82,19 +82,19 @@ class Version:
         """What `decide` is to know."""
         policy, integral = self._policy, self._meter.integral_at(now)
         self._history.sample(now, integral)
-        requests = max(self._meter.level, int(self._asked))
-        self._wanted, self._asked = bool(requests), False
+        requests = max(self._meter.level, int(self._refused_as_late))
+        self._had_requests, self._refused_as_late = bool(requests), False
         return Observation(
             ready=len(self.fleet.ready),
             starting=len(self.fleet.starting),
             requests=requests,
-            stable=self._history.average(now, integral, policy.stable_window),
-            panic=self._history.average(now, integral, policy.panic_window),
+            stable=self._history.average_rate(now, integral, policy.stable_window),
+            panic=self._history.average_rate(now, integral, policy.panic_window),
             idle_since=self._idle_since(),
-            settled=self._history.settled(now, policy.stable_window),
+            settled=self._history.covers_window(now, policy.stable_window),
         )
 
-    def demand(self, wanted: int) -> Demand:
+    def build_demand(self, wanted: int) -> Demand:
         """What `allocate` is to know."""
         return Demand(
             key=self.key,
@@ -112,20 +112,20 @@ class Version:
 
     # ---- what is decided
 
-    def scale(self, count: int, now: float) -> list[Node]:
+    def scale(self, count: int, now: float) -> list[SimulatedNode]:
         """Start or drain nodes until so many are ready or starting; those that go."""
         fleet = self.fleet
-        if count and not fleet.count and self._wanted:
-            self._tally.cold_starts += 1
+        if count and not fleet.count and self._had_requests:
+            self._stats.cold_starts += 1
         for _ in range(fleet.count, count):
-            node = fleet.start(now)
-            self._note(node.ready_at, node)
+            node = fleet.start_node(now)
+            self._schedule_event(node.ready_at, node)
         return fleet.shrink(count, now)
 
-    def close(self, now: float) -> None:
+    def end_replay(self, now: float) -> None:
         """The replay ends: whoever still waits for an answer gets none."""
-        self._tally.timed_out += self._meter.level
-        self.fleet.close(now)
+        self._stats.timed_out += self._meter.level
+        self.fleet.remove_all(now)
 
     # ---- what happens by itself
 
@@ -138,45 +138,45 @@ class Version:
                     break
                 now, _, node = heapq.heappop(events)
                 if node is None:
-                    self._lose_patience(now)
+                    self._expire_waiting(now)
                 elif node.inside:
-                    self._complete(node, now)
+                    self._complete_request(node, now)
                 elif not node.gone:
-                    self.fleet.become_ready(node)
-                    self._grant(now)
+                    self.fleet.mark_ready(node)
+                    self._serve_waiting(now)
             elif arrival <= until:
-                self._arrive(arrival)
+                self._handle_arrival(arrival)
                 arrival = next(self._arrivals, math.inf)
             else:
                 break
         self.next_arrival = arrival
 
-    def _note(self, when: float, node: Node | None) -> None:
+    def _schedule_event(self, when: float, node: SimulatedNode | None) -> None:
         heapq.heappush(self._events, (when, next(self._order), node))
 
-    def _arrive(self, now: float) -> None:
-        self._tally.requests += 1
+    def _handle_arrival(self, now: float) -> None:
+        self._stats.requests += 1
         self._meter.change(1, now)
-        node = self.fleet.roomy(self._room)
+        node = self.fleet.pick_node(self._node_concurrency)
         if node is None:
-            self._hold(now)
+            self._queue_or_refuse(now)
         else:
-            self._enter(node, now, now)
+            self._enter_node(node, now, now)
 
-    def _hold(self, now: float) -> None:
+    def _queue_or_refuse(self, now: float) -> None:
         """No node has room: wait, if that may help."""
         full = len(self._waiting) >= self._conditions.queue_requests
-        late = not self.fleet.ready and self._time_to_ready(now) > self._patience
+        late = not self.fleet.ready and self._time_to_ready(now) > self._request_timeout
         if full or late:
-            self._asked |= late
-            self._tally.refused += 1
+            self._refused_as_late |= late
+            self._stats.refused += 1
             self._meter.change(-1, now)
             return
-        self._tally.held += 1
+        self._stats.held += 1
         self._waiting.append(now)
-        if not self._watched:
-            self._watched = True
-            self._note(now + self._patience, None)
+        if not self._expiry_scheduled:
+            self._expiry_scheduled = True
+            self._schedule_event(now + self._request_timeout, None)
 
     def _time_to_ready(self, now: float) -> float:
         """How long it probably takes until the first node is ready, in seconds."""
@@ -185,53 +185,53 @@ class Version:
         starting = self.fleet.starting
         return starting[0].asked_at - now + self._usual_start if starting else self._usual_start
 
-    def _grant(self, now: float) -> None:
-        while self._waiting and (node := self.fleet.roomy(self._room)) is not None:
-            self._enter(node, self._waiting.popleft(), now)
+    def _serve_waiting(self, now: float) -> None:
+        while self._waiting and (node := self.fleet.pick_node(self._node_concurrency)) is not None:
+            self._enter_node(node, self._waiting.popleft(), now)
 
-    def _enter(self, node: Node, arrived: float, now: float) -> None:
+    def _enter_node(self, node: SimulatedNode, arrived: float, now: float) -> None:
         node.inside.append(arrived)
         if len(node.inside) == 1:
-            self._compute(node, now)
+            self._begin_request(node, now)
 
-    def _compute(self, node: Node, now: float) -> None:
+    def _begin_request(self, node: SimulatedNode, now: float) -> None:
         """Begin with the first request inside."""
-        self._tally.computed += 1
+        self._stats.computed += 1
         waited = now - node.inside[0]
         if waited:
-            self._tally.waits.append(waited)
+            self._stats.waits.append(waited)
         node.free_at = now + self._service
-        self._note(node.free_at, node)
+        self._schedule_event(node.free_at, node)
 
-    def _complete(self, node: Node, now: float) -> None:
+    def _complete_request(self, node: SimulatedNode, now: float) -> None:
         """A request is done; the next one follows that still has time."""
-        inside, patience = node.inside, self._patience
+        inside, patience = node.inside, self._request_timeout
         if inside[0] + patience < now:
-            self._time_out(inside, now)
+            self._time_out_first(inside, now)
         else:
             inside.popleft()
-            self._tally.answered += 1
+            self._stats.answered += 1
             self._meter.change(-1, now)
         # Their time may have run out a little earlier, since the last completion.
         while inside and inside[0] + patience <= now:
-            self._time_out(inside, now)
+            self._time_out_first(inside, now)
         if inside:
-            self._compute(node, now)
+            self._begin_request(node, now)
         elif node.draining:
-            self.fleet.drained(node, now)
+            self.fleet.remove_drained(node, now)
         if self._waiting and not node.draining:
-            self._grant(now)
+            self._serve_waiting(now)
 
-    def _lose_patience(self, now: float) -> None:
+    def _expire_waiting(self, now: float) -> None:
         """Those who have waited too long leave; the next in the queue is watched."""
         waiting = self._waiting
-        while waiting and waiting[0] + self._patience <= now:
-            self._time_out(waiting, now)
-        self._watched = bool(waiting)
+        while waiting and waiting[0] + self._request_timeout <= now:
+            self._time_out_first(waiting, now)
+        self._expiry_scheduled = bool(waiting)
         if waiting:
-            self._note(waiting[0] + self._patience, None)
+            self._schedule_event(waiting[0] + self._request_timeout, None)
 
-    def _time_out(self, queue: deque[float], now: float) -> None:
+    def _time_out_first(self, queue: deque[float], now: float) -> None:
         queue.popleft()
-        self._tally.timed_out += 1
+        self._stats.timed_out += 1
         self._meter.change(-1, now)

@@ -25,25 +25,33 @@ from pathlib import Path
 from typing import TypeVar
 
 from loadtests.bench import report, results
-from loadtests.bench.answers import Asker, Expected, check, expected, watching
-from loadtests.bench.clients import CLIENTS, Client, LoadFailed, choose
-from loadtests.bench.processes import end_on_sigterm
-from loadtests.bench.results import Failure, Figures, Load, Process
-from loadtests.bench.servers import PROXIES, SERVERS, USUAL, Running, Server, StartFailed, started
-from loadtests.bench.workloads import WORKLOADS, Material, Workload, prepare
+from loadtests.bench.answers import ExpectedAnswers, HttpAsker, check_answers, check_during, read_expected
+from loadtests.bench.clients import PROGRAM_NAMES, LoadProgram, LoadProgramError, choose_program
+from loadtests.bench.processes import exit_on_sigterm
+from loadtests.bench.results import LoadFigures, LoadResult, MeasurementFailure, ProcessResult
+from loadtests.bench.servers import (
+    DEFAULT_SERVERS,
+    PROXY_SERVERS,
+    SERVERS,
+    RunningServer,
+    ServerDefinition,
+    ServerStartError,
+    run_server,
+)
+from loadtests.bench.workloads import WORKLOADS, BenchFiles, Workload, train_models
 
 FOLDER = Path("build/bench")
 _WARM_UP_CONNECTIONS = 16
 _REST_SECONDS = 20.0
-_Row = Load | Process | Failure
+_Result = LoadResult | ProcessResult | MeasurementFailure
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Plan:
+class BenchPlan:
     """What to measure. Seconds count for each load; `minutes` is when no more servers are started."""
 
-    servers: Sequence[Server]
+    servers: Sequence[ServerDefinition]
     workloads: Sequence[Workload]
     connections: Sequence[int]
     rounds: int
@@ -53,7 +61,7 @@ class Plan:
     minutes: float
     server_core: int | None
 
-    def estimate(self) -> float:
+    def estimate_minutes(self) -> float:
         """Minutes that it will take, roughly."""
         loads = sum(
             self.warm_up + self.seconds * sum(one <= workload.most_connections for one in self.connections)
@@ -64,46 +72,46 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Bench:
+class BenchRun:
     """A plan, and what it takes to carry it out."""
 
-    plan: Plan
-    material: Material
-    client: Client
+    plan: BenchPlan
+    material: BenchFiles
+    client: LoadProgram
 
-    def load(self, running: Running, bodies: Path, connections: int) -> Figures:
+    def run_load(self, running: RunningServer, bodies: Path, connections: int) -> LoadFigures:
         """One load as long as planned. Raises LoadFailed."""
-        return self.client.load(running.url, bodies, connections, self.plan.seconds)
+        return self.client.run_load(running.url, bodies, connections, self.plan.seconds)
 
 
 def main() -> int:
     """Measure and print; 1 when a server gave a wrong answer or could not be measured."""
-    options = _parser().parse_args()
+    options = _build_parser().parse_args()
     try:
-        plan = _plan(options)
+        plan = _plan_from_options(options)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
-    end_on_sigterm()
-    material = Material(options.folder)
+    exit_on_sigterm()
+    material = BenchFiles(options.folder)
     (options.folder / "logs").mkdir(parents=True, exist_ok=True)
-    client = choose(options.client, options.client_core)
-    prepare(material, plan.workloads)
+    client = choose_program(options.client, options.client_core)
+    train_models(material, plan.workloads)
     out: Path = options.out or options.folder / "results.jsonl"
     print(
-        f"about {plan.estimate():.0f} minutes, loading with {client.name}; results go to {out}",
+        f"about {plan.estimate_minutes():.0f} minutes, loading with {client.name}; results go to {out}",
         file=sys.stderr,
     )
     with out.open("w") as file:
-        for row, figures in measure(Bench(plan, material, client)):
-            print(results.line(row, figures), file=file, flush=True)
-            print(f"  {_told(row)}", file=sys.stderr, flush=True)
-    found = results.read([out])
-    print(report.text(found))
+        for row, figures in run_plan(BenchRun(plan, material, client)):
+            print(results.format_row(row, figures), file=file, flush=True)
+            print(f"  {_format_progress(row)}", file=sys.stderr, flush=True)
+    found = results.read_results([out])
+    print(report.format_results(found))
     return 1 if found.failures or any(one.wrong for one in found.loads) else 0
 
 
-def measure(bench: Bench) -> Iterator[tuple[_Row, Figures | None]]:
+def run_plan(bench: BenchRun) -> Iterator[tuple[_Result, LoadFigures | None]]:
     """Every row as it is measured. Servers take turns, so that a noisy hour disturbs all alike."""
     plan = bench.plan
     end = time.monotonic() + plan.minutes * 60
@@ -116,18 +124,23 @@ def measure(bench: Bench) -> Iterator[tuple[_Row, Figures | None]]:
                     return
                 print(f"round {number + 1} of {plan.rounds}, {model}, {server.name}", file=sys.stderr)
                 try:
-                    yield from _measured(bench, server, workloads, number)
-                except (StartFailed, LoadFailed, OSError, http.client.HTTPException) as error:
-                    yield Failure(server.name, model, f"{type(error).__name__}: {error}", number), None
+                    yield from _measure_server(bench, server, workloads, number)
+                except (ServerStartError, LoadProgramError, OSError, http.client.HTTPException) as error:
+                    yield (
+                        MeasurementFailure(server.name, model, f"{type(error).__name__}: {error}", number),
+                        None,
+                    )
 
 
-def _measured(
-    bench: Bench, server: Server, workloads: Sequence[Workload], number: int
-) -> Iterator[tuple[_Row, Figures | None]]:
+def _measure_server(
+    bench: BenchRun, server: ServerDefinition, workloads: Sequence[Workload], number: int
+) -> Iterator[tuple[_Result, LoadFigures | None]]:
     plan, material = bench.plan, bench.material
     model = workloads[0].model
-    known = {one.name: expected(material.bodies(one), material.answers(one)) for one in workloads}
-    with started(
+    known = {
+        one.name: read_expected(material.bodies_file(one), material.answers_file(one)) for one in workloads
+    }
+    with run_server(
         server,
         model,
         material.model_dir(model),
@@ -136,22 +149,22 @@ def _measured(
         limit=plan.limit,
         logs=material.folder / "logs",
     ) as running:
-        running.rest(_REST_SECONDS)
+        running.wait_until_idle(_REST_SECONDS)
         for workload in workloads:
-            bodies, expect = material.bodies(workload), known[workload.name]
-            before = "" if server.constant else check(running.url, expect)
+            bodies, expect = material.bodies_file(workload), known[workload.name]
+            before = "" if server.constant else check_answers(running.url, expect)
             few = min(_WARM_UP_CONNECTIONS, workload.most_connections)
-            bench.client.load(running.url, bodies, few, plan.warm_up)
+            bench.client.run_load(running.url, bodies, few, plan.warm_up)
             for connections in plan.connections:
                 if connections <= workload.most_connections:
-                    yield _load(
+                    yield _measure_load(
                         bench, running, bodies, None if server.constant else expect,
-                        Load(server.name, model, workload.name, connections, 0, 0, 0, number, wrong=before),
+                        LoadResult(server.name, model, workload.name, connections, 0, 0, 0, number, wrong=before),
                     )  # fmt: skip
-        usage = running.usage()
+        usage = running.measure_usage()
         if usage is not None:
             yield (
-                Process(
+                ProcessResult(
                     server.name, model, running.start_seconds,
                     usage.rss_mib, usage.pss_mib, usage.processes, number,
                 ),
@@ -159,27 +172,27 @@ def _measured(
             )  # fmt: skip
 
 
-def _load(
-    bench: Bench, running: Running, bodies: Path, expect: Expected | None, row: Load
-) -> tuple[Load, Figures]:
+def _measure_load(
+    bench: BenchRun, running: RunningServer, bodies: Path, expect: ExpectedAnswers | None, row: LoadResult
+) -> tuple[LoadResult, LoadFigures]:
     """One load, once what the last one left in the queue is answered; and what it took the server."""
-    _drain(running.url, bodies)
-    before, front = running.usage(), running.front_cpu()
+    _wait_queue_empty(running.url, bodies)
+    before, front = running.measure_usage(), running.front_cpu_seconds()
     wrong = row.wrong
     if expect is None:
-        figures = bench.load(running, bodies, row.conns)
+        figures = bench.run_load(running, bodies, row.conns)
     else:
-        with watching(running.url, expect) as watch:
-            figures = bench.load(running, bodies, row.conns)
+        with check_during(running.url, expect) as watch:
+            figures = bench.run_load(running, bodies, row.conns)
         wrong = wrong or watch.wrong
-    after = running.usage()
+    after = running.measure_usage()
     cpu = front_cpu = None
     if before is not None and after is not None:
         used = sum(after.cpu.values()) - sum(before.cpu.values())
         cpu = round(used / figures.requests * 1e6, 1)
-        front_cpu = round((running.front_cpu() - front) / figures.requests * 1e6, 1)
+        front_cpu = round((running.front_cpu_seconds() - front) / figures.requests * 1e6, 1)
     return (
-        Load(
+        LoadResult(
             row.peer, row.model, row.workload, row.conns, figures.rps, figures.p50_us, figures.p99_us,
             row.round, figures.requests, sum(figures.errors.values()), wrong, cpu, front_cpu,
         ),
@@ -187,46 +200,46 @@ def _load(
     )  # fmt: skip
 
 
-def _drain(url: str, bodies: Path) -> None:
+def _wait_queue_empty(url: str, bodies: Path) -> None:
     """Ask once: the answer comes after those that nobody waits for any more."""
-    asker = Asker(url)
+    asker = HttpAsker(url)
     try:
         with bodies.open("rb") as lines:
-            asker.ask(lines.readline().rstrip())
+            asker.post(lines.readline().rstrip())
     finally:
         asker.close()
 
 
-def _told(row: _Row) -> str:
+def _format_progress(row: _Result) -> str:
     match row:
-        case Load():
+        case LoadResult():
             trouble = f", {row.errors} errors" if row.errors else ""
             trouble += f", WRONG: {row.wrong}" if row.wrong else ""
             return (
                 f"{row.workload} with {row.conns} connections: {row.rps:,.0f}/s, "
                 f"p50 {row.p50_us / 1e3:.3g} ms, p99 {row.p99_us / 1e3:.3g} ms{trouble}"
             )
-        case Process():
+        case ProcessResult():
             return f"started in {row.start_s} s, {row.rss_mib:.0f} MiB"
-        case Failure():
+        case MeasurementFailure():
             return f"FAILED: {row.error}"
 
 
-def _plan(options: argparse.Namespace) -> Plan:
+def _plan_from_options(options: argparse.Namespace) -> BenchPlan:
     """ValueError says what is unknown."""
-    servers = [_named(SERVERS, name) for name in _names(options.servers)]
-    servers += [_named(PROXIES, name) for name in _names(options.proxies)]
+    servers = [_look_up(SERVERS, name) for name in _split_list(options.servers)]
+    servers += [_look_up(PROXY_SERVERS, name) for name in _split_list(options.proxies)]
     for text in options.beside:
         name, _, command = text.partition("=")
         if not (name and command):
             raise ValueError(f"--beside takes NAME=COMMAND or NAME=URL, not {text!r}")
-        servers.append(Server(name, command, options.beside_path))
+        servers.append(ServerDefinition(name, command, options.beside_path))
     if not servers:
         raise ValueError("no server to measure")
-    return Plan(
+    return BenchPlan(
         servers=servers,
-        workloads=[_named(WORKLOADS, name) for name in _names(options.workloads)],
-        connections=[int(one) for one in _names(options.connections)],
+        workloads=[_look_up(WORKLOADS, name) for name in _split_list(options.workloads)],
+        connections=[int(one) for one in _split_list(options.connections)],
         rounds=options.rounds,
         seconds=options.seconds,
         warm_up=options.warm_up,
@@ -236,17 +249,17 @@ def _plan(options: argparse.Namespace) -> Plan:
     )
 
 
-def _named(known: dict[str, T], name: str) -> T:
+def _look_up(known: dict[str, T], name: str) -> T:
     if name not in known:
         raise ValueError(f"{name!r} is none of {', '.join(known)}")
     return known[name]
 
 
-def _names(text: str) -> list[str]:
+def _split_list(text: str) -> list[str]:
     return [one.strip() for one in text.split(",") if one.strip()]
 
 
-def _parser() -> argparse.ArgumentParser:
+def _build_parser() -> argparse.ArgumentParser:
     title, _, more = __doc__.partition("\n\n")
     workloads = "\n".join(f"  {one.name}  {one.title}" for one in WORKLOADS.values())
     cores = sorted(os.sched_getaffinity(0))
@@ -260,7 +273,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--workloads", default=",".join(WORKLOADS), metavar="LIST", help="(default: all six)")
     add(
         "--servers",
-        default=",".join(USUAL),
+        default=",".join(DEFAULT_SERVERS),
         metavar="LIST",
         help="echo answers a constant: the limit of the HTTP stack; plain is written by hand: Starlette, "
         "orjson, the library's predict; node is `pilotlight node`; gateway is `pilotlight serve` with one "
@@ -270,7 +283,7 @@ def _parser() -> argparse.ArgumentParser:
         "--proxies",
         default="",
         metavar="LIST",
-        help=f"nodes behind another gateway, on the same core: {', '.join(PROXIES)} (default: none)",
+        help=f"nodes behind another gateway, on the same core: {', '.join(PROXY_SERVERS)} (default: none)",
     )
     add(
         "--beside",
@@ -298,7 +311,7 @@ def _parser() -> argparse.ArgumentParser:
         help="seconds a server may take to start (default: 120)",
     )
     add("--minutes", type=float, default=90, metavar="X", help="start no server after these (default: 90)")
-    add("--client", choices=CLIENTS, default="auto", help="what makes the load (default: auto)")
+    add("--client", choices=PROGRAM_NAMES, default="auto", help="what makes the load (default: auto)")
     add(
         "--server-core",
         type=int,

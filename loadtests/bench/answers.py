@@ -17,27 +17,27 @@ from urllib.parse import urlsplit
 
 # Sums in another order, as merged requests have them, differ by a few units of the last float32 digit.
 TOLERANCE = 1e-5
-_BEFORE = 40
+_CHECKED_BEFORE = 40
 _TIMEOUT_SECONDS = 60
 # Checks during a load take a small part of the time, so that they are none.
-_PAUSE_SECONDS, _PART = 0.05, 20
+_PAUSE_SECONDS, _LOAD_SHARE = 0.05, 20
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedAnswers:
     """Bodies, and the numbers that the library predicts for each."""
 
     bodies: Sequence[bytes]
     answers: Sequence[Sequence[float]]
 
 
-def expected(bodies: Path, answers: Path) -> Expected:
+def read_expected(bodies: Path, answers: Path) -> ExpectedAnswers:
     """Read them."""
     lines = answers.read_text().splitlines()
-    return Expected(bodies.read_bytes().splitlines(), [json.loads(one) for one in lines])
+    return ExpectedAnswers(bodies.read_bytes().splitlines(), [json.loads(one) for one in lines])
 
 
-class Asker:
+class HttpAsker:
     """A keep-alive connection that asks one request at a time."""
 
     def __init__(self, url: str) -> None:
@@ -45,7 +45,7 @@ class Asker:
         self._path = address.path
         self._connection = http.client.HTTPConnection(address.netloc, timeout=_TIMEOUT_SECONDS)
 
-    def ask(self, body: bytes) -> tuple[int, bytes]:
+    def post(self, body: bytes) -> tuple[int, bytes]:
         """Status and body of the answer. Raises OSError and http.client.HTTPException."""
         try:
             self._connection.request("POST", self._path, body, {"content-type": "application/json"})
@@ -60,18 +60,18 @@ class Asker:
         self._connection.close()
 
 
-def wrong(status: int, body: bytes, numbers: Sequence[float]) -> str:
+def find_error(status: int, body: bytes, numbers: Sequence[float]) -> str:
     """What is wrong with an answer; empty when nothing is."""
     if status != 200:
         return f"status {status}: {body[:150]!r}"
     try:
-        found = flat(json.loads(body)["predictions"])
+        found = flatten_numbers(json.loads(body)["predictions"])
     except (ValueError, LookupError, TypeError) as error:
         return f"not a prediction: {error!r}"
-    return different(found, numbers)
+    return find_difference(found, numbers)
 
 
-def different(found: Sequence[float], numbers: Sequence[float]) -> str:
+def find_difference(found: Sequence[float], numbers: Sequence[float]) -> str:
     """What differs from the numbers that the library predicts; empty when nothing does."""
     if len(found) != len(numbers):
         return f"{len(found)} numbers instead of {len(numbers)}"
@@ -81,12 +81,12 @@ def different(found: Sequence[float], numbers: Sequence[float]) -> str:
     return ""
 
 
-def check(url: str, expect: Expected) -> str:
+def check_answers(url: str, expect: ExpectedAnswers) -> str:
     """What is wrong with the answers to bodies from all over the file; empty when nothing is."""
-    asker = Asker(url)
+    asker = HttpAsker(url)
     try:
-        for place in range(0, len(expect.bodies), max(1, len(expect.bodies) // _BEFORE)):
-            if said := wrong(*asker.ask(expect.bodies[place]), expect.answers[place]):
+        for place in range(0, len(expect.bodies), max(1, len(expect.bodies) // _CHECKED_BEFORE)):
+            if said := find_error(*asker.post(expect.bodies[place]), expect.answers[place]):
                 return f"body {place}: {said}"
     finally:
         asker.close()
@@ -94,47 +94,47 @@ def check(url: str, expect: Expected) -> str:
 
 
 @dataclass
-class Watch:
+class AnswerChecker:
     """What was asked during a load, and the first answer that was wrong."""
 
-    asked: int = 0
+    count: int = 0
     wrong: str = ""
-    _over: threading.Event = field(default_factory=threading.Event)
+    _stop: threading.Event = field(default_factory=threading.Event)
 
-    def _look(self, url: str, expect: Expected) -> None:
-        asker = Asker(url)
+    def _check_until_stopped(self, url: str, expect: ExpectedAnswers) -> None:
+        asker = HttpAsker(url)
         for turn in count():
             place = turn % len(expect.bodies)
             start = time.perf_counter()
             try:
-                said = wrong(*asker.ask(expect.bodies[place]), expect.answers[place])
+                said = find_error(*asker.post(expect.bodies[place]), expect.answers[place])
             except (OSError, http.client.HTTPException) as error:
                 said = repr(error)
-            self.asked += 1
+            self.count += 1
             if said and not self.wrong:
                 self.wrong = f"body {place}, under load: {said}"
-            if self._over.wait(max(_PAUSE_SECONDS, _PART * (time.perf_counter() - start))):
+            if self._stop.wait(max(_PAUSE_SECONDS, _LOAD_SHARE * (time.perf_counter() - start))):
                 break
         asker.close()
 
 
 @contextmanager
-def watching(url: str, expect: Expected) -> Iterator[Watch]:
+def check_during(url: str, expect: ExpectedAnswers) -> Iterator[AnswerChecker]:
     """Check answers on a connection beside the load while the block lasts."""
-    watch = Watch()
-    thread = threading.Thread(target=watch._look, args=(url, expect), daemon=True)
+    watch = AnswerChecker()
+    thread = threading.Thread(target=watch._check_until_stopped, args=(url, expect), daemon=True)
     thread.start()
     try:
         yield watch
     finally:
-        watch._over.set()
+        watch._stop.set()
         thread.join(_TIMEOUT_SECONDS)
 
 
-def flat(value: Any) -> list[float]:
+def flatten_numbers(value: Any) -> list[float]:
     """The numbers of nested lists in order; of an object with one member, those of the member."""
     if isinstance(value, dict):
         (value,) = value.values()
     if isinstance(value, list):
-        return [number for one in value for number in flat(one)]
+        return [number for one in value for number in flatten_numbers(one)]
     return [float(value)]

@@ -24,12 +24,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from batch.messages import ModelSource, Outcome, Report, Request
+from batch.messages import JobOutcome, JobReport, JobRequest, ModelSource
 
 FILES = 8
 NICE = 10
 _FEATURES = 30
-_CALL = 1024
+_ROWS_PER_CALL = 1024
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
@@ -64,7 +64,7 @@ def make_rows(folder: Path, rows: int, files: int = FILES) -> None:
                 file.writelines("[" + ",".join(f"{value:.6g}" for value in row) + "]\n" for row in some)
 
 
-def loop(model: Path, rows: Path, out: Path) -> float:
+def measure_loop(model: Path, rows: Path, out: Path) -> float:
     """The plain loop that one would write by hand; its seconds, imports and loading left out."""
     import orjson
     import xgboost as xgb
@@ -75,7 +75,7 @@ def loop(model: Path, rows: Path, out: Path) -> float:
     with out.open("wb") as results:
         for path in sorted(rows.iterdir()):
             with path.open("rb") as file:
-                while lines := list(islice(file, _CALL)):
+                while lines := list(islice(file, _ROWS_PER_CALL)):
                     array = np.array(orjson.loads(b"[" + b",".join(lines) + b"]"), np.float32)
                     found = booster.inplace_predict(array)
                     text = orjson.dumps(found, option=orjson.OPT_SERIALIZE_NUMPY)
@@ -83,7 +83,7 @@ def loop(model: Path, rows: Path, out: Path) -> float:
     return time.perf_counter() - start
 
 
-def stock(model: Path, rows: Path, out: Path) -> float:
+def measure_beam_stock(model: Path, rows: Path, out: Path) -> float:
     """Beam's ReadFromText, RunInference and WriteToText with its XGBoost handler; all its seconds."""
     # Beam's handler imports it for inputs of that kind, of which there are none here.
     sys.modules.setdefault("datatable", ModuleType("datatable")).Frame = object  # type: ignore[attr-defined]
@@ -98,7 +98,7 @@ def stock(model: Path, rows: Path, out: Path) -> float:
         model_class=xgboost.XGBRegressor,
         model_state=str(model.with_suffix(".json")),
         min_batch_size=64,
-        max_batch_size=_CALL,
+        max_batch_size=_ROWS_PER_CALL,
     )
     start = time.perf_counter()
     with beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"])) as pipeline:
@@ -113,11 +113,13 @@ def stock(model: Path, rows: Path, out: Path) -> float:
     return time.perf_counter() - start
 
 
-def job(folder: Path, model: Path, rows: Path, workers: int, cores: Sequence[int]) -> tuple[Outcome, float]:
+def run_job(
+    folder: Path, model: Path, rows: Path, workers: int, cores: Sequence[int]
+) -> tuple[JobOutcome, float]:
     """One of our jobs in a process of its own: how it ended, and the seconds from its start to its end."""
     out, scratch = folder / "out", folder / "scratch"
     shutil.rmtree(out, ignore_errors=True)
-    request = Request(
+    request = JobRequest(
         job="benchmark",
         uid="benchmark",
         model=ModelSource(model_dir=str(model)),
@@ -138,31 +140,31 @@ def job(folder: Path, model: Path, rows: Path, workers: int, cores: Sequence[int
         preexec_fn=lambda: os.sched_setaffinity(0, cores),
     )
     elapsed = time.perf_counter() - start
-    report = msgspec.json.decode(done.stdout.splitlines()[-1], type=Report)
+    report = msgspec.json.decode(done.stdout.splitlines()[-1], type=JobReport)
     if report.done is None:
         raise SystemExit(f"the job failed: {report} {done.stderr.decode()[-2000:]}")
     return report.done, elapsed
 
 
-def _be_like_a_job(cores: Sequence[int]) -> None:
+def _limit_process(cores: Sequence[int]) -> None:
     """Have these cores only, and let others go first, as jobs do."""
     os.sched_setaffinity(0, cores)
     os.nice(NICE)
 
 
-def _measured(way: str, *paths: Path) -> float:
+def _measure_in_process(way: str, *paths: Path) -> float:
     """The seconds of one of the functions above, in a process of its own, on one core."""
     done = subprocess.run(
         [sys.executable, "-m", "loadtests.bench.batch", way, *map(str, paths)],
         stdout=subprocess.PIPE,
         check=True,
         env=os.environ | _ONE_THREAD | {"PYTHONWARNINGS": "ignore"},
-        preexec_fn=lambda: _be_like_a_job([min(os.sched_getaffinity(0))]),
+        preexec_fn=lambda: _limit_process([min(os.sched_getaffinity(0))]),
     )
     return float(done.stdout.splitlines()[-1])
 
 
-def compare(rows: int, stock_rows: int, rounds: int = 3) -> None:
+def compare_rates(rows: int, stock_rows: int, rounds: int = 3) -> None:
     """Measure all ways in turns and print the median rate of each."""
     cores = sorted(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(prefix="pilotlight-bench-") as name:
@@ -173,16 +175,16 @@ def compare(rows: int, stock_rows: int, rounds: int = 3) -> None:
         make_rows(few, stock_rows, files=1)
         rates: dict[str, list[float]] = {"loop": [], "one worker": [], "two workers": []}
         for _ in range(rounds):
-            rates["loop"].append(rows / _measured("loop", model, many, folder / "loop.jsonl"))
-            rates["one worker"].append(rows / job(folder, model, many, 1, cores[:1])[0].seconds)
-            rates["two workers"].append(rows / job(folder, model, many, 2, cores)[0].seconds)
+            rates["loop"].append(rows / _measure_in_process("loop", model, many, folder / "loop.jsonl"))
+            rates["one worker"].append(rows / run_job(folder, model, many, 1, cores[:1])[0].seconds)
+            rates["two workers"].append(rows / run_job(folder, model, many, 2, cores)[0].seconds)
         medians: dict[str, Any] = {way: float(np.median(found)) for way, found in rates.items()}
         for way, rate in medians.items():
             print(f"{way}: {rate:,.0f} rows/s, {rate / medians['loop']:.2f} of the loop")
         print(f"two workers: {medians['two workers'] / medians['one worker']:.2f} times one")
         if stock_rows:
-            rate = stock_rows / _measured("stock", model, few, folder / "stock")
-            _, elapsed = job(folder, model, many, 1, cores[:1])
+            rate = stock_rows / _measure_in_process("stock", model, few, folder / "stock")
+            _, elapsed = run_job(folder, model, many, 1, cores[:1])
             print(f"RunInference as it comes, {stock_rows:,} rows, start included: {rate:,.0f} rows/s")
             print(f"  one worker, first record to last result: {medians['one worker'] / rate:.0f} times that")
             print(f"  one worker, {rows:,} rows, start included: {rows / elapsed / rate:.0f} times that")
@@ -191,8 +193,8 @@ def compare(rows: int, stock_rows: int, rounds: int = 3) -> None:
 if __name__ == "__main__":
     match sys.argv[1:]:
         case ["loop", *paths]:
-            print(loop(*map(Path, paths)))
+            print(measure_loop(*map(Path, paths)))
         case ["stock", *paths]:
-            print(stock(*map(Path, paths)))
+            print(measure_beam_stock(*map(Path, paths)))
         case numbers:
-            compare(*map(int, numbers or ["1000000", "200000"]))
+            compare_rates(*map(int, numbers or ["1000000", "200000"]))

@@ -23,7 +23,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from statistics import median
 
-from loadtests.bench.processes import cpu_seconds, on_core
+from loadtests.bench.processes import cpu_seconds, pinned_to_core
 
 _HOST = "127.0.0.1"
 _BODY = b'{"instances":[[5.1,3.5,1.4,0.2]]}'
@@ -33,7 +33,7 @@ _MOST = 65536
 
 
 @dataclass(frozen=True)
-class HandOver:
+class HandOverCosts:
     """A new connection with one request on it, answered by the process that accepted it or by another one."""
 
     direct_us: float
@@ -62,30 +62,30 @@ def main() -> None:
     )
     for processes in (2, 4, 8):
         for connections in (16, 64, 256):
-            shares = [busiest(processes, connections) for _ in range(options.trials)]
+            shares = [measure_busiest_share(processes, connections) for _ in range(options.trials)]
             told = f"{median(shares):.2f}, {max(shares):.2f}"
             print(f"  {processes} processes, {connections:3} connections: {told}", flush=True)
-    found = hand_over(options.connections)
+    found = measure_hand_over(options.connections)
     print("Handing over: a new connection and one request, answered by")
     print(f"  the process that accepts: {found.direct_us:.0f} us")
     print(f"  another one:              {found.handed_us:.0f} us, {found.cpu_us:.0f} us of CPU for the first")
 
 
-def busiest(processes: int, connections: int) -> float:
+def measure_busiest_share(processes: int, connections: int) -> float:
     """The share of the listener with the most of N new connections, as a multiple of the even share.
 
     It takes no processes to find out: the kernel chooses between sockets.
     """
     with ExitStack() as stack:
-        first = stack.enter_context(_listener(0))
+        first = stack.enter_context(_listen_shared(0))
         port = first.getsockname()[1]
-        listeners = [first, *(stack.enter_context(_listener(port)) for _ in range(processes - 1))]
+        listeners = [first, *(stack.enter_context(_listen_shared(port)) for _ in range(processes - 1))]
         for _ in range(connections):
             stack.enter_context(socket.create_connection((_HOST, port)))
-        return max(_accepted(one) for one in listeners) * processes / connections
+        return max(_count_accepted(one) for one in listeners) * processes / connections
 
 
-def _listener(port: int) -> socket.socket:
+def _listen_shared(port: int) -> socket.socket:
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     listener.bind((_HOST, port))
@@ -94,7 +94,7 @@ def _listener(port: int) -> socket.socket:
     return listener
 
 
-def _accepted(listener: socket.socket) -> int:
+def _count_accepted(listener: socket.socket) -> int:
     count = 0
     while select.select([listener], [], [], 0)[0]:
         listener.accept()[0].close()
@@ -102,7 +102,7 @@ def _accepted(listener: socket.socket) -> int:
     return count
 
 
-def hand_over(connections: int) -> HandOver:
+def measure_hand_over(connections: int) -> HandOverCosts:
     """Servers on one core, the client on another; both ways in turns."""
     cores = sorted(os.sched_getaffinity(0))
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -111,35 +111,37 @@ def hand_over(connections: int) -> HandOver:
         stack.enter_context(theirs)
         direct = stack.enter_context(socket.create_server((_HOST, 0), backlog=512))
         handing = stack.enter_context(socket.create_server((_HOST, 0), backlog=512))
-        with on_core(cores[0]):
+        with pinned_to_core(cores[0]):
             for target, arguments in (
                 (_answer_all, (direct,)),
                 (_answer_handed, (theirs,)),
                 (_hand_all, (handing, ours)),
             ):
-                process = _process(target, *arguments)
+                process = _start_process(target, *arguments)
                 stack.callback(process.join)
                 stack.callback(process.terminate)
         pid = process.pid or 0
         seconds: dict[str, list[float]] = {"direct": [], "handed": []}
-        with on_core(cores[-1]):
+        with pinned_to_core(cores[-1]):
             before = cpu_seconds(pid)
             for _ in range(connections):
-                seconds["direct"].append(_ask(direct))
-                seconds["handed"].append(_ask(handing))
+                seconds["direct"].append(_time_request(direct))
+                seconds["handed"].append(_time_request(handing))
             used = cpu_seconds(pid) - before
-    return HandOver(
+    return HandOverCosts(
         median(seconds["direct"]) * 1e6, median(seconds["handed"]) * 1e6, used / connections * 1e6
     )
 
 
-def _process(target: Callable[..., None], *arguments: socket.socket) -> multiprocessing.process.BaseProcess:
+def _start_process(
+    target: Callable[..., None], *arguments: socket.socket
+) -> multiprocessing.process.BaseProcess:
     process = multiprocessing.get_context("fork").Process(target=target, args=arguments, daemon=True)
     process.start()
     return process
 
 
-def _ask(server: socket.socket) -> float:
+def _time_request(server: socket.socket) -> float:
     """Seconds from connecting to the answer."""
     start = time.perf_counter()
     with socket.create_connection(server.getsockname()) as connection:

@@ -28,14 +28,14 @@ _LENGTH = b"content-length:"
 
 
 @dataclass
-class Tally:
+class LoadOutcome:
     """What came of a load; errors by the names that wrk gives them."""
 
     seconds: list[float] = field(default_factory=list)
     errors: Counter[str] = field(default_factory=Counter)
 
 
-class Requests:
+class RequestRotation:
     """Requests in rotation, each ready to be sent."""
 
     def __init__(self, url: str, bodies: Sequence[bytes]) -> None:
@@ -50,22 +50,22 @@ class Requests:
         return self._all[self._at]
 
 
-class User(asyncio.Protocol):
+class LoadConnection(asyncio.Protocol):
     """One connection; it is over at the time `end`, on `time.perf_counter`."""
 
-    def __init__(self, requests: Requests, tally: Tally, end: float) -> None:
+    def __init__(self, requests: RequestRotation, tally: LoadOutcome, end: float) -> None:
         self._requests = requests
-        self._tally = tally
+        self._outcome = tally
         self._end = end
         self._received = bytearray()
         self._needed = 0
         self._sent = 0.0
-        self.over = asyncio.get_running_loop().create_future()
+        self.done = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Ask for the first time."""
         self._transport = cast(asyncio.Transport, transport)
-        self._ask()
+        self._send_request()
 
     def data_received(self, data: bytes) -> None:
         """Part of an answer; when it is whole, ask again."""
@@ -73,15 +73,15 @@ class User(asyncio.Protocol):
         if not self._needed:
             self._read_head()
         if self._needed and len(self._received) >= self._needed:
-            self._answered()
+            self._finish_request()
 
     def connection_lost(self, error: Exception | None) -> None:
         """The server hung up, or we did."""
-        if not self.over.done():
-            self._tally.errors["err_read"] += 1
-            self.over.set_result(None)
+        if not self.done.done():
+            self._outcome.errors["err_read"] += 1
+            self.done.set_result(None)
 
-    def _ask(self) -> None:
+    def _send_request(self) -> None:
         self._received.clear()
         self._needed = 0
         self._sent = time.perf_counter()
@@ -94,36 +94,36 @@ class User(asyncio.Protocol):
             length = int(head.partition(_LENGTH)[2].partition(b"\r\n")[0] or 0)
             self._needed = end + len(_HEAD_END) + length
 
-    def _answered(self) -> None:
+    def _finish_request(self) -> None:
         now = time.perf_counter()
-        self._tally.seconds.append(now - self._sent)
+        self._outcome.seconds.append(now - self._sent)
         if not self._received.startswith(b"HTTP/1.1 2"):
-            self._tally.errors["err_status"] += 1
+            self._outcome.errors["err_status"] += 1
         if now < self._end:
-            self._ask()
+            self._send_request()
         else:
-            self.over.set_result(None)
+            self.done.set_result(None)
             self._transport.close()
 
 
-async def load(url: str, bodies: Sequence[bytes], connections: int, seconds: float) -> Tally:
+async def run_load(url: str, bodies: Sequence[bytes], connections: int, seconds: float) -> LoadOutcome:
     """Drive it; ends at most 20 s after its time."""
     loop = asyncio.get_running_loop()
-    tally, requests = Tally(), Requests(url, bodies)
+    tally, requests = LoadOutcome(), RequestRotation(url, bodies)
     end = time.perf_counter() + seconds
     address = urlsplit(url)
-    users: list[User] = []
+    users: list[LoadConnection] = []
     for _ in range(connections):
         try:
             _, user = await loop.create_connection(
-                lambda: User(requests, tally, end), address.hostname or "", address.port or 80
+                lambda: LoadConnection(requests, tally, end), address.hostname or "", address.port or 80
             )
         except OSError:
             tally.errors["err_connect"] += 1
         else:
             users.append(user)
     if users:
-        _, late = await asyncio.wait([user.over for user in users], timeout=seconds + _TIMEOUT_SECONDS)
+        _, late = await asyncio.wait([user.done for user in users], timeout=seconds + _TIMEOUT_SECONDS)
         tally.errors["err_timeout"] += len(late)
     return tally
 
@@ -133,7 +133,7 @@ def main(url: str, bodies: Path, connections: int, seconds: float) -> None:
     lines = bodies.read_bytes().splitlines()
     start = time.perf_counter()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        tally = runner.run(load(url, lines, connections, seconds))
+        tally = runner.run(run_load(url, lines, connections, seconds))
     passed = time.perf_counter() - start
     micros = sorted(1e6 * one for one in tally.seconds) or [0.0]
     latency = {f"p{part}_us": micros[part * (len(micros) - 1) // 100] for part in (50, 90, 99)}

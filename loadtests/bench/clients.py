@@ -12,40 +12,40 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loadtests.bench.processes import on_core
-from loadtests.bench.results import ERRORS, Figures
+from loadtests.bench.processes import pinned_to_core
+from loadtests.bench.results import ERRORS, LoadFigures
 
 _GRACE_SECONDS = 60
 _SCRIPT = Path(__file__).with_name("load.lua")
 
 
-class LoadFailed(Exception):
+class LoadProgramError(Exception):
     """The program that makes the load did not tell any figures; in its words, why."""
 
 
 @dataclass(frozen=True)
-class Client:
+class LoadProgram:
     """A program that loads a URL with the lines of a file, and how its output is read."""
 
     name: str
-    command: Callable[[str, Path, int, float], Sequence[str]]
+    build_command: Callable[[str, Path, int, float], Sequence[str]]
     """From URL, file of bodies, connections and seconds."""
-    read: Callable[[str], Figures]
+    parse_output: Callable[[str], LoadFigures]
     """From its standard output; ValueError or LookupError when there is nothing to read."""
     core: int | None = None
 
-    def load(
+    def run_load(
         self,
         url: str,
         bodies: Path,
         connections: int,
         seconds: float,
         environment: Mapping[str, str] | None = None,
-    ) -> Figures:
+    ) -> LoadFigures:
         """Load a server for so many seconds. Raises LoadFailed."""
-        with on_core(self.core):
+        with pinned_to_core(self.core):
             process = subprocess.Popen(
-                self.command(url, bodies, connections, seconds),
+                self.build_command(url, bodies, connections, seconds),
                 env={**os.environ, "BENCH_BODIES": str(bodies), **(environment or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -55,17 +55,17 @@ class Client:
         try:
             out, err = process.communicate(timeout=seconds + _GRACE_SECONDS)
         except subprocess.TimeoutExpired:
-            raise LoadFailed(f"{self.name} did not end") from None
+            raise LoadProgramError(f"{self.name} did not end") from None
         finally:
             process.kill()
             process.wait()
         try:
-            return self.read(out)
+            return self.parse_output(out)
         except (ValueError, LookupError, TypeError) as error:
-            raise LoadFailed(f"{self.name}: {(err or out).strip()[-300:]}") from error
+            raise LoadProgramError(f"{self.name}: {(err or out).strip()[-300:]}") from error
 
 
-def choose(name: str, core: int | None) -> Client:
+def choose_program(name: str, core: int | None) -> LoadProgram:
     """The client of a name, or for `auto` the best that is installed."""
     if name == "auto":
         name = next((one for one in ("wrk", "oha") if shutil.which(one)), "own")
@@ -75,37 +75,39 @@ def choose(name: str, core: int | None) -> Client:
                 "the fastest servers; their rates will be too low",
                 file=sys.stderr,
             )
-    make, read = _CLIENTS[name]
-    return Client(name, make, read, core)
+    make, read = _PROGRAMS[name]
+    return LoadProgram(name, make, read, core)
 
 
-def _wrk(url: str, _: Path, connections: int, seconds: float) -> list[str]:
+def _wrk_command(url: str, _: Path, connections: int, seconds: float) -> list[str]:
     length = f"-d{max(1, round(seconds))}s"
     return ["wrk", "-t1", f"-c{connections}", length, "--timeout", "20s", "-s", str(_SCRIPT), url]
 
 
-def _oha(url: str, bodies: Path, connections: int, seconds: float) -> list[str]:
+def _oha_command(url: str, bodies: Path, connections: int, seconds: float) -> list[str]:
     shape = ["-z", f"{seconds:g}s", "-c", str(connections), "-m", "POST", "-T", "application/json"]
     return ["oha", "--no-tui", "--output-format", "json", *shape, "-Z", str(bodies), url]
 
 
-def _own(url: str, bodies: Path, connections: int, seconds: float) -> list[str]:
+def _own_command(url: str, bodies: Path, connections: int, seconds: float) -> list[str]:
     load = [url, str(bodies), str(connections), str(seconds)]
     return [sys.executable, "-m", "loadtests.bench.client", *load]
 
 
-def read_line(out: str) -> Figures:
+def parse_json_line(out: str) -> LoadFigures:
     """Figures from the last line that is an object, as load.lua and our own client print it."""
-    return _figures(json.loads(next(line for line in reversed(out.splitlines()) if line.startswith("{"))))
+    return _make_figures(
+        json.loads(next(line for line in reversed(out.splitlines()) if line.startswith("{")))
+    )
 
 
-def read_oha(out: str) -> Figures:
+def parse_oha(out: str) -> LoadFigures:
     """Figures from oha's JSON; what was under way when time was up is no error."""
     found = json.loads(out)
     summary, parts = found["summary"], found["latencyPercentiles"]
     statuses: Mapping[str, int] = found["statusCodeDistribution"]
     lost = [count for why, count in found["errorDistribution"].items() if "deadline" not in why]
-    return _figures(
+    return _make_figures(
         {
             "requests": sum(statuses.values()),
             "seconds": summary["total"],
@@ -118,11 +120,11 @@ def read_oha(out: str) -> Figures:
     )
 
 
-def _figures(found: Mapping[str, Any]) -> Figures:
+def _make_figures(found: Mapping[str, Any]) -> LoadFigures:
     """ValueError when nothing at all was answered: there are no figures of that."""
     if not found["requests"]:
         raise ValueError("no request was answered")
-    return Figures(
+    return LoadFigures(
         requests=found["requests"],
         seconds=found["seconds"],
         rps=round(found["requests"] / found["seconds"], 2),
@@ -131,9 +133,11 @@ def _figures(found: Mapping[str, Any]) -> Figures:
     )
 
 
-_CLIENTS: dict[str, tuple[Callable[[str, Path, int, float], Sequence[str]], Callable[[str], Figures]]] = {
-    "wrk": (_wrk, read_line),
-    "oha": (_oha, read_oha),
-    "own": (_own, read_line),
+_PROGRAMS: dict[
+    str, tuple[Callable[[str, Path, int, float], Sequence[str]], Callable[[str], LoadFigures]]
+] = {
+    "wrk": (_wrk_command, parse_json_line),
+    "oha": (_oha_command, parse_oha),
+    "own": (_own_command, parse_json_line),
 }
-CLIENTS = ("auto", *_CLIENTS)
+PROGRAM_NAMES = ("auto", *_PROGRAMS)

@@ -18,31 +18,31 @@ import uvloop
 _BACKLOG = 2048
 
 
-class Client(asyncio.Protocol):
+class ClientConnection(asyncio.Protocol):
     """A connection of a client."""
 
     def __init__(self, socket: str) -> None:
         self._socket = socket
         self._parser = httptools.HttpRequestParser(self)
-        self._waiting: list[bytes] | None = []
-        self.path = b""
+        self._unsent: list[bytes] | None = []
+        self.requested_path = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Open the one to the node; what comes meanwhile waits."""
         self.transport = cast(asyncio.Transport, transport)
-        self._node = Node(self)
+        self._node = NodeConnection(self)
         loop = asyncio.get_running_loop()
         self._opening = loop.create_task(loop.create_unix_connection(lambda: self._node, self._socket))
 
-    def connected(self) -> None:
+    def on_node_connected(self) -> None:
         """The node's connection is there."""
-        if self._waiting:
-            self._node.transport.writelines(self._waiting)
-        self._waiting = None
+        if self._unsent:
+            self._node.transport.writelines(self._unsent)
+        self._unsent = None
 
     def on_url(self, url: bytes) -> None:
         """What a gateway would route by."""
-        self.path = url
+        self.requested_path = url
 
     def data_received(self, data: bytes) -> None:
         """Forward."""
@@ -51,10 +51,10 @@ class Client(asyncio.Protocol):
         except httptools.HttpParserError:
             self.transport.close()
             return
-        if self._waiting is None:
+        if self._unsent is None:
             self._node.transport.write(data)
         else:
-            self._waiting.append(data)
+            self._unsent.append(data)
 
     def connection_lost(self, error: Exception | None) -> None:
         """Let go of the node's."""
@@ -62,18 +62,18 @@ class Client(asyncio.Protocol):
         self._node.close()
 
 
-class Node(asyncio.Protocol):
+class NodeConnection(asyncio.Protocol):
     """A connection to the node."""
 
     transport: asyncio.Transport
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: ClientConnection) -> None:
         self._client = client
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to forward."""
         self.transport = cast(asyncio.Transport, transport)
-        self._client.connected()
+        self._client.on_node_connected()
 
     def data_received(self, data: bytes) -> None:
         """Pass it on."""
@@ -89,12 +89,12 @@ class Node(asyncio.Protocol):
             self.transport.close()
 
 
-async def serve(port: int, socket: str) -> None:
+async def serve_forever(port: int, socket: str) -> None:
     """Forward for ever."""
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Client(socket), "127.0.0.1", port, backlog=_BACKLOG)
+    server = await loop.create_server(lambda: ClientConnection(socket), "127.0.0.1", port, backlog=_BACKLOG)
     await server.serve_forever()
 
 
 if __name__ == "__main__":
-    uvloop.run(serve(int(sys.argv[1]), sys.argv[2]))
+    uvloop.run(serve_forever(int(sys.argv[1]), sys.argv[2]))

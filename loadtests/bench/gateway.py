@@ -20,9 +20,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from loadtests.bench.processes import MARK, end_on_sigterm, move, running
+from loadtests.bench.processes import MARK, exit_on_sigterm, pin_process, run_process
 
-PATH = "/v1/projects/p/models/m:predict"
+PREDICT_PATH = "/v1/projects/p/models/m:predict"
 _PILOTLIGHT = [sys.executable, "-c", "from serving.cli import main; main()"]
 _START_SECONDS = 60.0
 _DEPLOY_SECONDS = 120.0
@@ -42,23 +42,23 @@ def main() -> int:
         "--node-core", type=int, metavar="N", help="move the node there, away from the gateway"
     )
     options, more = parser.parse_known_args()
-    end_on_sigterm()
+    exit_on_sigterm()
     with tempfile.TemporaryDirectory(prefix="pilotlight-bench-") as state:
         # Nodes get few variables; the mark tells whoever runs us which processes are ours.
         environment = {"PILOTLIGHT_NODE_ENVIRONMENT": MARK} if MARK in os.environ else {}
         command = [*_PILOTLIGHT, "serve", "--port", str(options.port), "--state-dir", state, *more]
-        with running(command, environment) as process:
-            server = _Server(options.port)
+        with run_process(command, environment) as process:
+            server = _ControlClient(options.port)
             server.wait_until_ready(process.poll)
             server.deploy(options.model_dir, options.model)
             if options.node_core is not None:
-                for pid in server.nodes():
-                    move(pid, options.node_core)
+                for pid in server.list_node_pids():
+                    pin_process(pid, options.node_core)
             print(f"Serving {options.model} on port {options.port}", flush=True)
             return process.wait()
 
 
-class _Server:
+class _ControlClient:
     """The control API, as far as it is needed here."""
 
     def __init__(self, port: int) -> None:
@@ -68,7 +68,7 @@ class _Server:
         end = time.monotonic() + _START_SECONDS
         while True:
             try:
-                self.call("GET", "/readyz")
+                self.call_api("GET", "/readyz")
             except (OSError, http.client.HTTPException) as error:
                 if ended() is not None or time.monotonic() > end:
                     raise SystemExit(f"the server did not start: {error!r}") from error
@@ -77,26 +77,26 @@ class _Server:
                 return
 
     def deploy(self, model_dir: Path, model: str) -> None:
-        self.call("POST", "/v1/projects/p/models", {"name": model})
+        self.call_api("POST", "/v1/projects/p/models", {"name": model})
         version = {
             "name": "v1",
             "deploymentUri": str(model_dir.resolve()),
             "autoScaling": {"minNodes": 1, "maxNodes": 1},
         }
-        operation = self.call("POST", f"/v1/projects/p/models/{model}/versions", version)
+        operation = self.call_api("POST", f"/v1/projects/p/models/{model}/versions", version)
         end = time.monotonic() + _DEPLOY_SECONDS
         while not operation.get("done") and time.monotonic() < end:
             time.sleep(0.05)
-            operation = self.call("GET", f"/v1/{operation['name']}")
+            operation = self.call_api("GET", f"/v1/{operation['name']}")
         if "response" not in operation:
             raise SystemExit(f"the version was not deployed: {operation}")
 
-    def nodes(self) -> list[int]:
+    def list_node_pids(self) -> list[int]:
         """Their pids."""
-        versions = self.call("GET", "/nodes")["versions"]
+        versions = self.call_api("GET", "/nodes")["versions"]
         return [node["pid"] for version in versions for node in version["nodes"] if node["pid"]]
 
-    def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+    def call_api(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=30)
         try:
             text = None if body is None else json.dumps(body)

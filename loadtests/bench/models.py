@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadtests.bench.workloads import WORKLOADS, Material, Workload
+from loadtests.bench.workloads import WORKLOADS, BenchFiles, Workload
 
 Predict = Callable[[NDArray[Any]], Any]
 _TREES = 100
 _DIGITS = 4
 
 
-def iris(folder: Path) -> Predict:
+def train_iris(folder: Path) -> Predict:
     """Logistic regression on four features."""
     import joblib
     from sklearn.datasets import load_iris
@@ -33,7 +33,7 @@ def iris(folder: Path) -> Predict:
     return model.predict  # type: ignore[no-any-return]
 
 
-def forest(folder: Path) -> Predict:
+def train_forest(folder: Path) -> Predict:
     """A random forest on thirty features."""
     import joblib
     from sklearn.datasets import load_breast_cancer
@@ -44,7 +44,7 @@ def forest(folder: Path) -> Predict:
     return model.predict  # type: ignore[no-any-return]
 
 
-def boosted(folder: Path) -> Predict:
+def train_boosted_trees(folder: Path) -> Predict:
     """Boosted trees on thirty features."""
     import xgboost
     from sklearn.datasets import load_breast_cancer
@@ -56,13 +56,13 @@ def boosted(folder: Path) -> Predict:
     return lambda rows: booster.predict(xgboost.DMatrix(rows))
 
 
-def perceptron(folder: Path) -> Predict:
+def build_perceptron(folder: Path) -> Predict:
     """A multi-layer perceptron, 30-64-64-2; its weights are drawn, not trained."""
     import tensorflow as tf
     from sklearn.datasets import load_breast_cancer
 
     data = load_breast_cancer().data
-    weights = _drawn((30, 64), (64, 64), (64, 2))
+    weights = _draw_weights((30, 64), (64, 64), (64, 2))
 
     class Perceptron(tf.Module):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -79,14 +79,14 @@ def perceptron(folder: Path) -> Predict:
             kernel, bias = self.layers[-1]
             return {"probabilities": tf.nn.softmax(values @ kernel + bias)}
 
-    return _saved(Perceptron(), folder)
+    return _save_module(Perceptron(), folder)
 
 
-def convolution(folder: Path) -> Predict:
+def build_convolution(folder: Path) -> Predict:
     """Two convolutions and a softmax over ten classes; its weights are drawn, not trained."""
     import tensorflow as tf
 
-    weights = _drawn((5, 5, 3, 8), (3, 3, 8, 16), (16, 10))
+    weights = _draw_weights((5, 5, 3, 8), (3, 3, 8, 16), (16, 10))
 
     class Convolution(tf.Module):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -99,40 +99,40 @@ def convolution(folder: Path) -> Predict:
             values = tf.nn.relu(tf.nn.conv2d(values, self.second, 2, "SAME"))
             return {"probabilities": tf.nn.softmax(tf.reduce_mean(values, [1, 2]) @ self.last)}
 
-    return _saved(Convolution(), folder)
+    return _save_module(Convolution(), folder)
 
 
 MODELS: dict[str, Callable[[Path], Predict]] = {
-    "iris": iris,
-    "rf": forest,
-    "xgb": boosted,
-    "tf-mlp": perceptron,
-    "tf-img": convolution,
+    "iris": train_iris,
+    "rf": train_forest,
+    "xgb": train_boosted_trees,
+    "tf-mlp": build_perceptron,
+    "tf-img": build_convolution,
 }
 
 
 def main(model: str, folder: Path) -> None:
     """Make all files of a model; the last one tells that the others are whole."""
-    material = Material(folder)
+    material = BenchFiles(folder)
     model_dir = material.model_dir(model)
     shutil.rmtree(model_dir, ignore_errors=True)
     model_dir.mkdir(parents=True)
     predict = MODELS[model](model_dir)
     for workload in (one for one in WORKLOADS.values() if one.model == model):
-        _write(material, workload, predict)
-    material.made(model).touch()
+        _write_bodies(material, workload, predict)
+    material.done_marker(model).touch()
 
 
-def _write(material: Material, workload: Workload, predict: Predict) -> None:
-    bodies, answers = material.bodies(workload), material.answers(workload)
+def _write_bodies(material: BenchFiles, workload: Workload, predict: Predict) -> None:
+    bodies, answers = material.bodies_file(workload), material.answers_file(workload)
     bodies.parent.mkdir(exist_ok=True)
     with bodies.open("w") as body, answers.open("w") as answer:
-        for rows in _inputs(workload):
+        for rows in _iter_rows(workload):
             body.write(json.dumps({"instances": rows.tolist()}, separators=(",", ":")) + "\n")
             answer.write(json.dumps(np.asarray(predict(rows), np.float64).ravel().tolist()) + "\n")
 
 
-def _inputs(workload: Workload) -> Iterator[NDArray[Any]]:
+def _iter_rows(workload: Workload) -> Iterator[NDArray[Any]]:
     """For each body its rows: real ones, each a little off so that no two are equal, rounded as people do."""
     from sklearn.datasets import load_breast_cancer, load_iris
 
@@ -147,7 +147,7 @@ def _inputs(workload: Workload) -> Iterator[NDArray[Any]]:
         yield (rows * (1 + 0.02 * random.standard_normal(rows.shape))).round(_DIGITS)
 
 
-def _drawn(*shapes: tuple[int, ...]) -> list[NDArray[np.float32]]:
+def _draw_weights(*shapes: tuple[int, ...]) -> list[NDArray[np.float32]]:
     """Weights of layers, scaled so that values neither vanish nor grow on their way through."""
     random = np.random.default_rng(1)
     return [
@@ -156,7 +156,7 @@ def _drawn(*shapes: tuple[int, ...]) -> list[NDArray[np.float32]]:
     ]
 
 
-def _saved(module: Any, folder: Path) -> Predict:
+def _save_module(module: Any, folder: Path) -> Predict:
     import tensorflow as tf
 
     tf.saved_model.save(module, str(folder), signatures={"serving_default": module.serve})

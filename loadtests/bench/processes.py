@@ -24,7 +24,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager
-def on_core(core: int | None) -> Iterator[None]:
+def pinned_to_core(core: int | None) -> Iterator[None]:
     """What is started inside runs on this core only; None leaves it as it is."""
     before = os.sched_getaffinity(0)
     if core is not None:
@@ -35,24 +35,24 @@ def on_core(core: int | None) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def move(pid: int, core: int) -> None:
+def pin_process(pid: int, core: int) -> None:
     """Have a running process, with all its threads, on this core only."""
     for thread in Path(f"/proc/{pid}/task").iterdir():
         os.sched_setaffinity(int(thread.name), {core})
 
 
-def end_on_sigterm() -> None:
+def exit_on_sigterm() -> None:
     """Leave by way of `finally` on the first SIGTERM; further ones do not disturb that."""
 
-    def leave(*_: Any) -> None:
+    def exit_once(*_: Any) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         sys.exit(0)
 
-    signal.signal(signal.SIGTERM, leave)
+    signal.signal(signal.SIGTERM, exit_once)
 
 
 @contextmanager
-def running(
+def run_process(
     command: Sequence[str], environment: Mapping[str, str] | None = None, output: IO[bytes] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A process that is asked to end when the block does, and killed when it does not."""
@@ -75,7 +75,7 @@ def running(
 
 
 @dataclass(frozen=True)
-class Usage:
+class ResourceUsage:
     """What the processes of a server hold and have used."""
 
     processes: int
@@ -86,30 +86,32 @@ class Usage:
     """Seconds of each process by pid."""
 
 
-class Group:
+class ProcessGroup:
     """A process and all that it starts, known by their descent, and by their mark if they left home."""
 
     def __init__(self, process: subprocess.Popen[bytes], mark: str) -> None:
         self.process = process
         self._mark = f"{MARK}={mark}".encode()
 
-    def pids(self) -> list[int]:
+    def list_pids(self) -> list[int]:
         """Those that are alive."""
-        marked = {int(one.name) for one in Path("/proc").iterdir() if one.name.isdigit() and self._has(one)}
-        return sorted(marked | self._family())
+        marked = {
+            int(one.name) for one in Path("/proc").iterdir() if one.name.isdigit() and self._has_mark(one)
+        }
+        return sorted(marked | self._list_descendants())
 
-    def usage(self) -> Usage:
+    def measure_usage(self) -> ResourceUsage:
         """Measured now."""
-        pids = self.pids()
-        memory = [_memory(pid) for pid in pids]
-        return Usage(
+        pids = self.list_pids()
+        memory = [_read_memory(pid) for pid in pids]
+        return ResourceUsage(
             len(pids),
             round(sum(rss for rss, _ in memory) / 1024, 1),
             round(sum(pss for _, pss in memory) / 1024, 1),
             {pid: cpu_seconds(pid) for pid in pids},
         )
 
-    def _family(self) -> set[int]:
+    def _list_descendants(self) -> set[int]:
         # nginx has the name of its process where the environment was: it shows no mark.
         if self.process.poll() is not None:
             return set()
@@ -119,7 +121,7 @@ class Group:
         except psutil.Error:
             return set()
 
-    def _has(self, folder: Path) -> bool:
+    def _has_mark(self, folder: Path) -> bool:
         try:
             return self._mark in (folder / "environ").read_bytes().split(b"\0")
         except OSError:  # another user's, or gone meanwhile
@@ -127,27 +129,27 @@ class Group:
 
 
 @contextmanager
-def group(
+def run_group(
     command: Sequence[str], environment: Mapping[str, str], core: int | None, log: Path
-) -> Iterator[Group]:
+) -> Iterator[ProcessGroup]:
     """A server in the background; whatever is left of it at the end of the block is killed."""
     mark = uuid.uuid4().hex
     with log.open("wb") as output:
-        found: Group | None = None
+        found: ProcessGroup | None = None
         try:
             with contextlib.ExitStack() as stack:
-                with on_core(core):
-                    process = stack.enter_context(running(command, {**environment, MARK: mark}, output))
-                found = Group(process, mark)
+                with pinned_to_core(core):
+                    process = stack.enter_context(run_process(command, {**environment, MARK: mark}, output))
+                found = ProcessGroup(process, mark)
                 yield found
         finally:
             if found is not None:
-                _kill(found)
+                _kill_group(found)
 
 
-def _kill(found: Group) -> None:
+def _kill_group(found: ProcessGroup) -> None:
     end = time.monotonic() + _END_SECONDS
-    while (pids := found.pids()) and time.monotonic() < end:
+    while (pids := found.list_pids()) and time.monotonic() < end:
         for pid in pids:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
@@ -163,7 +165,7 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
-def _memory(pid: int) -> tuple[int, int]:
+def _read_memory(pid: int) -> tuple[int, int]:
     """Resident and proportional memory in KiB."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()

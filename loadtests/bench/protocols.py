@@ -30,15 +30,15 @@ import grpc
 import numpy as np
 
 from loadtests.bench import grpc_client
-from loadtests.bench.answers import Expected, different, expected
-from loadtests.bench.clients import Client, choose, read_line
-from loadtests.bench.processes import end_on_sigterm
-from loadtests.bench.report import insert
-from loadtests.bench.results import Figures
-from loadtests.bench.servers import SERVERS, Running, free_port, started
-from loadtests.bench.tables import table
-from loadtests.bench.ways import WAYS, Way, read, write
-from loadtests.bench.workloads import WORKLOADS, Material, Workload, prepare
+from loadtests.bench.answers import ExpectedAnswers, find_difference, read_expected
+from loadtests.bench.clients import LoadProgram, choose_program, parse_json_line
+from loadtests.bench.processes import exit_on_sigterm
+from loadtests.bench.report import insert_tables
+from loadtests.bench.results import LoadFigures
+from loadtests.bench.servers import SERVERS, RunningServer, find_free_port, run_server
+from loadtests.bench.tables import format_table
+from loadtests.bench.ways import PAYLOAD_FORMATS, PayloadFormat, read_framed, write_framed
+from loadtests.bench.workloads import WORKLOADS, BenchFiles, Workload, train_models
 
 _FOLDER = Path("build/bench")
 _START_SECONDS, _REST_SECONDS = 120.0, 20.0
@@ -48,68 +48,72 @@ _SERVERS, _WORKLOADS = ("node", "gateway"), ("W6", "W1")
 # What is measured: the name of the model's input, the type of its numbers, connections.
 _INPUTS = {"W1": ("predict", "float64"), "W6": ("image", "float32")}
 _CONNECTIONS = {"W1": 16, "W6": 4}
-_FIRST = "AI Platform JSON"
+_BASE_PROTOCOL = "AI Platform JSON"
 
 
 @dataclass(frozen=True)
-class Turn:
+class TurnResult:
     """One load: what it came to, and the CPU time of the server per request in microseconds."""
 
-    figures: Figures
+    figures: LoadFigures
     cpu_us: float
 
 
 def main() -> int:
     """Measure and print; 1 when an answer was wrong or a request failed."""
-    options = _parser().parse_args()
-    end_on_sigterm()
+    options = _build_parser().parse_args()
+    exit_on_sigterm()
     if shutil.which("wrk") is None:
         print("this needs wrk", file=sys.stderr)
         return 2
     cores = sorted(os.sched_getaffinity(0))
-    material = Material(options.folder)
+    material = BenchFiles(options.folder)
     workloads = [WORKLOADS[name] for name in options.workloads]
-    ways = [WAYS[name] for name in dict.fromkeys((_FIRST, *options.ways))]  # the others' measure
-    prepare(material, workloads)
+    ways = [
+        PAYLOAD_FORMATS[name] for name in dict.fromkeys((_BASE_PROTOCOL, *options.ways))
+    ]  # the others' measure
+    train_models(material, workloads)
     (material.folder / "logs").mkdir(exist_ok=True)
     tables, failed = {}, False
     for workload in workloads:
-        made: dict[str, Mapping[str, Sequence[Turn]]] = {}
+        made: dict[str, Mapping[str, Sequence[TurnResult]]] = {}
         for name in options.servers:
-            over_grpc = any(way.grpc for way in ways)
-            with _running(name, workload, material, cores[0], over_grpc=over_grpc) as server:
-                made[name] = server.measure(ways, options.turns, options.seconds, core=cores[-1])
+            over_grpc = any(way.is_grpc for way in ways)
+            with _run_server(name, workload, material, cores[0], over_grpc=over_grpc) as server:
+                made[name] = server.measure_formats(ways, options.turns, options.seconds, core=cores[-1])
         failed |= any(one.figures.errors for way in made.values() for turns in way.values() for one in turns)
-        tables[f"protocols-{workload.name}"] = text = _table(workload, made)
+        tables[f"protocols-{workload.name}"] = text = _format_table(workload, made)
         print(f"### {workload.name}, {workload.title}\n\n{text}\n", flush=True)
     if options.into:
-        options.into.write_text(insert(options.into.read_text(), tables))
+        options.into.write_text(insert_tables(options.into.read_text(), tables))
     return 1 if failed else 0
 
 
 @dataclass(frozen=True)
-class _Server:
+class _ProtocolServer:
     """One that runs, with the bodies of a workload in every protocol."""
 
     name: str
-    running: Running
+    running: RunningServer
     grpc_port: int
     workload: Workload
-    material: Material
+    material: BenchFiles
 
-    def measure(
-        self, ways: Sequence[Way], turns: int, seconds: float, *, core: int
-    ) -> Mapping[str, Sequence[Turn]]:
+    def measure_formats(
+        self, ways: Sequence[PayloadFormat], turns: int, seconds: float, *, core: int
+    ) -> Mapping[str, Sequence[TurnResult]]:
         """The loads of each way, turn by turn. Raises SystemExit for a wrong answer."""
-        self.running.rest(_REST_SECONDS)
-        expect = expected(self.material.bodies(self.workload), self.material.answers(self.workload))
-        files = {way.name: self._prepare(way, expect) for way in ways}
+        self.running.wait_until_idle(_REST_SECONDS)
+        expect = read_expected(
+            self.material.bodies_file(self.workload), self.material.answers_file(self.workload)
+        )
+        files = {way.name: self._write_bodies(way, expect) for way in ways}
         for way in ways:  # the first load of each warms it up
-            self._load(way, files[way.name], seconds, core)
-        made: dict[str, list[Turn]] = {way.name: [] for way in ways}
+            self._run_turn(way, files[way.name], seconds, core)
+        made: dict[str, list[TurnResult]] = {way.name: [] for way in ways}
         for _ in range(turns):
             for way in ways:
-                made[way.name].append(self._load(way, files[way.name], seconds, core))
+                made[way.name].append(self._run_turn(way, files[way.name], seconds, core))
                 told = made[way.name][-1]
                 print(
                     f"  {self.workload.name}, {self.name}, {way.name}: {told.figures.rps:,.0f}/s, "
@@ -119,25 +123,25 @@ class _Server:
                 )
         return made
 
-    def _prepare(self, way: Way, expect: Expected) -> Path:
+    def _write_bodies(self, way: PayloadFormat, expect: ExpectedAnswers) -> Path:
         """The file with the bodies of a way, once its answers are right."""
         name, kind = _INPUTS[self.workload.name]
         rows = [np.array(json.loads(body)["instances"], kind) for body in expect.bodies]
         for given, answer in list(zip(rows, expect.answers, strict=True))[:_CHECKED]:
-            if said := different(way.read(*self._ask(way, way.body(name, given))), answer):
+            if said := find_difference(way.decode(*self._send_once(way, way.encode(name, given))), answer):
                 raise SystemExit(f"{self.workload.name}, {self.name}, {way.name}: {said}")
         file = self.material.folder / "bodies" / f"{self.workload.name}.{way.name}.framed"
-        write((way.body(name, given) for given in rows), file)
+        write_framed((way.encode(name, given) for given in rows), file)
         return file
 
-    def _ask(self, way: Way, body: bytes) -> tuple[bytes, Mapping[str, str]]:
-        if way.grpc:
-            with grpc.insecure_channel(self._target, options=grpc_client.OPTIONS) as channel:
+    def _send_once(self, way: PayloadFormat, body: bytes) -> tuple[bytes, Mapping[str, str]]:
+        if way.is_grpc:
+            with grpc.insecure_channel(self._grpc_address, options=grpc_client.OPTIONS) as channel:
                 return channel.unary_unary(f"/{way.target}")(body, timeout=_TIMEOUT_SECONDS), {}
         connection = http.client.HTTPConnection(self._address, timeout=_TIMEOUT_SECONDS)
         try:
             connection.request(
-                "POST", way.target, body, {"content-type": "application/json", **way.headers(body)}
+                "POST", way.target, body, {"content-type": "application/json", **way.headers_of(body)}
             )
             answer = connection.getresponse()
             content = answer.read()
@@ -147,22 +151,24 @@ class _Server:
             raise SystemExit(f"{self.name}, {way.name}: {answer.status} {content[:300]!r}")
         return content, {name.lower(): value for name, value in answer.getheaders()}
 
-    def _load(self, way: Way, bodies: Path, seconds: float, core: int) -> Turn:
+    def _run_turn(self, way: PayloadFormat, bodies: Path, seconds: float, core: int) -> TurnResult:
         connections = _CONNECTIONS[self.workload.name]
-        before = self._cpu()
-        if way.grpc:
-            client = Client("grpc", grpc_client.command, read_line, core)
-            figures = client.load(f"{self._target}/{way.target}", bodies, connections, seconds)
+        before = self._cpu_seconds()
+        if way.is_grpc:
+            client = LoadProgram("grpc", grpc_client.grpc_load_command, parse_json_line, core)
+            figures = client.run_load(f"{self._grpc_address}/{way.target}", bodies, connections, seconds)
         else:
             url = f"http://{self._address}{way.target}"
-            first = next(read(bodies))
-            headers = "\n".join(f"{name}: {value}" for name, value in way.headers(first).items())
-            figures = choose("wrk", core).load(url, bodies, connections, seconds, {"BENCH_HEADERS": headers})
-        return Turn(figures, round((self._cpu() - before) / figures.requests * 1e6, 1))
+            first = next(read_framed(bodies))
+            headers = "\n".join(f"{name}: {value}" for name, value in way.headers_of(first).items())
+            figures = choose_program("wrk", core).run_load(
+                url, bodies, connections, seconds, {"BENCH_HEADERS": headers}
+            )
+        return TurnResult(figures, round((self._cpu_seconds() - before) / figures.requests * 1e6, 1))
 
-    def _cpu(self) -> float:
+    def _cpu_seconds(self) -> float:
         """Seconds that all its processes have used."""
-        usage = self.running.usage()
+        usage = self.running.measure_usage()
         return 0.0 if usage is None else sum(usage.cpu.values())
 
     @property
@@ -170,21 +176,21 @@ class _Server:
         return urlsplit(self.running.url).netloc
 
     @property
-    def _target(self) -> str:
+    def _grpc_address(self) -> str:
         return f"127.0.0.1:{self.grpc_port}"
 
 
 @contextmanager
-def _running(
-    name: str, workload: Workload, material: Material, core: int, *, over_grpc: bool
-) -> Iterator[_Server]:
+def _run_server(
+    name: str, workload: Workload, material: BenchFiles, core: int, *, over_grpc: bool
+) -> Iterator[_ProtocolServer]:
     """A server on a core, that speaks gRPC too if it is to."""
-    port = free_port()
+    port = find_free_port()
     options = f" --grpc-port {port}" if over_grpc else ""
     options += " --default-project p" if name == "gateway" else ""
     server = replace(SERVERS[name], command=SERVERS[name].command + options)
-    first = material.bodies(workload).read_bytes().partition(b"\n")[0]
-    with started(
+    first = material.bodies_file(workload).read_bytes().partition(b"\n")[0]
+    with run_server(
         server,
         "m",
         material.model_dir(workload.model),
@@ -193,25 +199,25 @@ def _running(
         limit=_START_SECONDS,
         logs=material.folder / "logs",
     ) as running:
-        yield _Server(name, running, port, workload, material)
+        yield _ProtocolServer(name, running, port, workload, material)
 
 
-def _table(workload: Workload, made: Mapping[str, Mapping[str, Sequence[Turn]]]) -> str:
+def _format_table(workload: Workload, made: Mapping[str, Mapping[str, Sequence[TurnResult]]]) -> str:
     """Rates, ratios and costs of each way, server by server."""
     head = [f"{workload.name}, {_CONNECTIONS[workload.name]} connections"]
     for server in made:
         head += [f"{server}: requests/s", "of JSON's", "p50 in ms", "µs of CPU"]
     rows = []
-    for way in WAYS:
+    for way in PAYLOAD_FORMATS:
         cells = [way]
         for ways in made.values():
-            cells += _cells(ways.get(way, ()), ways.get(_FIRST, ()))
+            cells += _format_cells(ways.get(way, ()), ways.get(_BASE_PROTOCOL, ()))
         if any(cells[1:]):
             rows.append(cells)
-    return table(head, rows)
+    return format_table(head, rows)
 
 
-def _cells(turns: Sequence[Turn], base: Sequence[Turn]) -> list[str]:
+def _format_cells(turns: Sequence[TurnResult], base: Sequence[TurnResult]) -> list[str]:
     if not turns:
         return [""] * 4
     rates = [one.figures.rps for one in turns]
@@ -224,7 +230,7 @@ def _cells(turns: Sequence[Turn], base: Sequence[Turn]) -> list[str]:
     ]
 
 
-def _parser() -> argparse.ArgumentParser:
+def _build_parser() -> argparse.ArgumentParser:
     title, _, more = __doc__.partition("\n\n")
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.bench.protocols",
@@ -233,8 +239,18 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    for flag, names in (("--workloads", _WORKLOADS), ("--servers", _SERVERS), ("--ways", (*WAYS,))):
-        add(flag, type=_among(names), default=names, metavar="LIST", help=f"(default: {','.join(names)})")
+    for flag, names in (
+        ("--workloads", _WORKLOADS),
+        ("--servers", _SERVERS),
+        ("--ways", (*PAYLOAD_FORMATS,)),
+    ):
+        add(
+            flag,
+            type=_list_parser(names),
+            default=names,
+            metavar="LIST",
+            help=f"(default: {','.join(names)})",
+        )
     add("--turns", type=int, default=5, metavar="N", help="loads of each protocol (default: 5)")
     add("--seconds", type=float, default=2, metavar="X", help="length of each (default: 2)")
     add("--folder", type=Path, default=_FOLDER, help=f"models, bodies and logs (default: {_FOLDER})")
@@ -242,16 +258,16 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _among(names: Sequence[str]) -> Callable[[str], list[str]]:
+def _list_parser(names: Sequence[str]) -> Callable[[str], list[str]]:
     """Reads a list with commas of some of these names."""
 
-    def read_list(text: str) -> list[str]:
+    def parse_list(text: str) -> list[str]:
         given = text.split(",")
         if unknown := [name for name in given if name not in names]:
             raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: not among {', '.join(names)}")
         return given
 
-    return read_list
+    return parse_list
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from loadtests.bench.processes import end_on_sigterm, running
+from loadtests.bench.processes import exit_on_sigterm, run_process
 
 _NODE = [sys.executable, "-c", "from serving.cli import main; main()", "node"]
 _START_SECONDS = 60.0
@@ -76,31 +76,31 @@ backend nodes
 """
 
 
-def nginx(folder: Path, port: int, socket: Path) -> list[str]:
+def nginx_command(folder: Path, port: int, socket: Path) -> list[str]:
     """One worker."""
     # As root nginx would have its worker be somebody else, who cannot open the socket.
     user = f"user {getpass.getuser()};" if os.geteuid() == 0 else ""
     file = folder / "nginx.conf"
     file.write_text(_NGINX.format(user=user, folder=folder, port=port, socket=socket))
-    return [_found("nginx"), "-p", str(folder), "-c", str(file), "-e", "stderr"]
+    return [_find_program("nginx"), "-p", str(folder), "-c", str(file), "-e", "stderr"]
 
 
-def haproxy(folder: Path, port: int, socket: Path) -> list[str]:
+def haproxy_command(folder: Path, port: int, socket: Path) -> list[str]:
     """One thread."""
     file = folder / "haproxy.cfg"
     file.write_text(_HAPROXY.format(port=port, socket=socket))
-    return [_found("haproxy"), "-db", "-f", str(file)]
+    return [_find_program("haproxy"), "-db", "-f", str(file)]
 
 
-def forwarder(_: Path, port: int, socket: Path) -> list[str]:
+def forwarder_command(_: Path, port: int, socket: Path) -> list[str]:
     """Ours, as bare as can be."""
     return [sys.executable, "-m", "loadtests.bench.forwarder", str(port), str(socket)]
 
 
-PROXIES: dict[str, Callable[[Path, int, Path], list[str]]] = {
-    "nginx": nginx,
-    "haproxy": haproxy,
-    "forwarder": forwarder,
+PROXY_COMMANDS: dict[str, Callable[[Path, int, Path], list[str]]] = {
+    "nginx": nginx_command,
+    "haproxy": haproxy_command,
+    "forwarder": forwarder_command,
 }
 
 
@@ -111,22 +111,22 @@ def main() -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("proxy", choices=list(PROXIES), help="what stands in front of the node")
+    parser.add_argument("proxy", choices=list(PROXY_COMMANDS), help="what stands in front of the node")
     parser.add_argument("--port", type=int, required=True, help="port to listen on")
     parser.add_argument("--model-dir", type=Path, required=True, help="folder of the model")
     options, more = parser.parse_known_args()
-    end_on_sigterm()
+    exit_on_sigterm()
     with tempfile.TemporaryDirectory(prefix="pilotlight-bench-") as name, ExitStack() as stack:
         folder = Path(name)
         socket = folder / "node.sock"
-        command = PROXIES[options.proxy](folder, options.port, socket)
+        command = PROXY_COMMANDS[options.proxy](folder, options.port, socket)
         node = [*_NODE, "--uds", str(socket), "--model-dir", str(options.model_dir), *more]
-        stack.enter_context(running(node))
-        _wait(socket)
-        return stack.enter_context(running(command)).wait()
+        stack.enter_context(run_process(node))
+        _wait_for_socket(socket)
+        return stack.enter_context(run_process(command)).wait()
 
 
-def _wait(socket: Path) -> None:
+def _wait_for_socket(socket: Path) -> None:
     """Until the node listens."""
     end = time.monotonic() + _START_SECONDS
     while not socket.exists():
@@ -135,7 +135,7 @@ def _wait(socket: Path) -> None:
         time.sleep(0.02)
 
 
-def _found(program: str) -> str:
+def _find_program(program: str) -> str:
     """Its path; they are often where only root looks."""
     path = shutil.which(program) or shutil.which(program, path="/usr/sbin:/usr/local/sbin:/sbin")
     if path is None:

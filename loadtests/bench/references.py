@@ -35,7 +35,7 @@ def plain() -> Any:
     from starlette.responses import Response
     from starlette.routing import Route
 
-    predict = _loaded(Path(os.environ["MODEL_DIR"]))
+    predict = _load_predict(Path(os.environ["MODEL_DIR"]))
 
     async def answer(request: Request) -> Response:
         found = predict(orjson.loads(await request.body())["instances"])
@@ -45,7 +45,7 @@ def plain() -> Any:
     return Starlette(routes=[Route("/predict", answer, methods=["POST"])])
 
 
-def _loaded(folder: Path) -> Callable[[Any], Any]:
+def _load_predict(folder: Path) -> Callable[[Any], Any]:
     """The library's documented way from rows to predictions."""
     import numpy as np
 

@@ -18,11 +18,11 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median, quantiles
 
-from loadtests.bench.clients import CLIENTS, choose
-from loadtests.bench.guard import measure
-from loadtests.bench.processes import end_on_sigterm
-from loadtests.bench.servers import SERVERS, Server
-from loadtests.bench.workloads import WORKLOADS, Material, prepare
+from loadtests.bench.clients import PROGRAM_NAMES, choose_program
+from loadtests.bench.guard import measure_rates
+from loadtests.bench.processes import exit_on_sigterm
+from loadtests.bench.servers import SERVERS, ServerDefinition
+from loadtests.bench.workloads import WORKLOADS, BenchFiles, train_models
 
 _FOLDER = Path("build/bench")
 _OURS = ("node", "gateway")
@@ -47,21 +47,21 @@ def main() -> int:
     )
     parser.add_argument("--seconds", type=float, default=1, metavar="X", help="length of each (default: 1)")
     parser.add_argument(
-        "--client", choices=CLIENTS, default="auto", help="what makes the load (default: auto)"
+        "--client", choices=PROGRAM_NAMES, default="auto", help="what makes the load (default: auto)"
     )
     parser.add_argument("--folder", type=Path, default=_FOLDER, help=f"models and logs (default: {_FOLDER})")
     options = parser.parse_args()
-    end_on_sigterm()
+    exit_on_sigterm()
     cores = sorted(os.sched_getaffinity(0))
-    client, material = choose(options.client, cores[-1]), Material(options.folder.resolve())
+    client, material = choose_program(options.client, cores[-1]), BenchFiles(options.folder.resolve())
     workloads = [WORKLOADS[name] for name in options.workloads.split(",")]
-    prepare(material, workloads)
-    pairs = [(SERVERS[name], of_checkout(SERVERS[name], options.checkout.resolve())) for name in _OURS]
+    train_models(material, workloads)
+    pairs = [(SERVERS[name], server_of_checkout(SERVERS[name], options.checkout.resolve())) for name in _OURS]
     slower = False
     for workload in workloads:
         print(f"{workload.name}, {workload.title}", file=sys.stderr, flush=True)
         for ours, before in pairs:
-            rates = measure(
+            rates = measure_rates(
                 material,
                 workload,
                 (ours, before),
@@ -82,7 +82,7 @@ def main() -> int:
     return int(slower)
 
 
-def of_checkout(server: Server, checkout: Path) -> Server:
+def server_of_checkout(server: ServerDefinition, checkout: Path) -> ServerDefinition:
     """The same server, by the code and the interpreter of another checkout."""
     python = shlex.quote(str(checkout / ".venv/bin/python"))
     command = server.command.replace(shlex.quote(sys.executable), python)

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from loadtests.bench.results import Results, read
+from loadtests.bench.results import BenchResults, read_results
 from loadtests.bench.tables import TABLES
 
 
@@ -42,41 +42,43 @@ def main() -> int:
     parser.add_argument("--into", type=Path, metavar="DOCUMENT", help="markdown with places for the tables")
     options = parser.parse_args()
     try:
-        found = read(options.files)
+        found = read_results(options.files)
     except (OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
     names = [one for one in TABLES if one in options.tables.split(",")]
-    print(text(found, names))
+    print(format_results(found, names))
     if options.images:
         from loadtests.bench import plots
 
         options.images.mkdir(parents=True, exist_ok=True)
-        for file in plots.write(found, options.images):
+        for file in plots.write_plots(found, options.images):
             print(f"wrote {file}", file=sys.stderr)
     if options.into:
         before = options.into.read_text()
-        options.into.write_text(insert(before, {name: TABLES[name](found) for name in names}))
-    return 1 if trouble(found) else 0
+        options.into.write_text(insert_tables(before, {name: TABLES[name](found) for name in names}))
+    return 1 if list_problems(found) else 0
 
 
-def text(found: Results, names: Iterable[str] = ()) -> str:
+def format_results(found: BenchResults, names: Iterable[str] = ()) -> str:
     """Those tables (all without names) that there is something in, and what went wrong."""
     tables = [f"### {name}\n\n{made}" for name in names or TABLES if (made := TABLES[name](found))]
-    return "\n\n".join([*tables, *trouble(found)])
+    return "\n\n".join([*tables, *list_problems(found)])
 
 
-def insert(document: str, tables: Mapping[str, str]) -> str:
+def insert_tables(document: str, tables: Mapping[str, str]) -> str:
     """The document with each table in its place; a place whose table is empty keeps what it holds."""
 
-    def put(place: re.Match[str]) -> str:
+    def replace_place(place: re.Match[str]) -> str:
         made = tables.get(place["name"])
         return f"{place['begin']}\n{made}\n{place['end']}" if made else place[0]
 
-    return re.sub(r"(?s)(?P<begin><!-- bench:(?P<name>\S+) -->)\n.*?(?P<end><!-- end -->)", put, document)
+    return re.sub(
+        r"(?s)(?P<begin><!-- bench:(?P<name>\S+) -->)\n.*?(?P<end><!-- end -->)", replace_place, document
+    )
 
 
-def trouble(found: Results) -> list[str]:
+def list_problems(found: BenchResults) -> list[str]:
     """Wrong answers, failed requests and servers that could not be measured, each once."""
     said = [f"WRONG: {one.peer}, {one.workload}: {one.wrong}" for one in found.loads if one.wrong]
     said += [

@@ -18,7 +18,7 @@ ERRORS = ("err_connect", "err_read", "err_write", "err_status", "err_timeout")
 
 
 @dataclass(frozen=True)
-class Figures:
+class LoadFigures:
     """What a load came to. Latencies in microseconds; `errors` by kind, only those that happened."""
 
     requests: int
@@ -33,7 +33,7 @@ class Figures:
 
 
 @dataclass(frozen=True)
-class Load:
+class LoadResult:
     """One load on one server. `wrong` says what was wrong with an answer, empty when nothing was."""
 
     peer: str
@@ -54,7 +54,7 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Process:
+class ProcessResult:
     """A server: seconds from its start to its first answer (None if it ran already), memory."""
 
     peer: str
@@ -67,7 +67,7 @@ class Process:
 
 
 @dataclass(frozen=True)
-class Failure:
+class MeasurementFailure:
     """A server that could not be measured, and why."""
 
     peer: str
@@ -77,14 +77,14 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Results:
+class BenchResults:
     """All that was read."""
 
-    loads: Sequence[Load]
-    processes: Sequence[Process]
-    failures: Sequence[Failure]
+    loads: Sequence[LoadResult]
+    processes: Sequence[ProcessResult]
+    failures: Sequence[MeasurementFailure]
 
-    def median(self, peer: str, workload: str, conns: int, what: str) -> float | None:
+    def median_of(self, peer: str, workload: str, conns: int, what: str) -> float | None:
         """Over the rounds, of a field of Load; None when there is no such load."""
         found = [
             getattr(one, what)
@@ -94,24 +94,26 @@ class Results:
         ]
         return median(found) if found else None
 
-    def peers(self) -> list[str]:
+    def list_peers(self) -> list[str]:
         """In the order of their appearance."""
         return list(dict.fromkeys(one.peer for one in self.loads))
 
-    def workloads(self) -> list[str]:
+    def list_workloads(self) -> list[str]:
         """In the order of their names."""
         return sorted({one.workload for one in self.loads})
 
 
-def line(row: Load | Process | Failure, figures: Figures | None = None) -> str:
+def format_row(
+    row: LoadResult | ProcessResult | MeasurementFailure, figures: LoadFigures | None = None
+) -> str:
     """A row as a line of JSON, a load with all its figures."""
     found = {name: value for name, value in asdict(row).items() if value not in (None, "")}
     match row:
-        case Process():
+        case ProcessResult():
             found |= {"kind": "process", "start_s": row.start_s}
-        case Failure():
+        case MeasurementFailure():
             found["kind"] = "error"
-        case Load():
+        case LoadResult():
             del found["errors"]
     if figures is not None:
         told = asdict(figures)
@@ -120,11 +122,11 @@ def line(row: Load | Process | Failure, figures: Figures | None = None) -> str:
     return json.dumps(found)
 
 
-def read(files: Iterable[Path]) -> Results:
+def read_results(files: Iterable[Path]) -> BenchResults:
     """The rows of several files. Raises OSError, or ValueError naming a line that is none."""
-    loads: list[Load] = []
-    processes: list[Process] = []
-    failures: list[Failure] = []
+    loads: list[LoadResult] = []
+    processes: list[ProcessResult] = []
+    failures: list[MeasurementFailure] = []
     for file in files:
         for number, text in enumerate(file.read_text().splitlines(), 1):
             if not text.startswith("{"):  # what other programs printed
@@ -133,20 +135,20 @@ def read(files: Iterable[Path]) -> Results:
                 found = json.loads(text)
                 match found.get("kind"):
                     case "process":
-                        processes.append(_made(Process, found))
+                        processes.append(_from_fields(ProcessResult, found))
                     case "error":
-                        failures.append(_made(Failure, found))
+                        failures.append(_from_fields(MeasurementFailure, found))
                     case None:
                         errors = sum(found.get(name, 0) for name in ERRORS)
-                        loads.append(_made(Load, {**found, "errors": errors}))
+                        loads.append(_from_fields(LoadResult, {**found, "errors": errors}))
             except (ValueError, TypeError) as error:
                 raise ValueError(f"{file}, line {number}: {error}") from error
-    return Results(loads, processes, failures)
+    return BenchResults(loads, processes, failures)
 
 
 T = TypeVar("T")
 
 
-def _made(kind: type[T], found: Mapping[str, Any]) -> T:
+def _from_fields(kind: type[T], found: Mapping[str, Any]) -> T:
     known = {one.name for one in fields(kind)}  # type: ignore[arg-type]
     return kind(**{name: value for name, value in found.items() if name in known})

@@ -16,8 +16,8 @@ from pathlib import Path
 import psutil
 
 from loadtests.bench import gateway
-from loadtests.bench.answers import Asker
-from loadtests.bench.processes import Group, Usage, cpu_seconds, group
+from loadtests.bench.answers import HttpAsker
+from loadtests.bench.processes import ProcessGroup, ResourceUsage, cpu_seconds, run_group
 
 _QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "PYTHONUNBUFFERED": "1"}
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
@@ -27,15 +27,15 @@ _OPTIONS = "--port {port} --model-dir {model_dir}"
 _UVICORN = f"{_PYTHON} -m uvicorn --host 127.0.0.1 --port {{port}} --no-access-log --log-level warning"
 _HOST = "127.0.0.1"
 # A server rests when it uses less than this part of a core for as long as this.
-_REST, _LOOK_SECONDS = 0.1, 0.3
+_REST_CPU_SHARE, _LOOK_SECONDS = 0.1, 0.3
 
 
-class StartFailed(Exception):
+class ServerStartError(Exception):
     """A server ended, or did not answer in time; with what it said last."""
 
 
 @dataclass(frozen=True)
-class Server:
+class ServerDefinition:
     """How a server is started and asked.
 
     `command` and `path` are filled in with {port}, {model} and {model_dir}. A command that is a URL is a
@@ -52,81 +52,93 @@ class Server:
 NODE_PATH = "/v1/models/{model}:predict"
 
 
-def _behind(proxy: str) -> Server:
-    return Server(proxy, f"{_PYTHON} -m loadtests.bench.proxies {proxy} {_OPTIONS}", NODE_PATH)
+def _behind_proxy(proxy: str) -> ServerDefinition:
+    return ServerDefinition(proxy, f"{_PYTHON} -m loadtests.bench.proxies {proxy} {_OPTIONS}", NODE_PATH)
 
 
 SERVERS = {
     one.name: one
     for one in (
-        Server("echo", f"{_UVICORN} loadtests.bench.references:echo", constant=True),
-        Server("plain", f"{_UVICORN} --factory loadtests.bench.references:plain", environment=_ONE_THREAD),
-        Server(
+        ServerDefinition("echo", f"{_UVICORN} loadtests.bench.references:echo", constant=True),
+        ServerDefinition(
+            "plain", f"{_UVICORN} --factory loadtests.bench.references:plain", environment=_ONE_THREAD
+        ),
+        ServerDefinition(
             "node",
             f"{_PILOTLIGHT} node {_OPTIONS}",
             NODE_PATH,
         ),
-        Server(
+        ServerDefinition(
             "gateway",
             f"{_PYTHON} -m loadtests.bench.gateway {_OPTIONS}",
-            gateway.PATH,
+            gateway.PREDICT_PATH,
         ),
-        Server(
+        ServerDefinition(
             "apart",
             f"{_PYTHON} -m loadtests.bench.gateway {_OPTIONS} --node-core {max(os.sched_getaffinity(0))}",
-            gateway.PATH,
+            gateway.PREDICT_PATH,
         ),
     )
 }
-USUAL = ("echo", "plain", "node", "gateway")
-PROXIES = {one.name: one for one in map(_behind, ("nginx", "haproxy", "forwarder"))}
+DEFAULT_SERVERS = ("echo", "plain", "node", "gateway")
+PROXY_SERVERS = {one.name: one for one in map(_behind_proxy, ("nginx", "haproxy", "forwarder"))}
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningServer:
     """A server that answers."""
 
     url: str
     start_seconds: float | None
     """From the start of its process to its first answer; None for one that ran already."""
-    _group: Group | None
+    _group: ProcessGroup | None
     _front: tuple[int, ...]
 
-    def usage(self) -> Usage | None:
+    def measure_usage(self) -> ResourceUsage | None:
         """What its processes hold and have used; None for a server that ran already."""
-        return None if self._group is None else self._group.usage()
+        return None if self._group is None else self._group.measure_usage()
 
-    def rest(self, most: float) -> None:
+    def wait_until_idle(self, most: float) -> None:
         """Wait until its processes have nothing to do, at most so many seconds.
 
         What a server still does after its first answer, importing or trying out, would be measured as well.
         """
         end = time.monotonic() + most
-        usage = self.usage()
+        usage = self.measure_usage()
         while usage is not None and time.monotonic() < end:
             time.sleep(_LOOK_SECONDS)
-            later = self.usage()
-            if later is None or sum(later.cpu.values()) - sum(usage.cpu.values()) < _REST * _LOOK_SECONDS:
+            later = self.measure_usage()
+            if (
+                later is None
+                or sum(later.cpu.values()) - sum(usage.cpu.values()) < _REST_CPU_SHARE * _LOOK_SECONDS
+            ):
                 return
             usage = later
 
-    def front_cpu(self) -> float:
+    def front_cpu_seconds(self) -> float:
         """Seconds used by the processes that clients are connected to."""
         return sum(cpu_seconds(pid) for pid in self._front)
 
 
 @contextmanager
-def started(
-    server: Server, model: str, model_dir: Path, body: bytes, *, core: int | None, limit: float, logs: Path
-) -> Iterator[Running]:
+def run_server(
+    server: ServerDefinition,
+    model: str,
+    model_dir: Path,
+    body: bytes,
+    *,
+    core: int | None,
+    limit: float,
+    logs: Path,
+) -> Iterator[RunningServer]:
     """A server from its first right answer to `body` on, until the block ends.
 
     `limit` is how many seconds that may take; what it prints goes to a file in `logs`. Raises StartFailed.
     """
     if server.command.startswith(("http://", "https://")):
-        yield Running(server.command.format(model=model), None, None, ())
+        yield RunningServer(server.command.format(model=model), None, None, ())
         return
-    port = free_port()
+    port = find_free_port()
     filled = {"port": port, "model": model, "model_dir": shlex.quote(str(model_dir))}
     command = shlex.split(server.command.format(**filled))
     url = f"http://{_HOST}:{port}{server.path.format(model=model)}"
@@ -134,17 +146,19 @@ def started(
     environment = {**_QUIET, **server.environment, "MODEL_DIR": str(model_dir)}
     with ExitStack() as stack:
         start = time.monotonic()
-        processes = stack.enter_context(group(command, environment, core, log))
-        _wait(url, body, processes, start + limit, log)
-        yield Running(url, round(time.monotonic() - start, 3), processes, _listening(processes, port))
+        processes = stack.enter_context(run_group(command, environment, core, log))
+        _wait_for_answer(url, body, processes, start + limit, log)
+        yield RunningServer(
+            url, round(time.monotonic() - start, 3), processes, _listening_pids(processes, port)
+        )
 
 
-def _wait(url: str, body: bytes, processes: Group, end: float, log: Path) -> None:
+def _wait_for_answer(url: str, body: bytes, processes: ProcessGroup, end: float, log: Path) -> None:
     said = "no answer"
     while time.monotonic() < end and processes.process.poll() is None:
-        asker = Asker(url)
+        asker = HttpAsker(url)
         try:
-            status, answer = asker.ask(body)
+            status, answer = asker.post(body)
         except (OSError, http.client.HTTPException):
             time.sleep(0.02)
             continue
@@ -154,12 +168,12 @@ def _wait(url: str, body: bytes, processes: Group, end: float, log: Path) -> Non
             return
         said = f"{status} {answer[:200]!r}"
         time.sleep(0.02)
-    raise StartFailed(f"{said}; its log ends with: {log.read_text(errors='replace')[-600:]}")
+    raise ServerStartError(f"{said}; its log ends with: {log.read_text(errors='replace')[-600:]}")
 
 
-def _listening(processes: Group, port: int) -> tuple[int, ...]:
+def _listening_pids(processes: ProcessGroup, port: int) -> tuple[int, ...]:
     found = []
-    for pid in processes.pids():
+    for pid in processes.list_pids():
         try:
             connections = psutil.Process(pid).net_connections("tcp")
         except psutil.Error:
@@ -169,7 +183,7 @@ def _listening(processes: Group, port: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def free_port() -> int:
+def find_free_port() -> int:
     """A port that nobody listens on."""
     with socket.create_server((_HOST, 0)) as free:
         port: int = free.getsockname()[1]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadtests.bench.answers import flat
+from loadtests.bench.answers import flatten_numbers
 from serving.protocols.protos import message
 
 Rows = NDArray[Any]
@@ -25,7 +25,7 @@ _TYPES = {"float32": 1, "float64": 2}  # DT_FLOAT, DT_DOUBLE
 
 
 @dataclass(frozen=True)
-class Way:
+class PayloadFormat:
     """How rows are asked for in one protocol.
 
     `target` is a path over HTTP, a method of a service over gRPC. `body` makes a request of the name of the
@@ -34,12 +34,12 @@ class Way:
 
     name: str
     target: str
-    body: Callable[[str, Rows], bytes]
-    read: Callable[[bytes, Mapping[str, str]], list[float]]
-    headers: Callable[[bytes], Mapping[str, str]] = field(default=lambda _: {})
+    encode: Callable[[str, Rows], bytes]
+    decode: Callable[[bytes, Mapping[str, str]], list[float]]
+    headers_of: Callable[[bytes], Mapping[str, str]] = field(default=lambda _: {})
 
     @property
-    def grpc(self) -> bool:
+    def is_grpc(self) -> bool:
         """Whether it goes over gRPC."""
         return not self.target.startswith("/v")
 
@@ -47,67 +47,69 @@ class Way:
 # ---- JSON
 
 
-def _instances(_: str, rows: Rows) -> bytes:
-    return _compact({"instances": _digits(rows)})
+def _encode_instances(_: str, rows: Rows) -> bytes:
+    return _dump_compact({"instances": _shortest_digits(rows)})
 
 
-def _tensors(name: str, rows: Rows) -> bytes:
-    return _compact({"inputs": [{**_described(name, rows), "data": _digits(rows.ravel())}]})
+def _encode_tensors(name: str, rows: Rows) -> bytes:
+    return _dump_compact(
+        {"inputs": [{**_describe_tensor(name, rows), "data": _shortest_digits(rows.ravel())}]}
+    )
 
 
-def _predictions(body: bytes, _: Mapping[str, str]) -> list[float]:
-    return flat(json.loads(body)["predictions"])
+def _decode_predictions(body: bytes, _: Mapping[str, str]) -> list[float]:
+    return flatten_numbers(json.loads(body)["predictions"])
 
 
-def _outputs(body: bytes, _: Mapping[str, str]) -> list[float]:
-    return flat(json.loads(body)["outputs"][0]["data"])
+def _decode_outputs(body: bytes, _: Mapping[str, str]) -> list[float]:
+    return flatten_numbers(json.loads(body)["outputs"][0]["data"])
 
 
-def _digits(rows: Rows) -> Any:
+def _shortest_digits(rows: Rows) -> Any:
     """Numbers with as few digits as tell them apart from their neighbours."""
     return (
         json.loads("[" + ",".join(map(str, rows.ravel())) + "]")
         if rows.ndim == 1
-        else [_digits(row) for row in rows]
+        else [_shortest_digits(row) for row in rows]
     )
 
 
 # ---- binary bodies over HTTP
 
 
-def _npy(_: str, rows: Rows) -> bytes:
+def _encode_npy(_: str, rows: Rows) -> bytes:
     file = io.BytesIO()
     np.save(file, rows)
     return file.getvalue()
 
 
-def _npy_numbers(body: bytes, _: Mapping[str, str]) -> list[float]:
-    return flat(np.load(io.BytesIO(body), allow_pickle=False).tolist())
+def _decode_npy(body: bytes, _: Mapping[str, str]) -> list[float]:
+    return flatten_numbers(np.load(io.BytesIO(body), allow_pickle=False).tolist())
 
 
-def _framed(name: str, rows: Rows) -> bytes:
+def _encode_framed(name: str, rows: Rows) -> bytes:
     head = {
-        "inputs": [{**_described(name, rows), "parameters": {"binary_data_size": rows.nbytes}}],
+        "inputs": [{**_describe_tensor(name, rows), "parameters": {"binary_data_size": rows.nbytes}}],
         "parameters": {"binary_data_output": True},
     }
-    return _compact(head) + rows.tobytes()
+    return _dump_compact(head) + rows.tobytes()
 
 
-def _framed_headers(body: bytes) -> Mapping[str, str]:
+def _headers_of_framed(body: bytes) -> Mapping[str, str]:
     _, length = json.JSONDecoder().raw_decode(body[:4096].decode("latin-1"))
     return {"content-type": "application/octet-stream", _JSON_LENGTH: str(length)}
 
 
-def _framed_numbers(body: bytes, headers: Mapping[str, str]) -> list[float]:
+def _decode_framed(body: bytes, headers: Mapping[str, str]) -> list[float]:
     length = int(headers[_JSON_LENGTH])
     (output,) = json.loads(body[:length])["outputs"]
-    return _raw_numbers(output["datatype"], body[length:])
+    return _decode_raw(output["datatype"], body[length:])
 
 
 # ---- gRPC
 
 
-def _predict_request(name: str, rows: Rows) -> bytes:
+def _encode_predict_request(name: str, rows: Rows) -> bytes:
     request = message("tensorflow.serving.PredictRequest")()
     request.model_spec.name = _MODEL
     tensor = request.inputs[name]
@@ -118,16 +120,16 @@ def _predict_request(name: str, rows: Rows) -> bytes:
     return bytes(request.SerializeToString())
 
 
-def _predict_numbers(body: bytes, _: Mapping[str, str]) -> list[float]:
+def _decode_predict_response(body: bytes, _: Mapping[str, str]) -> list[float]:
     answer = message("tensorflow.serving.PredictResponse").FromString(body)
     (tensor,) = answer.outputs.values()
     if tensor.tensor_content:
         kinds = {1: "FP32", 2: "FP64", 9: "INT64"}
-        return _raw_numbers(kinds[tensor.dtype], tensor.tensor_content)
-    return flat([*tensor.float_val, *tensor.double_val, *tensor.int64_val])
+        return _decode_raw(kinds[tensor.dtype], tensor.tensor_content)
+    return flatten_numbers([*tensor.float_val, *tensor.double_val, *tensor.int64_val])
 
 
-def _infer_request(name: str, rows: Rows) -> bytes:
+def _encode_infer_request(name: str, rows: Rows) -> bytes:
     request = message("inference.ModelInferRequest")()
     request.model_name = _MODEL
     tensor = request.inputs.add()
@@ -137,9 +139,9 @@ def _infer_request(name: str, rows: Rows) -> bytes:
     return bytes(request.SerializeToString())
 
 
-def _infer_numbers(body: bytes, _: Mapping[str, str]) -> list[float]:
+def _decode_infer_response(body: bytes, _: Mapping[str, str]) -> list[float]:
     answer = message("inference.ModelInferResponse").FromString(body)
-    return _raw_numbers(answer.outputs[0].datatype, answer.raw_output_contents[0])
+    return _decode_raw(answer.outputs[0].datatype, answer.raw_output_contents[0])
 
 
 # ---- all of them
@@ -147,53 +149,60 @@ def _infer_numbers(body: bytes, _: Mapping[str, str]) -> list[float]:
 _AI_PLATFORM = f"/v1/projects/p/models/{_MODEL}:predict"
 _INFER = f"/v2/models/{_MODEL}/infer"
 
-WAYS = {
+PAYLOAD_FORMATS = {
     one.name: one
     for one in (
-        Way("AI Platform JSON", _AI_PLATFORM, _instances, _predictions),
-        Way(
+        PayloadFormat("AI Platform JSON", _AI_PLATFORM, _encode_instances, _decode_predictions),
+        PayloadFormat(
             "AI Platform npy",
             _AI_PLATFORM,
-            _npy,
-            _npy_numbers,
+            _encode_npy,
+            _decode_npy,
             lambda _: {"content-type": _NPY, "accept": _NPY},
         ),
-        Way("TensorFlow Serving REST", f"/v1/models/{_MODEL}:predict", _instances, _predictions),
-        Way(
+        PayloadFormat(
+            "TensorFlow Serving REST", f"/v1/models/{_MODEL}:predict", _encode_instances, _decode_predictions
+        ),
+        PayloadFormat(
             "TensorFlow Serving gRPC",
             "tensorflow.serving.PredictionService/Predict",
-            _predict_request,
-            _predict_numbers,
+            _encode_predict_request,
+            _decode_predict_response,
         ),
-        Way("V2 JSON", _INFER, _tensors, _outputs),
-        Way("V2 binary", _INFER, _framed, _framed_numbers, _framed_headers),
-        Way("V2 gRPC", "inference.GRPCInferenceService/ModelInfer", _infer_request, _infer_numbers),
+        PayloadFormat("V2 JSON", _INFER, _encode_tensors, _decode_outputs),
+        PayloadFormat("V2 binary", _INFER, _encode_framed, _decode_framed, _headers_of_framed),
+        PayloadFormat(
+            "V2 gRPC",
+            "inference.GRPCInferenceService/ModelInfer",
+            _encode_infer_request,
+            _decode_infer_response,
+        ),
     )
 }
 
 
-def write(bodies: Iterable[bytes], file: Path) -> None:
+def write_framed(bodies: Iterable[bytes], file: Path) -> None:
     """Bodies as the programs that make the load read them from a file named *.framed."""
     with file.open("wb") as out:
         for body in bodies:
             out.write(b"%d\n%b" % (len(body), body))
 
 
-def read(file: Path) -> Iterator[bytes]:
+def read_framed(file: Path) -> Iterator[bytes]:
     """The bodies that `write` has written."""
     with file.open("rb") as lines:
         while length := lines.readline():
             yield lines.read(int(length))
 
 
-def _described(name: str, rows: Rows) -> dict[str, Any]:
+def _describe_tensor(name: str, rows: Rows) -> dict[str, Any]:
     return {"name": name, "shape": list(rows.shape), "datatype": _DATATYPES[rows.dtype.name]}
 
 
-def _raw_numbers(datatype: str, data: bytes) -> list[float]:
+def _decode_raw(datatype: str, data: bytes) -> list[float]:
     kinds = {"FP32": "<f4", "FP64": "<f8", "INT64": "<i8", "INT32": "<i4"}
-    return flat(np.frombuffer(data, kinds[datatype]).tolist())
+    return flatten_numbers(np.frombuffer(data, kinds[datatype]).tolist())
 
 
-def _compact(value: Any) -> bytes:
+def _dump_compact(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()

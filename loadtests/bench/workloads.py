@@ -38,7 +38,7 @@ WORKLOADS = {
 
 
 @dataclass(frozen=True)
-class Material:
+class BenchFiles:
     """The files that the load and the servers use."""
 
     folder: Path
@@ -47,26 +47,26 @@ class Material:
         """What a server is told to serve."""
         return self.folder / "models" / model
 
-    def bodies(self, workload: Workload) -> Path:
+    def bodies_file(self, workload: Workload) -> Path:
         """Request bodies, one per line."""
         return self.folder / "bodies" / f"{workload.name}.jsonl"
 
-    def answers(self, workload: Workload) -> Path:
+    def answers_file(self, workload: Workload) -> Path:
         """For each line of the bodies, the numbers that the library predicts, in one flat list."""
         return self.folder / "bodies" / f"{workload.name}.answers.jsonl"
 
-    def made(self, model: str) -> Path:
+    def done_marker(self, model: str) -> Path:
         """Is there when all files of a model are."""
         return self.folder / f"{model}.made"
 
 
-def prepare(material: Material, workloads: Iterable[Workload]) -> None:
+def train_models(material: BenchFiles, workloads: Iterable[Workload]) -> None:
     """Train what is not there yet, each model in a process of its own, and write bodies and answers.
 
     Raises SystemExit when that fails.
     """
     for model in dict.fromkeys(workload.model for workload in workloads):
-        if not material.made(model).exists():
+        if not material.done_marker(model).exists():
             print(f"training {model} into {material.folder}", file=sys.stderr, flush=True)
             done = subprocess.run(
                 [sys.executable, "-m", "loadtests.bench.models", model, str(material.folder)],

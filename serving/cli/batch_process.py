@@ -16,7 +16,7 @@ from typing import IO
 
 import msgspec
 
-from batch.messages import Outcome, Report, Request
+from batch.messages import JobOutcome, JobReport, JobRequest
 from serving.cli.client import named_error
 from serving.cli.lines import note
 from serving.config import FRAMEWORK_ENVIRONMENT, process_environment
@@ -24,14 +24,14 @@ from serving.errors import Internal
 
 # Seconds: without a report for so long it hangs; after its last one it may take so long to end.
 _SILENCE, _GRACE = 60.0, 10.0
-_LOOK_EVERY = 0.5
+_POLL_SECONDS = 0.5
 _TAIL = 20
 
-Tell = Callable[[Report], None]
+Tell = Callable[[JobReport], None]
 Log = Callable[[str], None]
 
 
-def run(request: Request, tell: Tell, log: Log) -> Outcome:
+def run(request: JobRequest, tell: Tell, log: Log) -> JobOutcome:
     """Run the job; `tell` gets its reports, `log` the lines of its log (in a thread).
 
     Raises the error it fails with. Interrupted or terminated, it leaves nothing in the output folder.
@@ -50,13 +50,13 @@ def run(request: Request, tell: Tell, log: Log) -> Outcome:
     raise Internal(f"The job's process {end}")
 
 
-def _clean(request: Request) -> None:
+def _clean(request: JobRequest) -> None:
     note("Removing temporary files ...")
     with _terminable():
         _attempt(msgspec.structs.replace(request, clean=True), lambda _: None, lambda _: None)
 
 
-def _attempt(request: Request, tell: Tell, log: Log) -> tuple[Report, str]:
+def _attempt(request: JobRequest, tell: Tell, log: Log) -> tuple[JobReport, str]:
     """What the process said last, and how it ended; its whole group is gone then."""
     tail: deque[str] = deque(maxlen=_TAIL)
     remote_lifeline, lifeline = os.pipe()
@@ -96,7 +96,7 @@ def _attempt(request: Request, tell: Tell, log: Log) -> tuple[Report, str]:
     return last, describe_exit(process.returncode, tail)
 
 
-def _hand_over(process: subprocess.Popen[bytes], request: Request) -> None:
+def _hand_over(process: subprocess.Popen[bytes], request: JobRequest) -> None:
     if process.stdin is not None:
         with contextlib.suppress(BrokenPipeError):  # it has ended; how, is told later
             process.stdin.write(msgspec.json.encode(request))
@@ -105,18 +105,18 @@ def _hand_over(process: subprocess.Popen[bytes], request: Request) -> None:
             process.stdin.close()
 
 
-def _follow(process: subprocess.Popen[bytes], tell: Tell) -> Report:
+def _follow(process: subprocess.Popen[bytes], tell: Tell) -> JobReport:
     """Hand on the reports until the last one, the end of the process, or too long a silence."""
-    last = Report()
-    for line in _lines(process):
-        last = msgspec.json.decode(line, type=Report)
+    last = JobReport()
+    for line in _read_lines(process):
+        last = msgspec.json.decode(line, type=JobReport)
         tell(last)
         if last.done is not None or last.failed is not None:
             break
     return last
 
 
-def _lines(process: subprocess.Popen[bytes]) -> Iterator[bytes]:
+def _read_lines(process: subprocess.Popen[bytes]) -> Iterator[bytes]:
     """What it writes, line by line. A worker may hold the pipe open when the process itself is gone."""
     if process.stdout is None:
         return
@@ -124,7 +124,7 @@ def _lines(process: subprocess.Popen[bytes]) -> Iterator[bytes]:
     heard = time.monotonic()
     while time.monotonic() - heard < _SILENCE:
         ended = process.poll() is not None
-        if select.select([process.stdout], [], [], 0 if ended else _LOOK_EVERY)[0]:
+        if select.select([process.stdout], [], [], 0 if ended else _POLL_SECONDS)[0]:
             data = os.read(process.stdout.fileno(), 65536)
             if not data:
                 return

@@ -112,7 +112,7 @@ def checks(settings: ServeConfig, bucket: str, *, write: bool, quick: bool) -> S
     found += [frameworks.pip, *(partial(frameworks.versions, name) for name in _FRAMEWORKS)]
     found += runtimes.checks(folder, settings.runtime, quick=quick)
     if not quick:
-        found += [partial(frameworks.pilot, name, environment) for name in frameworks.pilots()]
+        found += [partial(frameworks.pilot, name, environment) for name in frameworks.list_pilots()]
     return found
 
 

@@ -13,7 +13,7 @@ from serving.cli.batch_flags import BatchFlags
 from serving.cli.client import Client, Unreachable
 from serving.cli.following import Task
 from serving.cli.lines import note
-from serving.cli.nodes import duration
+from serving.cli.nodes import format_duration
 from serving.cli.options import LabelChanges, Listing, given
 from serving.cli.output import Columns, Output
 from serving.cli.parsing import choice, choices_of
@@ -236,7 +236,7 @@ def summary(job: Mapping[str, Any], now: datetime.datetime) -> list[tuple[str, s
         ("predictions", f"{predictions:,}"),
         ("errors", f"{errors:,}"),
         ("rate", f"{(predictions + errors) / seconds:,.0f} records/s" if seconds else ""),
-        ("duration", duration(seconds)),
+        ("duration", format_duration(seconds)),
         ("error", job.get("errorMessage", "")),
     ]
     return [(field, text) for field, text in rows if text]

@@ -19,7 +19,7 @@ from serving.errors import FailedPrecondition
 from serving.scratch import scratch_folder
 
 if TYPE_CHECKING:
-    from batch.messages import Counts, Outcome, Report, Request
+    from batch.messages import JobCounts, JobOutcome, JobReport, JobRequest
     from serving.runtimes import Source
 
 _SECONDS_PER_HOUR = 3600
@@ -49,7 +49,7 @@ def batch(output: Output, model_dir: ModelDirOption, *, code: ModelCode, batch: 
     )
 
 
-def run(config: NodeConfig, flags: BatchFlags) -> Outcome:
+def run(config: NodeConfig, flags: BatchFlags) -> JobOutcome:
     """Run a batch prediction in a process of its own, and show how far it is.
 
     Raises FailedPrecondition without Apache Beam, and whatever error the job fails with.
@@ -74,14 +74,14 @@ def run(config: NodeConfig, flags: BatchFlags) -> Outcome:
             )
 
 
-def request(source: Source, config: NodeConfig, flags: BatchFlags, scratch: str) -> Request:
+def request(source: Source, config: NodeConfig, flags: BatchFlags, scratch: str) -> JobRequest:
     """What the job's process is told; `scratch` is a folder that is its alone."""
     import msgspec  # noqa: PLC0415  start-up time
 
-    from batch.messages import ModelSource, Request  # noqa: PLC0415  start-up time
+    from batch.messages import JobRequest, ModelSource  # noqa: PLC0415  start-up time
 
     uid = secrets.token_hex(8)
-    least = Request(
+    least = JobRequest(
         job=f"local_{uid}",
         uid=uid,
         model=ModelSource(
@@ -122,9 +122,9 @@ class Meter:
     def __init__(self) -> None:
         self._state = "STARTING"
         self._begun: float | None = None
-        self._counts: Counts | None = None
+        self._counts: JobCounts | None = None
 
-    def read(self, report: Report, now: float) -> Standing:
+    def read(self, report: JobReport, now: float) -> Standing:
         """How far it is after a report; `now` is in seconds since any time."""
         if report.phase is not None:
             self._state = report.phase.value

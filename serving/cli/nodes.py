@@ -79,7 +79,7 @@ def _version(version: Json, project: str) -> Iterator[Sequence[str]]:
     if not version["nodes"]:
         yield about
     for node in version["nodes"]:
-        yield (*about, _text(node["pid"]), _born(node), duration(node["ageSeconds"]), *_memory(node))
+        yield (*about, _text(node["pid"]), _born(node), format_duration(node["ageSeconds"]), *_memory(node))
         about = ("",) * len(about)
 
 
@@ -94,8 +94,8 @@ def _pilot(pilot: Json) -> Sequence[str]:
         pilot["pilot"],
         pilot["state"],
         _text(pilot["pid"]),
-        duration(pilot["ageSeconds"]),
-        duration(pilot["litSeconds"]),
+        format_duration(pilot["ageSeconds"]),
+        format_duration(pilot["litSeconds"]),
         str(pilot["nodesForked"]),
         *_memory(pilot),
     )
@@ -136,7 +136,7 @@ def short(name: str, project: str) -> str:
     return f"{model}/{version}"
 
 
-def duration(seconds: float | None) -> str:
+def format_duration(seconds: float | None) -> str:
     """Seconds as people say them, to two digits or so."""
     if seconds is None:
         return ""

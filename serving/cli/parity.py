@@ -141,7 +141,9 @@ def _version(client: Client, model: str, version: str | None) -> str:
         return client.version(model, version)
     found = client.call("GET", client.model(model))
     if "defaultVersion" not in found:
-        raise FailedPrecondition(f"{verbs.title(found['name'])} has no default version; give --version.")
+        raise FailedPrecondition(
+            f"{verbs.format_title(found['name'])} has no default version; give --version."
+        )
     name: str = found["defaultVersion"]["name"]
     return name
 

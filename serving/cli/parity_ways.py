@@ -131,10 +131,10 @@ def flags_for(folder: str, content: bytes, signature: str | None) -> BatchFlags:
 
 def batch_answers(folder: str, rows: Sequence[Row]) -> list[Answer]:
     """The answer to each row, from a batch prediction's files. Raises Internal if they are not as many."""
-    results = _lines(f"{folder}/prediction.results-*")
+    results = _read_lines(f"{folder}/prediction.results-*")
     # Read as the answers of the server are, so that a number is the same number.
     predictions = [orjson.loads(line) for line in results]
-    errors = [orjson.loads(line) for line in _lines(f"{folder}/prediction.errors-*")]
+    errors = [orjson.loads(line) for line in _read_lines(f"{folder}/prediction.errors-*")]
     refused = {error["offset"]: Refused(error["reason"]) for error in errors}
     if len(predictions) + len(refused) != len(rows):
         raise Internal(
@@ -146,7 +146,7 @@ def batch_answers(folder: str, rows: Sequence[Row]) -> list[Answer]:
     return [refused[row.offset] if row.offset in refused else next(good) for row in rows]
 
 
-def _lines(pattern: str) -> Iterator[bytes]:
+def _read_lines(pattern: str) -> Iterator[bytes]:
     from serving.storage import Files  # noqa: PLC0415  start-up time of the other commands
 
     files = Files()

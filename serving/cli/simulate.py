@@ -24,9 +24,9 @@ from serving.config import ServeConfig
 
 if TYPE_CHECKING:
     from autoscaler.decision import ScalingSpec
-    from autoscaler.simulation.replay import Progress
-    from autoscaler.simulation.result import Conditions, Result
-    from autoscaler.simulation.traces import Trace
+    from autoscaler.simulation.replay import ProgressCallback
+    from autoscaler.simulation.result import SimulationConditions, SimulationResult
+    from autoscaler.simulation.traces import TrafficTrace
 
 # The server's settings that a simulation follows.
 _SETTINGS = (
@@ -130,7 +130,7 @@ def simulate(
 
     Example: pilotlight simulate office-hours --idle-timeout 600 --start-seconds 0.2,0.3
     """
-    from autoscaler.simulation.replay import simulate as replay  # noqa: PLC0415  start-up time
+    from autoscaler.simulation.replay import simulate_traces as replay  # noqa: PLC0415  start-up time
     from serving.cli import traces as files  # noqa: PLC0415
 
     if not math.isfinite(service_seconds):
@@ -151,14 +151,14 @@ def simulate(
         _print(result)
 
 
-def _chosen(traces: list[Trace], versions: int, seconds: float | None) -> list[Trace]:
+def _chosen(traces: list[TrafficTrace], versions: int, seconds: float | None) -> list[TrafficTrace]:
     """The part of the traces that is to be replayed."""
-    from autoscaler.simulation.traces import replicated  # noqa: PLC0415
+    from autoscaler.simulation.traces import replicate_trace  # noqa: PLC0415
 
     if versions > 1:
         if len(traces) > 1:
             raise typer.BadParameter(f"--versions is for traces of one version; this one has {len(traces)}.")
-        traces = replicated(traces[0], versions)
+        traces = replicate_trace(traces[0], versions)
     return traces if seconds is None else [dataclasses.replace(trace, cut=seconds) for trace in traces]
 
 
@@ -168,7 +168,7 @@ def _policy(settings: ServeConfig, min_nodes: int) -> ScalingSpec:
 
     return ScalingSpec(
         min_nodes=min_nodes,
-        max_nodes=max(min_nodes, settings.max_nodes or machine.cores()),
+        max_nodes=max(min_nodes, settings.max_nodes or machine.count_cores()),
         target_concurrency=settings.target_concurrency,
         idle_window=settings.idle_timeout,
         stable_window=settings.stable_window,
@@ -179,11 +179,11 @@ def _policy(settings: ServeConfig, min_nodes: int) -> ScalingSpec:
 
 def _conditions(
     settings: ServeConfig, start_seconds: tuple[float, ...], service_seconds: float, node_bytes: int
-) -> Conditions:
+) -> SimulationConditions:
     from autoscaler import machine  # noqa: PLC0415
-    from autoscaler.simulation.result import Conditions  # noqa: PLC0415
+    from autoscaler.simulation.result import SimulationConditions  # noqa: PLC0415
 
-    return Conditions(
+    return SimulationConditions(
         start_seconds=start_seconds,
         service_seconds=service_seconds,
         node_concurrency=settings.node_concurrency,
@@ -196,7 +196,7 @@ def _conditions(
 
 
 @contextmanager
-def _progress(title: str) -> Iterator[Progress]:
+def _progress(title: str) -> Iterator[ProgressCallback]:
     """A bar where there is a terminal; elsewhere nothing."""
     if not sys.stderr.isatty():
         yield lambda _: None
@@ -221,7 +221,9 @@ def _progress(title: str) -> Iterator[Progress]:
 # ---- what is printed
 
 
-def _as_json(trace: str, policy: ScalingSpec, conditions: Conditions, result: Result) -> dict[str, Any]:
+def _as_json(
+    trace: str, policy: ScalingSpec, conditions: SimulationConditions, result: SimulationResult
+) -> dict[str, Any]:
     return {
         "trace": trace,
         "policy": dataclasses.asdict(policy),
@@ -231,7 +233,7 @@ def _as_json(trace: str, policy: ScalingSpec, conditions: Conditions, result: Re
     }
 
 
-def _print(result: Result) -> None:
+def _print(result: SimulationResult) -> None:
     rows = {
         "versions": f"{result.versions:,}",
         "requests": f"{result.requests:,}",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from serving.cli.lines import note
-from serving.cli.nodes import duration
+from serving.cli.nodes import format_duration
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -48,7 +48,7 @@ class Standing:
         if self.errors:
             parts.append(f"{self.errors:,} errors")
         if self.seconds_left is not None:
-            parts.append(f"{duration(self.seconds_left)} left")
+            parts.append(f"{format_duration(self.seconds_left)} left")
         return f"{self.state}: {', '.join(parts)}" if parts else self.state
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from autoscaler.simulation.traces import GENERATED, Load, Trace, generated, spread
+from autoscaler.simulation.traces import GENERATED, LoadProfile, TrafficTrace, build_trace, generate_trace
 from serving.errors import InvalidArgument
 
 _SECOND, _REQUESTS, _VERSION = "second", "requests", "version"
@@ -22,13 +22,13 @@ _SECOND, _REQUESTS, _VERSION = "second", "requests", "version"
 _Row = tuple[int, dict[str, str | None]]
 
 
-def find(name: str, seed: int) -> list[Trace]:
+def find(name: str, seed: int) -> list[TrafficTrace]:
     """A trace that is made up by this name, else what is in the file or folder; one trace per version.
 
     Raises InvalidArgument saying what is wrong, and where.
     """
     if name in GENERATED:
-        return [generated(name, seed)]
+        return [generate_trace(name, seed)]
     path = Path(name).expanduser()
     if not path.exists():
         known = ", ".join(GENERATED)
@@ -43,7 +43,7 @@ def find(name: str, seed: int) -> list[Trace]:
     return traces
 
 
-def write(path: Path, traces: Sequence[Trace]) -> None:
+def write(path: Path, traces: Sequence[TrafficTrace]) -> None:
     """Save the load as CSV; `find` reads it again. Raises InvalidArgument when that cannot be done."""
     several = len(traces) > 1
     rows = sorted(
@@ -61,16 +61,16 @@ def write(path: Path, traces: Sequence[Trace]) -> None:
         raise InvalidArgument(f"Cannot write {path}: {error}") from error
 
 
-def _with_ends(trace: Trace) -> Iterable[tuple[int, int]]:
+def _with_ends(trace: TrafficTrace) -> Iterable[tuple[int, int]]:
     """Requests per second, the first and the last second also when there are none in them."""
     last = max(0, math.ceil(trace.length) - 1)
-    return ({0: 0, last: 0} | trace.load()).items()
+    return ({0: 0, last: 0} | trace.count_by_second()).items()
 
 
 # ---- requests per second
 
 
-def _read_csv(path: Path, seed: int) -> list[Trace]:
+def _read_csv(path: Path, seed: int) -> list[TrafficTrace]:
     loads: dict[str, list[tuple[int, int]]] = {}
     for number, row in _rows(path):
         where = f"{path}, line {number}"
@@ -115,13 +115,13 @@ def _number(where: str, row: dict[str, str | None], column: str) -> int:
     return number
 
 
-def _as_traces(loads: dict[str, list[tuple[int, int]]], seed: int) -> list[Trace]:
+def _as_traces(loads: dict[str, list[tuple[int, int]]], seed: int) -> list[TrafficTrace]:
     first = min(load[0][0] for load in loads.values())
     seconds = max(load[-1][0] for load in loads.values()) + 1 - first
     traces = []
     for number, (version, load) in enumerate(loads.items()):
-        moved: Load = [(second - first, requests) for second, requests in load]
-        traces.append(spread(version, moved, seconds, f"{seed} {number}"))
+        moved: LoadProfile = [(second - first, requests) for second, requests in load]
+        traces.append(build_trace(version, moved, seconds, f"{seed} {number}"))
     return traces
 
 
@@ -133,7 +133,7 @@ def _is_log(path: Path) -> bool:
         return file.read(64).lstrip().startswith(b"{")
 
 
-def _read_log(files: Iterable[Path]) -> list[Trace]:
+def _read_log(files: Iterable[Path]) -> list[TrafficTrace]:
     """One line per request, in any order: onlinePredictionLogging writes it when the answer has gone."""
     times: dict[str, array[float]] = {}
     for path in files:
@@ -147,7 +147,7 @@ def _read_log(files: Iterable[Path]) -> list[Trace]:
     first = math.floor(min(min(moments) for moments in times.values()))
     seconds = math.floor(max(max(moments) for moments in times.values())) + 1 - first
     return [
-        Trace(version, array("d", sorted(moment - first for moment in moments)), seconds)
+        TrafficTrace(version, array("d", sorted(moment - first for moment in moments)), seconds)
         for version, moments in sorted(times.items())
     ]
 

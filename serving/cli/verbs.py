@@ -30,8 +30,8 @@ def update(client: Client, output: Output, current: Mapping[str, Any], changes: 
             place = place.setdefault(part, {})
         place[last] = value
     operation = client.call("PATCH", current["name"], body, {"updateMask": ",".join(changes)})
-    response = wait(client, operation, f"Updating {title(current['name'])}")
-    output.done(f"Updated {title(current['name'])}.", response)
+    response = wait(client, operation, f"Updating {format_title(current['name'])}")
+    output.done(f"Updated {format_title(current['name'])}.", response)
 
 
 def common_changes(
@@ -48,12 +48,12 @@ def common_changes(
 
 def delete(client: Client, output: Output, name: str) -> None:
     """Delete a resource, after asking."""
-    output.confirm(f"This will delete {title(name)}. Continue?")
-    response = wait(client, client.call("DELETE", name), f"Deleting {title(name)}")
-    output.done(f"Deleted {title(name)}.", response)
+    output.confirm(f"This will delete {format_title(name)}. Continue?")
+    response = wait(client, client.call("DELETE", name), f"Deleting {format_title(name)}")
+    output.done(f"Deleted {format_title(name)}.", response)
 
 
-def title(name: str) -> str:
+def format_title(name: str) -> str:
     """A resource in words: `version v1 of model flowers`."""
     _, _, _, model, *rest = name.split("/")
     return f"version {rest[1]} of model {model}" if rest else f"model {model}"

@@ -290,13 +290,13 @@ def create(
         output.show(operation)
         return
     try:
-        response = wait(client, operation, f"Creating {verbs.title(name)}")
+        response = wait(client, operation, f"Creating {verbs.format_title(name)}")
     except Unreachable:
         raise
     except ServingError:
         note(f"It stays as FAILED. To try again: pilotlight versions delete {version_id} --model {model}")
         raise
-    output.done(f"Created {verbs.title(name)} in {time.monotonic() - start:.1f} s.", response)
+    output.done(f"Created {verbs.format_title(name)} in {time.monotonic() - start:.1f} s.", response)
 
 
 def describe(
@@ -391,7 +391,9 @@ def set_default(
     Example: pilotlight versions set-default v2 --model flowers
     """
     name = client.version(model, version)
-    output.done(f"The default is now {verbs.title(name)}.", client.call("POST", f"{name}:setDefault", {}))
+    output.done(
+        f"The default is now {verbs.format_title(name)}.", client.call("POST", f"{name}:setDefault", {})
+    )
 
 
 def delete(

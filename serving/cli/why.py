@@ -10,7 +10,7 @@ import typer
 
 from serving.cli import verbs
 from serving.cli.client import Client
-from serving.cli.nodes import duration
+from serving.cli.nodes import format_duration
 from serving.cli.output import Output
 from serving.cli.tables import print_table
 from serving.log_lines import printable
@@ -64,11 +64,11 @@ def _full(client: Client, name: str) -> str:
 
 def _now(story: Json) -> Iterator[str]:
     """How it is at present, a sentence or two per line."""
-    yield f"{_capital(verbs.title(story['version']))}. {story['summary']}"
+    yield f"{_capital(verbs.format_title(story['version']))}. {story['summary']}"
     if story.get("reason") and story["state"] != "failing":
         yield f"Last decision: {story['reason']}."
     if starts := story.get("startSeconds"):
-        known = " or ".join(f"{duration(seconds)} ({how})" for how, seconds in starts.items())
+        known = " or ".join(f"{format_duration(seconds)} ({how})" for how, seconds in starts.items())
         yield f"A node takes about {known} to start."
     if failures := story.get("failures"):
         yield from _failures(failures)
@@ -80,7 +80,7 @@ def _failures(failures: Json) -> Iterator[str]:
     count, wait = failures["count"], failures["nextTrySeconds"]
     times = "Once" if count == 1 else f"{count} times in a row"
     yield f"{times} a node could not start. {failures['reason']}"
-    yield f"The next try is in {duration(wait)}." if wait else "The next try is not held back."
+    yield f"The next try is in {format_duration(wait)}." if wait else "The next try is not held back."
 
 
 def _print_table(title: str, headings: tuple[str, str, str], rows: list[tuple[int, str, str]]) -> None:

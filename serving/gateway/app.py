@@ -88,7 +88,7 @@ _LIT_WITHIN = 60.0
 _ACCEPTING = "accepting"
 
 
-def _ignore(_: str) -> None:
+def _ignore_death(_: str) -> None:
     pass
 
 
@@ -110,7 +110,7 @@ class Gateway:
         *,
         job_command: Sequence[str] = COMMAND,
         tokens: TokenStore | None = None,
-        on_death: Callable[[str], None] = _ignore,
+        on_death: Callable[[str], None] = _ignore_death,
         refused: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         self._config = config
@@ -121,9 +121,9 @@ class Gateway:
             self._node_changed,
             drain=config.request_timeout,
             supervisor=self._supervisor,
-            starts=config.node_starts or 2 * machine.cores(),
-            pilots=config.pilots,
-            hear=self._node_said,
+            starts=config.node_starts or 2 * machine.count_cores(),
+            list_pilots=config.pilots,
+            on_line=self._node_said,
         )
         self._autoscaler = Autoscaler(
             self._activator,
@@ -361,8 +361,8 @@ class Gateway:
         """Do what a server does; each part of it ends, whatever becomes of the others."""
         self._ready = True
         self._fleet.follow(Commit.loading(self._catalog.state))
-        self._lighting = self._supervisor.start_task("lighting", self._pool.until_lit(_LIT_WITHIN))
-        self._activator.connect(CountedWaker(self._autoscaler, self._metrics))
+        self._lighting = self._supervisor.start_task("lighting", self._pool.wait_for_pilots(_LIT_WITHIN))
+        self._activator.connect_waker(CountedWaker(self._autoscaler, self._metrics))
         closing.push_async_callback(self._fleet.note, self._catalog)
         loops = [
             self._autoscaler.start(),
@@ -389,7 +389,7 @@ class Gateway:
         self._targets.publish(commit)
         for before, after in commit.versions():
             if before is not None and after is None:
-                self._metrics.forget(before.uid)
+                self._metrics.forget_version(before.uid)
         if self._ready:
             self._fleet.follow(commit)
             self._jobs.follow(commit.after)
@@ -405,8 +405,8 @@ class Gateway:
         self._fleet.trouble(self._catalog, uid, reason)
 
     def _node_changed(self, node: Node) -> None:
-        self._activator.node_changed(node)
-        self._autoscaler.node_changed(node)
+        self._activator.on_node_changed(node)
+        self._autoscaler.on_node_changed(node)
         self._metrics.node_changed(node)
         self._watchdog.node_changed(node)
         if node.state is NodeState.READY:
@@ -422,7 +422,7 @@ class Gateway:
     def note_accepting(self, reason: str) -> None:
         """Take note why connections cannot be accepted; "" once they can."""
         if reason:
-            self._supervisor.note_trouble(_ACCEPTING, reason)
+            self._supervisor.report_trouble(_ACCEPTING, reason)
         else:
             self._supervisor.clear_trouble(_ACCEPTING)
 
@@ -430,7 +430,7 @@ class Gateway:
         """Why requests had better go elsewhere; "" if they need not."""
         if not self._ready:
             return "The server is starting or stopping."
-        if troubles := self._supervisor.troubles():
+        if troubles := self._supervisor.list_troubles():
             return " ".join(troubles)
         if self._lighting is not None and not self._lighting.done():
             return "The server is starting: its pilots import the frameworks that versions need."

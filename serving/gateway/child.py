@@ -16,8 +16,8 @@ from autoscaler import linux
 def main(lifeline: int, module: str) -> None:
     """Run the module as `python -m MODULE` would; when it has ended, so has what it started."""
     linux.die_with_lifeline(lifeline)
-    linux.confine()
-    linux.adopt_orphans(True)
+    linux.harden_process()
+    linux.set_subreaper(True)
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     finally:

@@ -144,7 +144,7 @@ class Deployment:
             concurrency=self._config.node_concurrency,
             pilot=self.pilot(record),
             helper=self._helper(record),
-            notes=NODE_BYTES,
+            counter_bytes=NODE_BYTES,
             limits=self._limits,
         )
 
@@ -188,7 +188,7 @@ class Deployment:
         framework = deployed.framework or _framework(record)
         return self._pilot_for(framework, deployed.tensorflow)
 
-    def pilots(self, record: VersionRecord) -> tuple[PilotSpec, ...]:
+    def list_pilots(self, record: VersionRecord) -> tuple[PilotSpec, ...]:
         """All that starting nodes of a version takes."""
         helper = self._helper(record)
         return (self.pilot(record),) if helper is None else (self.pilot(record), helper)
@@ -200,10 +200,10 @@ class Deployment:
             return None
         return self._pilot_of(interpreter)
 
-    def track(self, record: VersionRecord) -> None:
+    def track_version(self, record: VersionRecord) -> None:
         """Have the nodes of a version scaled from now on."""
         deployed = record.deployed or Deployed(model_dir="")
-        self._autoscaler.track(
+        self._autoscaler.track_version(
             self.spec(record),
             scaling_spec(record.version, self._config),
             memory=deployed.memory or _UNKNOWN_NODE + _EXPANDS * deployed.files_bytes,
@@ -231,7 +231,7 @@ class Deployment:
             image=prepared.image,
         )
         begun = msgspec.structs.replace(record, deployed=deployed)
-        self.track(begun)
+        self.track_version(begun)
         report = await self._first_report(self.spec(begun))
         deployed = msgspec.structs.replace(
             deployed,
@@ -261,7 +261,7 @@ class Deployment:
 
     async def stop(self, record: VersionRecord) -> None:
         """Stop a version's nodes and wait until they are gone."""
-        await self._autoscaler.forget(record.uid)
+        await self._autoscaler.forget_version(record.uid)
 
     def sweep(self, uids: set[str]) -> None:
         """Delete the files of versions that no longer exist (a kill may have left some)."""
@@ -395,7 +395,7 @@ def scaling_spec(version: Version, config: ServeConfig) -> ScalingSpec:
     cpu = next((metric.target for metric in auto.metrics if metric.name == "CPU_USAGE"), 0)
     return ScalingSpec(
         min_nodes=auto.min_nodes,
-        max_nodes=max(auto.min_nodes, auto.max_nodes or config.max_nodes or machine.cores()),
+        max_nodes=max(auto.min_nodes, auto.max_nodes or config.max_nodes or machine.count_cores()),
         exact_nodes=version.manual_scaling.nodes or None if version.manual_scaling else None,
         target_concurrency=config.target_concurrency,
         cpu_target=cpu / 100 or None,

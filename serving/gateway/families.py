@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from autoscaler.pools import Memory, NodeState
+from autoscaler.pools import MemoryUsage, NodeState
 from autoscaler.pools.pilots import PilotState, PilotStatus
 from serving.gateway.index import JobIndex
 from serving.gateway.overview import Condition, VersionView
@@ -29,8 +29,8 @@ class Scene:
     versions: Sequence[VersionView]
     pilots: Sequence[PilotStatus]
     refused: Mapping[str, Mapping[str, int]]
-    memory: Mapping[str, Memory]
-    pilot_memory: Mapping[str, Memory]
+    memory: Mapping[str, MemoryUsage]
+    pilot_memory: Mapping[str, MemoryUsage]
     jobs: JobIndex
     counts: Mapping[str, Told]
     calls: Mapping[tuple[str, int], int]
@@ -210,7 +210,7 @@ def _refused_connections(scene: Scene) -> Values:
 
 def _lit(scene: Scene) -> Values:
     for pilot in scene.pilots:
-        yield (pilot.key,), pilot.state is PilotState.LIT
+        yield (pilot.key,), pilot.state is PilotState.READY
 
 
 def _pilot_memory(scene: Scene) -> Values:
@@ -231,7 +231,7 @@ def _job_records(scene: Scene) -> Values:
     return scene.jobs.records.items()
 
 
-def _kinds(memory: Memory | None) -> Values:
+def _kinds(memory: MemoryUsage | None) -> Values:
     if memory is not None:
         yield ("private",), memory.private
         yield ("proportional",), memory.proportional

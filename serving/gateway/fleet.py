@@ -12,7 +12,7 @@ from typing import NamedTuple
 from autoscaler.loop import Autoscaler
 from autoscaler.pools import PilotSpec
 from autoscaler.pools.local import LocalPool
-from autoscaler.supervision import Loop, Supervisor
+from autoscaler.supervision import BackgroundLoop, Supervisor
 from serving.errors import ServingError
 from serving.gateway.catalog import Catalog
 from serving.gateway.catalog import versions as version_rules
@@ -64,7 +64,7 @@ class Fleet:
                 self._known[after.uid] = self._follow(after)
             elif before is not None:
                 self._known.pop(before.uid, None)
-        self._pool.light([self._pilots[key] for key, count in self._needed.items() if count > 0])
+        self._pool.start_pilots([self._pilots[key] for key, count in self._needed.items() if count > 0])
 
     def record(self, uid: str) -> VersionRecord | None:
         """The READY version with this uid."""
@@ -76,7 +76,7 @@ class Fleet:
         use = self._use(record.uid)
         return record if use is None else version_rules.used(record, use)
 
-    def start(self, catalog: Catalog) -> Loop:
+    def start(self, catalog: Catalog) -> BackgroundLoop:
         """Write down, now and then, what would be lost with the process."""
 
         async def wait() -> None:
@@ -89,7 +89,7 @@ class Fleet:
 
     async def note(self, catalog: Catalog) -> None:
         """Write down when versions were last used, and what was measured of their nodes, if it can be."""
-        self._stirred |= self._autoscaler.stirred()
+        self._stirred |= self._autoscaler.recently_active()
         uses: dict[VersionName, tuple[str, Use]] = {}
         for uid in self._stirred & self._known.keys():
             use = self._use(uid)
@@ -125,7 +125,7 @@ class Fleet:
         known = self._known.get(record.uid)
         if known is not None and known.record is record:
             return known
-        self._deployment.track(record)
+        self._deployment.track_version(record)
         if known is not None:
             return known._replace(record=record)
         # The request that creation made does not count.
@@ -135,7 +135,7 @@ class Fleet:
     def _need(self, record: VersionRecord | None, count: int) -> None:
         """So many more versions that may need a pilot."""
         if record is not None and record.version.state in (VersionState.READY, VersionState.CREATING):
-            for pilot in self._deployment.pilots(record):
+            for pilot in self._deployment.list_pilots(record):
                 self._pilots[pilot.key] = pilot
                 self._needed[pilot.key] += count
 

@@ -246,7 +246,7 @@ class Passage:
         if forwarder.shares is not None:
             forwarder.shares.take(target)
             self._sharing = target
-        lease = forwarder.activator.take(target.spec)
+        lease = forwarder.activator.try_lease(target.spec)
         if lease is None:
             forwarder.insist(self)
             return
@@ -395,7 +395,7 @@ class Passage:
             if self._trace is not None:
                 self._trace.end(http_status(error), version="" if found is None else str(found.name))
             seconds = forwarder.activator.clock() - self._began
-            forwarder.witnesses.refused(self._asked(found), seconds, found, error)
+            forwarder.witnesses.on_refused(self._asked(found), seconds, found, error)
         except Exception:
             logger.exception("a refusal could not be counted or logged")
 

@@ -182,7 +182,7 @@ def _judge(request: Request, lease: Lease) -> None:
     The board tells what the node was doing: a request it had not begun is innocent and unseen. While the
     node lives it may still begin.
     """
-    node, mark = lease.node, lease.node.board[lease.slot]
+    node, mark = lease.node, lease.node.marks[lease.slot]
     request.losses += 1
     request.deaths += mark == Mark.COMPUTING
     unseen = mark == Mark.UNTOUCHED and node.state is NodeState.GONE

@@ -8,7 +8,7 @@ import math
 import sys
 from collections.abc import Mapping
 
-from autoscaler.supervision import Loop, Supervisor
+from autoscaler.supervision import BackgroundLoop, Supervisor
 from serving.sinks.places import Options
 
 logger = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ class LogWriter:
         self._options = options
         self._environment = environment
         self._supervisor = supervisor
-        self._loop: Loop | None = None
+        self._loop: BackgroundLoop | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._over = False
         self._pause = 0.0

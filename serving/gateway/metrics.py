@@ -18,9 +18,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from autoscaler.activator import Outlook, Waker
+from autoscaler.activator import StartEstimate, Waker
 from autoscaler.errors import NodeError, QueueFullError, RetiredError, StartFailedError, TooLateError
-from autoscaler.pools import Memory, Node, NodeSpec, NodeState
+from autoscaler.pools import MemoryUsage, Node, NodeSpec, NodeState
 from serving.gateway.families import COLD_START, FAMILIES, PHASES, VERSION, Scene, labels_of
 from serving.gateway.overview import (
     COLD,
@@ -101,7 +101,7 @@ class Metrics:
         starts = [(view.name, self._starts[view.uid]) for view in versions if view.uid in self._starts]
         scene = Scene(
             versions=versions,
-            pilots=self._overview.pilots(),
+            pilots=self._overview.list_pilots(),
             refused={uid: dict(counts) for uid, counts in self._refused.items()},
             memory={},
             pilot_memory={},
@@ -125,11 +125,11 @@ class Metrics:
             self._logs = self._asking.result()
         return self._logs
 
-    def forget(self, uid: str) -> None:
+    def forget_version(self, uid: str) -> None:
         """A version is gone."""
         self._starts.pop(uid, None)
         self._refused.pop(uid, None)
-        self._tallies.forget(uid)
+        self._tallies.forget_version(uid)
 
     def forget_others(self, uids: set[str]) -> None:
         """Only these versions are left."""
@@ -165,14 +165,14 @@ class CountedWaker:
         self._waker = waker
         self._metrics = metrics
 
-    def wake(self, spec: NodeSpec) -> Outlook:
+    def wake(self, spec: NodeSpec) -> StartEstimate:
         """See `Waker`."""
         return self._waker.wake(spec)
 
-    def refused(self, key: str, error: NodeError) -> None:
+    def on_refused(self, key: str, error: NodeError) -> None:
         """See `Waker`."""
         self._metrics.refused(key, error)
-        self._waker.refused(key, error)
+        self._waker.on_refused(key, error)
 
 
 _LE = (*map(str, BOUNDS), "+Inf")
@@ -205,7 +205,7 @@ def _histogram() -> prometheus_client.Histogram:
     )
 
 
-def _known(found: Mapping[str, Memory | None]) -> dict[str, Memory]:
+def _known(found: Mapping[str, MemoryUsage | None]) -> dict[str, MemoryUsage]:
     return {key: memory for key, memory in found.items() if memory is not None}
 
 

@@ -82,7 +82,7 @@ class Operations:
                 await self._work_on(self._catalog.state.operations[record.name])
             except Exception as error:
                 again = f"{record.name}; tried again in {self._again_after:g} s"
-                self._supervisor.report("operation", error, again)
+                self._supervisor.report_error("operation", error, again)
                 await self._pause()
 
     async def _pause(self) -> None:

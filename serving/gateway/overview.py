@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from autoscaler import machine
 from autoscaler.activator import Activator
 from autoscaler.loop import Autoscaler
-from autoscaler.pools import Memory, NodeState
+from autoscaler.pools import MemoryUsage, NodeState
 from autoscaler.pools.local import LocalPool
 from autoscaler.pools.pilots import PilotStatus
-from autoscaler.tracking import Tracked
+from autoscaler.tracking import VersionScaler
 from serving.gateway.records import State, VersionRecord
 from serving.names import VersionName
 
@@ -109,7 +109,7 @@ class Overview:
         """The time on the autoscaler's clock."""
         return self._clock()
 
-    def tracked(self, record: VersionRecord) -> Tracked | None:
+    def tracked(self, record: VersionRecord) -> VersionScaler | None:
         """What the autoscaler keeps of a version; None if it is not scaled."""
         return self._autoscaler.versions.get(record.uid)
 
@@ -125,7 +125,7 @@ class Overview:
             return None
         now = self._clock()
         nodes = self._pool.nodes(record.uid)
-        queued = self._activator.waiting(record.uid)
+        queued = self._activator.count_waiting(record.uid)
         condition = _condition(tracked, {node.state for node in nodes}, queued)
         starts = {FORKED: tracked.start_seconds(forked=True), COLD: tracked.start_seconds(forked=False)}
         return VersionView(
@@ -142,7 +142,7 @@ class Overview:
             request_seconds=tracked.meter.integral_at(now),
             start_seconds={how: seconds for how, seconds in starts.items() if seconds is not None},
             wakeups=dict(tracked.wakeups),
-            hung_nodes=tracked.hung,
+            hung_nodes=tracked.hung_nodes,
             reason=tracked.failures.reason if condition is Condition.FAILING else tracked.reason,
             nodes=tuple(
                 NodeView(
@@ -152,21 +152,21 @@ class Overview:
                     forked=node.forked,
                     age=now - node.asked_at,
                     in_flight=node.in_flight,
-                    notes=bytes(node.notes),
+                    notes=bytes(node.counters),
                 )
                 for node in nodes
             ),
         )
 
-    def pilots(self) -> Sequence[PilotStatus]:
+    def list_pilots(self) -> Sequence[PilotStatus]:
         """All that are to be lit, by key."""
-        return self._pool.pilots()
+        return self._pool.list_pilots()
 
 
-def _condition(tracked: Tracked, states: set[NodeState], queued: int) -> Condition:
+def _condition(tracked: VersionScaler, states: set[NodeState], queued: int) -> Condition:
     if NodeState.READY in states:
         return Condition.AWAKE
-    if tracked.failures.final:
+    if tracked.failures.permanent:
         return Condition.FAILING
     if NodeState.STARTING in states or queued:
         return Condition.WAKING
@@ -176,29 +176,29 @@ def _condition(tracked: Tracked, states: set[NodeState], queued: int) -> Conditi
 # ---- memory: to be called in a thread, for it takes milliseconds per big process
 
 
-def memory_of(pids: Iterable[int | None]) -> Memory | None:
+def memory_of(pids: Iterable[int | None]) -> MemoryUsage | None:
     """What processes take together; None if nothing is known of any of them, because they are gone."""
     found = [memory for pid in pids if pid is not None and (memory := _memory(pid)) is not None]
     if not found:
         return None
-    return Memory(
+    return MemoryUsage(
         private=sum(memory.private for memory in found),
         proportional=sum(memory.proportional for memory in found),
     )
 
 
-def memory_of_pilot(pilot: PilotStatus) -> Memory | None:
+def memory_of_pilot(pilot: PilotStatus) -> MemoryUsage | None:
     """What a pilot takes together with the fork of it that waits to become a node."""
     return memory_of((pilot.pid, pilot.spare))
 
 
-def memory_of_gateway() -> Memory | None:
+def memory_of_gateway() -> MemoryUsage | None:
     """What this process takes."""
     return memory_of((os.getpid(),))
 
 
-def _memory(pid: int) -> Memory | None:
+def _memory(pid: int) -> MemoryUsage | None:
     try:
-        return machine.memory(pid)
+        return machine.measure_memory(pid)
     except ProcessLookupError:
         return None

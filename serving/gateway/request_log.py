@@ -20,7 +20,7 @@ from typing import TypeVar
 
 import msgspec
 
-from autoscaler.supervision import Loop, Supervisor
+from autoscaler.supervision import BackgroundLoop, Supervisor
 from serving.config import ServeConfig
 from serving.gateway.identity import request_id, trace_id
 from serving.gateway.log_bodies import answer_text, request_text
@@ -96,7 +96,7 @@ class RequestLog:
         self._spill_bytes = spill_bytes
         self._chance = chance
         self._supervisor = supervisor
-        self._loop: Loop | None = None
+        self._loop: BackgroundLoop | None = None
         self._writer = LogWriter(options, environment, supervisor)
         self._queues: dict[tuple[Kind, str], _Queue] = {}
         self._held = 0
@@ -213,7 +213,7 @@ class RequestLog:
                 await self._resume()
             await self._flush()
         except Exception as error:
-            self._supervisor.report("request-log", error)
+            self._supervisor.report_error("request-log", error)
         await self._writer.close()
         await self._in_thread(self._close)
         self._thread.shutdown()

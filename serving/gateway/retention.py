@@ -7,7 +7,7 @@ import datetime
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from autoscaler.supervision import Loop, Supervisor
+from autoscaler.supervision import BackgroundLoop, Supervisor
 from serving.config import ServeConfig
 from serving.gateway.catalog import Catalog
 from serving.gateway.jobs.runner import Jobs
@@ -52,7 +52,7 @@ class Pruner:
         )
         self._clock = clock
 
-    def start(self, supervisor: Supervisor) -> Loop:
+    def start(self, supervisor: Supervisor) -> BackgroundLoop:
         """Look now and then."""
 
         async def wait() -> None:

@@ -170,14 +170,14 @@ class Tallies:
     def node_gone(self, node: Node) -> None:
         """Keep what a node has counted that counts no more."""
         tally = self._tallies.get(node.key)
-        if tally is not None and len(node.notes) == NODE_BYTES:
-            tally.keep(node.notes)
+        if tally is not None and len(node.counters) == NODE_BYTES:
+            tally.keep(node.counters)
 
     def find(self, uid: str) -> Tally | None:
         """That of a version; None if it never had a request."""
         return self._tallies.get(uid)
 
-    def forget(self, uid: str) -> None:
+    def forget_version(self, uid: str) -> None:
         """A version is gone; what is still inside of it may yet be counted."""
         self._tallies.pop(uid, None)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from autoscaler import machine
 from autoscaler.pools import Node, NodeState
-from autoscaler.supervision import Loop, Supervisor
+from autoscaler.supervision import BackgroundLoop, Supervisor
 from serving.errors import ServingError
 from serving.gateway.upstream import Answer, Upstream
 from serving.hangs import HangLimits, Sign, Standstill, follow, hangs
@@ -71,12 +71,12 @@ class Watchdog:
 
     def node_changed(self, node: Node) -> None:
         """A pool's listener. What loads has a limit of its own, and so has what drains."""
-        if node.state is NodeState.READY and len(node.notes) == NODE_BYTES:
+        if node.state is NodeState.READY and len(node.counters) == NODE_BYTES:
             self._watched[node.id] = _Watched(node)
         else:
             self._watched.pop(node.id, None)
 
-    def start(self, supervisor: Supervisor) -> Loop:
+    def start(self, supervisor: Supervisor) -> BackgroundLoop:
         """Look at all nodes that are ready from now on."""
 
         async def wait() -> None:
@@ -96,7 +96,7 @@ class Watchdog:
 
     def _look_at(self, watched: _Watched, seconds: float) -> None:
         node = watched.node
-        sign = Sign(call=cells(node.notes)[NODE_CALL], silent=watched.silent)
+        sign = Sign(call=cells(node.counters)[NODE_CALL], silent=watched.silent)
         if sign.silent and not sign.call:
             seconds -= self._starved_since(watched)
         watched.standstill = follow(watched.standstill, sign, max(0.0, seconds))
@@ -115,5 +115,5 @@ class Watchdog:
     def _starved_since(self, watched: _Watched) -> float:
         """Seconds for which it has waited for a processor since this was last asked: it could not react."""
         before, pid = watched.starved, watched.node.pid
-        watched.starved = 0.0 if pid is None else machine.starved_seconds(pid)
+        watched.starved = 0.0 if pid is None else machine.run_queue_seconds(pid)
         return watched.starved - before

@@ -28,7 +28,7 @@ class Witnesses:
     audit: Audit
     tracing: Tracing | None = None
 
-    def refused(self, asked: Asked, seconds: float, target: Target | None, error: ServingError) -> None:
+    def on_refused(self, asked: Asked, seconds: float, target: Target | None, error: ServingError) -> None:
         """No node has answered a request; `target` is the version it was for, if that is known."""
         scope, status = asked.scope, http_status(error)
         if target is None:

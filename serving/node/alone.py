@@ -91,7 +91,7 @@ async def serve(
     node = Node(
         source,
         settings,
-        board=bytearray(),
+        marks=bytearray(),
         waking=False,
         patience=_PATIENCE,
         acceleration=acceleration,

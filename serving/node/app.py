@@ -98,7 +98,7 @@ class Node:
         source: Source,
         settings: PredictSettings,
         *,
-        board: Board,
+        marks: Board,
         histograms: Histograms | None = None,
         waking: bool,
         schema: Schema | None = None,
@@ -110,7 +110,7 @@ class Node:
     ) -> None:
         self._source = source
         self._settings = settings
-        self._board = board
+        self._board = marks
         self._histograms = histograms
         self.call_mark = CallMark(histograms)
         self._waking = waking
@@ -189,7 +189,7 @@ class Node:
             place,
             bounds,
             self._settings,
-            board=self._board,
+            marks=self._board,
             schema=self.schema,
             histograms=self._histograms,
             call_mark=self.call_mark,
@@ -219,7 +219,7 @@ class Node:
             runtime, place = StandIn(), MeasuredPlace(self._thread, may_inline=True)
             schema = runtime.schema()
         if schema is not None:
-            predictor = Predictor(runtime, place, bounds, self._settings, board=bytearray(), schema=schema)
+            predictor = Predictor(runtime, place, bounds, self._settings, marks=bytearray(), schema=schema)
             await self._practice(predictor, schema)
 
     async def _improve(self, predictor: Predictor, judgement: Judgement, here: Here) -> None:
@@ -233,13 +233,13 @@ class Node:
 
     def _try_to_load(self) -> tuple[Runtime, Judgement, float | None, Report]:
         try:
-            return self._load()
+            return self._load_runtime()
         except Exception:
             raise
         except BaseException as error:  # code of users may raise anything; nobody would be told of it
             raise LoadFailed(describe_exception(error)) from error
 
-    def _load(self) -> tuple[Runtime, Judgement, float | None, Report]:
+    def _load_runtime(self) -> tuple[Runtime, Judgement, float | None, Report]:
         ThreadLimit(self._settings.threads).apply()
         open_files = resource.getrlimit(resource.RLIMIT_NOFILE)
         start = time.perf_counter()
@@ -284,8 +284,8 @@ class Node:
         warmed = warm(runtime, (verdict.rows(self._settings.merge_rows), 1) if verdict.merge else (1,))
         tried = (*self_test.trials(runtime, schema, own_examples(self._source.model_dir)), *warmed.recorded)
         found = self_test.judge(tried, lambda: self_test.advice_of(runtime))
-        if found.failed:
-            raise LoadFailed(found.failed)
+        if found.failure:
+            raise LoadFailed(found.failure)
         return warmed.seconds, found.warnings
 
     def _judging(self, runtime: Runtime, faster: Predict | None) -> Judging:

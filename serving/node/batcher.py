@@ -54,14 +54,14 @@ class Batcher:
         place: Place,
         bounds: Bounds,
         *,
-        board: Board,
+        marks: Board,
         answer: Callable[[Sequence[Request], Batch | Exception], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._predict = predict
         self._place = place
         self._bounds = bounds
-        self._board = board
+        self._board = marks
         self._answer = answer
         self._clock = clock
         self._waiting: deque[Request] = deque()

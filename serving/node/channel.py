@@ -168,7 +168,7 @@ class Server:
         """Something may be over that was waited for."""
         self._looked.set()
 
-    async def _until(self, over: Callable[[], bool]) -> None:
-        while not (over() or self._hurry):
+    async def _until(self, is_over: Callable[[], bool]) -> None:
+        while not (is_over() or self._hurry):
             self._looked.clear()
             await self._looked.wait()

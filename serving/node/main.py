@@ -95,7 +95,7 @@ def start(
             source,
             settings,
             listener,
-            board=marks,
+            marks=marks,
             histograms=histograms,
             waking=given.waking,
             schema=outline(given.schema) if given.schema else None,
@@ -113,7 +113,7 @@ async def _serve(
     settings: PredictSettings,
     listener: socket.socket,
     *,
-    board: Board,
+    marks: Board,
     histograms: Histograms | None,
     waking: bool,
     schema: Schema | None,
@@ -134,7 +134,7 @@ async def _serve(
     node = Node(
         source,
         settings,
-        board=board,
+        marks=marks,
         histograms=histograms,
         waking=waking,
         schema=schema,
@@ -144,7 +144,7 @@ async def _serve(
     )
     server = Server(
         lambda: node.predictor,
-        slots=len(board),
+        slots=len(marks),
         longest=settings.max_body_bytes,
         drain=settings.request_timeout,
     )

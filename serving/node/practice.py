@@ -127,7 +127,7 @@ def questions(schema: Schema) -> Iterator[Question]:
         return
     if len(tensors) == 1 and (array := next(iter(tensors.values()))).dtype != object:
         npy = ((CONTENT_TYPE, NPY.encode()), (ACCEPT, NPY.encode()))
-        yield _over_http(_AI_PLATFORM, _npy(array), npy)
+        yield _over_http(_AI_PLATFORM, _encode_npy(array), npy)
     yield from _inferences(tensors)
 
 
@@ -197,7 +197,7 @@ def _text(value: Any) -> Any:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _npy(array: NDArray[Any]) -> bytes:
+def _encode_npy(array: NDArray[Any]) -> bytes:
     file = io.BytesIO()
     np.save(file, array)
     return file.getvalue()

@@ -50,12 +50,12 @@ class Predictor:
         bounds: Bounds,
         settings: PredictSettings,
         *,
-        board: Board,
+        marks: Board,
         schema: Schema | None = None,
         histograms: Histograms | None = None,
         call_mark: CallMark | None = None,
     ) -> None:
-        self._servable = Servable(runtime, place, bounds, board, self._answer, call_mark=call_mark)
+        self._servable = Servable(runtime, place, bounds, marks, self._answer, call_mark=call_mark)
         self._form = runtime.form
         self._timeout = settings.request_timeout
         self._max_answer = settings.max_answer_bytes

@@ -91,7 +91,7 @@ async def _wake(given: NodeArguments, place: Place) -> None:
     node = Node(
         source,
         PredictSettings(merge_requests="on"),
-        board=bytearray(1),
+        marks=bytearray(1),
         waking=True,
         acceleration=Acceleration(source, lambda: place),
         practice=in_every_protocol,

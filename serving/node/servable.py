@@ -107,7 +107,7 @@ class Servable:
         runtime: Runtime,
         place: MeasuredPlace,
         bounds: Bounds,
-        board: Board,
+        marks: Board,
         answer: Callable[[Sequence[Request], Batch | Exception], None],
         *,
         call_mark: CallMark | None = None,
@@ -115,8 +115,8 @@ class Servable:
         self._runtime = runtime
         self._predict = predict = (call_mark or CallMark()).around(runtime.predict)
         self._place = place
-        self._board = board
-        self._batcher = batcher = Batcher(predict, place, bounds, board=board, answer=answer)
+        self._board = marks
+        self._batcher = batcher = Batcher(predict, place, bounds, marks=marks, answer=answer)
         self.submit = batcher.submit
         self.merge_up_to = batcher.merge_up_to
         self.start = batcher.start

@@ -92,22 +92,22 @@ class CallMark:
         return marked
 
 
-def begin(group: Sequence[Request], board: Board, clock: Clock = time.monotonic) -> float:
+def begin(group: Sequence[Request], marks: Board, clock: Clock = time.monotonic) -> float:
     """The model is about to see requests; again when a call with others failed. Returns the time.
 
     Those that were given up are left alone, here and at the end: another request may hold their slot.
     """
     for request in group:
         if request.slot != NOWHERE and not request.over:
-            board[request.slot] = COMPUTING
+            marks[request.slot] = COMPUTING
     return clock()
 
 
-def end(group: Sequence[Request], board: Board, began: float, clock: Clock = time.monotonic) -> None:
+def end(group: Sequence[Request], marks: Board, began: float, clock: Clock = time.monotonic) -> None:
     """The model has given an answer or raised; `began` is what `begin` returned."""
     for request in group:
         if request.slot != NOWHERE and not request.over:
-            board[request.slot] = COMPUTED
+            marks[request.slot] = COMPUTED
     seconds = clock() - began
     for request in group:
         request.infer += seconds

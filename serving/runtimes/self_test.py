@@ -105,7 +105,7 @@ class Trial:
 class Verdict:
     """Why a model cannot be served, "" if it can, and what its owner should know."""
 
-    failed: str = ""
+    failure: str = ""
     warnings: tuple[str, ...] = ()
 
 
@@ -127,7 +127,7 @@ def judge(trials: Sequence[Trial], advice: Callable[[], str] = str) -> Verdict:
         broken = next((trial for trial in refused if is_of_model(trial)), None)
         if broken is not None:
             text = f"The model cannot predict: of {_count(trials)} none was answered. {_reason(broken)}"
-            return Verdict(failed=" ".join(filter(None, (text, advice(), _package_advice(broken)))))
+            return Verdict(failure=" ".join(filter(None, (text, advice(), _package_advice(broken)))))
     warnings = [f"{trial.what} was not answered: {trial.error}" for trial in refused if trial.comes_along]
     made_up = [trial for trial in refused if not trial.comes_along]
     if made_up and len(refused) == len(trials):

@@ -109,7 +109,7 @@ class FolderSink:
             folder.mkdir(parents=True, exist_ok=True)
             _mend(folder, self._owner)
             path = folder / f"{moment(first):%H%M%S}-{self._owner}-{secrets.token_hex(4)}.jsonl"
-            file = self._open[name] = _Open(path, _create(path), 0, now)
+            file = self._open[name] = _Open(path, _create_file(path), 0, now)
         return file
 
 
@@ -142,7 +142,7 @@ class Both:
         return max(sink.write(records, key) for sink in self._sinks)
 
 
-def _create(path: Path) -> tuple[int, int]:
+def _create_file(path: Path) -> tuple[int, int]:
     """Make a file that was not there."""
     descriptor = os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o666)
     try:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from autoscaler.activator import Activator
 from autoscaler.errors import NodeError
-from autoscaler.pools import Listener, Mark, Memory, Node, NodeSpec, NodeState
+from autoscaler.pools import Mark, MemoryUsage, Node, NodeListener, NodeSpec, NodeState
 
 MIB = 1 << 20
 
@@ -39,7 +39,7 @@ class FakePool:
     def __init__(self, clock: Callable[[], float], folder: str = "nowhere") -> None:
         self.clock = clock
         self.folder = folder
-        self.listeners: list[Listener] = []
+        self.listeners: list[NodeListener] = []
         self.orders: list[tuple[str, int]] = []
         self.living: list[Node] = []
         self.looks = 0
@@ -76,7 +76,7 @@ class FakePool:
     def cpu_seconds(self, node: Node) -> float | None:
         return self.cpu.get(node.id)
 
-    def forks(self, spec: NodeSpec) -> bool:
+    def can_fork(self, spec: NodeSpec) -> bool:
         return self.forked
 
     async def close(self) -> None:
@@ -92,7 +92,7 @@ class FakePool:
             key=spec.key,
             address=f"{self.folder}/{self._number}",
             # Whatever was there before is nobody's.
-            board=bytearray([Mark.COMPUTED] * spec.concurrency),
+            marks=bytearray([Mark.COMPUTED] * spec.concurrency),
             asked_at=self.clock(),
             forked=self.forked,
         )
@@ -102,7 +102,7 @@ class FakePool:
 
     def ready(self, node: Node, *, memory: int = 0) -> Node:
         node.ready_at = self.clock()
-        node.memory = Memory(memory, memory) if memory else None
+        node.memory = MemoryUsage(memory, memory) if memory else None
         self._change(node, NodeState.READY)
         return node
 
@@ -118,7 +118,7 @@ class FakePool:
         """It ends though nobody has asked it to."""
         if node.state is NodeState.READY:
             self._change(node, NodeState.DRAINING)
-        node.crashed, node.hopeless, node.reason = True, hopeless, reason
+        node.crashed, node.permanent_failure, node.reason = True, hopeless, reason
         self._gone(node)
 
     def only(self, key: str = "v") -> Node:

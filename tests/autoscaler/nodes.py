@@ -15,13 +15,13 @@ from collections.abc import Mapping, MutableSequence
 from pathlib import Path
 from typing import Any
 
-from autoscaler.launch import Report
+from autoscaler.launch import ReportCallback
 from autoscaler.pools import Mark
 
 Board = MutableSequence[int]
 
 
-def echo(arguments: Mapping[str, Any], listener: socket.socket, report: Report, board: Board) -> int:
+def echo(arguments: Mapping[str, Any], listener: socket.socket, report: ReportCallback, board: Board) -> int:
     """Answers each connection with a line; SIGTERM ends it after the connection under way."""
     stopping = []
     signal.signal(signal.SIGTERM, lambda *_: stopping.append(True))
@@ -39,7 +39,7 @@ def echo(arguments: Mapping[str, Any], listener: socket.socket, report: Report, 
     return 0
 
 
-def tell(arguments: Mapping[str, Any], listener: socket.socket, report: Report, board: Board) -> int:
+def tell(arguments: Mapping[str, Any], listener: socket.socket, report: ReportCallback, board: Board) -> int:
     """Reports what it is: all that a process is born with."""
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     report(
@@ -77,7 +77,7 @@ def numpy_random() -> float | None:
     return numpy.random() if numpy is not None else None
 
 
-def deaf(arguments: Mapping[str, Any], listener: socket.socket, report: Report, board: Board) -> int:
+def deaf(arguments: Mapping[str, Any], listener: socket.socket, report: ReportCallback, board: Board) -> int:
     """Is ready and does not care about SIGTERM."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     report({"ready": {}})
@@ -85,25 +85,29 @@ def deaf(arguments: Mapping[str, Any], listener: socket.socket, report: Report, 
         time.sleep(60)
 
 
-def slow(arguments: Mapping[str, Any], listener: socket.socket, report: Report, board: Board) -> int:
+def slow(arguments: Mapping[str, Any], listener: socket.socket, report: ReportCallback, board: Board) -> int:
     """Never becomes ready."""
     while True:
         time.sleep(60)
 
 
-def refuse(arguments: Mapping[str, Any], listener: socket.socket, report: Report, board: Board) -> int:
+def refuse(
+    arguments: Mapping[str, Any], listener: socket.socket, report: ReportCallback, board: Board
+) -> int:
     """Says why it cannot be ready."""
     report({"failed": "there is no model"})
     return 1
 
 
-def starve(arguments: Mapping[str, Any], listener: socket.socket, report: Report, board: Board) -> int:
+def starve(
+    arguments: Mapping[str, Any], listener: socket.socket, report: ReportCallback, board: Board
+) -> int:
     """Says what the machine is short of."""
     report({"short": "no thread"})
     return 1
 
 
-def fail(arguments: Mapping[str, Any], listener: socket.socket, report: Report, board: Board) -> int:
+def fail(arguments: Mapping[str, Any], listener: socket.socket, report: ReportCallback, board: Board) -> int:
     """Dies of an exception after some chatter."""
     for number in range(100):
         print("chatter", number, file=sys.stderr)
@@ -111,14 +115,14 @@ def fail(arguments: Mapping[str, Any], listener: socket.socket, report: Report, 
     raise RuntimeError("no such luck")
 
 
-def crash(arguments: Mapping[str, Any], listener: socket.socket, report: Report, board: Board) -> int:
+def crash(arguments: Mapping[str, Any], listener: socket.socket, report: ReportCallback, board: Board) -> int:
     """Dies of the signal it is told."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.kill(os.getpid(), arguments["signal"])
     return 0
 
 
-def leave(arguments: Mapping[str, Any], listener: socket.socket, report: Report, board: Board) -> int:
+def leave(arguments: Mapping[str, Any], listener: socket.socket, report: ReportCallback, board: Board) -> int:
     """Is ready, and ends by itself when a file is there."""
     report({"ready": {}})
     while not Path(arguments["gate"]).exists():
@@ -126,7 +130,7 @@ def leave(arguments: Mapping[str, Any], listener: socket.socket, report: Report,
     return 7
 
 
-def note(arguments: Mapping[str, Any], listener: socket.socket, report: Report, board: Board) -> int:
+def note(arguments: Mapping[str, Any], listener: socket.socket, report: ReportCallback, board: Board) -> int:
     """Is ready, notes something on its board, and dies."""
     report({"ready": {}})
     board[0], board[2] = Mark.COMPUTED, Mark.COMPUTING
@@ -134,7 +138,7 @@ def note(arguments: Mapping[str, Any], listener: socket.socket, report: Report, 
     return 0
 
 
-def brood(arguments: Mapping[str, Any], listener: socket.socket, report: Report, board: Board) -> int:
+def brood(arguments: Mapping[str, Any], listener: socket.socket, report: ReportCallback, board: Board) -> int:
     """Is ready with a child, and the child of a child, that would live on and hold its output open."""
     code = "import subprocess, sys; subprocess.Popen(['sleep', '600']); sys.stdin.read()"
     child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
@@ -146,7 +150,9 @@ def brood(arguments: Mapping[str, Any], listener: socket.socket, report: Report,
     return 0
 
 
-def limits(arguments: Mapping[str, Any], listener: socket.socket, report: Report, board: Board) -> int:
+def limits(
+    arguments: Mapping[str, Any], listener: socket.socket, report: ReportCallback, board: Board
+) -> int:
     """Reports what it may take, and whether it could have more rights."""
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     status = Path("/proc/self/status").read_text()
@@ -171,7 +177,9 @@ def limits(arguments: Mapping[str, Any], listener: socket.socket, report: Report
         time.sleep(60)
 
 
-def greedy(arguments: Mapping[str, Any], listener: socket.socket, report: Report, board: Board) -> int:
+def greedy(
+    arguments: Mapping[str, Any], listener: socket.socket, report: ReportCallback, board: Board
+) -> int:
     """Takes memory: before it is ready or after, and in vain where it is another's."""
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     if arguments["at"] == "ready":

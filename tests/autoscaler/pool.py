@@ -77,7 +77,7 @@ def run(main: Main, *, drain: float = 10, pilots: str | float = "auto", starts: 
     async def bounded() -> None:
         history = History()
         supervisor = Supervisor()
-        pool = LocalPool(history, drain=drain, supervisor=supervisor, starts=starts, pilots=pilots)
+        pool = LocalPool(history, drain=drain, supervisor=supervisor, starts=starts, list_pilots=pilots)
         async with asyncio.timeout(SECONDS):
             async with supervisor, pool:
                 await main(pool, history)
@@ -144,7 +144,9 @@ def descriptors() -> Counter[str]:
 async def lit(pool: LocalPool, count: int = 1) -> list[PilotStatus]:
     """The pilots, once that many are lit and have a spare at hand that is our child."""
     while True:
-        found = [one for one in pool.pilots() if one.state is PilotState.LIT and one.spare in children()]
+        found = [
+            one for one in pool.list_pilots() if one.state is PilotState.READY and one.spare in children()
+        ]
         if len(found) >= count:
             return found
         await asyncio.sleep(0.01)

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from autoscaler.activator import Activator, Outlook
+from autoscaler.activator import Activator, StartEstimate
 from autoscaler.errors import NodeError, QueueFullError, RetiredError, StartFailedError, TooLateError
 from autoscaler.pools import Mark, Node, NodeSpec, NodeState
 from tests.autoscaler.fakes import Asker, Clock, FakePatience, FakePool, settle, spec
@@ -25,17 +25,17 @@ class FakeWaker:
         self.woken: list[str] = []
         self.levels: list[int] = []
         self.refusals: list[tuple[str, NodeError]] = []
-        self.outlook = Outlook()
+        self.outlook = StartEstimate()
         self.failure: NodeError | None = None
 
-    def wake(self, spec: NodeSpec) -> Outlook:
+    def wake(self, spec: NodeSpec) -> StartEstimate:
         self.woken.append(spec.key)
-        self.levels.append(self.activator.meter(spec).level)
+        self.levels.append(self.activator.meter_of(spec).level)
         if self.failure is not None:
             raise self.failure
         return self.outlook
 
-    def refused(self, key: str, error: NodeError) -> None:
+    def on_refused(self, key: str, error: NodeError) -> None:
         self.refusals.append((key, error))
 
 
@@ -68,9 +68,9 @@ def make_world(queue_requests: int, queue_bytes: int) -> World:
     clock = Clock()
     activator = Activator(queue_requests=queue_requests, queue_bytes=queue_bytes, clock=clock)
     waker = FakeWaker(activator)
-    activator.connect(waker)
+    activator.connect_waker(waker)
     pool = FakePool(clock)
-    pool.listeners.append(activator.node_changed)
+    pool.listeners.append(activator.on_node_changed)
     return World(activator, pool, waker, clock)
 
 
@@ -91,13 +91,13 @@ def test_a_request_wakes_its_version_and_waits() -> None:
         askers = await world.asks(3)
         assert world.waker.woken == ["v"] * 3
         assert [asker.node for asker in askers] == [None] * 3
-        assert world.activator.waiting("v") == 3
+        assert world.activator.count_waiting("v") == 3
 
         node = await world.node()
 
         assert [asker.node for asker in askers] == [node] * 3
         assert node.in_flight == 3
-        assert world.activator.waiting("v") == 0
+        assert world.activator.count_waiting("v") == 0
         for asker in askers:
             asker.let_go.set()
         await settle()
@@ -121,8 +121,8 @@ def test_a_ready_node_is_lent_at_once() -> None:
     """Without a turn of the event loop, without waking anybody, and it says that nobody had to wait."""
 
     async def main(world: World) -> None:
-        world.activator.meter(spec())
-        assert world.activator.take(spec()) is None
+        world.activator.meter_of(spec())
+        assert world.activator.try_lease(spec()) is None
         node = await world.node()
         entering = world.activator.lease(spec(), 1, FakePatience(impatient=True)).__aenter__()
         with pytest.raises(StopIteration) as entered:
@@ -211,14 +211,14 @@ def test_each_request_inside_a_node_has_a_slot_of_its_own() -> None:
         askers = await world.asks(4)
         node = await world.node()
         assert sorted(asker.slot for asker in askers) == [0, 1, 2, 3]
-        assert [node.board[asker.slot] for asker in askers] == [Mark.UNTOUCHED] * 4
+        assert [node.marks[asker.slot] for asker in askers] == [Mark.UNTOUCHED] * 4
 
-        node.board[askers[2].slot] = Mark.COMPUTED
+        node.marks[askers[2].slot] = Mark.COMPUTED
         askers[2].let_go.set()
         (late,) = await world.asks(1)
 
         assert late.slot == askers[2].slot
-        assert node.board[late.slot] == Mark.UNTOUCHED
+        assert node.marks[late.slot] == Mark.UNTOUCHED
 
     run(main)
 
@@ -300,7 +300,7 @@ def test_who_gives_up_leaves_no_trace() -> None:
         assert third.node is node
         assert node.in_flight == 1
         assert len(node.slots) == 0
-        assert world.activator.meter(spec()).level == 1
+        assert world.activator.meter_of(spec()).level == 1
 
     run(main, queue_bytes=100)
 
@@ -323,7 +323,7 @@ def test_who_gives_up_in_the_moment_of_the_grant_gives_the_place_back() -> None:
         assert isinstance(asker.error, TimeoutError)
         assert node.in_flight == 0
         assert sorted(node.slots) == [0, 1, 2, 3]
-        assert world.activator.meter(spec()).level == 0
+        assert world.activator.meter_of(spec()).level == 0
 
     run(main)
 
@@ -391,13 +391,13 @@ def test_those_who_wait_can_be_told_that_it_is_in_vain() -> None:
         askers = [world.ask(size=40), world.ask(size=40)]
         other = world.ask("other")
         await settle()
-        world.activator.fail("v", StartFailedError("no such file"))
+        world.activator.fail_waiting("v", StartFailedError("no such file"))
         await settle()
 
         assert [type(asker.error) for asker in askers] == [StartFailedError] * 2
         assert [str(error) for _, error in world.waker.refusals] == ["no such file"] * 2
         assert other.error is None
-        assert world.activator.waiting("v") == 0
+        assert world.activator.count_waiting("v") == 0
         again = world.ask(size=90)
         await settle()
         assert again.error is None
@@ -415,8 +415,8 @@ def test_a_version_that_keeps_failing_refuses_at_once() -> None:
 
         assert asker.error is world.waker.failure
         assert world.waker.refusals == [("v", asker.error)]
-        assert world.activator.waiting("v") == 0
-        assert world.activator.meter(spec()).level == 0
+        assert world.activator.count_waiting("v") == 0
+        assert world.activator.meter_of(spec()).level == 0
 
     run(main)
 
@@ -425,7 +425,7 @@ def test_who_cannot_wait_long_enough_is_told_at_once() -> None:
     """And when to come again; the node was woken all the same."""
 
     async def main(world: World) -> None:
-        world.waker.outlook = Outlook(8.0, "It takes 8 s.")
+        world.waker.outlook = StartEstimate(8.0, "It takes 8 s.")
         hasty = world.ask(patience=FakePatience(remaining=7.9))
         calm = world.ask(patience=FakePatience(remaining=8.1))
         await settle()
@@ -435,7 +435,7 @@ def test_who_cannot_wait_long_enough_is_told_at_once() -> None:
         assert calm.error is None
         assert world.waker.woken == ["v", "v"]
         assert world.waker.refusals == [("v", hasty.error)]
-        assert world.activator.meter(spec()).level == 1
+        assert world.activator.meter_of(spec()).level == 1
 
     run(main)
 
@@ -447,7 +447,7 @@ def test_who_waited_in_vain_for_a_node_is_told_so() -> None:
         patience = FakePatience()
         asker = world.ask(patience=patience)
         await settle()
-        world.waker.outlook = Outlook(3.0, "It takes 9 s.")
+        world.waker.outlook = StartEstimate(3.0, "It takes 9 s.")
         patience.end()
         await settle()
 
@@ -455,7 +455,7 @@ def test_who_waited_in_vain_for_a_node_is_told_so() -> None:
         assert (asker.error.reason, asker.error.retry_after) == ("It takes 9 s.", 3.0)
         assert isinstance(asker.error.__cause__, TimeoutError)
         assert world.waker.refusals == [("v", asker.error)]
-        assert world.activator.meter(spec()).level == 0
+        assert world.activator.meter_of(spec()).level == 0
 
     run(main)
 
@@ -480,11 +480,11 @@ def test_with_an_unknown_outlook_coming_again_makes_sense_soon() -> None:
     """Memory may be short for a second or for an hour."""
 
     async def main(world: World) -> None:
-        world.waker.outlook = Outlook(None, "No memory.")
+        world.waker.outlook = StartEstimate(None, "No memory.")
         patience = FakePatience(remaining=0.5)
         asker = world.ask(patience=patience)
         await settle()
-        assert world.activator.waiting("v") == 1
+        assert world.activator.count_waiting("v") == 1
 
         patience.end()
         await settle()
@@ -554,7 +554,7 @@ def test_who_is_told_the_reason_in_the_last_moment_hears_that_reason() -> None:
         patience = FakePatience()
         asker = world.ask(patience=patience)
         await settle()
-        world.activator.retire("v")
+        world.activator.retire_version("v")
         patience.remaining = 0.0
         await settle()
 
@@ -572,8 +572,8 @@ def test_before_there_is_a_waker_nobody_waits() -> None:
         for _ in range(3):
             with pytest.raises(TooLateError):
                 await activator.lease(spec(), 1, FakePatience()).__aenter__()
-        assert activator.waiting("v") == 0
-        assert activator.meter(spec()).level == 0
+        assert activator.count_waiting("v") == 0
+        assert activator.meter_of(spec()).level == 0
 
     asyncio.run(main())
 
@@ -585,24 +585,24 @@ def test_a_retired_version_fails_those_who_wait() -> None:
         served, waiting = await world.asks(2, concurrency=1)
         node = await world.node(concurrency=1)
 
-        world.activator.retire("v")
+        world.activator.retire_version("v")
         await settle()
         assert isinstance(waiting.error, RetiredError)
-        assert world.activator.waiting("v") == 0
+        assert world.activator.count_waiting("v") == 0
         served.let_go.set()
         await settle()
         assert node.in_flight == 0
         world.pool.end(node)
-        world.activator.retire("v")  # twice is no error
+        world.activator.retire_version("v")  # twice is no error
 
     run(main)
 
 
 def test_the_meter_adds_up_what_runs_and_waits() -> None:
-    """From arrival to end, whatever the end; `last_end` is the latest of them."""
+    """From arrival to end, whatever the end; `predict_end` is the latest of them."""
 
     async def main(world: World) -> None:
-        clock, meter = world.clock, world.activator.meter(spec())
+        clock, meter = world.clock, world.activator.meter_of(spec())
         begin = clock.now
         assert (meter.level, meter.last_end) == (0, begin)
 
@@ -644,7 +644,7 @@ class Chaos(RuleBasedStateMachine):
 
         self.world = self.runner.run(make())
         self.spec = spec(concurrency=self.CONCURRENCY)
-        self.meter = self.world.activator.meter(self.spec)
+        self.meter = self.world.activator.meter_of(self.spec)
 
     def act(self, what: Callable[[], object], at_once: bool) -> None:
         """Do something together with what was put off, and see to the consequences; or put it off too."""
@@ -730,19 +730,19 @@ class Chaos(RuleBasedStateMachine):
     @precondition(lambda self: len(self.waiting()) > self.LIMIT // 2)
     @rule(at_once=st.booleans())
     def fail(self, at_once: bool) -> None:
-        self.act(lambda: self.world.activator.fail("v", StartFailedError("no")), at_once)
+        self.act(lambda: self.world.activator.fail_waiting("v", StartFailedError("no")), at_once)
 
     @invariant()
     def slots_are_never_shared(self) -> None:
         for node in self.nodes():
             inside = [asker.slot for asker in self.alive() if asker.node is node]
             assert node.in_flight == len(inside) <= self.CONCURRENCY
-            assert sorted([*node.slots, *inside]) == list(range(len(node.board)))
+            assert sorted([*node.slots, *inside]) == list(range(len(node.marks)))
 
     @invariant()
     def all_are_counted(self) -> None:
         assert self.meter.level == len(self.alive())
-        assert self.world.activator.waiting("v") == len(self.waiting()) <= self.LIMIT
+        assert self.world.activator.count_waiting("v") == len(self.waiting()) <= self.LIMIT
 
     @invariant()
     def nobody_waits_while_there_is_a_place(self) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.decision import Capacity, Demand, Grant, allocate
+from autoscaler.decision import Capacity, Demand, Grant, allocate_nodes
 
 MIB = 2**20
 
@@ -218,7 +218,7 @@ def demand(key: str, wanted: int, nodes: int, memory: int, rest: Rest) -> Demand
 def test_cases(case: str) -> None:
     """What each version is granted, and why not more."""
     capacity, rows, expected = CASES[case]
-    grants = allocate([demand(key, *row) for key, row in rows.items()], capacity)
+    grants = allocate_nodes([demand(key, *row) for key, row in rows.items()], capacity)
 
     assert {key: grant.nodes for key, grant in grants.items()} == {
         key: nodes for key, (nodes, _) in expected.items()
@@ -280,7 +280,7 @@ def stopped(rows: Sequence[Demand], grants: Mapping[str, Grant]) -> list[Demand]
 @given(MANY, CAPACITIES)
 def test_never_more_memory_than_is_free(rows: list[Demand], capacity: Capacity) -> None:
     """All nodes that are started fit at once."""
-    starts = started(rows, allocate(rows, capacity))
+    starts = started(rows, allocate_nodes(rows, capacity))
 
     assert sum(row.memory * starts[row.key] for row in rows) <= max(0, capacity.free)
 
@@ -288,7 +288,7 @@ def test_never_more_memory_than_is_free(rows: list[Demand], capacity: Capacity) 
 @given(MANY, CAPACITIES)
 def test_never_more_nodes_than_there_may_be(rows: list[Demand], capacity: Capacity) -> None:
     """Running ones may be too many already; then none is started."""
-    grants = allocate(rows, capacity)
+    grants = allocate_nodes(rows, capacity)
 
     if capacity.nodes is not None and any(started(rows, grants).values()):
         assert sum(grant.nodes for grant in grants.values()) <= capacity.nodes
@@ -297,7 +297,7 @@ def test_never_more_nodes_than_there_may_be(rows: list[Demand], capacity: Capaci
 @given(MANY, CAPACITIES)
 def test_shrinking_is_always_granted(rows: list[Demand], capacity: Capacity) -> None:
     """Nobody gets more than it wants; who wants no more than it has gets that, unless it makes room."""
-    grants = allocate(rows, capacity)
+    grants = allocate_nodes(rows, capacity)
     makes_room = stopped(rows, grants)
 
     for row in rows:
@@ -309,7 +309,7 @@ def test_shrinking_is_always_granted(rows: list[Demand], capacity: Capacity) -> 
 @given(MANY, CAPACITIES)
 def test_busy_versions_and_floors_are_left_alone(rows: list[Demand], capacity: Capacity) -> None:
     """Nothing that works, waits or starts is taken away, nor what must always be there."""
-    grants = allocate(rows, capacity)
+    grants = allocate_nodes(rows, capacity)
 
     for row in stopped(rows, grants):
         assert not row.busy
@@ -319,7 +319,7 @@ def test_busy_versions_and_floors_are_left_alone(rows: list[Demand], capacity: C
 @given(MANY, CAPACITIES)
 def test_every_difference_has_a_reason(rows: list[Demand], capacity: Capacity) -> None:
     """And where there is none, there is nothing to say."""
-    grants = allocate(rows, capacity)
+    grants = allocate_nodes(rows, capacity)
 
     assert all((grants[row.key].nodes != row.wanted) == bool(grants[row.key].reason) for row in rows)
 
@@ -329,7 +329,7 @@ def test_first_nodes_go_before_further_ones(rows: list[Demand], capacity: Capaci
     """A version that wakes gets what it would get if nobody wanted to grow."""
     waking = [row.key for row in rows if row.wanted and not row.nodes]
     content = [replace(row, wanted=min(row.wanted, max(row.nodes, 1))) for row in rows]
-    grants, calm = allocate(rows, capacity), allocate(content, capacity)
+    grants, calm = allocate_nodes(rows, capacity), allocate_nodes(content, capacity)
 
     assert [min(1, grants[key].nodes) for key in waking] == [min(1, calm[key].nodes) for key in waking]
 
@@ -339,14 +339,14 @@ def test_nothing_is_stopped_but_for_a_first_node(rows: list[Demand], capacity: C
     """Growth takes nothing from anybody."""
     rows = [row for row in rows if row.nodes or not row.wanted]
 
-    assert stopped(rows, allocate(rows, capacity)) == []
+    assert stopped(rows, allocate_nodes(rows, capacity)) == []
 
 
 @given(ONE_WAKES, SCARCE)
 def test_exactly_what_helps_is_stopped(rows: list[Demand], capacity: Capacity) -> None:
     """Room is made if it can be made at all, and with any one version less it would not be enough."""
     waking, *others = rows
-    grants = allocate(rows, capacity)
+    grants = allocate_nodes(rows, capacity)
     made = stopped(rows, grants)
 
     def suffices(victims: Sequence[Demand]) -> bool:
@@ -368,7 +368,7 @@ def test_exactly_what_helps_is_stopped(rows: list[Demand], capacity: Capacity) -
 @given(ONE_WAKES, SCARCE)
 def test_short_stops_nobody(rows: list[Demand], capacity: Capacity) -> None:
     """If no room can be made, nobody loses anything."""
-    grants = allocate(rows, capacity)
+    grants = allocate_nodes(rows, capacity)
 
     if grants[rows[0].key].short:
         assert stopped(rows, grants) == []
@@ -377,9 +377,9 @@ def test_short_stops_nobody(rows: list[Demand], capacity: Capacity) -> None:
 @given(MANY, CAPACITIES)
 def test_the_same_again(rows: list[Demand], capacity: Capacity) -> None:
     """Equal demands and capacity give equal grants, and a grant for each demand."""
-    grants = allocate(rows, capacity)
+    grants = allocate_nodes(rows, capacity)
 
-    assert allocate(list(rows), capacity) == grants
+    assert allocate_nodes(list(rows), capacity) == grants
     assert list(grants) == [row.key for row in rows]
 
 
@@ -387,7 +387,7 @@ def test_the_same_again(rows: list[Demand], capacity: Capacity) -> None:
 def test_who_waits_gets_it_once_memory_is_back(rows: list[Demand], memory: int, returning: int) -> None:
     """When all that was stopped has ended, those who waited start; nobody else has to go for it."""
     before = Capacity(free=memory, returning=returning)
-    grants = allocate(rows, before)
+    grants = allocate_nodes(rows, before)
     starts = started(rows, grants)
     spent = sum(row.memory * starts[row.key] for row in rows)
     back = sum(
@@ -404,7 +404,7 @@ def test_who_waits_gets_it_once_memory_is_back(rows: list[Demand], memory: int, 
         )
         for row in rows
     ]
-    after = allocate(later, Capacity(free=memory - spent + returning + back))
+    after = allocate_nodes(later, Capacity(free=memory - spent + returning + back))
 
     assert all(after[key].nodes >= 1 for key in waiting)
     assert stopped(later, after) == []

@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from autoscaler import board, linux
-from autoscaler.board import Board
+from autoscaler.board import SharedRegion
 from tests.autoscaler.pool import descriptors
 
 
@@ -21,8 +21,8 @@ def anywhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.usefixtures("anywhere")
 def test_both_ends_see_the_same() -> None:
     """At once, in both directions."""
-    ours = Board(3)
-    theirs = board.attach(os.dup(ours.fileno()))
+    ours = SharedRegion(3)
+    theirs = board.attach_region(os.dup(ours.fileno()))
     assert list(ours.marks) == [0, 0, 0]
     theirs[1] = 2
     ours.marks[2] = 1
@@ -35,10 +35,10 @@ def test_both_ends_see_the_same() -> None:
 @pytest.mark.usefixtures("anywhere")
 def test_it_outlives_the_process_that_wrote_on_it() -> None:
     """What a killed process wrote last is still there."""
-    ours = Board(2)
+    ours = SharedRegion(2)
     pid = os.fork()
     if pid == 0:
-        board.attach(ours.fileno())[0] = 1
+        board.attach_region(ours.fileno())[0] = 1
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(pid, 0)
 
@@ -48,13 +48,13 @@ def test_it_outlives_the_process_that_wrote_on_it() -> None:
 @pytest.mark.usefixtures("anywhere")
 def test_notes_lie_behind_the_marks() -> None:
     """Where integers may lie; they stay as they were last."""
-    ours = Board(3, 16)
-    theirs = memoryview(board.attach(os.dup(ours.fileno())))  # type: ignore[arg-type]  # it is a view
+    ours = SharedRegion(3, 16)
+    theirs = memoryview(board.attach_region(os.dup(ours.fileno())))  # type: ignore[arg-type]  # it is a view
     theirs[-16:].cast("Q")[1] = 1 << 40
     theirs[2] = 1
 
     assert len(theirs) % 8 == 0
-    assert list(ours.notes.cast("Q")) == [0, 1 << 40]
+    assert list(ours.counters.cast("Q")) == [0, 1 << 40]
     marks, notes = ours.close()
     assert (marks, list(notes.cast("Q"))) == (bytearray([0, 0, 1]), [0, 1 << 40])
 
@@ -62,8 +62,8 @@ def test_notes_lie_behind_the_marks() -> None:
 def test_it_holds_nothing_once_closed() -> None:
     """No descriptor is left."""
     before = descriptors()
-    Board(1).close()
+    SharedRegion(1).close()
     with pytest.raises(OSError, match="Invalid argument"):
-        Board(-1)
+        SharedRegion(-1)
 
     assert descriptors() == before

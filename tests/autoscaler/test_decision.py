@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscaler.decision import Decision, Observation, ScalingSpec, ScalingState, decide
-from autoscaler.windows import History, Meter
+from autoscaler.decision import Decision, Observation, ScalingSpec, ScalingState, decide_node_count
+from autoscaler.windows import ConcurrencyMeter, CounterHistory
 
 # ---- stories: rows of (time, what is seen, nodes, words of the reason)
 
@@ -296,7 +296,7 @@ def test_stories(story: str) -> None:
     spec, rows = STORIES[story]
     state = ScalingState()
     for now, observation, nodes, words in rows:
-        decision = decide(spec, observation, state, now)
+        decision = decide_node_count(spec, observation, state, now)
         state = decision.state
 
         assert (now, decision.nodes) == (now, nodes), decision.reason
@@ -308,7 +308,7 @@ def test_what_is_remembered_stays_small() -> None:
     spec, state = replace(SPEC, max_nodes=5), ScalingState()
     for second in range(0, 86_400, 7):
         load = 60 + 59 * math.sin(second / 90)
-        state = decide(spec, even(3, load), state, float(second)).state
+        state = decide_node_count(spec, even(3, load), state, float(second)).state
         assert len(state.wanted) <= 6
 
 
@@ -358,7 +358,7 @@ class Situation(NamedTuple):
     now: float
 
     def decide(self) -> Decision:
-        return decide(*self)
+        return decide_node_count(*self)
 
 
 @st.composite
@@ -367,7 +367,7 @@ def situations(draw: st.DrawFn) -> Situation:
     spec, state, now = draw(specs()), ScalingState(), 0.0
     for wait in draw(st.lists(st.floats(0, 50), max_size=6)):
         now += wait
-        state = decide(spec, draw(observations(now)), state, now).state
+        state = decide_node_count(spec, draw(observations(now)), state, now).state
     return Situation(spec, draw(observations(now)), state, now)
 
 
@@ -396,10 +396,10 @@ def test_never_shrinks_in_panic(situation: Situation, data: st.DataObject) -> No
     """After a peak no node goes for a stable window, as long as the version is not idle."""
     spec, before, state, now = situation
     peak = spec.panic_threshold * spec.target_concurrency * (1 + before.ready)
-    state = decide(spec, replace(before, requests=1, panic=peak), state, now).state
+    state = decide_node_count(spec, replace(before, requests=1, panic=peak), state, now).state
     after = now + spec.stable_window * data.draw(st.floats(0, 0.99))
     observation = replace(data.draw(observations(after)), idle_since=after)
-    decision = decide(spec, observation, state, after)
+    decision = decide_node_count(spec, observation, state, after)
 
     assert decision.nodes >= min(observation.nodes, top(spec))
 
@@ -421,7 +421,7 @@ def test_a_waiting_request_wakes_at_once(situation: Situation) -> None:
     spec, observation, state, now = situation
     observation = replace(observation, ready=0, starting=0, requests=max(1, observation.requests))
 
-    assert decide(spec, observation, state, now).nodes >= 1
+    assert decide_node_count(spec, observation, state, now).nodes >= 1
 
 
 @given(situations(), LOAD, LOAD, st.integers(0, 9), st.floats(0, 1))
@@ -477,7 +477,7 @@ class World:
         self.waiting: list[float] = []  # how long each will run
         self.sleeps = 0
         self.state = ScalingState()
-        self.meter, self.history = Meter(), History(0.0, spec.stable_window)
+        self.meter, self.history = ConcurrencyMeter(), CounterHistory(0.0, spec.stable_window)
         self.last_idle_since = 0.0
         self._order = itertools.count()
         self._events: list[tuple[float, int, str, float]] = []
@@ -544,12 +544,12 @@ class World:
             ready=len(self.ready),
             starting=len(self.starting),
             requests=self.meter.level,
-            stable=self.history.average(self.now, integral, self.spec.stable_window),
-            panic=self.history.average(self.now, integral, self.spec.panic_window),
+            stable=self.history.average_rate(self.now, integral, self.spec.stable_window),
+            panic=self.history.average_rate(self.now, integral, self.spec.panic_window),
             idle_since=self.idle_since,
-            settled=self.history.settled(self.now, self.spec.stable_window),
+            settled=self.history.covers_window(self.now, self.spec.stable_window),
         )
-        decision = decide(self.spec, observation, self.state, self.now)
+        decision = decide_node_count(self.spec, observation, self.state, self.now)
         self.state = decision.state
         if self.nodes and not decision.nodes:
             self.sleeps += 1

@@ -73,7 +73,7 @@ def test_a_node_starts_serves_and_stops(run: Run) -> None:
 
         assert pool.nodes("v") == []
         assert node.reason == "The node ended with exit code 0."
-        assert (node.crashed, node.hopeless, node.gone.is_set()) == (False, False, True)
+        assert (node.crashed, node.permanent_failure, node.gone.is_set()) == (False, False, True)
         assert history.states(node) == [
             NodeState.STARTING,
             NodeState.READY,
@@ -98,12 +98,12 @@ def test_a_node_is_measured(run: Run) -> None:
         seconds = pool.cpu_seconds(node)
         assert seconds is not None
         assert 0 <= seconds < 10
-        assert (await pool.measure(pid) or node.memory).private > 1 << 20
+        assert (await pool.measure_memory(pid) or node.memory).private > 1 << 20
 
         await pool.scale(spec("echo", word="a"), 0)
         await node.gone.wait()
         assert pool.cpu_seconds(node) is None
-        assert await pool.measure(pid) is None
+        assert await pool.measure_memory(pid) is None
 
     run(main)
 
@@ -171,7 +171,7 @@ def test_those_with_the_least_to_do_go() -> None:
         await pool.scale(wanted, 3)
         await history.until(NodeState.READY, 3)
         first, second, third = pool.nodes("v")
-        slots = [third.take(), third.take(), second.take()]
+        slots = [third.acquire_slot(), third.acquire_slot(), second.acquire_slot()]
         starting = spec("slow")
         await pool.scale(starting, 4)
         (fourth,) = (node for node in pool.nodes("v") if node.state is NodeState.STARTING)
@@ -183,9 +183,9 @@ def test_those_with_the_least_to_do_go() -> None:
         assert (second.state, fourth.state) == (NodeState.DRAINING, NodeState.STARTING)
         await pool.scale(wanted, 0)
         assert (third.state, fourth.state) == (NodeState.DRAINING, NodeState.DRAINING)
-        third.give(slots[0])
-        third.give(slots[1])
-        second.give(slots[2])
+        third.release_slot(slots[0])
+        third.release_slot(slots[1])
+        second.release_slot(slots[2])
 
     pools.run(main)
 
@@ -267,13 +267,13 @@ def test_a_node_is_not_asked_to_end_before_it_is_empty(run: Run) -> None:
     async def main(pool: LocalPool, history: History) -> None:
         await pool.scale(spec("echo", word="an"), 1)
         (node,) = await history.until(NodeState.READY)
-        slot = node.take()
+        slot = node.acquire_slot()
         await pool.scale(spec("echo", word="an"), 0)
         assert node.state is NodeState.DRAINING
         await asyncio.sleep(0.2)
 
         assert await ask(node, "answer") == "an answer"
-        node.give(slot)
+        node.release_slot(slot)
         await history.until(NodeState.GONE)
         assert node.reason == "The node ended with exit code 0."
 
@@ -287,7 +287,7 @@ def test_a_node_that_does_not_drain_is_killed(run: Run) -> None:
         await pool.scale(spec("deaf"), 1)
         await pool.scale(spec("deaf", key="w"), 1)
         (node, other) = await history.until(NodeState.READY, 2)
-        other.take()
+        other.acquire_slot()
         begin = time.monotonic()
         await pool.scale(spec("deaf"), 0)
         await pool.scale(spec("deaf", key="w"), 0)
@@ -308,7 +308,7 @@ def test_a_node_that_refuses_says_why(run: Run) -> None:
         (node,) = await history.until(NodeState.GONE)
 
         assert node.reason == "there is no model"
-        assert (node.report, node.hopeless, node.crashed) == ({}, True, True)
+        assert (node.report, node.permanent_failure, node.crashed) == ({}, True, True)
         assert history.states(node) == [NodeState.STARTING, NodeState.GONE]
 
     run(main)
@@ -321,7 +321,12 @@ def test_a_node_that_finds_too_little_on_the_machine_says_so(run: Run) -> None:
         await pool.scale(spec("starve"), 1)
         (node,) = await history.until(NodeState.GONE)
 
-        assert (node.reason, node.starved, node.hopeless, node.crashed) == ("no thread", True, False, True)
+        assert (node.reason, node.starved, node.permanent_failure, node.crashed) == (
+            "no thread",
+            True,
+            False,
+            True,
+        )
 
     run(main)
 
@@ -336,7 +341,7 @@ def test_a_node_that_fails_leaves_its_last_words(run: Run) -> None:
         assert node.reason.startswith("The node ended with exit code 1. Its last output: ")
         assert node.reason.endswith("RuntimeError: no such luck")
         assert len(node.reason) < 2000
-        assert (node.hopeless, node.crashed) == (False, True)
+        assert (node.permanent_failure, node.crashed) == (False, True)
 
     run(main)
 
@@ -384,7 +389,7 @@ def test_the_board_of_a_dead_node_tells_what_it_did(run: Run) -> None:
         await pool.scale(spec("note", concurrency=3), 1)
         (node,) = await history.until(NodeState.GONE)
 
-        assert list(node.board) == [Mark.COMPUTED, Mark.UNTOUCHED, Mark.COMPUTING]
+        assert list(node.marks) == [Mark.COMPUTED, Mark.UNTOUCHED, Mark.COMPUTING]
 
     run(main)
 
@@ -451,7 +456,7 @@ def test_a_node_that_takes_too_long_is_killed(run: Run) -> None:
         (node,) = await history.until(NodeState.GONE)
 
         assert node.reason == "The node was not ready after 0.3 s (setting start_timeout)."
-        assert (node.hopeless, node.crashed) == (True, True)
+        assert (node.permanent_failure, node.crashed) == (True, True)
 
     run(main)
 

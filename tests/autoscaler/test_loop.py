@@ -19,7 +19,7 @@ from autoscaler.errors import RetiredError, StartFailedError, TooLateError
 from autoscaler.loop import Autoscaler
 from autoscaler.pools import Node, NodeState
 from autoscaler.supervision import Supervisor
-from autoscaler.tracking import Tracked
+from autoscaler.tracking import VersionScaler
 from tests.autoscaler.fakes import MIB, Asker, Clock, FakePatience, FakePool, settle, spec
 
 
@@ -48,8 +48,8 @@ class World:
             supervisor=self.supervisor,
             clock=self.clock,
         )
-        self.activator.connect(autoscaler)
-        self.pool.listeners[:] = [self.activator.node_changed, autoscaler.node_changed]
+        self.activator.connect_waker(autoscaler)
+        self.pool.listeners[:] = [self.activator.on_node_changed, autoscaler.on_node_changed]
         return autoscaler
 
     def _free_memory(self) -> int:
@@ -68,11 +68,13 @@ class World:
         min_nodes: int = 0,
         max_nodes: int = 4,
         exact_nodes: int | None = None,
-    ) -> Tracked:
+    ) -> VersionScaler:
         scaling = ScalingSpec(
             min_nodes=min_nodes, max_nodes=max_nodes, exact_nodes=exact_nodes, target_concurrency=1.0
         )
-        self.autoscaler.track(spec(key, concurrency), scaling, memory=memory, start_seconds=start_seconds)
+        self.autoscaler.track_version(
+            spec(key, concurrency), scaling, memory=memory, start_seconds=start_seconds
+        )
         return self.autoscaler.versions[key]
 
     def ask(self, key: str = "v", *, concurrency: int = 4, patience: FakePatience | None = None) -> Asker:
@@ -85,12 +87,12 @@ class World:
 
     def trouble(self) -> str:
         """Why the program should not be trusted with work."""
-        return " ".join(self.supervisor.troubles())
+        return " ".join(self.supervisor.list_troubles())
 
     async def look(self, seconds: float = 0.0) -> None:
         """One tick, so many seconds later."""
         self.clock.advance(seconds)
-        self.autoscaler.look()
+        self.autoscaler.reconcile()
         await settle()
 
     async def ticks(self, seconds: int) -> None:
@@ -491,7 +493,7 @@ def test_a_success_after_failures_clears_them() -> None:
         assert asker.served
         assert world.troubles[1:] == [("v", "")]
         await world.look(1.0)
-        assert (tracked.failures.count, tracked.failures.final) == (0, False)
+        assert (tracked.failures.count, tracked.failures.permanent) == (0, False)
 
     run(main)
 
@@ -531,7 +533,7 @@ def test_a_burst_while_the_next_try_is_held_back_costs_nothing() -> None:
         await settle()
         assert len(world.pool.orders) == orders
         assert world.pool.looks - looks == 501  # each whether there is a node, and that is all
-        assert world.activator.waiting("v") == 501
+        assert world.activator.count_waiting("v") == 501
         assert isinstance(hasty.error, TooLateError)
         assert hasty.error.retry_after == pytest.approx(4.0)
 
@@ -593,7 +595,7 @@ def test_nodes_that_die_soon_and_unused_count_as_failed_starts() -> None:
         await world.look()
         for crashes, wait in ((1, 0.0), (2, 1.0), (3, 2.0)):
             node = world.pool.ready(world.pool.only())
-            assert not tracked.failures.final
+            assert not tracked.failures.permanent
             world.clock.advance(9.9)
             world.pool.crash(node, "It did not last.")
             await settle()
@@ -923,7 +925,7 @@ def test_a_deleted_version_leaves_its_memory_to_those_who_wait() -> None:
         world.free = 0
         inside = await world.asked("old")
         await world.asked()
-        forgetting = asyncio.create_task(world.autoscaler.forget("old"))
+        forgetting = asyncio.create_task(world.autoscaler.forget_version("old"))
         await settle()
         inside.let_go.set()
         world.free = 120 * MIB
@@ -948,14 +950,14 @@ def test_forgetting_a_version_waits_for_its_nodes() -> None:
         await settle()
         node = world.pool.ready(world.pool.only())
         await settle()
-        forgetting = asyncio.create_task(world.autoscaler.forget("v"))
+        forgetting = asyncio.create_task(world.autoscaler.forget_version("v"))
         await settle()
         assert isinstance(waiting.error, RetiredError)
         assert inside.served
         assert not forgetting.done()
         assert node.state is NodeState.DRAINING
 
-        again = asyncio.create_task(world.autoscaler.forget("v"))
+        again = asyncio.create_task(world.autoscaler.forget_version("v"))
         late = await world.asked()
         assert isinstance(late.error, StartFailedError)
         inside.let_go.set()
@@ -968,7 +970,7 @@ def test_forgetting_a_version_waits_for_its_nodes() -> None:
         assert "v" not in world.autoscaler.versions
         await world.look(1.0)
         assert world.pool.orders == [("v", 1), ("v", 0)]
-        await world.autoscaler.forget("v")  # once more is no error
+        await world.autoscaler.forget_version("v")  # once more is no error
 
     run(main)
 
@@ -980,7 +982,7 @@ def test_forgetting_a_version_that_is_being_started_waits_for_that_too() -> None
         world.track()
         world.pool.open.clear()
         asker = await world.asked()
-        forgetting = asyncio.create_task(world.autoscaler.forget("v"))
+        forgetting = asyncio.create_task(world.autoscaler.forget_version("v"))
         await settle()
         assert isinstance(asker.error, RetiredError)
         assert world.pool.orders == [("v", 1)]
@@ -1004,7 +1006,7 @@ def test_what_becomes_of_a_forgotten_version_is_nobodys_business(caplog: pytest.
         world.track()
         world.pool.open.clear()
         await world.asked()
-        forgetting = asyncio.create_task(world.autoscaler.forget("v"))
+        forgetting = asyncio.create_task(world.autoscaler.forget_version("v"))
         await settle()
         world.pool.ready(world.pool.start(spec()))
         world.pool.crash(world.pool.only())
@@ -1224,7 +1226,7 @@ class Chaos(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.1, 1.0, 10.0, 70.0, 310.0]))
     def tick(self, seconds: float) -> None:
         self.world.clock.advance(seconds)
-        self.act(self.world.autoscaler.look)
+        self.act(self.world.autoscaler.reconcile)
 
     @rule(key=st.sampled_from(KEYS), least=st.integers(0, 1))
     def patch(self, key: str, least: int) -> None:
@@ -1249,14 +1251,14 @@ class Chaos(RuleBasedStateMachine):
             return
         for key in self.KEYS:
             tracked = self.world.autoscaler.versions[key]
-            if self.world.activator.waiting(key) and not self.living(key):
-                assert tracked.short or tracked.failures.blocks(self.world.clock())
+            if self.world.activator.count_waiting(key) and not self.living(key):
+                assert tracked.shortage_reason or tracked.failures.is_blocked(self.world.clock())
 
     @invariant()
     def bounds_hold(self) -> None:
         for key in self.KEYS:
             assert len(self.living(key)) <= self.MOST
-            assert self.world.activator.meter(spec(key)).level == sum(
+            assert self.world.activator.meter_of(spec(key)).level == sum(
                 asker.spec.key == key for asker in self.alive()
             )
         assert len(self.world.pool.living) <= self.NODES
@@ -1281,7 +1283,7 @@ class Chaos(RuleBasedStateMachine):
             self.tick(310.0)
         assert self.world.pool.living == []
         looks = self.world.pool.looks
-        self.world.autoscaler.look()
+        self.world.autoscaler.reconcile()
         assert self.world.pool.looks == looks
         logging.getLogger("autoscaler.loop").removeHandler(self.errors)
         self.runner.close()

@@ -34,7 +34,7 @@ def write(root: Path, files: dict[str, str | int]) -> Path:
 
 def test_a_machine_without_cgroups(tmp_path: Path) -> None:
     """All that it has."""
-    assert machine.cores(tmp_path) == 8
+    assert machine.count_cores(tmp_path) == 8
     assert machine.available_memory(tmp_path) == 10 * GIB
     assert machine.oom_kills(tmp_path) == 0
 
@@ -46,7 +46,7 @@ def test_the_quota_of_a_container(tmp_path: Path, quota: str, cores: int) -> Non
     """Version 2, the cgroup at the root of the mount; a part of a processor counts as one."""
     write(tmp_path, {"proc/self/cgroup": "0::/", "sys/fs/cgroup/cpu.max": quota})
 
-    assert machine.cores(tmp_path) == cores
+    assert machine.count_cores(tmp_path) == cores
 
 
 def test_the_memory_of_a_container(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_cgroup_above_may_be_narrower(tmp_path: Path) -> None:
     )
 
     assert machine.available_memory(tmp_path) == 2 * GIB
-    assert machine.cores(tmp_path) == 3
+    assert machine.count_cores(tmp_path) == 3
 
 
 def test_version_1(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_version_1(tmp_path: Path) -> None:
     )
 
     assert machine.available_memory(tmp_path) == GIB // 2 + GIB // 8
-    assert machine.cores(tmp_path) == 4
+    assert machine.count_cores(tmp_path) == 4
     assert machine.oom_kills(tmp_path) == 3
 
 
@@ -117,7 +117,7 @@ def test_version_1_without_limits(tmp_path: Path) -> None:
     )
 
     assert machine.available_memory(tmp_path) == 10 * GIB
-    assert machine.cores(tmp_path) == 8
+    assert machine.count_cores(tmp_path) == 8
 
 
 def test_a_cgroup_that_is_over_its_limit_has_nothing_left(tmp_path: Path) -> None:
@@ -145,10 +145,10 @@ def test_kills_for_want_of_memory_are_counted(tmp_path: Path) -> None:
 def test_what_a_process_takes() -> None:
     """What it has written is its own; what it shares counts by its part."""
     pid = os.getpid()
-    before = machine.memory(pid)
+    before = machine.measure_memory(pid)
     mine = mmap.mmap(-1, 32 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     mine.write(b"x" * len(mine))
-    grown = machine.memory(pid)
+    grown = machine.measure_memory(pid)
     mine.close()
 
     assert 28 << 20 < grown.private - before.private < 36 << 20
@@ -166,12 +166,12 @@ def test_what_a_process_computes() -> None:
 
 def test_how_long_a_process_has_waited_for_a_processor() -> None:
     """It only grows; nothing is said of processes that are gone."""
-    before = machine.starved_seconds(os.getpid())
+    before = machine.run_queue_seconds(os.getpid())
     gone = subprocess.Popen(["true"])
     gone.wait()
 
-    assert 0 <= before <= machine.starved_seconds(os.getpid())
-    assert machine.starved_seconds(gone.pid) == 0
+    assert 0 <= before <= machine.run_queue_seconds(os.getpid())
+    assert machine.run_queue_seconds(gone.pid) == 0
 
 
 def test_nothing_is_known_of_a_process_that_is_gone() -> None:
@@ -180,13 +180,13 @@ def test_nothing_is_known_of_a_process_that_is_gone() -> None:
     gone.wait()
 
     with pytest.raises(ProcessLookupError):
-        machine.memory(gone.pid)
+        machine.measure_memory(gone.pid)
     with pytest.raises(ProcessLookupError):
         machine.cpu_seconds(gone.pid)
 
 
 def test_this_machine() -> None:
     """Whatever it is, it has something to give."""
-    assert machine.cores() >= 1
+    assert machine.count_cores() >= 1
     assert machine.available_memory() > 0
     assert machine.oom_kills() >= 0

@@ -61,7 +61,7 @@ def test_a_node_that_takes_too_much_memory_is_killed(at: str) -> None:
         await asyncio.sleep(0.5)
         (modest,) = pool.nodes("modest")
 
-        assert (node.key, node.crashed, node.hopeless) == ("v", True, at == "start")
+        assert (node.key, node.crashed, node.permanent_failure) == ("v", True, at == "start")
         assert node.reason.startswith("The node was killed: it took ")
         assert node.reason.endswith(" MiB of memory, and may take 100 MiB (setting node_memory_bytes).")
         assert modest.state is NodeState.READY

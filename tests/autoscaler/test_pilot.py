@@ -20,11 +20,11 @@ from typing import Any
 import pytest
 
 from autoscaler import linux
-from autoscaler.pilot import Setup
+from autoscaler.pilot import PilotSetup
 from autoscaler.pools import Node, NodeState, PilotSpec, local
 from autoscaler.pools import pilots as server_side
 from autoscaler.pools.local import LocalPool, PilotPolicy, PilotState
-from autoscaler.processes import Strays
+from autoscaler.processes import OrphanReaper
 from tests.autoscaler import pool as pools
 from tests.autoscaler.pool import TINY, History, ask, children, lit, pilot, run, spec
 from tests.server import processes_of, until
@@ -71,14 +71,14 @@ def test_a_fork_does_without_the_imports(preload: Any, tmp_path: Path) -> None:
     environment = {**pools.ENVIRONMENT, "PYTHONPATH": str(tmp_path)}
 
     async def main(pool: LocalPool, history: History) -> None:
-        assert not pool.forks(spec("echo", pilot=heavy))
-        pool.light([heavy])
-        assert pool.forks(spec("echo", pilot=heavy))
+        assert not pool.can_fork(spec("echo", pilot=heavy))
+        pool.start_pilots([heavy])
+        assert pool.can_fork(spec("echo", pilot=heavy))
         await lit(pool)
         imports = []
         for key, its_pilot in (("forked", heavy), ("cold", None)):
             wanted = spec("preloaded:echo", key=key, pilot=its_pilot, environment=environment, word="a")
-            assert pool.forks(wanted) == (key == "forked")
+            assert pool.can_fork(wanted) == (key == "forked")
             await pool.scale(wanted, 1)
             (node,) = await history.until(NodeState.READY)
             assert node.forked == (key == "forked")
@@ -113,7 +113,7 @@ def test_a_spare_rehearses_while_it_waits(preload: Any, tmp_path: Path) -> None:
     async def main(pool: LocalPool, history: History) -> None:
         endless = replace(own, rehearsal="preloaded:rehearse")
         failing = replace(own, key="failing", rehearsal="preloaded:fail")
-        pool.light([endless, failing])
+        pool.start_pilots([endless, failing])
         status = next(one for one in await lit(pool, 2) if one.key == endless.key)
         while len(steps()) < 3:  # noqa: ASYNC110  another process writes them
             await asyncio.sleep(0.01)
@@ -131,7 +131,7 @@ def test_many_at_once() -> None:
     """Versions that wake together are all forked."""
 
     async def main(pool: LocalPool, history: History) -> None:
-        pool.light([TINY])
+        pool.start_pilots([TINY])
         await lit(pool)
         nodes = await asyncio.gather(*(start(pool, f"{number}") for number in range(20)))
 
@@ -178,24 +178,24 @@ def test_a_pilot_is_lit_as_long_as_it_is_asked_for() -> None:
     other = pilot("json", key="other")
 
     async def main(pool: LocalPool, history: History) -> None:
-        pool.light([TINY, other])
+        pool.start_pilots([TINY, other])
         first, second = await lit(pool, 2)
         assert (first.key, second.key) == ("other", "tiny")
         assert {first.pid, first.spare, second.pid, second.spare} <= children()
         assert (second.age or 0) >= 0
         assert 0 < (second.seconds or 0) < 10
 
-        pool.light([TINY])
+        pool.start_pilots([TINY])
         (same,) = await lit(pool)
         assert same.pid == second.pid
         await asyncio.to_thread(until, lambda: first.pid not in children(), "the other is out")
 
         changed = pilot("json", "tests.autoscaler.nodes")
-        pool.light([changed])
+        pool.start_pilots([changed])
         (relit,) = await lit(pool)
         assert relit.pid != second.pid
-        assert pool.forks(spec("echo", pilot=changed))
-        assert not pool.forks(spec("echo", pilot=TINY))
+        assert pool.can_fork(spec("echo", pilot=changed))
+        assert not pool.can_fork(spec("echo", pilot=TINY))
 
     run(main)
 
@@ -204,8 +204,8 @@ def test_a_pilot_is_lit_by_need_and_lingers() -> None:
     """With a number of seconds: from the first node on until that long after the last one is gone."""
 
     async def main(pool: LocalPool, history: History) -> None:
-        pool.light([TINY])
-        assert pool.pilots() == []
+        pool.start_pilots([TINY])
+        assert pool.list_pilots() == []
         node = await start(pool, "a")
         assert node.forked
         (status,) = await lit(pool)
@@ -214,13 +214,13 @@ def test_a_pilot_is_lit_by_need_and_lingers() -> None:
         again = await start(pool, "b")
         await asyncio.sleep(0.7)
         assert again.forked
-        assert [one.pid for one in pool.pilots()] == [status.pid]
+        assert [one.pid for one in pool.list_pilots()] == [status.pid]
 
         await pool.scale(spec("echo", key="b"), 0)
         await again.gone.wait()
-        assert pool.pilots() != []
+        assert pool.list_pilots() != []
         await asyncio.to_thread(until, lambda: status.pid not in children(), "the pilot is out")
-        assert pool.pilots() == []
+        assert pool.list_pilots() == []
 
     run(main, pilots="0.5")
 
@@ -229,11 +229,11 @@ def test_no_pilot_is_lit_when_they_are_off() -> None:
     """Whatever is asked for."""
 
     async def main(pool: LocalPool, history: History) -> None:
-        pool.light([TINY])
+        pool.start_pilots([TINY])
         node = await start(pool, "a")
 
         assert not node.forked
-        assert (pool.pilots(), pool.forks(spec("echo"))) == ([], False)
+        assert (pool.list_pilots(), pool.can_fork(spec("echo"))) == ([], False)
 
     run(main, pilots="off")
 
@@ -258,7 +258,7 @@ def test_a_pilot_with_threads_does_not_fork(preload: Any, caplog: pytest.LogCapt
         node = await start(pool, "a", threaded)
 
         assert not node.forked
-        (status,) = pool.pilots()
+        (status,) = pool.list_pilots()
         assert status.state is PilotState.FAILED
         assert "It has 2 threads and must not fork" in status.reason
 
@@ -275,14 +275,14 @@ def test_a_pilot_that_begins_a_thread_later_does_not_fork(preload: Any) -> None:
     )
 
     async def main(pool: LocalPool, history: History) -> None:
-        pool.light([later])
+        pool.start_pilots([later])
         (status,) = await lit(pool)
         os.kill(status.pid or 0, signal.SIGUSR1)
         await asyncio.sleep(0.1)
         nodes = [await start(pool, "spare", later), await start(pool, "next", later)]
 
         assert [node.forked for node in nodes] == [True, False]
-        assert "threads" in pool.pilots()[0].reason
+        assert "threads" in pool.list_pilots()[0].reason
 
     run(main)
 
@@ -298,12 +298,12 @@ def test_a_pilot_that_cannot_import_is_tried_again_later_each_time(
         return [record for record in caplog.records if "pilot tiny failed" in record.getMessage()]
 
     async def main(pool: LocalPool, history: History) -> None:
-        pool.light([broken])
+        pool.start_pilots([broken])
         node = await start(pool, "a", broken)
         assert not node.forked
         await asyncio.to_thread(until, lambda: len(failures()) >= 3, "it is tried again and again")
 
-        (status,) = pool.pilots()
+        (status,) = pool.list_pilots()
         assert "ModuleNotFoundError: No module named 'no'" in status.reason
         assert "exit code 1" in status.reason
 
@@ -322,7 +322,7 @@ def test_a_pilot_that_cannot_be_started_is_told() -> None:
         node = await start(pool, "a", impossible)
 
         assert not node.forked
-        assert "Argument list too long" in pool.pilots()[0].reason
+        assert "Argument list too long" in pool.list_pilots()[0].reason
 
     run(main)
 
@@ -345,11 +345,11 @@ def test_a_pilot_that_is_short_of_processes_stays_lit(preload: Any, tmp_path: Pa
     gate.touch()
 
     async def main(pool: LocalPool, history: History) -> None:
-        pool.light([scarce])
+        pool.start_pilots([scarce])
         wanted = spec("echo", pilot=scarce, word="a")
         await pool.scale(wanted, 1)
         (starved,) = await history.until(NodeState.GONE)
-        pid = pool.pilots()[0].pid
+        pid = pool.list_pilots()[0].pid
         gate.unlink()
         (after,) = await lit(pool)
         node = await start(pool, "again", scarce)
@@ -371,15 +371,15 @@ def test_a_pilot_that_takes_too_long_is_not_waited_for(preload: Any, monkeypatch
         begin = time.monotonic()
         first = await start(pool, "a", stuck)
         assert time.monotonic() - begin >= 0.3
-        assert pool.pilots()[0].state is PilotState.LIGHTING
+        assert pool.list_pilots()[0].state is PilotState.STARTING
         second = await start(pool, "b", stuck)
 
         assert not first.forked
         assert not second.forked
         await asyncio.to_thread(
-            until, lambda: pool.pilots()[0].state is PilotState.FAILED, "the pilot is given up"
+            until, lambda: pool.list_pilots()[0].state is PilotState.FAILED, "the pilot is given up"
         )
-        assert "It was not lit within 5 s" in pool.pilots()[0].reason
+        assert "It was not lit within 5 s" in pool.list_pilots()[0].reason
 
     run(main)
 
@@ -388,8 +388,8 @@ def test_a_pilot_that_takes_too_long_is_not_waited_for(preload: Any, monkeypatch
     ("does", "within", "state"),
     [
         ("raise ImportError", 20, PilotState.FAILED),
-        ("import time; time.sleep(600)", 0.1, PilotState.LIGHTING),
-        ("from tests.autoscaler.nodes import echo", 20, PilotState.LIT),
+        ("import time; time.sleep(600)", 0.1, PilotState.STARTING),
+        ("from tests.autoscaler.nodes import echo", 20, PilotState.READY),
     ],
 )
 def test_waiting_for_pilots_ends(preload: Any, does: str, within: float, state: PilotState) -> None:
@@ -397,9 +397,9 @@ def test_waiting_for_pilots_ends(preload: Any, does: str, within: float, state: 
     its_pilot = preload(does)
 
     async def main(pool: LocalPool, history: History) -> None:
-        pool.light([its_pilot])
-        await pool.until_lit(within)
-        assert pool.pilots()[0].state is state
+        pool.start_pilots([its_pilot])
+        await pool.wait_for_pilots(within)
+        assert pool.list_pilots()[0].state is state
 
     run(main)
 
@@ -409,15 +409,15 @@ def test_a_killed_pilot_takes_no_node_with_it_and_is_lit_again(monkeypatch: pyte
     monkeypatch.setattr(server_side, "_FIRST_DELAY", 1.0)
 
     async def main(pool: LocalPool, history: History) -> None:
-        pool.light([TINY])
+        pool.start_pilots([TINY])
         (before,) = await lit(pool)
         forked = await start(pool, "forked")
         os.kill(before.pid or 0, signal.SIGKILL)
         await asyncio.to_thread(
-            until, lambda: pool.pilots()[0].state is PilotState.FAILED, "the death is noticed"
+            until, lambda: pool.list_pilots()[0].state is PilotState.FAILED, "the death is noticed"
         )
-        assert "SIGKILL" in pool.pilots()[0].reason
-        assert not pool.forks(spec("echo"))
+        assert "SIGKILL" in pool.list_pilots()[0].reason
+        assert not pool.can_fork(spec("echo"))
         cold = await start(pool, "cold")
         (after,) = await lit(pool)
         again = await start(pool, "again")
@@ -434,14 +434,14 @@ def test_a_pilot_killed_while_nodes_are_asked_for_costs_none_of_them() -> None:
 
     async def main(pool: LocalPool, history: History) -> None:
         for round_ in range(3):
-            pool.light([TINY])
+            pool.start_pilots([TINY])
             (status,) = await lit(pool)
             starting = [asyncio.create_task(start(pool, f"{round_}.{number}")) for number in range(5)]
             await asyncio.sleep(0.01 * round_)
             os.kill(status.pid or 0, signal.SIGKILL)
             for node in await asyncio.gather(*starting):
                 assert await ask(node, "!") == f"{node.key} !"
-            pool.light([])
+            pool.start_pilots([])
 
     run(main)
 
@@ -451,7 +451,7 @@ def test_a_stuck_pilot_is_replaced(caplog: pytest.LogCaptureFixture, monkeypatch
     monkeypatch.setattr(server_side, "_PATIENCE", 2.0)
 
     async def main(pool: LocalPool, history: History) -> None:
-        pool.light([TINY])
+        pool.start_pilots([TINY])
         (before,) = await lit(pool)
         os.kill(before.pid or 0, signal.SIGSTOP)
         spare = await start(pool, "spare")
@@ -473,7 +473,7 @@ def test_a_killed_spare_is_replaced() -> None:
     """The pilot makes another."""
 
     async def main(pool: LocalPool, history: History) -> None:
-        pool.light([TINY])
+        pool.start_pilots([TINY])
         (before,) = await lit(pool)
         os.kill(before.spare or 0, signal.SIGKILL)
         await asyncio.to_thread(until, lambda: before.spare not in children(), "it is reaped")
@@ -491,9 +491,9 @@ def test_a_killed_spare_is_replaced() -> None:
 @pytest.fixture
 def link() -> Iterator[tuple[subprocess.Popen[bytes], socket.socket]]:
     """A pilot without a pool, and its socket."""
-    adopted = linux.adopt_orphans(True)
+    adopted = linux.set_subreaper(True)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    setup = Setup(("tests.autoscaler.nodes",), theirs.fileno(), os.getpid())
+    setup = PilotSetup(("tests.autoscaler.nodes",), theirs.fileno(), os.getpid())
     process = subprocess.Popen(
         [sys.executable, "-m", "autoscaler.pilot", setup.to_argument()],
         pass_fds=[theirs.fileno()],
@@ -507,7 +507,7 @@ def link() -> Iterator[tuple[subprocess.Popen[bytes], socket.socket]]:
         ours.close()
         process.kill()
         process.wait()
-        linux.adopt_orphans(adopted)
+        linux.set_subreaper(adopted)
 
 
 @pytest.fixture
@@ -560,7 +560,7 @@ def test_ctrl_c_is_none_of_a_pilots_business() -> None:
     """It is in a session of its own, and its spare too."""
 
     async def main(pool: LocalPool, history: History) -> None:
-        pool.light([TINY])
+        pool.start_pilots([TINY])
         (status,) = await lit(pool)
 
         assert os.getsid(status.pid or 0) == status.pid
@@ -572,19 +572,19 @@ def test_ctrl_c_is_none_of_a_pilots_business() -> None:
 
 def test_strays_are_reaped() -> None:
     """Orphans that left their group come to the server; those that have ended are not kept for long."""
-    adopted = linux.adopt_orphans(True)
+    adopted = linux.set_subreaper(True)
     try:
         before = children()
         subprocess.run(["sh", "-c", "setsid sleep 0.01 &"], check=True)
         until(lambda: children() - before, "the orphan is ours")
-        strays = Strays()
+        strays = OrphanReaper()
         time.sleep(0.2)
         strays.reap()
         assert children() - before
         strays.reap()
         assert not children() - before
     finally:
-        linux.adopt_orphans(adopted)
+        linux.set_subreaper(adopted)
 
 
 def test_a_pool_reaps_strays(monkeypatch: pytest.MonkeyPatch) -> None:

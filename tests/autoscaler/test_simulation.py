@@ -11,21 +11,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoscaler.decision import ScalingSpec
-from autoscaler.simulation.replay import simulate
-from autoscaler.simulation.result import Conditions, Result, percentile
-from autoscaler.simulation.traces import GENERATED, Trace, generated, replicated, spread
+from autoscaler.simulation.replay import simulate_traces
+from autoscaler.simulation.result import SimulationConditions, SimulationResult, wait_percentile
+from autoscaler.simulation.traces import GENERATED, TrafficTrace, build_trace, generate_trace, replicate_trace
 
 POLICY = ScalingSpec(idle_window=10.0, max_nodes=4)
-CONDITIONS = Conditions(start_seconds=(2.0,), service_seconds=0.5)
+CONDITIONS = SimulationConditions(start_seconds=(2.0,), service_seconds=0.5)
 
 
-def trace(*moments: float, key: str = "v1", seconds: float | None = None) -> Trace:
+def trace(*moments: float, key: str = "v1", seconds: float | None = None) -> TrafficTrace:
     """Requests at these moments."""
-    return Trace(key, sorted(moments), max(moments, default=0.0) + 1 if seconds is None else seconds)
+    return TrafficTrace(key, sorted(moments), max(moments, default=0.0) + 1 if seconds is None else seconds)
 
 
-def run(*traces: Trace, policy: ScalingSpec = POLICY, **conditions: object) -> Result:
-    return simulate(traces, policy, dataclasses.replace(CONDITIONS, **conditions))  # type: ignore[arg-type]
+def run(*traces: TrafficTrace, policy: ScalingSpec = POLICY, **conditions: object) -> SimulationResult:
+    return simulate_traces(traces, policy, dataclasses.replace(CONDITIONS, **conditions))  # type: ignore[arg-type]
 
 
 # ---- one version
@@ -229,7 +229,7 @@ def test_nothing_is_lost(
 ) -> None:
     """Whatever comes: each request ends in one way, waits no longer than it may, and twice is the same."""
     policy = dataclasses.replace(POLICY, target_concurrency=target, scale_down_delay=3.0)
-    conditions = Conditions(
+    conditions = SimulationConditions(
         service_seconds=service,
         start_seconds=starts,
         request_timeout=timeout,
@@ -240,7 +240,7 @@ def test_nothing_is_lost(
     )
     loads = [trace(*moments, key=str(number)) for number, moments in enumerate(traces)]
 
-    result = simulate(loads, policy, conditions)
+    result = simulate_traces(loads, policy, conditions)
 
     assert result.answered + result.refused + result.timed_out == result.requests == sum(map(len, traces))
     assert result.wait_p50 <= result.wait_p99 <= result.wait_max <= timeout
@@ -248,7 +248,7 @@ def test_nothing_is_lost(
     assert result.most_nodes <= min(result.nodes_started, 4 * len(traces))
     assert result.node_seconds + 1e-6 >= result.answered * service
     assert 0 <= result.idle_share <= 1
-    assert result == simulate(loads, policy, conditions)
+    assert result == simulate_traces(loads, policy, conditions)
 
 
 @settings(max_examples=30)
@@ -270,10 +270,10 @@ def test_one_node_is_a_queue(moments: list[float]) -> None:
 
 def test_percentiles() -> None:
     """The nearest rank; waits of nothing are only counted."""
-    assert percentile([], 0, 0.5) == 0.0
-    assert percentile([1.0, 2.0], 2, 0.5) == 0.0
-    assert percentile([1.0, 2.0], 2, 0.51) == 1.0
-    assert percentile([1.0, 2.0], 2, 1.0) == 2.0
+    assert wait_percentile([], 0, 0.5) == 0.0
+    assert wait_percentile([1.0, 2.0], 2, 0.5) == 0.0
+    assert wait_percentile([1.0, 2.0], 2, 0.51) == 1.0
+    assert wait_percentile([1.0, 2.0], 2, 1.0) == 2.0
 
 
 # ---- traces
@@ -282,10 +282,10 @@ def test_percentiles() -> None:
 @pytest.mark.parametrize("name", GENERATED)
 def test_made_up_days(name: str) -> None:
     """The same seed makes the same day, another seed another; its moments are a day's, in order."""
-    day = generated(name, 1)
+    day = generate_trace(name, 1)
 
-    assert list(day.moments) == list(generated(name, 1).moments)
-    assert list(day.moments) != list(generated(name, 2).moments)
+    assert list(day.moments) == list(generate_trace(name, 1).moments)
+    assert list(day.moments) != list(generate_trace(name, 2).moments)
     assert day.seconds == 86_400
     assert day.moments[0] >= 0
     assert day.moments[-1] < 86_400
@@ -295,21 +295,21 @@ def test_made_up_days(name: str) -> None:
 def test_spread() -> None:
     """Requests of a second come somewhere within it, in order; the load is as given."""
     load = {3: 5, 4: 1, 9: 0, 10: 2}
-    made = spread("v1", list(load.items()), 20, "seed")
+    made = build_trace("v1", list(load.items()), 20, "seed")
 
-    assert made.load() == {3: 5, 4: 1, 10: 2}
-    assert list(made.arrivals()) == sorted(made.moments)
+    assert made.count_by_second() == {3: 5, 4: 1, 10: 2}
+    assert list(made.iter_arrivals()) == sorted(made.moments)
     assert made.length == 20
 
 
 def test_replicated() -> None:
     """Each version has all requests, and begins at another point of the trace."""
-    first, second = replicated(trace(0.25, 1.0, 6.0, 7.0, seconds=8.0), 2)
+    first, second = replicate_trace(trace(0.25, 1.0, 6.0, 7.0, seconds=8.0), 2)
 
     assert first.key != second.key
-    assert list(first.arrivals()) == [0.25, 1.0, 6.0, 7.0]
-    assert list(second.arrivals()) == [2.0, 3.0, 4.25, 5.0]
-    assert list(dataclasses.replace(second, cut=4.0).arrivals()) == [2.0, 3.0]
+    assert list(first.iter_arrivals()) == [0.25, 1.0, 6.0, 7.0]
+    assert list(second.iter_arrivals()) == [2.0, 3.0, 4.25, 5.0]
+    assert list(dataclasses.replace(second, cut=4.0).iter_arrivals()) == [2.0, 3.0]
     assert dataclasses.replace(second, cut=4.0).length == 4.0
 
 
@@ -319,9 +319,9 @@ def test_replicated() -> None:
 def test_a_day_of_a_million_requests() -> None:
     """It takes seconds; the progress is told and only grows."""
     parts: list[float] = []
-    day = generated("office-hours", 0)
+    day = generate_trace("office-hours", 0)
     start = time.monotonic()
-    result = simulate([day], ScalingSpec(), Conditions(), parts.append)
+    result = simulate_traces([day], ScalingSpec(), SimulationConditions(), parts.append)
 
     assert time.monotonic() - start < 30  # 2.5 s on an idle machine
     assert result.answered == result.requests == len(day.moments) > 1_000_000
@@ -332,12 +332,12 @@ def test_a_day_of_a_million_requests() -> None:
 
 def test_a_thousand_versions() -> None:
     """Ten thousand requests a second on a thousand versions: the policy's cost per version stays the same."""
-    day = generated("office-hours", 0)
+    day = generate_trace("office-hours", 0)
     few, many = (
-        simulate(
-            [dataclasses.replace(one, cut=20.0) for one in replicated(day, versions)],
+        simulate_traces(
+            [dataclasses.replace(one, cut=20.0) for one in replicate_trace(day, versions)],
             ScalingSpec(),
-            Conditions(),
+            SimulationConditions(),
         )
         for versions in (10, 1000)
     )

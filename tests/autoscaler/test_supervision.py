@@ -55,17 +55,17 @@ def test_trouble_is_told_until_it_is_cleared_or_noted_no_more() -> None:
 
     async def main(world: World) -> None:
         supervisor = world.supervisor
-        supervisor.note_trouble("starts", "No node can be started.")
+        supervisor.report_trouble("starts", "No node can be started.")
         world.clock.advance(4.9)
-        supervisor.note_trouble("starts", "No node can be started: why.")
+        supervisor.report_trouble("starts", "No node can be started: why.")
         world.clock.advance(4.9)
-        assert supervisor.troubles() == ["No node can be started: why."]
+        assert supervisor.list_troubles() == ["No node can be started: why."]
         world.clock.advance(0.2)
-        assert supervisor.troubles() == []
+        assert supervisor.list_troubles() == []
 
-        supervisor.note_trouble("starts", "Again.")
+        supervisor.report_trouble("starts", "Again.")
         supervisor.clear_trouble("starts")
-        assert supervisor.troubles() == []
+        assert supervisor.list_troubles() == []
 
     run(main)
 
@@ -95,10 +95,10 @@ def test_an_error_that_comes_again_is_logged_once_a_minute(caplog: pytest.LogCap
 
     async def main(world: World) -> None:
         for _ in range(3):
-            world.supervisor.report("x", OSError("first minute"))
+            world.supervisor.report_error("x", OSError("first minute"))
         world.clock.advance(61)
-        world.supervisor.report("x", OSError("second minute"))
-        world.supervisor.report("y", OSError("another"))
+        world.supervisor.report_error("x", OSError("second minute"))
+        world.supervisor.report_error("y", OSError("another"))
 
     run(main)
     told = [record.getMessage() for record in caplog.records]
@@ -115,7 +115,7 @@ def test_a_loop_is_in_trouble_when_a_round_is_not_completed_in_time(how: str) ->
 
     async def main(world: World) -> None:
         world.clock.advance(1000)
-        assert world.supervisor.troubles() == []
+        assert world.supervisor.list_troubles() == []
 
         if how == "fails":
             world.error = OSError("no room")
@@ -124,9 +124,9 @@ def test_a_loop_is_in_trouble_when_a_round_is_not_completed_in_time(how: str) ->
         world.go.set()
         await settle()
         world.clock.advance(9)
-        assert world.supervisor.troubles() == []
+        assert world.supervisor.list_troubles() == []
         world.clock.advance(2)
-        (trouble,) = world.supervisor.troubles()
+        (trouble,) = world.supervisor.list_troubles()
         assert "'tested' has completed no round for 11 s" in trouble
         assert ("its last error: OSError: no room" in trouble) == (how == "fails")
 
@@ -135,7 +135,7 @@ def test_a_loop_is_in_trouble_when_a_round_is_not_completed_in_time(how: str) ->
         world.go.set()
         await world.until_rounds(1)
         await settle()
-        assert world.supervisor.troubles() == []
+        assert world.supervisor.list_troubles() == []
 
     run(main)
 
@@ -159,7 +159,7 @@ def test_a_loop_that_ends_all_the_same_is_told(how: str) -> None:
         (reason,) = world.deaths
         assert "the background loop 'tested' ended unexpectedly" in reason
         assert ("the interpreter is broken" in reason) == (how == "fatal")
-        assert world.supervisor.troubles() == ["The background loop 'tested' is dead."]
+        assert world.supervisor.list_troubles() == ["The background loop 'tested' is dead."]
 
     run(main)
 
@@ -178,7 +178,7 @@ def test_a_round_under_way_is_finished() -> None:
         await stopping
         assert world.rounds == 1
         assert world.deaths == []
-        assert world.supervisor.troubles() == []
+        assert world.supervisor.list_troubles() == []
 
     run(main)
 

@@ -7,21 +7,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.decision import ScalingSpec
-from autoscaler.pools import Memory, Node, NodeState
-from autoscaler.tracking import Failures, Tracked
-from autoscaler.windows import Meter
+from autoscaler.pools import MemoryUsage, Node, NodeState
+from autoscaler.tracking import StartFailures, VersionScaler
+from autoscaler.windows import ConcurrencyMeter
 from tests.autoscaler.fakes import spec
 
 START = 1000.0
 
 
-def make(*, cpu_target: float | None = None, since: float = START) -> Tracked:
+def make(*, cpu_target: float | None = None, since: float = START) -> VersionScaler:
     scaling = ScalingSpec(max_nodes=8, cpu_target=cpu_target)
-    return Tracked(spec(), scaling, Meter(since), since, memory=77)
+    return VersionScaler(spec(), scaling, ConcurrencyMeter(since), since, memory=77)
 
 
 def node(state: NodeState = NodeState.READY, *, asked: float = START, ready: float | None = None) -> Node:
-    found = Node(id="1", key="v", address="", board=bytearray(4), asked_at=asked, state=state, forked=True)
+    found = Node(id="1", key="v", address="", marks=bytearray(4), asked_at=asked, state=state, forked=True)
     found.ready_at = asked if ready is None and state is NodeState.READY else ready
     return found
 
@@ -35,10 +35,10 @@ def unknown(_: Node) -> float | None:
 
 def test_crashes_are_tried_again_the_later_the_more_there_were() -> None:
     """The first at once; from the third on it is no use to wait."""
-    failures, told = Failures(), []
+    failures, told = StartFailures(), []
     for _ in range(9):
         failures.add("why", 100.0)
-        told.append((failures.delay(100.0), failures.final))
+        told.append((failures.retry_delay(100.0), failures.permanent))
 
     assert [delay for delay, _ in told] == [0, 1, 2, 4, 8, 16, 32, 60, 60]
     assert [final for _, final in told] == [False] * 2 + [True] * 7
@@ -46,26 +46,26 @@ def test_crashes_are_tried_again_the_later_the_more_there_were() -> None:
 
 def test_a_failure_holds_back_until_its_time_has_come() -> None:
     """To the very moment."""
-    failures = Failures()
-    assert not failures.blocks(0.0)
-    failures.add("why", 100.0, hopeless=True)
+    failures = StartFailures()
+    assert not failures.is_blocked(0.0)
+    failures.add("why", 100.0, permanent=True)
 
-    assert failures.final
-    assert failures.blocks(100.999)
-    assert not failures.blocks(101.0)
-    assert failures.delay(100.75) == 0.25
-    assert failures.delay(200.0) == 0.0
+    assert failures.permanent
+    assert failures.is_blocked(100.999)
+    assert not failures.is_blocked(101.0)
+    assert failures.retry_delay(100.75) == 0.25
+    assert failures.retry_delay(200.0) == 0.0
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=30), st.integers(0, 5000))
 def test_however_often_it_fails_the_delay_has_its_bounds(hopeless: list[bool], before: int) -> None:
     """A version with a lower bound may fail for months."""
-    failures = Failures(count=before)
+    failures = StartFailures(count=before)
     for one in hopeless:
-        failures.add("why", 50.0, hopeless=one)
+        failures.add("why", 50.0, permanent=one)
 
-        assert 0 <= failures.delay(50.0) <= 60
-        assert failures.final or failures.count < 3
+        assert 0 <= failures.retry_delay(50.0) <= 60
+        assert failures.permanent or failures.count < 3
 
 
 def test_what_the_machine_was_short_of_is_no_failure() -> None:
@@ -75,49 +75,51 @@ def test_what_the_machine_was_short_of_is_no_failure() -> None:
     starved.starved, starved.reason = True, "Cannot start a process: [Errno 11]"
     for number in range(9):
         now = START + 10 * number
-        tracked.note_crash(starved, now)
-        tracked.note_no_start(starved.reason, now, starved=True)
-        assert tracked.failures.delay(now) == 1.0
+        tracked.record_crash(starved, now)
+        tracked.record_start_failure(starved.reason, now, starved=True)
+        assert tracked.failures.retry_delay(now) == 1.0
     failures = tracked.failures
 
-    assert (failures.count, failures.final) == (0, False)
-    assert tracked.outlook([], True, now).reason == (
+    assert (failures.count, failures.permanent) == (0, False)
+    assert tracked.estimate_start([], True, now).reason == (
         "No node of version v can start now: Cannot start a process: [Errno 11]."
     )
-    tracked.note_start(node())
-    assert (failures.shortage, failures.blocks(now)) == ("", False)
+    tracked.record_ready(node())
+    assert (failures.shortage, failures.is_blocked(now)) == ("", False)
 
 
 def test_a_node_that_becomes_ready_opens_the_door_but_the_count_goes_on() -> None:
     """Until it has served or lasted."""
     tracked = make()
     for _ in range(3):
-        tracked.note_crash(node(NodeState.GONE), 1010.0)
-    assert tracked.failures.final
+        tracked.record_crash(node(NodeState.GONE), 1010.0)
+    assert tracked.failures.permanent
     good = node(asked=1012.0, ready=1013.0)
-    tracked.note_start(good)
-    assert (tracked.failures.final, tracked.failures.blocks(1010.0), tracked.failures.count) == (
+    tracked.record_ready(good)
+    assert (tracked.failures.permanent, tracked.failures.is_blocked(1010.0), tracked.failures.count) == (
         False,
         False,
         3,
     )
 
-    tracked.forgive([good], 1023.0)
+    tracked.forget_failures_if_stable([good], 1023.0)
     assert tracked.failures.count == 3
-    tracked.forgive([good], 1023.001)
+    tracked.forget_failures_if_stable([good], 1023.001)
     assert tracked.failures.count == 0
 
 
 def test_a_node_that_has_served_is_proof_enough() -> None:
     """However short its life; one that starts or leaves proves nothing."""
     tracked = make()
-    tracked.note_crash(node(NodeState.GONE), 1000.0)
-    tracked.forgive([node(NodeState.STARTING), node(NodeState.DRAINING, ready=START)], 2000.0)
+    tracked.record_crash(node(NodeState.GONE), 1000.0)
+    tracked.forget_failures_if_stable(
+        [node(NodeState.STARTING), node(NodeState.DRAINING, ready=START)], 2000.0
+    )
     assert tracked.failures.count == 1
 
     used = node()
-    used.take()
-    tracked.forgive([used], 1000.0)
+    used.acquire_slot()
+    tracked.forget_failures_if_stable([used], 1000.0)
     assert tracked.failures.count == 0
 
 
@@ -134,9 +136,9 @@ def test_what_a_crash_counts_as(ready: bool, used: bool, lived: float, failures:
     """A start that failed, a node to be replaced, or both."""
     tracked, crashed = make(), node(NodeState.GONE, ready=1020.0 if ready else None)
     crashed.used = used
-    tracked.note_crash(crashed, 1020.0 + lived)
+    tracked.record_crash(crashed, 1020.0 + lived)
 
-    assert (tracked.failures.count, tracked.lost) == (failures, lost)
+    assert (tracked.failures.count, tracked.crashed_nodes) == (failures, lost)
 
 
 # ---- what is seen
@@ -145,7 +147,7 @@ def test_what_a_crash_counts_as(ready: bool, used: bool, lived: float, failures:
 def test_a_lost_node_counts_as_starting_once() -> None:
     """So it is replaced, and then forgotten."""
     tracked = make()
-    tracked.note_crash(node(NodeState.GONE, ready=START), START + 20)
+    tracked.record_crash(node(NodeState.GONE, ready=START), START + 20)
 
     assert tracked.observe([], unknown, START + 20).starting == 1
     assert tracked.observe([], unknown, START + 21).starting == 0
@@ -154,7 +156,7 @@ def test_a_lost_node_counts_as_starting_once() -> None:
 def test_who_asked_and_went_away_counts_once() -> None:
     """The next request finds the node that was started for it."""
     tracked = make()
-    tracked.asked = True
+    tracked.wake_requested = True
 
     assert tracked.observe([], unknown, START).requests == 1
     assert tracked.observe([], unknown, START).requests == 0
@@ -188,7 +190,7 @@ def test_idle_seconds_are_those_of_ready_nodes_without_a_request() -> None:
     """From when they were ready, at the earliest since the last look."""
     tracked = make()
     idle, busy, fresh = node(), node(), node(ready=START + 3.5)
-    busy.take()
+    busy.acquire_slot()
     others = [node(NodeState.STARTING), node(NodeState.DRAINING, ready=START)]
     tracked.observe([idle, busy, *others], unknown, START + 3)
     assert tracked.idle_seconds == 3.0
@@ -218,11 +220,11 @@ def test_the_use_of_processors_is_averaged_over_ready_nodes() -> None:
 def test_memory_is_what_was_last_measured() -> None:
     """The most of the nodes there are; what was known before until then."""
     tracked = make()
-    assert tracked.needs([node()]) == 77
+    assert tracked.memory_per_node([node()]) == 77
     small, large = node(), node()
-    small.memory, large.memory = Memory(30, 50), Memory(40, 60)
-    assert tracked.needs([small, large, node()]) == 40
-    assert tracked.needs([]) == 40
+    small.memory, large.memory = MemoryUsage(30, 50), MemoryUsage(40, 60)
+    assert tracked.memory_per_node([small, large, node()]) == 40
+    assert tracked.memory_per_node([]) == 40
 
 
 # ---- what to expect
@@ -233,12 +235,12 @@ def test_start_times_are_learned_forked_and_cold_apart() -> None:
     tracked = make()
     assert tracked.start_seconds(forked=True) is None
     for seconds in (99.0, 99.0, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 50.0, 2.0):
-        tracked.note_start(node(asked=START, ready=START + seconds))
+        tracked.record_ready(node(asked=START, ready=START + seconds))
     cold = node(asked=START, ready=START + 8)
     cold.forked = False
     assert tracked.start_seconds(forked=True) == 2.0
     assert tracked.start_seconds(forked=False) is None
-    tracked.note_start(cold)
+    tracked.record_ready(cold)
     assert tracked.start_seconds(forked=False) == 8.0
 
 
@@ -246,16 +248,16 @@ def test_the_outlook_is_what_is_left_of_a_start() -> None:
     """Unknown until one was seen; a start that takes longer than others may be over any moment."""
     tracked = make()
     starting = node(NodeState.STARTING, asked=START + 1)
-    assert tracked.outlook([starting], True, START + 1).seconds is None
+    assert tracked.estimate_start([starting], True, START + 1).seconds is None
     tracked.starts.append((True, 5.0))
     tracked.starts.append((False, 9.0))
 
-    assert tracked.outlook([], True, START).seconds == 5.0
-    assert tracked.outlook([], False, START).seconds == 9.0
-    assert tracked.outlook([starting], True, START + 3).seconds == 3.0
-    assert tracked.outlook([starting], True, START + 30).seconds == 0.0
+    assert tracked.estimate_start([], True, START).seconds == 5.0
+    assert tracked.estimate_start([], False, START).seconds == 9.0
+    assert tracked.estimate_start([starting], True, START + 3).seconds == 3.0
+    assert tracked.estimate_start([starting], True, START + 30).seconds == 0.0
     starting.pid, starting.forked = 1, False
-    told = tracked.outlook([starting], True, START + 3)
+    told = tracked.estimate_start([starting], True, START + 3)
     assert told.seconds == 7.0
     assert told.reason == "A node of version v is starting; it takes about 9.0 s."
 
@@ -265,8 +267,8 @@ def test_the_outlook_is_that_of_the_quickest_start() -> None:
     tracked = make()
     tracked.starts += [(True, 40.0), (True, 0.5), (True, 30.0)]
 
-    assert tracked.outlook([], True, START).seconds == 0.5
-    late = tracked.outlook([node(NodeState.STARTING)], True, START + 2)
+    assert tracked.estimate_start([], True, START).seconds == 0.5
+    late = tracked.estimate_start([node(NodeState.STARTING)], True, START + 2)
     assert (late.seconds, late.reason) == (
         0.0,
         "A node of version v is starting; it takes longer than 0.5 s this time.",
@@ -280,32 +282,32 @@ def test_a_node_without_a_process_starts_as_the_next_one_would() -> None:
     waiting = node(NodeState.STARTING)
     waiting.forked = False
 
-    assert tracked.outlook([waiting], True, START).seconds is None
-    assert tracked.outlook([waiting], False, START).seconds == 25.0
+    assert tracked.estimate_start([waiting], True, START).seconds is None
+    assert tracked.estimate_start([waiting], False, START).seconds == 25.0
 
 
 def test_the_outlook_counts_the_time_until_the_next_try() -> None:
     """Not for a node that starts already."""
     tracked = make()
     tracked.starts.append((True, 5.0))
-    tracked.failures.add("why", START, hopeless=True)
+    tracked.failures.add("why", START, permanent=True)
 
-    assert tracked.outlook([], True, START + 0.25).seconds == 5.75
-    assert tracked.outlook([], True, START + 2.0).seconds == 5.0
-    assert tracked.outlook([node(NodeState.STARTING)], True, START + 0.25).seconds == 4.75
+    assert tracked.estimate_start([], True, START + 0.25).seconds == 5.75
+    assert tracked.estimate_start([], True, START + 2.0).seconds == 5.0
+    assert tracked.estimate_start([node(NodeState.STARTING)], True, START + 0.25).seconds == 4.75
 
 
 def test_the_outlook_names_a_shortage() -> None:
     """While it keeps the first node from starting; for how long is not known."""
     tracked = make()
     tracked.starts.append((True, 5.0))
-    tracked.note_decision(0, "not enough memory", 0, short=True)
-    told = tracked.outlook([], True, START)
+    tracked.record_decision(0, "not enough memory", 0, short=True)
+    told = tracked.estimate_start([], True, START)
     assert (told.seconds, told.reason) == (None, "No node of version v can start now: not enough memory.")
 
-    assert tracked.outlook([node(NodeState.STARTING)], True, START + 1).seconds == 4.0
-    tracked.note_decision(1, "a request waits", 0)
-    assert tracked.outlook([], True, START).seconds == 5.0
+    assert tracked.estimate_start([node(NodeState.STARTING)], True, START + 1).seconds == 4.0
+    tracked.record_decision(1, "a request waits", 0)
+    assert tracked.estimate_start([], True, START).seconds == 5.0
 
 
 # ---- the story
@@ -315,12 +317,12 @@ def test_only_what_changes_is_news() -> None:
     """The number of nodes, and whether it is less than was wanted; not the words alone."""
     tracked = make()
     steps = [
-        (tracked.note_decision(1, "a request waits", 0), True),
-        (tracked.note_decision(1, "2 requests run", 1), False),
-        (tracked.note_decision(1, "1 of 2 nodes: 9 MiB free", 1, short=True), True),
-        (tracked.note_decision(1, "1 of 2 nodes: 8 MiB free", 1, short=True), False),
-        (tracked.note_decision(1, "a request runs", 1), True),
-        (tracked.note_decision(0, "asleep", 1), True),
+        (tracked.record_decision(1, "a request waits", 0), True),
+        (tracked.record_decision(1, "2 requests run", 1), False),
+        (tracked.record_decision(1, "1 of 2 nodes: 9 MiB free", 1, short=True), True),
+        (tracked.record_decision(1, "1 of 2 nodes: 8 MiB free", 1, short=True), False),
+        (tracked.record_decision(1, "a request runs", 1), True),
+        (tracked.record_decision(0, "asleep", 1), True),
     ]
 
     assert [got for got, _ in steps] == [wanted for _, wanted in steps]
@@ -337,8 +339,8 @@ def test_the_story_keeps_its_last_fifty_events() -> None:
     """However long it goes on."""
     tracked = make()
     for number in range(120):
-        tracked.note_decision(number % 2, str(number), 0)
-        tracked.refuse(str(number))
+        tracked.record_decision(number % 2, str(number), 0)
+        tracked.record_refusal(str(number))
 
     assert [event.reason for event in tracked.events] == [str(number) for number in range(70, 120)]
     assert [refusal.reason for refusal in tracked.refusals] == [str(number) for number in range(70, 120)]
@@ -348,7 +350,7 @@ def test_refusals_for_the_same_reason_are_counted() -> None:
     """As long as they come in a row."""
     tracked = make()
     for reason in ("full", "full", "late", "full"):
-        tracked.refuse(reason)
+        tracked.record_refusal(reason)
 
     assert [(one.count, one.reason) for one in tracked.refusals] == [(2, "full"), (1, "late"), (1, "full")]
 
@@ -356,30 +358,30 @@ def test_refusals_for_the_same_reason_are_counted() -> None:
 def test_wake_ups_are_counted_by_how_they_ended() -> None:
     """From no node to a ready one, or to giving up; more nodes are no wake-up."""
     tracked = make()
-    tracked.note_decision(1, "", 0)
-    tracked.note_crash(node(NodeState.GONE), START)
+    tracked.record_decision(1, "", 0)
+    tracked.record_crash(node(NodeState.GONE), START)
     assert tracked.wakeups == {}
-    tracked.note_start(node())
-    tracked.note_decision(2, "", 1)
-    tracked.note_start(node())
+    tracked.record_ready(node())
+    tracked.record_decision(2, "", 1)
+    tracked.record_ready(node())
     assert tracked.wakeups == {"ready": 1}
 
-    tracked.note_decision(1, "", 0)
+    tracked.record_decision(1, "", 0)
     hopeless = node(NodeState.GONE)
-    hopeless.hopeless = True
-    tracked.note_crash(hopeless, START)
-    tracked.note_crash(hopeless, START)
+    hopeless.permanent_failure = True
+    tracked.record_crash(hopeless, START)
+    tracked.record_crash(hopeless, START)
     assert tracked.wakeups == {"ready": 1, "failed": 1}
-    tracked.note_decision(1, "", 0)
-    tracked.note_no_start("no process", START, starved=False)
+    tracked.record_decision(1, "", 0)
+    tracked.record_start_failure("no process", START, starved=False)
     assert tracked.wakeups == {"ready": 1, "failed": 2}
 
 
 def test_node_seconds_add_up_all_nodes_ever() -> None:
     """Those that are gone, and those that are there so far."""
     tracked = make()
-    tracked.note_end(node(NodeState.GONE, asked=START), START + 10)
-    tracked.note_end(node(NodeState.GONE, asked=START + 5), START + 10)
+    tracked.record_end(node(NodeState.GONE, asked=START), START + 10)
+    tracked.record_end(node(NodeState.GONE, asked=START + 5), START + 10)
 
     assert tracked.node_seconds([], START + 100) == 15
     assert tracked.node_seconds([node(asked=START + 90), node(asked=START + 99)], START + 100) == 26

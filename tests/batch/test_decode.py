@@ -13,8 +13,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from batch.blocks import Batches, Block
-from batch.decode import Instances, takes_raw_lines
+from batch.blocks import BatchedBlock, RecordBlock
+from batch.decode import RecordDecoder, takes_raw_lines
 from serving.errors import InvalidInputs
 from serving.runtimes import Array, Column, Columns, Form, Rows
 from serving.runtimes.conversion import from_rows
@@ -51,17 +51,17 @@ FORMS: dict[str, Form] = {
 forms = st.sampled_from(list(FORMS.values()))
 
 
-def block(*lines: bytes, offset: int = 0) -> Block:
-    return Block(0, 0, "/in/file", offset, b"\n".join(lines))
+def block(*lines: bytes, offset: int = 0) -> RecordBlock:
+    return RecordBlock(0, 0, "/in/file", offset, b"\n".join(lines))
 
 
-def decode(given_block: Block, form: Form, keys: Sequence[str] = ()) -> Batches:
-    return Instances(form, keys).decode(given_block)
+def decode(given_block: RecordBlock, form: Form, keys: Sequence[str] = ()) -> BatchedBlock:
+    return RecordDecoder(form, keys).decode(given_block)
 
 
-def lines_of(found: Batches) -> list[int]:
+def lines_of(found: BatchedBlock) -> list[int]:
     """The numbers of the records that have instances."""
-    everything = range(len(found.block.lines()))
+    everything = range(len(found.block.split_records()))
     return list(everything if found.rows is None else found.rows)
 
 
@@ -74,7 +74,7 @@ def values(batch: Batch) -> Any:
     return repr(batch)
 
 
-def each_row(found: Batches) -> list[Batch]:
+def each_row(found: BatchedBlock) -> list[Batch]:
     return [take(part, slice(place, place + 1)) for part in found.parts for place in range(count(part))]
 
 
@@ -133,7 +133,7 @@ def test_a_record_is_kept_if_it_is_good_alone(lines: list[bytes], form: Form) ->
 
     good: list[int] = []
     bad: list[int] = []
-    for number, (_, line) in enumerate(found.block.lines()):
+    for number, (_, line) in enumerate(found.block.split_records()):
         try:
             from_rows([orjson.loads(line)], form, lenient=True)
         except orjson.JSONDecodeError:
@@ -143,12 +143,12 @@ def test_a_record_is_kept_if_it_is_good_alone(lines: list[bytes], form: Form) ->
             bad.append(number)
         else:
             good.append(number)
-    offsets = [offset for offset, _ in found.block.lines()]
+    offsets = [offset for offset, _ in found.block.split_records()]
     assert lines_of(found) == good
     assert sum(count(part) for part in found.parts) == len(good)
-    assert [one.offset for one in found.bad] == [offsets[number] for number in bad]
-    for one, number in zip(found.bad, bad, strict=True):
-        assert one.snippet == found.block.lines()[number][1].decode(errors="replace")
+    assert [one.offset for one in found.rejected] == [offsets[number] for number in bad]
+    for one, number in zip(found.rejected, bad, strict=True):
+        assert one.snippet == found.block.split_records()[number][1].decode(errors="replace")
         assert "Invalid inputs" in one.reason
         assert "instance 0" not in one.reason.lower()
 
@@ -158,12 +158,12 @@ def test_a_record_is_kept_if_it_is_good_alone(lines: list[bytes], form: Form) ->
 @example([b"[[1,2],[3,4]]", b"[[1,2],[3,4]]"], column(np.float64, 2, 2))
 def test_both_ways_give_the_same_instances(lines: list[bytes], form: Form) -> None:
     """A whole block at once or record by record: the same values of the same types for the same records."""
-    instances = Instances(form)
-    at_once, one_by_one = instances.decode(block(*lines)), instances._one_by_one(block(*lines))
+    instances = RecordDecoder(form)
+    at_once, one_by_one = instances.decode(block(*lines)), instances._decode_each(block(*lines))
 
     assert lines_of(at_once) == lines_of(one_by_one)
     assert list(map(values, at_once.parts)) == list(map(values, one_by_one.parts))
-    assert at_once.bad == one_by_one.bad
+    assert at_once.rejected == one_by_one.rejected
 
 
 @given(some_records, forms)
@@ -172,7 +172,7 @@ def test_values_are_those_of_the_record(lines: list[bytes], form: Form) -> None:
     found = decode(block(*lines), form)
 
     for number, row in zip(lines_of(found), each_row(found), strict=True):
-        alone = from_rows([orjson.loads(found.block.lines()[number][1])], form, lenient=True)
+        alone = from_rows([orjson.loads(found.block.split_records()[number][1])], form, lenient=True)
         if isinstance(alone, dict):
             assert values(row) == values(alone)
         elif isinstance(alone, np.ndarray) or isinstance(row, np.ndarray):
@@ -196,7 +196,7 @@ def test_a_line_in_parts_does_not_join_others() -> None:
 
     assert np.asarray(found.parts[0]).tolist() == [[1, 2], [7, 8]]
     assert lines_of(found) == [0, 3]
-    assert [(one.offset, one.snippet) for one in found.bad] == [(6, "[3,4"), (11, "5,6]")]
+    assert [(one.offset, one.snippet) for one in found.rejected] == [(6, "[3,4"), (11, "5,6]")]
 
 
 def test_half_of_all_lines_malformed() -> None:
@@ -206,8 +206,8 @@ def test_half_of_all_lines_malformed() -> None:
     found = decode(block(*lines), PAIRS)
 
     assert [row[0] for row in np.asarray(found.parts[0]).tolist()] == list(range(1, 2000, 2))
-    assert len(found.bad) == 1000
-    assert len({one.reason for one in found.bad}) == 5
+    assert len(found.rejected) == 1000
+    assert len({one.reason for one in found.rejected}) == 5
 
 
 def test_rows_of_several_shapes_are_kept_apart() -> None:
@@ -216,7 +216,7 @@ def test_rows_of_several_shapes_are_kept_apart() -> None:
 
     assert [np.asarray(part).tolist() for part in found.parts] == [[[1, 2], [3, 4]], [[5]], [[6, 7]]]
     assert lines_of(found) == [0, 1, 2, 4]
-    assert [one.offset for one in found.bad] == [16]
+    assert [one.offset for one in found.rejected] == [16]
 
 
 def test_missing_values_where_the_model_takes_them() -> None:
@@ -227,8 +227,8 @@ def test_missing_values_where_the_model_takes_them() -> None:
     (part,) = known.parts
     assert isinstance(part, np.ndarray)
     assert math.isnan(part[0, 1])
-    assert not known.bad
-    assert "null" in unknown.bad[0].reason
+    assert not known.rejected
+    assert "null" in unknown.rejected[0].reason
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
@@ -241,22 +241,22 @@ def test_deep_nesting_costs_its_record_only(form: Form, depth: int) -> None:
 
     fits = isinstance(form, Rows) and depth <= 1000
     assert lines_of(found) == [0] * fits + [1] * len(lines_of(alone))
-    assert len(found.bad) == (not fits) + len(alone.bad)
+    assert len(found.rejected) == (not fits) + len(alone.rejected)
 
 
 def test_the_end_of_a_shard_holds_nothing() -> None:
     """The block without records has no instances and no errors, with raw lines too."""
     for form in FORMS.values():
-        found = decode(Block(3, 7, last=True), form)
+        found = decode(RecordBlock(3, 7, last=True), form)
 
-        assert (found.parts, found.bad, found.rows) == ((), (), None)
+        assert (found.parts, found.rejected, found.rows) == ((), (), None)
 
 
 def test_a_block_of_blank_lines() -> None:
     """Nothing to predict, nothing wrong."""
     found = decode(block(b"", b" ", b"\t", b""), PAIRS)
 
-    assert (found.parts, found.bad, lines_of(found)) == ((), (), [])
+    assert (found.parts, found.rejected, lines_of(found)) == ((), (), [])
 
 
 # ---- what is said of bad records
@@ -266,7 +266,7 @@ def test_what_a_bad_record_looks_like() -> None:
     """Its place in the file, the reason in words, and at most 1000 characters of it."""
     long = b'{"text": "' + b"x" * 5000
     found = decode(block(b"[1,2]", long, b"\xff\xfe", offset=100), PAIRS)
-    first, second = found.bad
+    first, second = found.rejected
 
     assert (first.offset, second.offset) == (106, 106 + len(long) + 1)
     assert first.snippet == long[:1000].decode()
@@ -278,8 +278,8 @@ def test_a_snippet_may_cut_a_character() -> None:
     """1000 bytes that end in the middle of a character are still text, of no more than 1000 characters."""
     found = decode(block("ä".encode() * 700, b"x" + "ä".encode() * 700), PAIRS)
 
-    assert all(len(one.snippet) <= 1000 for one in found.bad)
-    assert found.bad[1].snippet.endswith("\ufffd")
+    assert all(len(one.snippet) <= 1000 for one in found.rejected)
+    assert found.rejected[1].snippet.endswith("\ufffd")
 
 
 def test_offsets_count_line_ends_of_windows() -> None:
@@ -287,7 +287,7 @@ def test_offsets_count_line_ends_of_windows() -> None:
     found = decode(block(b"[1,2]\r", b"oops\r", b"[3,4]\r"), PAIRS)
 
     assert np.asarray(found.parts[0]).tolist() == [[1, 2], [3, 4]]
-    assert [(one.offset, one.snippet) for one in found.bad] == [(7, "oops")]
+    assert [(one.offset, one.snippet) for one in found.rejected] == [(7, "oops")]
 
 
 # ---- raw lines
@@ -318,13 +318,13 @@ def test_raw_lines_are_not_parsed() -> None:
     (part,) = found.parts
     assert isinstance(part, dict)
     assert part["x"].tolist() == lines
-    assert (found.bad, lines_of(found)) == ((), list(range(8)))
+    assert (found.rejected, lines_of(found)) == ((), list(range(8)))
 
 
 def test_records_that_are_no_text() -> None:
     """The records of a TFRecord file reach a string input byte by byte, line ends and all."""
     records = ((0, b"\xff\x00\n\r"), (20, b""), (36, b'{"x": 1}'))
-    found = decode(Block(0, 0, "/in/file", records=records), TEXT)
+    found = decode(RecordBlock(0, 0, "/in/file", records=records), TEXT)
 
     (part,) = found.parts
     assert isinstance(part, dict)
@@ -334,10 +334,10 @@ def test_records_that_are_no_text() -> None:
 def test_records_that_are_json() -> None:
     """For other models the records of a TFRecord file are JSON; what is none is named by its place."""
     records = ((0, b"[1,2]"), (21, b"\xff\n"), (39, b"[3,\n4]"))
-    found = decode(Block(0, 0, "/in/file", records=records), PAIRS)
+    found = decode(RecordBlock(0, 0, "/in/file", records=records), PAIRS)
 
     assert np.asarray(found.parts[0]).tolist() == [[1, 2], [3, 4]]
-    assert [one.offset for one in found.bad] == [21]
+    assert [one.offset for one in found.rejected] == [21]
 
 
 def test_base64_in_json_is_decoded() -> None:
@@ -347,7 +347,7 @@ def test_base64_in_json_is_decoded() -> None:
     (part,) = found.parts
     assert isinstance(part, dict)
     assert part["x"].tolist() == [[b"\xff\x00", b"a"], [b"x", b"y"]]
-    assert "base64" in found.bad[0].reason
+    assert "base64" in found.rejected[0].reason
 
 
 # ---- the request log
@@ -391,7 +391,7 @@ def test_a_logged_request_without_instances(body: str) -> None:
     """It is a bad record."""
     found = decode(block(logged(body), b"[1,2]"), PAIRS)
 
-    assert len(found.bad) == 1
+    assert len(found.rejected) == 1
     assert lines_of(found) == [1]
 
 
@@ -402,7 +402,7 @@ def test_one_bad_instance_of_a_logged_request() -> None:
 
     assert np.asarray(found.parts[0]).tolist() == [[0, 0], [1, 2], [5, 6]]
     assert lines_of(found) == [0, 1, 1]
-    assert [one.offset for one in found.bad] == [6]
+    assert [one.offset for one in found.rejected] == [6]
 
 
 def test_what_only_looks_like_the_request_log() -> None:
@@ -429,7 +429,7 @@ def test_keys_pass_the_model_by() -> None:
     assert np.asarray(found.parts[0]).tolist() == [[1, 2], [3, 4]]
     assert found.keys == [{"id": 7}, {"id": {"a": [None]}}]
     assert lines_of(found) == [0, 1]
-    assert len(found.bad) == 1
+    assert len(found.rejected) == 1
 
 
 def test_the_rest_of_the_object_is_the_instance() -> None:
@@ -450,8 +450,8 @@ def test_records_without_their_keys() -> None:
     found = decode(block(*lines), PAIRS, ["id"])
 
     assert lines_of(found) == [3]
-    assert [one.offset for one in found.bad] == [0, 7, 28]
-    for one, words in zip(found.bad, ["is a list", "no field 'id'", "an object"], strict=True):
+    assert [one.offset for one in found.rejected] == [0, 7, 28]
+    for one, words in zip(found.rejected, ["is a list", "no field 'id'", "an object"], strict=True):
         assert words in one.reason
 
 
@@ -472,12 +472,12 @@ def test_keys_in_the_request_log() -> None:
     found = decode(block(good, bad), PAIRS, ["id"])
 
     assert found.keys == [{"id": 1}, {"id": 2}]
-    assert len(found.bad) == 1
+    assert len(found.rejected) == 1
 
 
 def test_a_decoder_can_be_used_again() -> None:
     """What an instance holds is its own: the next block does not change it."""
-    instances = Instances(PAIRS)
+    instances = RecordDecoder(PAIRS)
     first = instances.decode(block(*[b"[1.5,2]"] * 50))
     before = values(first.parts[0])
     instances.decode(block(*[b"[7.5,8]"] * 50))

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
-from batch.blocks import Bad, Batches, Block, Encoded
-from batch.encode import Lines
+from batch.blocks import BatchedBlock, EncodedBlock, RecordBlock, RejectedRecord
+from batch.encode import LineEncoder
 from serving.errors import InvalidOutputs
 from serving.runtimes.codec import encode, encode_lines
 from serving.runtimes.instances import Batch, count
@@ -27,20 +27,22 @@ Keys = Sequence[Mapping[str, Any]]
 
 
 def encoded(
-    *parts: Batch, output_format: str = "JSON", keys: Keys | None = None, bad: tuple[Bad, ...] = ()
-) -> Encoded:
+    *parts: Batch, output_format: str = "JSON", keys: Keys | None = None, bad: tuple[RejectedRecord, ...] = ()
+) -> EncodedBlock:
     """A block with these predictions of as many records, called 0, 1, …"""
     size = sum(map(count, parts))
-    block = Block(3, 4, "/in/file", 10, b"\n".join(b"%d" % number for number in range(size)), stored=7)
+    block = RecordBlock(
+        3, 4, "/in/file", 10, b"\n".join(b"%d" % number for number in range(size)), stored_bytes=7
+    )
     rows = None if keys is None else list(range(size))
-    return Lines(output_format).encode(Batches(block, parts, rows, keys, bad))
+    return LineEncoder(output_format).encode(BatchedBlock(block, parts, rows, keys, bad))
 
 
-def lines(found: Encoded) -> list[Any]:
+def lines(found: EncodedBlock) -> list[Any]:
     return [json.loads(line) for line in found.results.splitlines()]
 
 
-def cells(found: Encoded) -> list[list[str]]:
+def cells(found: EncodedBlock) -> list[list[str]]:
     return list(csv.reader(io.StringIO(found.results.decode(), newline="")))
 
 
@@ -121,11 +123,17 @@ def test_what_has_no_number_is_null() -> None:
 
 def test_what_a_block_is_besides() -> None:
     """Its place, its counts and its bad records stay with it."""
-    bad = Bad(99, "reason", "snippet")
+    bad = RejectedRecord(99, "reason", "snippet")
     found = encoded([1, 2], [3], bad=(bad,))
 
-    assert (found.shard, found.index, found.file, found.stored, found.last) == (3, 4, "/in/file", 7, False)
-    assert (found.results, found.predictions, found.bad, found.header) == (b"1\n2\n3\n", 3, (bad,), ())
+    assert (found.shard, found.index, found.file, found.stored_bytes, found.last) == (
+        3,
+        4,
+        "/in/file",
+        7,
+        False,
+    )
+    assert (found.results, found.predictions, found.rejected, found.header) == (b"1\n2\n3\n", 3, (bad,), ())
 
 
 @pytest.mark.parametrize("output_format", ["JSON", "CSV"])
@@ -140,8 +148,8 @@ def test_a_prediction_that_json_cannot_carry(output_format: str, keys: Keys | No
         rows = [list(line.values()) if keys else [line] for line in lines(found)]
     assert rows == ([[0, 1], [2, 3], [4, 5]] if keys else [[1], [3], [5]])
     assert found.predictions == 3
-    assert [(one.offset, one.snippet) for one in found.bad] == [(12, "1"), (16, "3")]
-    assert "cannot be written as JSON" in found.bad[0].reason
+    assert [(one.offset, one.snippet) for one in found.rejected] == [(12, "1"), (16, "3")]
+    assert "cannot be written as JSON" in found.rejected[0].reason
 
 
 def test_text_that_is_none() -> None:
@@ -149,13 +157,13 @@ def test_text_that_is_none() -> None:
     found = encoded({"name": of_objects([b"a", b"\xff", b"b"])})
 
     assert lines(found) == [{"name": "a"}, {"name": "b"}]
-    assert "_bytes" in found.bad[0].reason
+    assert "_bytes" in found.rejected[0].reason
 
 
 def test_the_end_of_a_shard_is_no_text() -> None:
     """In every format."""
     for output_format in ("JSON", "CSV"):
-        found = Lines(output_format).encode(Batches(Block(3, 9, last=True), ()))
+        found = LineEncoder(output_format).encode(BatchedBlock(RecordBlock(3, 9, last=True), ()))
 
         assert (found.results, found.header, found.predictions, found.last) == (b"", (), 0, True)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from batch.failures import JobFailed, StepFailed, arrived, carried
-from batch.messages import Failed
+from batch.failures import JobFailed, StepFailed, carry_errors, extract_failure
+from batch.messages import FailureStatus
 from serving.errors import InvalidArgument, InvalidOutputs, ServingError, Unavailable
 
 
@@ -19,12 +19,12 @@ from serving.errors import InvalidArgument, InvalidOutputs, ServingError, Unavai
 )
 def test_an_error_arrives_as_it_was(error: ServingError) -> None:
     """Its code and its message, out of whatever text Beam puts around it, once or more often."""
-    with pytest.raises(StepFailed) as caught, carried():
+    with pytest.raises(StepFailed) as caught, carry_errors():
         raise error
     text = f"{caught.value}"
     beam = f"Traceback …\n  batch.failures.StepFailed: {text} [while running 'Read']\n\n{text}!"
 
-    assert arrived(beam) == Failed(error.status, error.message)
+    assert extract_failure(beam) == FailureStatus(error.status, error.message)
     assert error.message in text
     assert caught.value.__cause__ is error
 
@@ -32,21 +32,21 @@ def test_an_error_arrives_as_it_was(error: ServingError) -> None:
 def test_a_message_may_look_like_a_failure() -> None:
     """A message (it may quote a record) that holds what looks like a carried error is no other error."""
     message = "Odd: pilotlight-failure:abc: and pilotlight-failure:e30=:"
-    with pytest.raises(StepFailed) as caught, carried():
+    with pytest.raises(StepFailed) as caught, carry_errors():
         raise InvalidArgument(message)
 
-    assert arrived(f"{message}\n{caught.value}\n") == Failed("INVALID_ARGUMENT", message)
+    assert extract_failure(f"{message}\n{caught.value}\n") == FailureStatus("INVALID_ARGUMENT", message)
 
 
 def test_other_errors_are_not_touched() -> None:
     """What is no error of ours goes as it came, and nothing arrives."""
-    with pytest.raises(KeyError) as caught, carried():
+    with pytest.raises(KeyError) as caught, carry_errors():
         raise KeyError("x")
 
-    assert arrived(str(caught.value)) is None
-    assert arrived("") is None
+    assert extract_failure(str(caught.value)) is None
+    assert extract_failure("") is None
 
 
 def test_a_failed_job_says_why() -> None:
     """Its text is the message."""
-    assert str(JobFailed(Failed("INTERNAL", "Why."))) == "Why."
+    assert str(JobFailed(FailureStatus("INTERNAL", "Why."))) == "Why."

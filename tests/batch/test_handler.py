@@ -18,10 +18,10 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from batch.blocks import Batches, Block
-from batch.decode import Instances
-from batch.failures import StepFailed, arrived
-from batch.handler import Model, RuntimeHandler
+from batch.blocks import BatchedBlock, RecordBlock
+from batch.decode import RecordDecoder
+from batch.failures import StepFailed, extract_failure
+from batch.handler import RuntimeHandler, SharedModel
 from batch.messages import ModelSource
 from serving.errors import InvalidInputs, ModelFailed
 from serving.runtimes import Form, Rows, Runtime, Source, load
@@ -32,7 +32,7 @@ from serving.schema import Schema
 from tests.batch.models import BUILDERS, LABELS, X, build_xgboost
 from tests.serving.runtimes.test_tensorflow_shared import export
 
-NOWHERE = Model(ModelSource(), "", 0)
+NOWHERE = SharedModel(ModelSource(), "", 0)
 
 ROUTINE = '''
     class Routine:
@@ -89,28 +89,32 @@ class Fake:
         return unknown("fake")
 
 
-def block(*rows: Any) -> Block:
-    return Block(0, 5, "/in/file", 0, b"\n".join(json.dumps(row).encode() for row in rows))
+def block(*rows: Any) -> RecordBlock:
+    return RecordBlock(0, 5, "/in/file", 0, b"\n".join(json.dumps(row).encode() for row in rows))
 
 
 def predicted(
-    given: Batches | Block, runtime: Runtime, *, rows: int = 0, parameters: Mapping[str, Any] | None = None
-) -> Batches:
+    given: BatchedBlock | RecordBlock,
+    runtime: Runtime,
+    *,
+    rows: int = 0,
+    parameters: Mapping[str, Any] | None = None,
+) -> BatchedBlock:
     """What the handler makes of a block."""
     parameters = parameters or {}
-    if isinstance(given, Block):
-        given = Instances(runtime.form(parameters)).decode(given)
+    if isinstance(given, RecordBlock):
+        given = RecordDecoder(runtime.form(parameters)).decode(given)
     (result,) = RuntimeHandler(NOWHERE, parameters, rows).run_inference([given], runtime)
     assert result.example == given.block.index
-    return cast(Batches, result.inference)
+    return cast(BatchedBlock, result.inference)
 
 
-def texts(batches: Batches) -> list[bytes]:
+def texts(batches: BatchedBlock) -> list[bytes]:
     return b"".join(encode_lines(part) for part in batches.parts).splitlines()
 
 
-def lines_of(found: Batches) -> list[int]:
-    return list(range(len(found.block.lines())) if found.rows is None else found.rows)
+def lines_of(found: BatchedBlock) -> list[int]:
+    return list(range(len(found.block.split_records())) if found.rows is None else found.rows)
 
 
 # ---- how many rows a call has
@@ -150,9 +154,9 @@ def test_parameters_reach_the_model() -> None:
 def test_a_block_without_records() -> None:
     """The end of a shard passes, and the model is not called."""
     runtime = Fake()
-    found = predicted(Block(0, 9, last=True), runtime)
+    found = predicted(RecordBlock(0, 9, last=True), runtime)
 
-    assert (found.block.last, found.parts, found.bad, runtime.calls) == (True, (), (), [])
+    assert (found.block.last, found.parts, found.rejected, runtime.calls) == (True, (), (), [])
 
 
 # ---- rows that fail
@@ -175,8 +179,8 @@ def test_exactly_the_failing_rows_are_bad(wrong: set[int], rows: int) -> None:
     good = [number for number in range(60) if number not in wrong]
     assert values(found) == [10 * number for number in good]
     assert lines_of(found) == good
-    assert [one.snippet for one in found.bad] == [str(number) for number in sorted(wrong)]
-    assert [one.reason for one in found.bad] == [
+    assert [one.snippet for one in found.rejected] == [str(number) for number in sorted(wrong)]
+    assert [one.reason for one in found.rejected] == [
         f"Failed to run the provided model: ValueError: wrong: {number} (Error code: 2)"
         for number in sorted(wrong)
     ]
@@ -186,13 +190,13 @@ def test_failing_rows_beside_malformed_ones() -> None:
     """Both are bad, in the order of their places; keys stay with their rows."""
     lines = [b'{"id": "a", "instance": 1}', b"oops", b'{"id": "b", "instance": 2}', b"{}", b""]
     lines += [b'{"id": "c", "instance": 3}']
-    decoded = Instances(Rows(), ["id"]).decode(Block(0, 0, "/f", 0, b"\n".join(lines)))
+    decoded = RecordDecoder(Rows(), ["id"]).decode(RecordBlock(0, 0, "/f", 0, b"\n".join(lines)))
     found = predicted(decoded, Fake(fails_on({2})))
 
     assert values(found) == [10, 30]
     assert found.keys == [{"id": "a"}, {"id": "c"}]
     assert lines_of(found) == [0, 5]
-    assert [one.snippet for one in found.bad] == ["oops", lines[2].decode(), "{}"]
+    assert [one.snippet for one in found.rejected] == ["oops", lines[2].decode(), "{}"]
 
 
 def test_a_failing_row_costs_few_calls() -> None:
@@ -214,7 +218,7 @@ def test_too_few_or_too_many_predictions(times: int) -> None:
 
     assert values(found) == ["a", "b"]
     assert lines_of(found) == [0, 2]
-    assert f"gave {times} predictions for 1 instances" in found.bad[0].reason
+    assert f"gave {times} predictions for 1 instances" in found.rejected[0].reason
 
 
 def test_errors_of_the_runtime_keep_their_words() -> None:
@@ -225,7 +229,7 @@ def test_errors_of_the_runtime_keep_their_words() -> None:
 
     found = predicted(block("a"), Fake(answer))
 
-    assert found.bad[0].reason == "Invalid inputs: No such word. (Error code: 1)"
+    assert found.rejected[0].reason == "Invalid inputs: No such word. (Error code: 1)"
 
 
 def test_a_row_whose_error_is_no_exception() -> None:
@@ -240,7 +244,7 @@ def test_a_row_whose_error_is_no_exception() -> None:
 
     found = predicted(block("a", "panic", "b"), Fake(answer))
     assert values(found) == ["a", "b"]
-    assert found.bad[0].reason == "Failed to run the provided model: GeneratorExit: here (Error code: 2)"
+    assert found.rejected[0].reason == "Failed to run the provided model: GeneratorExit: here (Error code: 2)"
     with pytest.raises(KeyboardInterrupt):
         predicted(block("interrupt"), Fake(answer))
 
@@ -275,13 +279,13 @@ def routine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterable[ModelSo
 
 def test_a_routine_that_fails_for_the_whole_batch(routine: ModelSource) -> None:
     """Only the row at fault is bad, and what the routine did to the others before does not count twice."""
-    handler = RuntimeHandler(Model(routine, "", 0), {}, 0)
+    handler = RuntimeHandler(SharedModel(routine, "", 0), {}, 0)
     runtime = handler.load_model()
     rows = [{"x": number} for number in (1, 2, -3, 4, 5, 6)]
     found = predicted(block(*rows), runtime)
 
     assert values(found) == [2, 4, 8, 10, 12]
-    assert [one.snippet for one in found.bad] == ['{"x": -3}']
+    assert [one.snippet for one in found.rejected] == ['{"x": -3}']
 
 
 def test_a_pipeline_that_works_in_place(tmp_path: Path) -> None:
@@ -296,7 +300,7 @@ def test_a_pipeline_that_works_in_place(tmp_path: Path) -> None:
 
     found = predicted(block(*rows), runtime)
 
-    assert [one.offset for one in found.bad] == [block(*rows).lines()[7][0]]
+    assert [one.offset for one in found.rejected] == [block(*rows).split_records()[7][0]]
     assert [value for part in found.parts for value in np.asarray(part).tolist()] == expected
 
 
@@ -307,7 +311,7 @@ def test_predictions_are_those_of_the_online_path(
     """The same rows give the same JSON in one online request and in the calls of a batch job."""
     tf = request.getfixturevalue("tf") if kind == "tensorflow" else None
     BUILDERS[kind](tmp_path, tf)
-    handler = RuntimeHandler(Model(ModelSource(model_dir=str(tmp_path)), "", 0), {}, 50)
+    handler = RuntimeHandler(SharedModel(ModelSource(model_dir=str(tmp_path)), "", 0), {}, 50)
     runtime = handler.load_model()
     rows = X[:170].tolist()
     batch, _ = Decoder().decode(json.dumps({"instances": rows}).encode(), runtime.form)
@@ -363,7 +367,7 @@ def test_records_that_may_depend_on_each_other_are_predicted_as_online(
 
     assert [json.loads(text) for text in texts(found)] == online
     assert counting.calls == calls
-    assert not found.bad
+    assert not found.rejected
 
 
 def test_records_go_in_calls_of_as_many_as_the_model_takes(tmp_path: Path, tf: Any) -> None:
@@ -373,8 +377,8 @@ def test_records_go_in_calls_of_as_many_as_the_model_takes(tmp_path: Path, tf: A
     found = predicted(block(*([number] for number in range(8))), cast(Runtime, counting), rows=64)
 
     assert [json.loads(text)["y"] for text in texts(found)] == [[0], [1], [3], [3], [7], [12]]
-    assert [one.snippet for one in found.bad] == ["[6]", "[7]"]
-    assert "takes exactly 3 instance(s)" in found.bad[0].reason
+    assert [one.snippet for one in found.rejected] == ["[6]", "[7]"]
+    assert "takes exactly 3 instance(s)" in found.rejected[0].reason
     assert counting.calls == 3
 
 
@@ -411,7 +415,7 @@ class Counting:
 
 def test_a_routine_is_given_what_it_is_given_online(routine: ModelSource) -> None:
     """Plain values, and its answers come back in their order."""
-    runtime = RuntimeHandler(Model(routine, "", 0), {}, 0).load_model()
+    runtime = RuntimeHandler(SharedModel(routine, "", 0), {}, 0).load_model()
     rows = [{"x": number} for number in range(200)]
     found = predicted(block(*rows), runtime)
 
@@ -424,29 +428,29 @@ def test_a_routine_is_given_what_it_is_given_online(routine: ModelSource) -> Non
 def test_a_model_is_loaded_once() -> None:
     """Every step of a process gets the same one."""
 
-    class Counted(Model):
+    class Counted(SharedModel):
         loads = 0
 
-        def _load(self) -> Runtime:
+        def _load_runtime(self) -> Runtime:
             Counted.loads += 1
             return Fake()
 
     model = Counted(ModelSource(), "", 0)
     handler = RuntimeHandler(model, {}, 0)
 
-    assert handler.load_model() is model.get() is handler.load_model()
+    assert handler.load_model() is model.load() is handler.load_model()
     assert Counted.loads == 1
 
 
 def test_a_model_that_cannot_be_loaded(tmp_path: Path) -> None:
     """Beam is given an error that carries ours, with what to do."""
     (tmp_path / "model.joblib").write_bytes(b"no pickle")
-    handler = RuntimeHandler(Model(ModelSource(model_dir=str(tmp_path)), "", 0), {}, 0)
+    handler = RuntimeHandler(SharedModel(ModelSource(model_dir=str(tmp_path)), "", 0), {}, 0)
 
     with pytest.raises(StepFailed) as caught:
         handler.load_model()
 
-    failed = arrived(str(caught.value))
+    failed = extract_failure(str(caught.value))
     assert failed is not None
     assert failed.status == "INVALID_ARGUMENT"
     assert failed.message.startswith("Failed to load model: ")
@@ -457,7 +461,7 @@ def test_a_model_is_fetched_where_there_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     build_xgboost(tmp_path / "model", None)
     source = ModelSource(uri=str(tmp_path / "model"))
-    runtime = Model(source, str(tmp_path / "cache"), 1 << 30).get()
+    runtime = SharedModel(source, str(tmp_path / "cache"), 1 << 30).load()
 
     assert runtime.framework == "XGBOOST"
 
@@ -470,7 +474,7 @@ def test_the_environment_of_a_model(routine: ModelSource, monkeypatch: pytest.Mo
         packages=routine.packages,
         environment={"BATCH_TEST": "here"},
     )
-    Model(source, "", 0).get()
+    SharedModel(source, "", 0).load()
 
     import os
 

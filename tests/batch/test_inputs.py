@@ -45,7 +45,7 @@ def test_every_byte_is_in_one_split(found: tuple[Item, ...], workers: int, data_
     """Splits cover each file without gap or overlap, in the order of the files; shards count from 0."""
     if not any(one.size for one in found):
         return
-    shards = inputs.plan(found, workers, data_format)
+    shards = inputs.plan_shards(found, workers, data_format)
     splits = [split for shard in shards for split in shard.splits]
 
     assert [shard.index for shard in shards] == list(range(len(shards)))
@@ -65,7 +65,7 @@ def test_what_cannot_be_cut_is_whole(found: tuple[Item, ...], workers: int, data
     """Compressed files and TFRecord files are one split each, from their beginning to their end."""
     if not any(one.size for one in found):
         return
-    for shard in inputs.plan(found, workers, data_format):
+    for shard in inputs.plan_shards(found, workers, data_format):
         for split in shard.splits:
             if inputs.is_compressed(split.item, data_format) or data_format.startswith("TF"):
                 assert (split.start, split.end) == (0, None)
@@ -78,7 +78,7 @@ def test_what_cannot_be_cut_is_whole(found: tuple[Item, ...], workers: int, data
 def test_lines_are_shared_out_evenly(found: list[int], workers: int) -> None:
     """No shard of lines is a tenth larger than the mean, and there are as many for each worker."""
     total = sum(found)
-    shards = inputs.plan([item(number, size) for number, size in enumerate(found)], workers, "JSON")
+    shards = inputs.plan_shards([item(number, size) for number, size in enumerate(found)], workers, "JSON")
 
     wanted = math.ceil(max(1, math.ceil(total / (64 * MIB))) / workers) * workers
     assert len(shards) <= wanted
@@ -89,7 +89,7 @@ def test_lines_are_shared_out_evenly(found: list[int], workers: int) -> None:
 def test_tiny_files_are_read_together() -> None:
     """A thousand tiny files beside a huge one do not make a shard each, and load no worker alone."""
     found = [item(number, 100) for number in range(1000)] + [item(1000, 500 * MIB)]
-    shards = inputs.plan(found, 2, "JSON")
+    shards = inputs.plan_shards(found, 2, "JSON")
 
     assert len(shards) == 8
     assert sum(len(shard.splits) for shard in shards) <= 1000 + 8
@@ -99,7 +99,7 @@ def test_tiny_files_are_read_together() -> None:
 def test_compressed_files_are_balanced_as_what_they_hold() -> None:
     """Four files of the same compressed size go to two workers in pairs."""
     found = [item(number, 2 * MIB, name=".gz") for number in range(4)]
-    shards = inputs.plan(found, 2, "JSON")
+    shards = inputs.plan_shards(found, 2, "JSON")
 
     assert [len(shard.splits) for shard in shards] == [2, 2]
 
@@ -134,12 +134,12 @@ def test_what_is_compressed(name: str, gzip: bool, data_format: str, compressed:
 )
 def test_as_many_workers_as_are_worth_their_start(found: list[int], most: int, workers: int) -> None:
     """One for each 4 MiB begun, at least one, and never more than there may be."""
-    assert inputs.workers_for([item(0, size) for size in found], most, "JSON") == workers
+    assert inputs.choose_worker_count([item(0, size) for size in found], most, "JSON") == workers
 
 
 def test_compressed_input_is_worth_more_workers() -> None:
     """A compressed byte is taken for four."""
-    assert inputs.workers_for([item(0, 2 * MIB, name=".gz")], 8, "JSON") == 2
+    assert inputs.choose_worker_count([item(0, 2 * MIB, name=".gz")], 8, "JSON") == 2
 
 
 @given(some_items, st.integers(1, 40), formats)
@@ -147,8 +147,8 @@ def test_the_largest_shards_go_first(found: tuple[Item, ...], workers: int, data
     """The same shards, those with the most to read at the front."""
     if not any(one.size for one in found):
         return
-    shards = inputs.plan(found, workers, data_format)
-    ordered = inputs.by_size(shards, data_format)
+    shards = inputs.plan_shards(found, workers, data_format)
+    ordered = inputs.sort_by_size(shards, data_format)
 
     assert sorted(ordered, key=lambda shard: shard.index) == list(shards)
     if all(not inputs.is_compressed(one, data_format) for one in found):
@@ -162,7 +162,7 @@ def test_a_file_is_read_once(tmp_path: Path) -> None:
         (tmp_path / name).write_text("1\n")
     paths = [f"{tmp_path}/b", f"{tmp_path}/a*", f"{tmp_path}/*", f"file://{tmp_path}/a2", f"{tmp_path}/b"]
 
-    found = inputs.find(Files(), paths)
+    found = inputs.find_inputs(Files(), paths)
 
     assert [Path(one.uri).name for one in found] == ["b", "a1", "a2"]
 
@@ -187,7 +187,7 @@ def test_what_is_no_input_is_refused(
     (tmp_path / "also-empty").touch()
 
     with pytest.raises(kind) as caught:
-        inputs.find(Files(), [path.format(tmp_path) for path in paths])
+        inputs.find_inputs(Files(), [path.format(tmp_path) for path in paths])
 
     assert words in str(caught.value)
 
@@ -196,8 +196,8 @@ def test_an_empty_file_among_others_is_no_harm(tmp_path: Path) -> None:
     """It is found, and nothing is planned for it."""
     (tmp_path / "a").touch()
     (tmp_path / "b").write_text("1\n")
-    found = inputs.find(Files(), [f"{tmp_path}/*"])
-    (shard,) = inputs.plan(found, 1, "JSON")
+    found = inputs.find_inputs(Files(), [f"{tmp_path}/*"])
+    (shard,) = inputs.plan_shards(found, 1, "JSON")
 
     assert len(found) == 2
     assert [Path(split.item.uri).name for split in shard.splits] == ["b"]

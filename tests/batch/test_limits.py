@@ -61,7 +61,7 @@ def test_when_a_limit_is_exceeded(
     limit: str, predictions: int, errors: int, final: bool, exceeded: bool
 ) -> None:
     """More bad records than the limit; a share counts from 1000 records on, and at the end."""
-    reason = ErrorLimit.parse(limit).exceeded(predictions, errors, final=final)
+    reason = ErrorLimit.parse(limit).explain_excess(predictions, errors, final=final)
 
     assert bool(reason) is exceeded
     if exceeded:

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from batch.messages import Failed, ModelSource, Outcome, Report, Request
-from batch.output import Output
-from batch.writers import Sealed
+from batch.messages import FailureStatus, JobOutcome, JobReport, JobRequest, ModelSource
+from batch.output import OutputFolder
+from batch.writers import SealedShard
 from serving.errors import FailedPrecondition, InvalidOutputs, NotFound
 from serving.storage import Files
 from tests.emulator import Emulator
@@ -26,7 +26,7 @@ pytestmark = [
 ]
 
 FILES = Files(patience=10)
-DONE = Report(done=Outcome(3, 2, 1.5, 2.5))
+DONE = JobReport(done=JobOutcome(3, 2, 1.5, 2.5))
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Place:
 
     def output(
         self, uid: str = "u1", attempt: int = 1, *, output_format: str = "JSON", files: Files = FILES
-    ) -> Output:
-        request = Request(
+    ) -> OutputFolder:
+        request = JobRequest(
             job=f"job_{uid}",
             uid=uid,
             attempt=attempt,
@@ -50,7 +50,7 @@ class Place:
             cache_dir="",
             cache_bytes=0,
         )
-        return Output(files, request)
+        return OutputFolder(files, request)
 
     def put(self, name: str, text: str = "") -> str:
         uri = f"{self.root}/{name}"
@@ -77,13 +77,13 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return Place(f"gs://{emulator.bucket()}/out")
 
 
-def sealed(place: Place, output: Output, shard: int, **details: Any) -> Sealed:
+def sealed(place: Place, output: OutputFolder, shard: int, **details: Any) -> SealedShard:
     """A complete shard of the attempt, whose files hold their own names."""
     folder = output.attempt_folder.removeprefix(f"{place.root}/")
     results = place.put(f"{folder}/pieces/{shard}.results", f"results {shard}\n")
     stats: dict[str, int] = details.get("stats", {})
     errors = place.put(f"{folder}/pieces/{shard}.errors", f"errors {shard}\n") if stats else ""
-    return Sealed(shard, results, errors, 1, stats, details.get("header", ()))
+    return SealedShard(shard, results, errors, 1, stats, details.get("header", ()))
 
 
 PUBLISHED = [
@@ -97,7 +97,7 @@ PUBLISHED = [
 ]
 
 
-def publish(place: Place, output: Output, said: Report = DONE) -> None:
+def publish(place: Place, output: OutputFolder, said: JobReport = DONE) -> None:
     """Three shards, one with errors."""
     stats = {'It\'s "bad"\n': 1, "more": 5}
     output.publish(
@@ -113,20 +113,20 @@ def test_a_free_folder_is_taken(place: Place) -> None:
     place.put("prediction.txt")
     place.put("predictions/prediction.results-00000-of-00001")
 
-    assert place.output().ended() is None
-    assert place.output().take() is None
-    assert place.output().ended() is None
+    assert place.output().find_earlier_end() is None
+    assert place.output().claim() is None
+    assert place.output().find_earlier_end() is None
     assert place.claim()["job"] == "job_u1"
     assert place.claim()["uid"] == "u1"
 
 
 def test_a_folder_of_a_running_job_is_refused(place: Place) -> None:
     """The error names the job and what to do; its files stay."""
-    place.output().take()
+    place.output().claim()
     place.put(".pilotlight/u1/1/x")
 
     with pytest.raises(FailedPrecondition, match="The job job_u1 is writing to"):
-        place.output("u2").take()
+        place.output("u2").claim()
     place.output("u2").clean()
 
     assert place.names() == [".pilotlight/claim", ".pilotlight/u1/1/x"]
@@ -147,7 +147,7 @@ def test_results_of_another_job_are_kept(place: Place, name: str) -> None:
     place.put(name, "theirs")
 
     with pytest.raises(FailedPrecondition, match="holds results of another job") as caught:
-        place.output().take()
+        place.output().claim()
     assert name in caught.value.message
     place.output().clean()
 
@@ -158,12 +158,12 @@ def test_results_of_another_job_are_kept(place: Place, name: str) -> None:
 def test_results_of_a_job_that_is_done_are_kept(place: Place) -> None:
     """Its claim and its results stay."""
     output = place.output()
-    output.take()
+    output.claim()
     publish(place, output)
     before = place.names()
 
     with pytest.raises(FailedPrecondition, match="holds results of another job"):
-        place.output("u2").take()
+        place.output("u2").claim()
     place.output("u2").clean()
 
     assert place.names() == before
@@ -172,12 +172,12 @@ def test_results_of_a_job_that_is_done_are_kept(place: Place) -> None:
 def test_a_folder_whose_results_were_removed_is_free(place: Place) -> None:
     """What is left of the job before is its claim, which goes."""
     output = place.output()
-    output.take()
+    output.claim()
     publish(place, output)
     for name in PUBLISHED:
         FILES.delete(f"{place.root}/{name}")
 
-    assert place.output("u2").take() is None
+    assert place.output("u2").claim() is None
     assert place.claim()["uid"] == "u2"
 
 
@@ -187,7 +187,7 @@ def test_a_folder_whose_results_were_removed_is_free(place: Place) -> None:
 def test_results_are_named_as_the_contract_names_them(place: Place) -> None:
     """Each shard is a file of results; with any errors each has a file of those; nothing else is left."""
     output = place.output()
-    output.take()
+    output.claim()
     publish(place, output)
 
     assert place.names() == [".pilotlight/claim", *PUBLISHED]
@@ -200,7 +200,7 @@ def test_results_are_named_as_the_contract_names_them(place: Place) -> None:
 def test_without_errors(place: Place) -> None:
     """There are no files of errors, but an empty one of their statistics."""
     output = place.output()
-    output.take()
+    output.claim()
     output.publish([sealed(place, output, 0)], DONE)
 
     assert place.names() == [
@@ -214,7 +214,7 @@ def test_without_errors(place: Place) -> None:
 def test_csv_has_its_header_beside_it(place: Place) -> None:
     """The names of the columns, also when the first shard has no rows; names may hold commas."""
     output = place.output(output_format="CSV")
-    output.take()
+    output.claim()
     header = ("a", "b,c", 'd"e', "f g")
     output.publish([sealed(place, output, 0), sealed(place, output, 1, header=header)], DONE)
 
@@ -231,7 +231,7 @@ def test_csv_has_its_header_beside_it(place: Place) -> None:
 def test_shards_with_other_columns_are_not_published(place: Place) -> None:
     """One header cannot stand for both."""
     output = place.output(output_format="CSV")
-    output.take()
+    output.claim()
     shards = [sealed(place, output, 0, header=("a",)), sealed(place, output, 1, header=("b",))]
 
     with pytest.raises(InvalidOutputs, match="Use outputDataFormat JSON"):
@@ -243,11 +243,11 @@ def test_shards_with_other_columns_are_not_published(place: Place) -> None:
 def test_a_folder_that_was_taken_over(place: Place, other: str | None) -> None:
     """A job whose claim is gone, or another's, publishes nothing and removes nothing of the other."""
     output = place.output()
-    output.take()
+    output.claim()
     shards = [sealed(place, output, 0)]
     FILES.delete(f"{place.root}/.pilotlight/claim")
     if other:
-        place.output(other).take()
+        place.output(other).claim()
 
     with pytest.raises(FailedPrecondition, match="was taken by another job"):
         output.publish(shards, DONE)
@@ -262,12 +262,12 @@ def test_a_folder_that_was_taken_over(place: Place, other: str | None) -> None:
 
 def test_an_attempt_after_one_that_died_at_work(place: Place) -> None:
     """What that one wrote goes, and the folder is taken again."""
-    place.output(attempt=1).take()
+    place.output(attempt=1).claim()
     place.put(".pilotlight/u1/1/pieces/00000-x.results", "old")
 
     later = place.output(attempt=2)
 
-    assert later.take() is None
+    assert later.claim() is None
     assert place.names() == [".pilotlight/claim"]
     publish(place, later)
     assert place.names() == [".pilotlight/claim", *PUBLISHED]
@@ -301,31 +301,38 @@ def test_an_attempt_after_one_that_died_while_publishing(place: Place) -> None:
     """At whichever file it died: what was published goes, and the new attempt publishes all of its own."""
     for left in range(7):
         dying = place.output(attempt=1, files=Dying(left))
-        dying.take()
+        dying.claim()
         with pytest.raises(Died):
             publish(place, dying)
         assert len([name for name in place.names() if name.startswith("prediction.")]) == left
 
         later = place.output(attempt=2)
-        assert later.take() is None
+        assert later.claim() is None
         assert place.names() == [".pilotlight/claim"]
         publish(place, later)
         assert place.names() == [".pilotlight/claim", *PUBLISHED]
         later.clean()
 
 
-@pytest.mark.parametrize("said", [DONE, Report(failed=Failed("INVALID_ARGUMENT", "All failed.", 0, 6))])
-def test_an_attempt_after_the_end(place: Place, said: Report) -> None:
+@pytest.mark.parametrize(
+    "said", [DONE, JobReport(failed=FailureStatus("INVALID_ARGUMENT", "All failed.", 0, 6))]
+)
+def test_an_attempt_after_the_end(place: Place, said: JobReport) -> None:
     """A server that died before it knew is told how the job ended, and nothing is done again."""
     output = place.output()
-    output.take()
+    output.claim()
     publish(place, output, said)
     before = place.names()
 
     # By an attempt that died just before its end.
     FILES.write(f"{output.attempt_folder}/left", b"")
-    assert output.ended() == place.output(attempt=2).ended() == place.output(attempt=2).take() == said
-    assert place.output("u2").ended() is None
+    assert (
+        output.find_earlier_end()
+        == place.output(attempt=2).find_earlier_end()
+        == place.output(attempt=2).claim()
+        == said
+    )
+    assert place.output("u2").find_earlier_end() is None
     assert place.names() == before
 
 
@@ -336,12 +343,12 @@ def test_cleaning_leaves_nothing_of_the_job(place: Place) -> None:
     output.clean()
     assert place.names() == ["notes.txt"]
 
-    output.take()
+    output.claim()
     sealed(place, output, 0)
     output.clean()
     assert place.names() == ["notes.txt"]
 
-    output.take()
+    output.claim()
     publish(place, output)
     output.clean()
     assert place.names() == ["notes.txt"]
@@ -352,7 +359,7 @@ def test_cleaning_leaves_nothing_of_the_job(place: Place) -> None:
 def test_a_slash_at_the_end_is_no_matter(place: Place) -> None:
     """The output path may have one."""
     output = Place(f"{place.root}/").output()
-    output.take()
+    output.claim()
     output.publish([sealed(place, output, 0)], DONE)
 
     assert "prediction.results-00000-of-00001" in place.names()
@@ -367,7 +374,7 @@ def test_what_an_attempt_that_was_killed_had_written_of_its_claim_goes(tmp_path:
     assert not partial.exists()
 
     partial.touch()
-    place.output().take()
+    place.output().claim()
     assert not partial.exists()
 
     partial.touch()

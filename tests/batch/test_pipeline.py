@@ -27,11 +27,11 @@ from apache_beam.internal import cloudpickle_pickler
 from apache_beam.pipeline import AppliedPTransform, PipelineVisitor
 
 from batch import job, pipeline
-from batch.embedded import LOST
+from batch.embedded import WORKER_LOST
 from batch.failures import JobFailed
-from batch.handler import Model, RuntimeHandler
+from batch.handler import RuntimeHandler, SharedModel
 from batch.inputs import Shard, Split
-from batch.messages import Counts, Failed, ModelSource, Phase, Report, Request
+from batch.messages import FailureStatus, JobCounts, JobPhase, JobReport, JobRequest, ModelSource
 from serving.runtimes import Source, load
 from serving.storage import Files, Item
 from tests.batch.models import X, build_sklearn, build_xgboost
@@ -82,7 +82,7 @@ class Folders:
         path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
         return str(path)
 
-    def request(self, **details: Any) -> Request:
+    def request(self, **details: Any) -> JobRequest:
         fields: dict[str, Any] = {
             "job": "job_1",
             "uid": "u1",
@@ -93,7 +93,7 @@ class Folders:
             "cache_dir": str(self.root / "cache"),
             "cache_bytes": 1 << 30,
         }
-        return Request(**{**fields, **details})
+        return JobRequest(**{**fields, **details})
 
     def results(self) -> list[Any]:
         """All predictions, file by file."""
@@ -137,15 +137,15 @@ def routine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelSo
     sys.modules.pop("slow_routine", None)
 
 
-def ended(request: Request) -> Report:
+def ended(request: JobRequest) -> JobReport:
     """The last thing said of a job that runs here."""
-    said: list[Report] = []
-    job.run(request, said.append)
+    said: list[JobReport] = []
+    job.run_request(request, said.append)
     assert all(report.done is None and report.failed is None for report in said[:-1])
     return said[-1]
 
 
-def failed(request: Request) -> Failed:
+def failed(request: JobRequest) -> FailureStatus:
     found = ended(request).failed
     assert found is not None
     return found
@@ -328,15 +328,15 @@ def test_too_many_errors_at_the_end(folders: Folders) -> None:
 def test_input_that_changes_is_worth_another_attempt(folders: Folders) -> None:
     """Not the job fails but the attempt: what it raises says why, and nothing is said."""
     folders.put("rows", X[:3].tolist())
-    said: list[Report] = []
+    said: list[JobReport] = []
 
-    def change(report: Report) -> None:
+    def change(report: JobReport) -> None:
         said.append(report)
-        if report.phase is Phase.RUNNING:
+        if report.phase is JobPhase.RUNNING:
             folders.put("rows", X[:4].tolist())
 
     with pytest.raises(JobFailed, match="was replaced"):
-        job.run(folders.request(), change)
+        job.run_request(folders.request(), change)
     assert all(report.failed is None for report in said)
 
     assert ended(folders.request(attempt=2)).done is not None
@@ -357,13 +357,13 @@ def test_cleaning_up(folders: Folders) -> None:
 
 def test_every_step_can_be_sent(folders: Folders) -> None:
     """Steps and what they hold go to workers by cloudpickle, before they are first used."""
-    model = Model(ModelSource(model_dir=str(folders.root / "model")), "", 0)
+    model = SharedModel(ModelSource(model_dir=str(folders.root / "model")), "", 0)
     split = Split(Item("gs://bucket/x", 1, "1", gzip=False), 0, 1)
-    plan = pipeline.Plan(
+    plan = pipeline.PipelinePlan(
         Files(), [Shard(0, (split,))], "JSON", "JSON", model, {}, 0, ("id",), "gs://b/out", ""
     )
     steps = beam.Pipeline()
-    pipeline.build(steps, plan)
+    pipeline.build_pipeline(steps, plan)
     found: dict[str, Any] = {}
 
     class Visitor(PipelineVisitor):
@@ -387,7 +387,7 @@ def test_every_step_can_be_sent(folders: Folders) -> None:
 class Running:
     """A job as the server runs it, and what it says."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: JobRequest) -> None:
         remote_end, self._lifeline = os.pipe()
         self.process = subprocess.Popen(
             [sys.executable, "-m", "serving.gateway.child", str(remote_end), "batch"],
@@ -401,15 +401,15 @@ class Running:
         assert self.process.stdin is not None
         self.process.stdin.write(msgspec.json.encode(request))
         self.process.stdin.close()
-        self.said: list[Report] = []
+        self.said: list[JobReport] = []
         self.log = b""
         self._readers = [threading.Thread(target=self._read), threading.Thread(target=self._read_log)]
         for reader in self._readers:
             reader.start()
 
-    def counts(self) -> Counts:
+    def counts(self) -> JobCounts:
         """The last ones told."""
-        return next((said.counts for said in reversed(self.said) if said.counts), Counts())
+        return next((said.counts for said in reversed(self.said) if said.counts), JobCounts())
 
     def workers(self) -> list[psutil.Process]:
         return [
@@ -450,7 +450,7 @@ class Running:
 
     def _read(self) -> None:
         for line in self.process.stdout or ():
-            self.said.append(msgspec.json.decode(line, type=Report))
+            self.said.append(msgspec.json.decode(line, type=JobReport))
 
     def _read_log(self) -> None:
         for line in self.process.stderr or ():
@@ -458,7 +458,7 @@ class Running:
 
 
 @contextmanager
-def running(request: Request) -> Iterator[Running]:
+def running(request: JobRequest) -> Iterator[Running]:
     found = Running(request)
     try:
         yield found
@@ -476,7 +476,7 @@ def test_a_small_job(folders: Folders) -> None:
         code = found.wait()
 
     assert code == 0, found.log.decode()
-    assert [said.phase for said in found.said if said.phase] == list(Phase)
+    assert [said.phase for said in found.said if said.phase] == list(JobPhase)
     done = found.said[-1].done
     assert done is not None
     assert (done.predictions, done.errors) == (100, 0)
@@ -522,7 +522,7 @@ def test_killed_workers_and_killed_jobs(folders: Folders, routine: ModelSource) 
     with running(request) as found:
         work(found)
         found.workers()[1].kill()
-        assert found.wait() == LOST, found.log.decode()
+        assert found.wait() == WORKER_LOST, found.log.decode()
     assert not any(said.done or said.failed for said in found.said)
     with running(msgspec.structs.replace(request, attempt=2, max_workers=1)) as found:
         work(found)
@@ -548,4 +548,4 @@ def test_what_is_no_request(tmp_path: Path) -> None:
         [sys.executable, "-m", "batch"], input=b'{"job": 1}', capture_output=True, timeout=60, check=True
     )
 
-    assert msgspec.json.decode(done.stdout, type=Report).failed is not None
+    assert msgspec.json.decode(done.stdout, type=JobReport).failed is not None

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from batch import inputs, readers
-from batch.blocks import Block
+from batch.blocks import RecordBlock
 from batch.inputs import Shard, Split
 from serving.errors import InvalidArgument, Unavailable
 from serving.storage import Files, Item
@@ -37,20 +37,20 @@ def item_of(path: Path) -> Item:
     return item
 
 
-def read(path: Path | Item, *cuts: int, data_format: str = "JSON") -> list[list[Block]]:
+def read(path: Path | Item, *cuts: int, data_format: str = "JSON") -> list[list[RecordBlock]]:
     """The blocks of a file that is cut at these bytes, one list per split."""
     item = path if isinstance(path, Item) else item_of(path)
     bounds = [0, *sorted({cut for cut in cuts if 0 < cut < item.size}), None]
     splits = [Split(item, start or 0, end) for start, end in itertools.pairwise(bounds)]
     return [
-        list(readers.read(Files(), Shard(number, (split,)), data_format))
+        list(readers.read_shard(Files(), Shard(number, (split,)), data_format))
         for number, split in enumerate(splits)
     ]
 
 
-def lines_of(shards: Sequence[Sequence[Block]]) -> list[tuple[int, bytes]]:
+def lines_of(shards: Sequence[Sequence[RecordBlock]]) -> list[tuple[int, bytes]]:
     """All records with their offsets; the end of each shard holds none."""
-    return [line for blocks in shards for block in blocks if not block.last for line in block.lines()]
+    return [line for blocks in shards for block in blocks if not block.last for line in block.split_records()]
 
 
 def lines_in(content: bytes) -> Iterator[tuple[int, bytes]]:
@@ -109,7 +109,7 @@ def test_blocks_are_whole_lines_of_about_a_size(tmp_path: Path) -> None:
     assert all(len(block.data) % 100 == 99 and len(block.data) < (1 << 20) + 100 for block in blocks)
     assert len(blocks) < 7
     assert {block.file for block in blocks} == {str(tmp_path / "lines")}
-    assert sum(block.stored for block in blocks) == 5_000_000
+    assert sum(block.stored_bytes for block in blocks) == 5_000_000
 
 
 def test_a_shard_may_have_many_files(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_a_shard_may_have_many_files(tmp_path: Path) -> None:
     for name in "abc":
         (tmp_path / name).write_text(f"{name}1\n{name}2\n")
     splits = tuple(Split(item_of(tmp_path / name)) for name in "abc")
-    blocks = list(readers.read(Files(), Shard(4, splits), "TEXT"))
+    blocks = list(readers.read_shard(Files(), Shard(4, splits), "TEXT"))
 
     assert [(block.shard, block.index) for block in blocks] == [(4, 0), (4, 1), (4, 2), (4, 3)]
     assert [block.data for block in blocks] == [b"a1\na2", b"b1\nb2", b"c1\nc2", b""]
@@ -177,7 +177,7 @@ def test_bytes_read_are_those_stored(tmp_path: Path) -> None:
     """Progress counts compressed bytes, as the sizes of files do."""
     content = "".join(f"{random.random()}\n" for _ in range(200_000)).encode()
     (tmp_path / "lines.gz").write_bytes(gzip.compress(content, 1))
-    stored = sum(block.stored for blocks in read(tmp_path / "lines.gz") for block in blocks)
+    stored = sum(block.stored_bytes for blocks in read(tmp_path / "lines.gz") for block in blocks)
 
     assert 0 < stored <= (tmp_path / "lines.gz").stat().st_size < len(content)
     assert stored > 0.9 * (tmp_path / "lines.gz").stat().st_size
@@ -327,9 +327,9 @@ def test_plans_and_readers_agree(tmp_path: Path) -> None:
         wanted += content.split()
         name = f"f{number:02d}" + (".gz" if number % 3 == 0 else "")
         (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
-    items = inputs.find(Files(), [f"{tmp_path}/*"])
-    shards = inputs.plan(items, 7, "JSON")
-    found = lines_of([list(readers.read(Files(), shard, "JSON")) for shard in shards])
+    items = inputs.find_inputs(Files(), [f"{tmp_path}/*"])
+    shards = inputs.plan_shards(items, 7, "JSON")
+    found = lines_of([list(readers.read_shard(Files(), shard, "JSON")) for shard in shards])
 
     assert len(shards) > 4
     assert [line for _, line in found] == wanted

@@ -30,12 +30,12 @@ from apache_beam.runners.runner import PipelineRunner, PipelineState
 
 from batch import execution, remote, runners
 from batch.failures import JobFailed
-from batch.handler import Model
+from batch.handler import SharedModel
 from batch.inputs import Shard
 from batch.limits import ErrorLimit
-from batch.messages import EMBEDDED, Counts, ModelSource, Report, Request
-from batch.pipeline import Plan
-from batch.runners import Remote, Wish
+from batch.messages import EMBEDDED, JobCounts, JobReport, JobRequest, ModelSource
+from batch.pipeline import PipelinePlan
+from batch.runners import RemoteRunner, RunnerRequest
 from serving.errors import FailedPrecondition, InvalidArgument, ServingError
 from serving.storage import Files
 from tests.emulator import Emulator
@@ -45,13 +45,13 @@ GS = ("gs://bucket/model", "gs://bucket/in/*", "gs://bucket/out")
 IMAGE = "--sdk_container_image=image"
 
 
-def wish(runner: str, *arguments: str, paths: Sequence[str] = GS, **more: Any) -> Wish:
+def wish(runner: str, *arguments: str, paths: Sequence[str] = GS, **more: Any) -> RunnerRequest:
     given: dict[str, Any] = {
         "job": "projects/p/jobs/My_Job",
         "workers": 7,
         "folder": "gs://bucket/out/.pilotlight/u/1",
     }
-    return Wish(runner=runner, arguments=arguments, paths=tuple(paths), **(given | more))
+    return RunnerRequest(runner=runner, arguments=arguments, paths=tuple(paths), **(given | more))
 
 
 # ---- what a runner is told
@@ -73,8 +73,8 @@ def test_options_follow_from_the_job_unless_they_are_given(runner: str, name: st
     asked = wish(runner, flag, "--labels=a=b", attempt=2, region="europe-west1")
     said = wish(runner, flag, f"--{name}=3", attempt=2, region="europe-west1")
 
-    assert runners.remote(asked).options.get_all_options()[name] == value
-    assert str(runners.remote(said).options.get_all_options()[name]) == "3"
+    assert runners.create_remote_runner(asked).options.get_all_options()[name] == value
+    assert str(runners.create_remote_runner(said).options.get_all_options()[name]) == "3"
 
 
 @pytest.mark.parametrize(
@@ -99,15 +99,15 @@ def test_where_workers_are_and_what_they_have(
     runner: str, arguments: list[str], *, here: bool, bare: bool
 ) -> None:
     """As Beam has it: in this process where it makes the cluster itself, else in its container."""
-    found = runners.remote(wish(runner, *arguments))
+    found = runners.create_remote_runner(wish(runner, *arguments))
 
-    assert (found.here, found.bare) == (here, bare)
+    assert (found.in_process, found.bare_workers) == (here, bare)
 
 
 def test_packages_are_brought_before_those_of_the_options() -> None:
     """The workers install in this order."""
-    found = runners.remote(wish("DataflowRunner", "--extra_package=theirs.whl"))
-    found.bring(["ours.tar.gz"])
+    found = runners.create_remote_runner(wish("DataflowRunner", "--extra_package=theirs.whl"))
+    found.add_packages(["ours.tar.gz"])
 
     assert found.options.view_as(SetupOptions).extra_packages == ["ours.tar.gz", "theirs.whl"]
 
@@ -137,7 +137,7 @@ def test_what_cannot_work_is_refused_before_it_starts(
     monkeypatch.setattr(runners, "_ANSWER_WITHIN", 0.5)
 
     with pytest.raises(error) as raised:
-        runners.remote(wish(runner, *arguments))
+        runners.create_remote_runner(wish(runner, *arguments))
 
     assert reason in raised.value.message
 
@@ -147,8 +147,8 @@ def test_workers_in_containers_find_no_local_paths() -> None:
     paths = ("gs://bucket/model", "/data/in/*", "gs://bucket/out")
 
     with pytest.raises(FailedPrecondition, match=r"no /data/in/\*\. Use gs://"):
-        runners.remote(wish("DataflowRunner", paths=paths))
-    assert not runners.remote(wish("DataflowRunner", IMAGE, paths=paths)).bare
+        runners.create_remote_runner(wish("DataflowRunner", paths=paths))
+    assert not runners.create_remote_runner(wish("DataflowRunner", IMAGE, paths=paths)).bare_workers
 
 
 # ---- a runner that is made up
@@ -193,15 +193,28 @@ class FakeRunner(PipelineRunner):
         self.asked.set()
 
 
-def run_fake(runner: FakeRunner, limit: ErrorLimit, *, bare: bool = False) -> tuple[list[Counts], list[str]]:
+def run_fake(
+    runner: FakeRunner, limit: ErrorLimit, *, bare: bool = False
+) -> tuple[list[JobCounts], list[str]]:
     """What was counted, and the packages that were brought."""
-    counted: list[Counts] = []
+    counted: list[JobCounts] = []
     options = PipelineOptions([])
-    remote.run(
-        Plan(Files(), [Shard(0, ())], "JSON", "JSON", Model(ModelSource(), "", 0), {}, 0, (), "/nowhere", ""),
-        Remote("FakeRunner", runner, options, here=False, bare=bare),
+    remote.run_remote(
+        PipelinePlan(
+            Files(),
+            [Shard(0, ())],
+            "JSON",
+            "JSON",
+            SharedModel(ModelSource(), "", 0),
+            {},
+            0,
+            (),
+            "/nowhere",
+            "",
+        ),
+        RemoteRunner("FakeRunner", runner, options, in_process=False, bare_workers=bare),
         lambda: ["ours.tar.gz"],
-        execution.Run(limit, 100, counted.append, lambda failed: pytest.fail(failed.message)),
+        execution.RunContext(limit, 100, counted.append, lambda failed: pytest.fail(failed.message)),
     )
     return counted, options.view_as(SetupOptions).extra_packages or []
 
@@ -211,7 +224,7 @@ def test_progress_is_read_from_the_runners_metrics() -> None:
     fake = FakeRunner({"predictions": 5, "errors": 1, "bytes": 70})
     counted, packages = run_fake(fake, ErrorLimit(), bare=True)
 
-    assert counted[0] == Counts(predictions=5, errors=1, bytes=70, bytes_total=100)
+    assert counted[0] == JobCounts(predictions=5, errors=1, bytes=70, bytes_total=100)
     assert packages == ["ours.tar.gz"]
     assert not fake.cancelled
 
@@ -223,7 +236,7 @@ def test_too_many_errors_cancel_the_pipeline() -> None:
         run_fake(fake, ErrorLimit(records=2))
 
     assert fake.cancelled
-    assert raised.value.failed.errors == 3
+    assert raised.value.failure.errors == 3
 
 
 def test_a_runner_that_cannot_start_is_told_of() -> None:
@@ -269,7 +282,7 @@ def booster(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def request(folder: Path, model: ModelSource, **more: Any) -> Request:
+def request(folder: Path, model: ModelSource, **more: Any) -> JobRequest:
     given: dict[str, Any] = {
         "job": "projects/p/jobs/remote",
         "uid": "u1",
@@ -281,10 +294,10 @@ def request(folder: Path, model: ModelSource, **more: Any) -> Request:
         "cache_dir": str(folder / "cache"),
         "cache_bytes": 1 << 30,
     }
-    return Request(**(given | more))
+    return JobRequest(**(given | more))
 
 
-def start(asked: Request) -> subprocess.Popen[bytes]:
+def start(asked: JobRequest) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
         [sys.executable, "-m", "batch"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -295,11 +308,11 @@ def start(asked: Request) -> subprocess.Popen[bytes]:
     return process
 
 
-def end(process: subprocess.Popen[bytes]) -> Report:
+def end(process: subprocess.Popen[bytes]) -> JobReport:
     """The last report of a job."""
     output, log = process.communicate(timeout=60)
     assert output, log.decode()
-    return msgspec.json.decode(output.splitlines()[-1], type=Report)
+    return msgspec.json.decode(output.splitlines()[-1], type=JobReport)
 
 
 def write_rows(folder: Path, count: int = 300) -> None:

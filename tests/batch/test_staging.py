@@ -35,7 +35,7 @@ NOT_ON_WORKERS = {"serving.runtimes.external"}
 
 
 def names(model: ModelSource) -> set[str]:
-    return {requirement.partition("==")[0] for requirement in staging.requirements(model)}
+    return {requirement.partition("==")[0] for requirement in staging.list_requirements(model)}
 
 
 def imported_by(*roots: str) -> set[str]:
@@ -68,7 +68,7 @@ def imported_by(*roots: str) -> set[str]:
 )
 def test_workers_are_given_what_their_code_imports(framework: str, module: str) -> None:
     """Each library that the steps and the model's runtime import is required, in the version that is here."""
-    required = staging.requirements(ModelSource(framework=framework))
+    required = staging.list_requirements(ModelSource(framework=framework))
 
     assert imported_by("batch.pipeline", module) <= names(ModelSource(framework=framework))
     assert f"numpy=={metadata.version('numpy')}" in required
@@ -90,7 +90,7 @@ def test_the_libraries_follow_from_the_models_files(tmp_path: Path) -> None:
 
 def test_the_source_archive_installs_without_an_index_and_runs(tmp_path: Path) -> None:
     """What a worker's steps are unpickled with is in the archive, whole, and asks for the libraries."""
-    archive = staging.source_archive(["numpy==1.2.3"], tmp_path)
+    archive = staging.build_source_archive(["numpy==1.2.3"], tmp_path)
     target = tmp_path / "installed"
     pip = [
         sys.executable,
@@ -136,8 +136,8 @@ def test_archives_are_ours_and_then_the_users(tmp_path: Path) -> None:
         package_uris=(str(tmp_path / "b.tar.gz"), str(tmp_path / "a.whl")),
     )
     folder = tmp_path / "archives"
-    staging.archives(model, folder)
-    found = [Path(path) for path in staging.archives(model, folder)]
+    staging.build_archives(model, folder)
+    found = [Path(path) for path in staging.build_archives(model, folder)]
 
     assert [path.name for path in found[1:]] == ["b.tar.gz", "a.whl"]
     assert found[1].read_bytes() == b"b.tar.gz"
@@ -161,7 +161,7 @@ def test_packages_that_beam_would_not_take_are_refused(tmp_path: Path, uris: lis
     model = ModelSource(prediction_class="a.B", package_uris=tuple(str(tmp_path / uri) for uri in uris))
 
     with pytest.raises(InvalidArgument, match=re.escape(reason)):
-        staging.archives(model, tmp_path / "archives")
+        staging.build_archives(model, tmp_path / "archives")
 
 
 def test_a_library_that_is_not_here_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,4 +169,4 @@ def test_a_library_that_is_not_here_is_named(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(staging, "_CORE", ("no-such-library",))
 
     with pytest.raises(FailedPrecondition, match="no-such-library is not installed here"):
-        staging.requirements(ModelSource(framework="XGBOOST"))
+        staging.list_requirements(ModelSource(framework="XGBOOST"))

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from batch import writers
-from batch.blocks import Bad, Encoded, Piece
-from batch.writers import PieceWriter, Sealed, read_sealed, seal, totals
+from batch.blocks import EncodedBlock, RejectedRecord, ShardPiece
+from batch.writers import PieceWriter, SealedShard, read_sealed, seal_shard, sum_shards
 from serving.errors import Internal, InvalidOutputs, NotFound
 from serving.storage import Files
 
@@ -18,20 +18,20 @@ from serving.storage import Files
 def encoded(
     index: int,
     results: bytes = b"",
-    *bad: Bad,
+    *bad: RejectedRecord,
     last: bool = False,
     header: tuple[str, ...] = (),
     shard: int = 2,
-) -> Encoded:
+) -> EncodedBlock:
     count = results.count(b"\n")
-    return Encoded(shard, index, "/in/a", results, count, 0, 0.0, last=last, bad=bad, header=header)
+    return EncodedBlock(shard, index, "/in/a", results, count, 0, 0.0, last=last, rejected=bad, header=header)
 
 
-def end(index: int) -> Encoded:
+def end(index: int) -> EncodedBlock:
     return encoded(index, last=True)
 
 
-def written(folder: Path, *blocks: Encoded) -> Piece:
+def written(folder: Path, *blocks: EncodedBlock) -> ShardPiece:
     """What a bundle with these blocks leaves."""
     writer = PieceWriter(Files(), str(folder), blocks[0].shard, blocks[0].index)
     for block in blocks:
@@ -48,12 +48,12 @@ def files_in(folder: Path) -> list[Path]:
 
 def test_a_piece_is_what_its_blocks_held(tmp_path: Path) -> None:
     """Lines in the order of the blocks, errors beside them, and the counts of both."""
-    bad = Bad(7, 'No "x".\n', "{\ufffd\n")
+    bad = RejectedRecord(7, 'No "x".\n', "{\ufffd\n")
     piece = written(
         tmp_path,
         encoded(3, b"1\n2\n"),
         encoded(4, b"", bad),
-        encoded(5, b"3\n", bad, Bad(9, "Other", "")),
+        encoded(5, b"3\n", bad, RejectedRecord(9, "Other", "")),
         end(6),
     )
 
@@ -79,7 +79,7 @@ def test_no_errors_are_no_file(tmp_path: Path) -> None:
 def test_nothing_appears_before_it_is_whole(tmp_path: Path) -> None:
     """Open pieces are no files; what is given up never becomes one."""
     writer = PieceWriter(Files(), str(tmp_path), 0, 0)
-    writer.add(encoded(0, b"1\n", Bad(0, "x", "")))
+    writer.add(encoded(0, b"1\n", RejectedRecord(0, "x", "")))
     assert Files().list(str(tmp_path)) == []
     writer.abandon()
 
@@ -96,7 +96,7 @@ def test_a_repeated_bundle_writes_files_of_its_own(tmp_path: Path) -> None:
 def test_distinct_errors_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Past so many texts the others are counted together; known ones count on, and no error is lost."""
     monkeypatch.setattr(writers, "_MOST_REASONS", 3)
-    bad = [Bad(n, f"reason {n % 5}", "") for n in range(20)]
+    bad = [RejectedRecord(n, f"reason {n % 5}", "") for n in range(20)]
     piece = written(tmp_path, encoded(0, b"", *bad), end(1))
 
     assert piece.stats == {"reason 0": 4, "reason 1": 4, "reason 2": 4, "(other errors)": 8}
@@ -114,7 +114,7 @@ def test_blocks_of_a_piece_have_the_same_columns(tmp_path: Path) -> None:
 
 def test_a_piece_can_be_sent(tmp_path: Path) -> None:
     """From one process to another."""
-    piece = written(tmp_path, encoded(0, b"1\n", Bad(0, "x", "")), end(1))
+    piece = written(tmp_path, encoded(0, b"1\n", RejectedRecord(0, "x", "")), end(1))
 
     assert pickle.loads(pickle.dumps(piece)) == piece
 
@@ -124,8 +124,8 @@ def test_a_piece_can_be_sent(tmp_path: Path) -> None:
 
 def test_one_piece_is_the_shard(tmp_path: Path) -> None:
     """Its files are the shard's; nothing is copied."""
-    piece = written(tmp_path, encoded(0, b"1\n", Bad(5, "x", "")), end(1))
-    sealed = seal(Files(), str(tmp_path), 2, [piece])
+    piece = written(tmp_path, encoded(0, b"1\n", RejectedRecord(5, "x", "")), end(1))
+    sealed = seal_shard(Files(), str(tmp_path), 2, [piece])
 
     assert (sealed.results, sealed.errors) == (piece.results, piece.errors)
     assert (sealed.shard, sealed.predictions, sealed.stats) == (2, 1, {"x": 1})
@@ -133,13 +133,13 @@ def test_one_piece_is_the_shard(tmp_path: Path) -> None:
 
 def test_pieces_are_joined_in_order(tmp_path: Path) -> None:
     """By the number of their first block, in whatever order they come."""
-    bad = Bad(1, "x", ""), Bad(2, "x", "")
+    bad = RejectedRecord(1, "x", ""), RejectedRecord(2, "x", "")
     pieces = [
         written(tmp_path, encoded(3, b"d\n", bad[1], header=("h",)), end(4)),
         written(tmp_path, encoded(0, b"a\n", header=("h",)), encoded(1, b"b\n", bad[0])),
         written(tmp_path, encoded(2, b"")),
     ]
-    sealed = seal(Files(), str(tmp_path), 2, pieces)
+    sealed = seal_shard(Files(), str(tmp_path), 2, pieces)
 
     assert Path(sealed.results).read_bytes() == b"a\nb\nd\n"
     assert [json.loads(line)["offset"] for line in Path(sealed.errors).read_text().splitlines()] == [1, 2]
@@ -160,11 +160,11 @@ def test_a_shard_that_is_not_whole(tmp_path: Path) -> None:
         [],
     ):
         with pytest.raises(Internal, match="Shard 2 is not whole"):
-            seal(Files(), folder, 2, pieces)
+            seal_shard(Files(), folder, 2, pieces)
     with pytest.raises(NotFound):
         read_sealed(Files(), folder, 3)
 
-    assert seal(Files(), folder, 2, [last, first, second]).predictions == 2
+    assert seal_shard(Files(), folder, 2, [last, first, second]).predictions == 2
 
 
 def test_pieces_that_overlap_are_not_whole(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_pieces_that_overlap_are_not_whole(tmp_path: Path) -> None:
     last = written(tmp_path, end(2))
 
     with pytest.raises(Internal, match="not whole"):
-        seal(Files(), str(tmp_path), 2, [*twice, last])
+        seal_shard(Files(), str(tmp_path), 2, [*twice, last])
 
 
 def test_pieces_with_other_columns(tmp_path: Path) -> None:
@@ -184,14 +184,16 @@ def test_pieces_with_other_columns(tmp_path: Path) -> None:
     ]
 
     with pytest.raises(InvalidOutputs, match="Use outputDataFormat JSON"):
-        seal(Files(), str(tmp_path), 2, pieces)
+        seal_shard(Files(), str(tmp_path), 2, pieces)
 
 
 def test_seals_are_read_back(tmp_path: Path) -> None:
     """In the order of the shards; one that is missing is an error."""
     for shard in (1, 0):
-        piece = written(tmp_path, encoded(0, b"1\n" * (shard + 1), Bad(0, f"r{shard}", "")), end(1))
-        seal(Files(), str(tmp_path), shard, [piece])
+        piece = written(
+            tmp_path, encoded(0, b"1\n" * (shard + 1), RejectedRecord(0, f"r{shard}", "")), end(1)
+        )
+        seal_shard(Files(), str(tmp_path), shard, [piece])
     found = read_sealed(Files(), str(tmp_path), 2)
 
     assert [(one.shard, one.predictions, one.stats) for one in found] == [
@@ -205,11 +207,11 @@ def test_seals_are_read_back(tmp_path: Path) -> None:
 def test_totals_are_over_all_shards() -> None:
     """Predictions in all, and errors with the most frequent first."""
     shards = [
-        Sealed(0, "", "", 5, {"a": 1, "b": 2}, ()),
-        Sealed(1, "", "", 7, {"c": 9, "a": 2}, ()),
+        SealedShard(0, "", "", 5, {"a": 1, "b": 2}, ()),
+        SealedShard(1, "", "", 7, {"c": 9, "a": 2}, ()),
     ]
 
-    predictions, stats = totals(shards)
+    predictions, stats = sum_shards(shards)
 
     assert predictions == 12
     assert list(stats.items()) == [("c", 9), ("a", 3), ("b", 2)]

@@ -66,10 +66,10 @@ def outcome(folder: Path) -> str:
     try:
         answers: Any = runtime.predict(from_rows(told["rows"], runtime.form({})))
     except ServingError as error:
-        named = "pilotlight runtimes add" in verdict.failed
+        named = "pilotlight runtimes add" in verdict.failure
         return "fails" if named else f"deployed, and then: {error.message}"
-    if verdict.failed:
-        return f"answers, and is refused: {verdict.failed}"
+    if verdict.failure:
+        return f"answers, and is refused: {verdict.failure}"
     return "right" if _is_equal(np.asarray(answers), np.asarray(told["predictions"])) else "wrong"
 
 

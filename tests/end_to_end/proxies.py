@@ -17,7 +17,7 @@ from textwrap import dedent
 import httptools
 import pytest
 
-from loadtests.bench.servers import free_port
+from loadtests.bench.servers import find_free_port
 from tests.server import until
 
 # The seconds after which a client is given up, so that no attack takes long; servers are not.
@@ -138,7 +138,7 @@ def running_proxy(name: str, url: str, folder: Path) -> Iterator[Proxy]:
         pytest.skip(f"{name} is not installed (Debian: apt-get install {_PACKAGES[name]})")
     host, _, port = url.removeprefix("http://").partition(":")
     with ExitStack() as stack, closing(Wire((host, int(port)))) as wire:
-        own, log = free_port(), folder / f"{name}.log"
+        own, log = find_free_port(), folder / f"{name}.log"
         config = folder / f"{name}.conf"
         config.write_text(
             dedent(_CONFIGS[name]).format(

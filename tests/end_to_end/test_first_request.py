@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from loadtests.bench.servers import free_port
-from loadtests.bench.ways import WAYS, Way
+from loadtests.bench.servers import find_free_port
+from loadtests.bench.ways import PAYLOAD_FORMATS, PayloadFormat
 from tests.conftest import Report
 from tests.end_to_end.test_alone import boosted, dense, linear
 from tests.server import Server, running, running_server, until
@@ -76,19 +76,19 @@ class Asker:
     def __init__(self, server: Server, grpc_port: int, kind: Kind) -> None:
         self._http = urlsplit(server.url).netloc
         self._grpc = f"127.0.0.1:{grpc_port}"
-        self._bodies = {name: way.body(kind.name, rows(kind)) for name, way in WAYS.items()}
+        self._bodies = {name: way.encode(kind.name, rows(kind)) for name, way in PAYLOAD_FORMATS.items()}
 
-    def seconds(self, way: Way) -> float:
+    def seconds(self, way: PayloadFormat) -> float:
         """How long a request takes; the test fails if it is refused."""
         body = self._bodies[way.name]
         start = time.perf_counter()
-        if way.grpc:
+        if way.is_grpc:
             with grpc.insecure_channel(self._grpc, options=_ALONE) as channel:
                 channel.unary_unary(f"/{way.target}")(body, timeout=60)
             return time.perf_counter() - start
         connection = http.client.HTTPConnection(self._http, timeout=60)
         connection.request(
-            "POST", way.target, body, {"content-type": "application/json", **way.headers(body)}
+            "POST", way.target, body, {"content-type": "application/json", **way.headers_of(body)}
         )
         answer = connection.getresponse()
         content = answer.read()
@@ -102,7 +102,7 @@ class Asker:
 
         All take turns: what one leaves behind in the client, the next has to bear in the first round too.
         """
-        ways = [*WAYS.values()]
+        ways = [*PAYLOAD_FORMATS.values()]
         begin = turn * 2 % len(ways)
         order = (*ways[begin:], *ways[:begin])
         first, *following = ([self.seconds(way) for way in order] for _ in range(1 + _FOLLOWING))
@@ -132,7 +132,7 @@ def test_the_first_request_of_a_fresh_node_is_as_fast_as_others(
     told.write(folder)
 
     def fresh(turn: int) -> Mapping[str, float]:
-        port = free_port()
+        port = find_free_port()
         flags = ("--port", "0", "--grpc-port", str(port), "--model-dir", str(folder), *told.flags)
         places = {"PYTHONPATH": os.pathsep.join((str(folder), *sys.path))}
         with running(("node", *flags), folder, places) as server:
@@ -146,7 +146,7 @@ def test_the_first_request_of_a_fresh_node_is_as_fast_as_others(
 
 def test_the_first_requests_of_a_node_that_woke_are_as_fast_as_others(tmp_path: Path, report: Report) -> None:
     """Forked, and asked once in AI Platform's JSON, which is what woke it; the gateway has met all before."""
-    told, port = KINDS["xgboost"], free_port()
+    told, port = KINDS["xgboost"], find_free_port()
     (tmp_path / "model").mkdir()
     told.write(tmp_path / "model")
     flags = ("--grpc-port", str(port), "--default-project", "p", "--idle-timeout", "2", "--tick", "0.1")

@@ -76,9 +76,9 @@ def idle(server: Server) -> float:
 def test_a_thousand_sleeping_versions_cost_next_to_nothing(tmp_path: Path) -> None:
     """Under 20 MB in the gateway, nothing of the processor, and they are listed and found as before."""
     with serving(tmp_path, 0) as server:
-        empty, resting = machine.memory(server.process.pid).private, idle(server)
+        empty, resting = machine.measure_memory(server.process.pid).private, idle(server)
     with serving(tmp_path, MODELS) as server:
-        full, sleeping = machine.memory(server.process.pid).private, idle(server)
+        full, sleeping = machine.measure_memory(server.process.pid).private, idle(server)
         page = server.call("GET", "projects/p/models?pageSize=3").json
         rest = server.call("GET", f"projects/p/models?pageSize=100&pageToken={page['nextPageToken']}").json
         assert len(page["models"]) + len(rest["models"]) == MODELS

@@ -13,7 +13,7 @@ import pytest
 from sklearn.datasets import load_iris
 from sklearn.linear_model import LogisticRegression
 
-from loadtests.record import read
+from loadtests.record import read_run
 from tests.loadtests.sleeper import WAKE_SECONDS, running_sleeper
 from tests.server import running_server
 
@@ -55,7 +55,7 @@ def test_a_load_on_a_real_server(tmp_path: Path, rows: Path) -> None:
             "--shape", "burst", "--idle-seconds", "5", "--step-seconds", "2", "--rate", "60", "--users", "16",
             "--wake-within", "20", "--p99-within", "20",
         )  # fmt: skip
-    found = read(out)
+    found = read_run(out)
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert (out / "report.txt").read_text().strip() in done.stdout
@@ -82,7 +82,7 @@ def test_a_sleeping_version_is_seen_to_wake(tmp_path: Path, rows: Path) -> None:
             "--rate", "40", "--users", "1", "--rows", "2",
         )  # fmt: skip
     report = (out / "report.txt").read_text()
-    first, second = (read(out).requests[at::20] for at in (0, 1))
+    first, second = (read_run(out).requests[at::20] for at in (0, 1))
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "ok          no node at the end of each pause: none" in report

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.options import add_options, planned
-from loadtests.shapes import Stage
+from loadtests.options import add_options, plan_run
+from loadtests.shapes import LoadStage
 
 GIVEN = ("--model", "m", "--instances", "rows.jsonl", "--report", "out")
 
@@ -23,16 +23,16 @@ def parse(*arguments: str) -> argparse.Namespace:
 
 def test_the_options_describe_a_run() -> None:
     """All of them; what is left out has a default."""
-    run = planned(parse(*GIVEN, "--shape", "burst", "--rate", "200", "--wake-within", "0.5"), "http://host")
+    run = plan_run(parse(*GIVEN, "--shape", "burst", "--rate", "200", "--wake-within", "0.5"), "http://host")
 
-    assert run.plan.stages == (Stage(330, 0), Stage(30, 200))
+    assert run.plan.stages == (LoadStage(330, 0), LoadStage(30, 200))
     assert (run.host, run.target, run.users, run.rows) == ("http://host", "projects/local/models/m", 128, 1)
     assert (run.wake_within, run.p99_within, run.ended) == (0.5, 1, None)
 
 
 def test_a_version_and_a_project_can_be_named() -> None:
     """As in the address of a prediction."""
-    run = planned(parse(*GIVEN, "--project", "p", "--model-version", "v"), "http://host")
+    run = plan_run(parse(*GIVEN, "--project", "p", "--model-version", "v"), "http://host")
 
     assert run.target == "projects/p/models/m/versions/v"
 
@@ -51,9 +51,9 @@ def test_numbers_are_checked(option: str, number: str, capsys: pytest.CaptureFix
 def test_what_is_missing_is_named(missing: str) -> None:
     """And an address is needed too."""
     with pytest.raises(ValueError, match=missing):
-        planned(parse(*GIVEN, missing, ""), "http://host")
+        plan_run(parse(*GIVEN, missing, ""), "http://host")
     with pytest.raises(ValueError, match="--host"):
-        planned(parse(*GIVEN), None)
+        plan_run(parse(*GIVEN), None)
 
 
 def test_help_tells_the_shapes_and_what_a_pass_means() -> None:

@@ -11,23 +11,23 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.nodes import Counts
-from loadtests.record import Record, Writer, read
-from loadtests.report import text, title, write
-from loadtests.summary import summarize
+from loadtests.nodes import NodeCounts
+from loadtests.record import RunRecord, RunWriter, read_run
+from loadtests.report import format_report, format_title, write_report
+from loadtests.summary import summarize_run
 from tests.loadtests.runs import REQUESTS, RUN, record
 
 ROOT = Path(__file__).parents[2]
 ODD = 'status 500: {"error": "a, b"}\nand more'
 
 
-def recorded(folder: Path, wanted: Record) -> Path:
+def recorded(folder: Path, wanted: RunRecord) -> Path:
     """A folder as a run leaves it."""
-    writer = Writer(folder, replace(wanted.run, ended=None))
+    writer = RunWriter(folder, replace(wanted.run, ended=None))
     for request in reversed(wanted.requests):
-        writer.request(request)
+        writer.add_request(request)
     for sample in wanted.samples:
-        writer.nodes(sample.at, Counts(sample.ready, sample.starting, sample.draining))
+        writer.add_nodes(sample.at, NodeCounts(sample.ready, sample.starting, sample.draining))
     writer.close(wanted.run.ended)
     return folder
 
@@ -35,7 +35,7 @@ def recorded(folder: Path, wanted: Record) -> Path:
 def test_what_was_written_is_read_again(tmp_path: Path) -> None:
     """In the order in which it was due, whatever the order of the answers."""
     wanted = record([replace(REQUESTS[0], failure=ODD), *REQUESTS[1:]])
-    found = read(recorded(tmp_path / "run", wanted))
+    found = read_run(recorded(tmp_path / "run", wanted))
 
     assert found.run == wanted.run
     assert found.samples == wanted.samples
@@ -45,13 +45,13 @@ def test_what_was_written_is_read_again(tmp_path: Path) -> None:
 
 def test_a_run_that_was_killed_can_be_read(tmp_path: Path) -> None:
     """Without its end, and with half a line."""
-    writer = Writer(tmp_path, RUN)
-    writer.request(REQUESTS[0])
-    writer.nodes(11, Counts(1, 0, 0))
+    writer = RunWriter(tmp_path, RUN)
+    writer.add_request(REQUESTS[0])
+    writer.add_nodes(11, NodeCounts(1, 0, 0))
     writer.flush()
     with (tmp_path / "requests.csv").open("a") as output:
         output.write("10.1,9.")
-    found = read(tmp_path)
+    found = read_run(tmp_path)
     writer.close(None)
 
     assert len(found.requests) == len(found.samples) == 1
@@ -61,7 +61,7 @@ def test_the_report_tells_the_numbers_and_the_verdict(tmp_path: Path) -> None:
     """All of them, in words."""
     wanted = record()
 
-    assert text(wanted, summarize(wanted)).splitlines() == [
+    assert format_report(wanted, summarize_run(wanted)).splitlines() == [
         "idle-wake-idle: passed",
         "  target      projects/p/models/m at http://host:1, instances per request: 1",
         "  load        at most 10 requests/s and 8 in flight, 30 s",
@@ -76,7 +76,7 @@ def test_the_report_tells_the_numbers_and_the_verdict(tmp_path: Path) -> None:
         "  ok          p99 in the second half of each stage within 0.5 s: 10 ms at most",
         "  ok          no node at the end of each pause: none",
     ]
-    assert title(wanted, summarize(wanted)) == (
+    assert format_title(wanted, summarize_run(wanted)) == (
         "idle-wake-idle passed: 100 requests, 0 failed; p50 10 ms, p99 10 ms, max 1 s; woke in 1 s; "
         "16 node-seconds"
     )
@@ -92,9 +92,9 @@ def test_the_report_tells_the_numbers_and_the_verdict(tmp_path: Path) -> None:
     ],
     ids=["good", "without nodes", "all failed", "empty"],
 )
-def test_every_run_makes_a_picture(tmp_path: Path, wanted: Record) -> None:
+def test_every_run_makes_a_picture(tmp_path: Path, wanted: RunRecord) -> None:
     """About as wide as a README shows it, and not blank; beside it the text and the table."""
-    write(tmp_path, wanted)
+    write_report(tmp_path, wanted)
     picture = (tmp_path / "report.png").read_bytes()
 
     assert picture.startswith(b"\x89PNG")
@@ -105,7 +105,7 @@ def test_every_run_makes_a_picture(tmp_path: Path, wanted: Record) -> None:
 
 def test_the_table_of_seconds(tmp_path: Path) -> None:
     """For other tools; a cell is empty where there is nothing to tell."""
-    write(tmp_path, record())
+    write_report(tmp_path, record())
     head, *rows = list(csv.reader((tmp_path / "seconds.csv").read_text().splitlines()))
 
     assert head == ["second", "answered", "failed", "p50", "p99", "max", "ready", "starting"]
@@ -127,7 +127,7 @@ def command(arguments: Iterable[str]) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(("wanted", "code"), [(record(), 0), (record(REQUESTS[1:]), 1)])
-def test_the_command_makes_the_report_anew(tmp_path: Path, wanted: Record, code: int) -> None:
+def test_the_command_makes_the_report_anew(tmp_path: Path, wanted: RunRecord, code: int) -> None:
     """Its exit code is the verdict."""
     done = command([str(recorded(tmp_path, wanted))])
 

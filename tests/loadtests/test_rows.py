@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadtests.rows import bodies, fault, read_rows
+from loadtests.rows import find_fault, iter_bodies, read_rows
 
 
 def sent(folder: Path, instances: list[Any], size: int, count: int) -> list[list[Any]]:
     """The instances of the first `count` requests."""
     file = folder / "rows.jsonl"
     file.write_text("".join(f"{json.dumps(one)}\n" for one in instances))
-    return [json.loads(body)["instances"] for body in islice(bodies(read_rows(file), size), count)]
+    return [json.loads(body)["instances"] for body in islice(iter_bodies(read_rows(file), size), count)]
 
 
 def test_requests_carry_the_rows_in_turn(tmp_path: Path) -> None:
@@ -70,4 +70,4 @@ def test_a_file_without_instances_is_refused(tmp_path: Path, text: str) -> None:
 )
 def test_an_answer_is_right_or_told_in_one_line(status: int, content: bytes, wrong: str) -> None:
     """A right status is not enough: there must be a prediction for each instance."""
-    assert fault(status, content, 2) == wrong
+    assert find_fault(status, content, 2) == wrong

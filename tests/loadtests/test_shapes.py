@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from loadtests.shapes import SHAPES, Knobs, Plan, Stage
+from loadtests.shapes import SHAPES, LoadPlan, LoadStage, ShapeSettings
 
-KNOBS = Knobs(rate=40, step_seconds=10, idle_seconds=30, steps=4, cycles=2)
+KNOBS = ShapeSettings(rate=40, step_seconds=10, idle_seconds=30, steps=4, cycles=2)
 
 # Requests per second at a time.
 STORIES: list[tuple[str, list[tuple[float, float]]]] = [
@@ -46,8 +46,8 @@ def test_a_shape_knows_its_length_its_requests_and_its_wakeups(
 
     assert plan.shape == shape
     assert plan.seconds == seconds
-    assert len(list(plan.due())) == plan.due_before(seconds) == requests
-    assert plan.awakenings() == awakenings
+    assert len(list(plan.iter_due_times())) == plan.count_due_before(seconds) == requests
+    assert plan.list_wake_times() == awakenings
     assert plan.sleeps is sleeps
 
 
@@ -58,7 +58,7 @@ def test_every_shape_says_what_a_pass_means() -> None:
 
 def test_requests_are_due_evenly_and_in_order() -> None:
     """Each stage begins with a request, and a fraction of one at its end is none."""
-    plan = Plan("", (Stage(0.3, 10), Stage(1, 0), Stage(1, 2.5)))
+    plan = LoadPlan("", (LoadStage(0.3, 10), LoadStage(1, 0), LoadStage(1, 2.5)))
 
-    assert list(plan.due()) == pytest.approx([0, 0.1, 0.2, 1.3, 1.7, 2.1])
-    assert [plan.due_before(at) for at in (0, 0.05, 0.1, 1.2, 1.31, 9)] == [0, 1, 1, 3, 4, 6]
+    assert list(plan.iter_due_times()) == pytest.approx([0, 0.1, 0.2, 1.3, 1.7, 2.1])
+    assert [plan.count_due_before(at) for at in (0, 0.05, 0.1, 1.2, 1.31, 9)] == [0, 1, 1, 3, 4, 6]

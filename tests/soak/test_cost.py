@@ -67,7 +67,7 @@ def _alone(folder: Path) -> int:
         env=environment, stdin=-1, stdout=-1, text=True,
     ) as process:  # fmt: skip
         assert process.stdout.readline() == "loaded\n"
-        taken = machine.memory(process.pid).proportional
+        taken = machine.measure_memory(process.pid).proportional
         process.communicate("\n")
     return taken
 
@@ -103,7 +103,7 @@ def test_sleeping_versions_cost_next_to_nothing(
 
 def _private(server: Server) -> int:
     until(lambda: not server.nodes(), "it sleeps")
-    return machine.memory(server.process.pid).private
+    return machine.measure_memory(server.process.pid).private
 
 
 def _cpu(server: Server, seconds: float = 10) -> float:

@@ -19,7 +19,7 @@ import httpx
 import psutil
 import pytest
 
-from loadtests.bench.servers import free_port
+from loadtests.bench.servers import find_free_port
 from tests.conftest import Report
 from tests.end_to_end import jobs, models
 from tests.load import Client, drive
@@ -220,7 +220,7 @@ def test_nothing_is_lost_to_random_faults(
     sweep_folders("soak")
     with (
         tempfile.TemporaryDirectory(prefix=own_name("soak")) as temporary,
-        opened(tmp_path, Path(temporary), seed, "--port", str(free_port()), *FLAGS) as site,
+        opened(tmp_path, Path(temporary), seed, "--port", str(find_free_port()), *FLAGS) as site,
     ):
         versions = deploy(site.server, tmp_path)
         log_requests(site, "forest", tmp_path / "logged")

@@ -101,7 +101,7 @@ def test_a_sink_that_is_down_for_long(
     sizes: list[tuple[float, float]] = []
 
     def measure() -> float:
-        return sum(machine.memory(pid).private for pid in writing(server)) / MIB
+        return sum(machine.measure_memory(pid).private for pid in writing(server)) / MIB
 
     async def load() -> list[Answer]:
         async with client(server) as asking, asyncio.TaskGroup() as tasks:

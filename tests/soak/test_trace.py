@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from autoscaler.decision import ScalingSpec
-from autoscaler.simulation.replay import simulate
-from autoscaler.simulation.result import Conditions
-from autoscaler.simulation.traces import Trace
+from autoscaler.simulation.replay import simulate_traces
+from autoscaler.simulation.result import SimulationConditions
+from autoscaler.simulation.traces import TrafficTrace
 from tests.conftest import Report
 from tests.end_to_end import models
 from tests.load import Answer, Client, drive
@@ -57,7 +57,7 @@ def test_a_server_does_what_the_simulation_says(tmp_path: Path, report: Report, 
         panic_window=1,
         scale_down_delay=6,
     )
-    trace = Trace("v1", moments(size), seconds)
+    trace = TrafficTrace("v1", moments(size), seconds)
     with running_server(tmp_path / "state", *flags(policy), "--tick", str(size.tick)) as server:
         server.create_model(NAME.partition("/versions")[0])
         server.create_version(NAME, **models.routine(tmp_path))
@@ -73,8 +73,10 @@ def test_a_server_does_what_the_simulation_says(tmp_path: Path, report: Report, 
         assert server.stop() == 0
 
     assert [answer.status for answer in answers] == [200] * len(trace.moments)
-    result = simulate(
-        [trace], policy, Conditions(start_seconds=[starts], service_seconds=SERVICE + 0.002, tick=size.tick)
+    result = simulate_traces(
+        [trace],
+        policy,
+        SimulationConditions(start_seconds=[starts], service_seconds=SERVICE + 0.002, tick=size.tick),
     )
     node_seconds = after["nodeSeconds"] - before["nodeSeconds"]
     cold_starts = after["wakeups"]["ready"] - before["wakeups"].get("ready", 0)
@@ -119,7 +121,7 @@ def version(server: Server) -> dict[str, Any]:
     return found
 
 
-async def replay(server: Server, trace: Trace) -> list[Answer]:
+async def replay(server: Server, trace: TrafficTrace) -> list[Answer]:
     """Send each request when it is due."""
     client = Client(server.url, NAME)
     start = time.perf_counter()

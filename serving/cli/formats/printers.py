@@ -63,7 +63,7 @@ def _yaml(form: Format, records: Sequence[Any], several: bool) -> Iterator[str]:
         yield yaml.safe_dump(record, sort_keys=False, allow_unicode=True).removesuffix("\n")
 
 
-def _table(form: Format, records: Sequence[Any], several: bool) -> Iterable[str]:
+def _format_table(form: Format, records: Sequence[Any], several: bool) -> Iterable[str]:
     cells = [[column.value(record) for column in form.columns] for record in records]
     # An optional column in which nothing stands is left out.
     kept = [
@@ -85,17 +85,17 @@ def _table(form: Format, records: Sequence[Any], several: bool) -> Iterable[str]
 def _value(form: Format, records: Sequence[Any], several: bool) -> Iterator[str]:
     separator = form.attributes.get("separator", "\t")
     for record in records:
-        yield separator.join(_cells(form, record))
+        yield separator.join(_format_cells(form, record))
 
 
 def _csv(form: Format, records: Sequence[Any], several: bool) -> Iterator[str]:
     if "no-heading" not in form.attributes:
         yield _csv_line(form, [column.name for column in form.columns])
     for record in records:
-        yield _csv_line(form, _cells(form, record))
+        yield _csv_line(form, _format_cells(form, record))
 
 
-def _cells(form: Format, record: Any) -> list[str]:
+def _format_cells(form: Format, record: Any) -> list[str]:
     delimiter = form.attributes.get("delimiter", ";")
     cells = [printable(text_of(column.value(record), delimiter)) for column in form.columns]
     return [f'"{cell}"' for cell in cells] if form.name == "value" and "quote" in form.attributes else cells
@@ -180,7 +180,7 @@ _PRINTERS: Mapping[str, Callable[[Format, Sequence[Any], bool], Iterable[str]]] 
     "json": _json,
     "list": _list,
     "none": _nothing,
-    "table": _table,
+    "table": _format_table,
     "text": _flattened,
     "value": _value,
     "yaml": _yaml,

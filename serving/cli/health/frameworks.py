@@ -65,7 +65,7 @@ def versions(name: str) -> Finding:
     return ok(name, f"{found}, for {purpose}.")
 
 
-def pilots() -> list[str]:
+def list_pilots() -> list[str]:
     """The frameworks that have a pilot of their own here."""
     return ["SCIKIT_LEARN", *(["TENSORFLOW"] if find_spec("tensorflow") else [])]
 

@@ -36,7 +36,7 @@ def system() -> Finding:
 
 def cores(config: ServeConfig, root: Path = _ROOT) -> Finding:
     """The processors we may use, beside what the settings ask for."""
-    usable, there = machine.cores(root), os.cpu_count() or 1
+    usable, there = machine.count_cores(root), os.cpu_count() or 1
     seen = f"{usable} of {there} processors may be used"
     if usable < there:
         seen += " (cgroup quota or CPU affinity)"

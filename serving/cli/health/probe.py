@@ -29,8 +29,8 @@ def main(argument: str) -> None:
         gc.collect()
         gc.freeze()
         told["seconds"] = time.perf_counter() - begin
-        told["memory"] = machine.memory(os.getpid()).private
-        told["threads"] = linux.threads()
+        told["memory"] = machine.measure_memory(os.getpid()).private
+        told["threads"] = linux.thread_names()
         told["forked"] = len(told["threads"]) == 1 and _forks()
     print(json.dumps(told))
 

@@ -15,7 +15,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from autoscaler.supervision import Loop, Supervisor
+from autoscaler.supervision import BackgroundLoop, Supervisor
 from serving.errors import PermissionDenied, ServingError, Unauthenticated
 from serving.gateway.access import policy
 from serving.gateway.access.caller import ANONYMOUS, Caller, note_caller
@@ -59,7 +59,7 @@ class Access:
             self._policies = policies
             self._allowed.clear()
 
-    def start(self, supervisor: Supervisor) -> Loop:
+    def start(self, supervisor: Supervisor) -> BackgroundLoop:
         """Notice tokens that are made and revoked while the server runs."""
 
         async def wait() -> None:

@@ -11,9 +11,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from autoscaler.errors import QueueFullError, RetiredError, StartFailedError, TooLateError
-from autoscaler.pools import Memory, NodeState
+from autoscaler.pools import MemoryUsage, NodeState
 from autoscaler.pools.pilots import PilotStatus
-from autoscaler.tracking import Tracked
+from autoscaler.tracking import VersionScaler
 from serving.errors import FailedPrecondition
 from serving.gateway.api.requests import answer_json, model_name, version_name
 from serving.gateway.catalog.lookup import get_model, get_version
@@ -52,7 +52,7 @@ class Fleet:
 
     async def nodes(self, _: Request) -> Response:
         """`GET /nodes`: every version that is scaled, its nodes, all pilots, and what memory they take."""
-        versions, pilots = self._overview.versions(), self._overview.pilots()
+        versions, pilots = self._overview.versions(), self._overview.list_pilots()
 
         def measured() -> Json:
             return {
@@ -132,7 +132,7 @@ def _pilot(pilot: PilotStatus) -> Json:
     }
 
 
-def _memory(memory: Memory | None) -> Json:
+def _memory(memory: MemoryUsage | None) -> Json:
     """A process's memory; it may have ended before it was looked at."""
     return {
         "privateBytes": memory.private if memory else 0,
@@ -162,7 +162,7 @@ def _unscaled(record: VersionRecord) -> Json:
     }
 
 
-def _story(view: VersionView, tracked: Tracked, now: float) -> Json:
+def _story(view: VersionView, tracked: VersionScaler, now: float) -> Json:
     story: Json = {
         "version": str(view.name),
         "state": view.condition.value,

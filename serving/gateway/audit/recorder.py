@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from autoscaler.supervision import Loop, Supervisor, describe
+from autoscaler.supervision import BackgroundLoop, Supervisor, describe_error
 from serving.config import ServeConfig
 from serving.errors import Unavailable
 from serving.gateway.audit.entry import OK, Call, Event, Log, Stage, Status, encode
@@ -55,7 +55,7 @@ class Audit:
         self._work = asyncio.Event()
         self._gathering: asyncio.TimerHandle | None = None
         self._ended = False
-        self._loop: Loop | None = None
+        self._loop: BackgroundLoop | None = None
         self._denied = (0, 0)
         self._broken = False
         self.reads = config.audit_data_access in {"read", "all"}
@@ -127,9 +127,9 @@ class Audit:
         try:
             await self._thread.run(self._append, [event for event, _ in batch])
         except OSError as error:
-            self._fail(batch, error)
+            self._report_failure(batch, error)
         except BaseException as error:
-            self._fail(batch, OSError(errno.EIO, describe(error)))  # nobody waits for ever
+            self._report_failure(batch, OSError(errno.EIO, describe_error(error)))  # nobody waits for ever
             raise
         else:
             self._succeed(batch)
@@ -175,7 +175,7 @@ class Audit:
         self.written += len(batch)
         _settle(batch, None)
 
-    def _fail(self, batch: Sequence[_Waiting], error: OSError) -> None:
+    def _report_failure(self, batch: Sequence[_Waiting], error: OSError) -> None:
         if not self._broken:
             logger.error("the audit log in %s cannot be written: %s", self._path, error)
         self._broken = True

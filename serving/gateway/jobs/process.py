@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from autoscaler.processes import Child, describe_exit
-from batch.messages import Failed, Outcome, Report, Request
+from autoscaler.processes import ChildProcess, describe_exit
+from batch.messages import FailureStatus, JobOutcome, JobReport, JobRequest
 from serving.gateway.jobs.log import JobLog
 from serving.gateway.thread_pool import ThreadPool
 
@@ -35,8 +35,8 @@ class Lost(NamedTuple):
     reason: str
 
 
-Ending = Outcome | Failed | Lost
-Hear = Callable[[Report], Awaitable[None]]
+Ending = JobOutcome | FailureStatus | Lost
+Hear = Callable[[JobReport], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Launch:
     grace: float
     threads: ThreadPool
 
-    async def run(self, request: Request, log: JobLog, hear: Hear, stop: asyncio.Event) -> Ending:
+    async def run(self, request: JobRequest, log: JobLog, hear: Hear, stop: asyncio.Event) -> Ending:
         """Run a process until it has said how the job ends, or has ended, or `stop` is set.
 
         When this returns or raises, the process and all it has started are gone. Raises OSError if it cannot
@@ -71,7 +71,7 @@ class Launch:
         how = describe_exit(child.exit.result(), tail)
         return Lost(f"The job's process {how}")
 
-    async def _follow(self, child: Child, reader: asyncio.StreamReader, hear: Hear) -> Ending | None:
+    async def _follow(self, child: ChildProcess, reader: asyncio.StreamReader, hear: Hear) -> Ending | None:
         """What the process says of the end; None if it has ended without."""
         while True:
             try:
@@ -89,25 +89,25 @@ class Launch:
                 return ending
             await hear(report)
 
-    async def _end_when(self, stop: asyncio.Event, child: Child) -> None:
+    async def _end_when(self, stop: asyncio.Event, child: ChildProcess) -> None:
         await stop.wait()
         child.terminate()
         await asyncio.sleep(self.grace)
         child.kill()
 
-    async def _end(self, child: Child) -> None:
+    async def _end(self, child: ChildProcess) -> None:
         """Wait until the process and its group are gone."""
         try:
             async with asyncio.timeout(self.grace):
                 await child.wait()
         except TimeoutError:
             child.kill()
-        await child.cleared()
+        await child.wait_group_gone()
 
     @contextlib.asynccontextmanager
     async def _started(
-        self, request: Request, log: JobLog
-    ) -> AsyncGenerator[tuple[Child, asyncio.StreamReader]]:
+        self, request: JobRequest, log: JobLog
+    ) -> AsyncGenerator[tuple[ChildProcess, asyncio.StreamReader]]:
         remote_lifeline, lifeline = os.pipe()
         try:
             try:
@@ -132,10 +132,10 @@ class Launch:
         finally:
             os.close(lifeline)  # whatever happened above: without it, the process and its group are killed
 
-    def _spawn(self, request: Request, log: JobLog, lifeline: int) -> tuple[Child, int]:
+    def _spawn(self, request: JobRequest, log: JobLog, lifeline: int) -> tuple[ChildProcess, int]:
         """The process, and the reading end of its output. Blocks for a few milliseconds.
 
-        On the event loop, as `autoscaler.processes.spawn` says.
+        On the event loop, as `autoscaler.processes.spawn_child` says.
         """
         reading, writing = os.pipe()
         try:
@@ -152,7 +152,7 @@ class Launch:
                     start_new_session=True,
                 )
             try:
-                return Child(started.pid, started), reading
+                return ChildProcess(started.pid, started), reading
             except OSError:  # no descriptor is left to watch it with
                 os.killpg(started.pid, signal.SIGKILL)
                 started.wait()
@@ -164,9 +164,9 @@ class Launch:
             os.close(writing)
 
 
-def _report(line: bytes) -> Report:
+def _report(line: bytes) -> JobReport:
     """What a line says; nothing, if it comes from somebody else."""
     try:
-        return msgspec.json.decode(line, type=Report)
+        return msgspec.json.decode(line, type=JobReport)
     except msgspec.DecodeError:
-        return Report()
+        return JobReport()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from batch.messages import Counts, Phase
+from batch.messages import JobCounts, JobPhase
 
 # Rates are averages over about this many seconds.
 _WINDOW = 10.0
@@ -15,11 +15,11 @@ class Progress:
     """Built from what the process says; `now` is in seconds on any clock that does not jump."""
 
     def __init__(self) -> None:
-        self.phase: Phase | None = None
-        self.counts = Counts()
-        self._heard: deque[tuple[float, Counts]] = deque()
+        self.phase: JobPhase | None = None
+        self.counts = JobCounts()
+        self._heard: deque[tuple[float, JobCounts]] = deque()
 
-    def hear(self, counts: Counts, now: float) -> None:
+    def hear(self, counts: JobCounts, now: float) -> None:
         """Take note of new counts."""
         self.counts = counts
         self._heard.append((now, counts))
@@ -44,7 +44,7 @@ class Progress:
             return None
         return max(0, self.counts.bytes_total - self.counts.bytes) / rate
 
-    def _rate(self, of: Callable[[Counts], int]) -> float | None:
+    def _rate(self, of: Callable[[JobCounts], int]) -> float | None:
         if len(self._heard) < 2:
             return None
         (start, first), (end, last) = self._heard[0], self._heard[-1]

@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from batch.messages import ModelSource, Request
+from batch.messages import JobRequest, ModelSource
 from serving import interpreters
 from serving.config import ServeConfig
 from serving.errors import InvalidArgument
@@ -64,7 +64,7 @@ class Defaults:
 
 def request_for(
     record: JobRecord, version: VersionRecord | None, folder: Path, defaults: Defaults, *, clean: bool = False
-) -> Request:
+) -> JobRequest:
     """An attempt at a job, or with `clean` the removal of what attempts have left."""
     given = record.job.prediction_input or PredictionInput()
     options = record.job.batch_options or BatchOptions()
@@ -72,7 +72,7 @@ def request_for(
     deployed = (version and version.deployed) or Deployed(model_dir="")
     # The server's options are those of its runner.
     inherited = defaults.options if runner == defaults.runner else ()
-    return Request(
+    return JobRequest(
         job=record.name,
         uid=record.uid,
         attempt=record.attempt,

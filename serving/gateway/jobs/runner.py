@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autoscaler.supervision import Supervisor
-from batch.messages import JOB_FOLDER, Failed, Outcome, Phase, Report, Request
+from batch.messages import JOB_FOLDER, FailureStatus, JobOutcome, JobPhase, JobReport, JobRequest
 from serving.config import FRAMEWORK_ENVIRONMENT, ServeConfig
 from serving.environment import scrubbed
 from serving.errors import FailedPrecondition, InvalidArgument
@@ -217,7 +217,7 @@ class Jobs:
                     await self._step(self._catalog.state.jobs[name], running)
                 except Exception as error:
                     again = f"{name}; tried again in {self._pace.retry:g} s"
-                    self._supervisor.report("job", error, again)
+                    self._supervisor.report_error("job", error, again)
                     await asyncio.sleep(self._pace.retry)
             record = self._catalog.state.jobs[name]
             logger.info("%s: %s %s", name, record.job.state, record.job.error_message)
@@ -256,20 +256,22 @@ class Jobs:
         try:
             await self.check_settings(record.job)
         except (FailedPrecondition, InvalidArgument) as error:  # a setting has changed
-            return Failed(error.status, error.message)
+            return FailureStatus(error.status, error.message)
         log = self.log(record)
         if record.attempt > 1:
             await self._threads.run(log.note, f"attempt {record.attempt}")
         running.progress = Progress()
 
-        async def hear(report: Report) -> None:
+        async def hear(report: JobReport) -> None:
             await self._hear(record, running, report)
 
         version = rules.target_of(self._catalog.state, record)
         request = request_for(record, version, self._folder / record.uid, self._defaults)
         return await self._launched(request, record, hear, running.stop)
 
-    async def _launched(self, request: Request, record: JobRecord, hear: Hear, stop: asyncio.Event) -> Ending:
+    async def _launched(
+        self, request: JobRequest, record: JobRecord, hear: Hear, stop: asyncio.Event
+    ) -> Ending:
         launch = self._cleaning if request.clean else self._launch
         try:
             return await launch.run(request, self.log(record), hear, stop)
@@ -281,10 +283,10 @@ class Jobs:
         # What an attempt has done is not to be done again for want of a line about it.
         change, name = self._catalog.insist, record.name
         match ending:
-            case Outcome(predictions=predictions, errors=errors, worker_seconds=worker_seconds):
+            case JobOutcome(predictions=predictions, errors=errors, worker_seconds=worker_seconds):
                 counts = {"predictions": predictions, "errors": errors}
                 await change(rules.succeed, name, **counts, worker_seconds=worker_seconds)
-            case Failed():
+            case FailureStatus():
                 counts = {"predictions": ending.predictions, "errors": ending.errors}
                 await change(rules.fail, name, ending.message, **counts)
             case Lost(reason):
@@ -295,9 +297,9 @@ class Jobs:
                 await self._threads.run(self.log(record).note, reason)
                 await change(rules.note_lost, name, reason, _MOST_LOST)
 
-    async def _hear(self, record: JobRecord, running: _Running, report: Report) -> None:
+    async def _hear(self, record: JobRecord, running: _Running, report: JobReport) -> None:
         now = time.monotonic()
-        begins = report.phase is Phase.RUNNING
+        begins = report.phase is JobPhase.RUNNING
         if report.phase is not None:
             running.progress.phase = report.phase
         if report.counts is not None:
@@ -317,7 +319,7 @@ class Jobs:
                 record.name,
                 predictions=counts.predictions,
                 errors=counts.errors,
-                running=running.progress.phase not in (None, Phase.PREPARING),
+                running=running.progress.phase not in (None, JobPhase.PREPARING),
             )
         except Exception:
             # It is not worth ending the attempt.
@@ -330,9 +332,9 @@ class Jobs:
         reason = ""
         for _ in range(_CLEANINGS):
             match await self._launched(request, record, _ignore, asyncio.Event()):
-                case Outcome():
+                case JobOutcome():
                     return ""
-                case Failed(message=reason):
+                case FailureStatus(message=reason):
                     break
                 case Lost(reason):
                     continue
@@ -361,5 +363,5 @@ class Jobs:
                 entry.unlink(missing_ok=True)
 
 
-async def _ignore(_: Report) -> None:
+async def _ignore(_: JobReport) -> None:
     """Removing has nothing to tell."""

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from loadtests.bench.answers import TOLERANCE, check, expected, watching, wrong
-from loadtests.bench.workloads import Material
+from loadtests.bench.answers import TOLERANCE, check_answers, check_during, find_error, read_expected
+from loadtests.bench.workloads import BenchFiles
 from tests.loadtests.bench.conftest import IRIS
 from tests.loadtests.bench.stub import answering
 
@@ -19,7 +19,7 @@ from tests.loadtests.bench.stub import answering
 )
 def test_right_answers(body: bytes) -> None:
     """Numbers count, in whatever lists and objects they stand."""
-    assert wrong(200, body, [1.0, 2.0]) == ""
+    assert find_error(200, body, [1.0, 2.0]) == ""
 
 
 @pytest.mark.parametrize(
@@ -35,16 +35,16 @@ def test_right_answers(body: bytes) -> None:
 )
 def test_wrong_answers(status: int, body: bytes, said: str) -> None:
     """What is said tells what to look for."""
-    assert wrong(status, body, [1.0, 2.0]).startswith(said)
+    assert find_error(status, body, [1.0, 2.0]).startswith(said)
 
 
-def test_answers_are_checked_before_and_during_a_load(material: Material) -> None:
+def test_answers_are_checked_before_and_during_a_load(material: BenchFiles) -> None:
     """A server that answers the same to everyone is found out, before the load and beside it."""
-    expect = expected(material.bodies(IRIS), material.answers(IRIS))
+    expect = read_expected(material.bodies_file(IRIS), material.answers_file(IRIS))
     with answering(b'{"predictions":[0]}') as url:
-        before = check(url, expect)
-        with watching(url, expect) as watch:
+        before = check_answers(url, expect)
+        with check_during(url, expect) as watch:
             pass
 
     assert before.endswith("0.0 instead of 1.0") or before.endswith("0.0 instead of 2.0")
-    assert watch.asked >= 1
+    assert watch.count >= 1

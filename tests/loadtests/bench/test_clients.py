@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.bench.clients import LoadFailed, choose, read_oha
+from loadtests.bench.clients import LoadProgramError, choose_program, parse_oha
 from tests.loadtests.bench.stub import answering
 
 OHA = {
@@ -30,7 +30,7 @@ def bodies(tmp_path: Path) -> Path:
 def test_a_load_is_measured(name: str, bodies: Path) -> None:
     """Rate and latencies of what was answered, and no errors."""
     with answering(b"{}") as url:
-        figures = choose(name, None).load(url, bodies, 2, 1.0 if name == "wrk" else 0.3)
+        figures = choose_program(name, None).run_load(url, bodies, 2, 1.0 if name == "wrk" else 0.3)
 
     assert figures.requests > 10
     assert figures.rps == pytest.approx(figures.requests / figures.seconds, rel=0.01)
@@ -41,20 +41,20 @@ def test_a_load_is_measured(name: str, bodies: Path) -> None:
 def test_answers_with_errors_are_counted(bodies: Path) -> None:
     """By the name that wrk gives them."""
     with answering(b"{}", status=503) as url:
-        figures = choose("own", None).load(url, bodies, 2, 0.1)
+        figures = choose_program("own", None).run_load(url, bodies, 2, 0.1)
 
     assert figures.errors == {"err_status": figures.requests}
 
 
 def test_a_server_that_is_not_there_has_no_figures(bodies: Path) -> None:
     """That is a failure, not a rate of zero."""
-    with pytest.raises(LoadFailed):
-        choose("own", None).load("http://127.0.0.1:9/predict", bodies, 2, 0.1)
+    with pytest.raises(LoadProgramError):
+        choose_program("own", None).run_load("http://127.0.0.1:9/predict", bodies, 2, 0.1)
 
 
 def test_figures_of_oha_are_read() -> None:
     """Seconds become microseconds; what was under way at the end of its time is no error."""
-    figures = read_oha(json.dumps(OHA))
+    figures = parse_oha(json.dumps(OHA))
 
     assert figures.requests == 1000
     assert figures.rps == 500
@@ -74,5 +74,5 @@ def test_the_best_installed_client_is_chosen(
     """Falling back to our own is said aloud."""
     monkeypatch.setattr("shutil.which", lambda name: name if name in installed else None)
 
-    assert choose("auto", None).name == chosen
+    assert choose_program("auto", None).name == chosen
     assert ("too low" in capsys.readouterr().err) == (chosen == "own")

@@ -5,9 +5,9 @@ import os
 import pytest
 
 from loadtests.bench import guard
-from loadtests.bench.clients import choose
+from loadtests.bench.clients import choose_program
 from loadtests.bench.servers import SERVERS
-from loadtests.bench.workloads import WORKLOADS, Material
+from loadtests.bench.workloads import WORKLOADS, BenchFiles
 from tests.loadtests.bench.conftest import IRIS
 
 
@@ -19,12 +19,12 @@ def test_ratios_are_those_of_the_same_turn() -> None:
         "gateway": [1.0] * 3,
     }
 
-    node, gateway, both = guard.judge(IRIS, rates)
+    node, gateway, both = guard.judge_limits(IRIS, rates)
 
     assert node.ratio == pytest.approx(0.6)
-    assert node.kept
-    assert not gateway.kept
-    assert not both.kept
+    assert node.passed
+    assert not gateway.passed
+    assert not both.passed
     assert "node / echo" in str(node)
     assert "TOO SLOW" in str(gateway)
 
@@ -36,9 +36,11 @@ def test_limits_are_about_what_exists() -> None:
 
 @pytest.mark.alone
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="servers and load need a core each")
-def test_serving_has_not_become_much_slower(material: Material) -> None:
+def test_serving_has_not_become_much_slower(material: BenchFiles) -> None:
     """Node and gateway hold half of each limit in a short run."""
     servers = [SERVERS[name] for name in ("echo", "node", "gateway")]
-    rates = guard.measure(material, IRIS, servers, choose("own", 1), turns=3, seconds=0.2, core=0)
+    rates = guard.measure_rates(
+        material, IRIS, servers, choose_program("own", 1), turns=3, seconds=0.2, core=0
+    )
 
-    assert all(verdict.ratio >= verdict.limit.least / 2 for verdict in guard.judge(IRIS, rates))
+    assert all(verdict.ratio >= verdict.limit.least / 2 for verdict in guard.judge_limits(IRIS, rates))

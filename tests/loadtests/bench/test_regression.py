@@ -12,7 +12,7 @@ def test_the_other_state_runs_by_its_own_interpreter_in_its_own_folder() -> None
     """Nothing of ours is on its path."""
     checkout = Path("/other checkout")
 
-    before = regression.of_checkout(SERVERS["node"], checkout)
+    before = regression.server_of_checkout(SERVERS["node"], checkout)
 
     command = shlex.split(before.command.format(port=1, model_dir="m"))
     assert command[:4] == ["env", "-C", str(checkout), str(checkout / ".venv/bin/python")]

@@ -6,23 +6,23 @@ from pathlib import Path
 import pytest
 
 from loadtests.bench import report, tables
-from loadtests.bench.results import Failure, Load, Process, Results, line
+from loadtests.bench.results import BenchResults, LoadResult, MeasurementFailure, ProcessResult, format_row
 
-RESULTS = Results(
+RESULTS = BenchResults(
     [
-        Load("echo", "iris", "W1", 1, 9000, 100, 200),
-        Load("echo", "iris", "W1", 64, 40000, 1500, 3000),
-        Load("node", "iris", "W1", 1, 7000, 140, 300, cpu_us=90, front_cpu_us=90),
-        Load("node", "iris", "W1", 16, 20000, 800, 1600),
-        Load("node", "iris", "W1", 64, 24000, 2500, 5000, cpu_us=40, front_cpu_us=40),
-        Load("gateway", "iris", "W1", 1, 5000, 200, 400),
-        Load("gateway", "iris", "W1", 64, 15000, 4000, 9000, cpu_us=66, front_cpu_us=26),
-        Load("fastapi-naive", "iris", "W1", 1, 1800, 500, 900),
-        Load("fastapi-naive", "iris", "W1", 64, 2400, 26000, 50000),
-        Load("asgi-best-batch", "iris", "W1", 16, 20000, 800, 3200),
-        Load("node", "tf-img", "W6", 16, 300, 50000, 60000),
+        LoadResult("echo", "iris", "W1", 1, 9000, 100, 200),
+        LoadResult("echo", "iris", "W1", 64, 40000, 1500, 3000),
+        LoadResult("node", "iris", "W1", 1, 7000, 140, 300, cpu_us=90, front_cpu_us=90),
+        LoadResult("node", "iris", "W1", 16, 20000, 800, 1600),
+        LoadResult("node", "iris", "W1", 64, 24000, 2500, 5000, cpu_us=40, front_cpu_us=40),
+        LoadResult("gateway", "iris", "W1", 1, 5000, 200, 400),
+        LoadResult("gateway", "iris", "W1", 64, 15000, 4000, 9000, cpu_us=66, front_cpu_us=26),
+        LoadResult("fastapi-naive", "iris", "W1", 1, 1800, 500, 900),
+        LoadResult("fastapi-naive", "iris", "W1", 64, 2400, 26000, 50000),
+        LoadResult("asgi-best-batch", "iris", "W1", 16, 20000, 800, 3200),
+        LoadResult("node", "tf-img", "W6", 16, 300, 50000, 60000),
     ],
-    [Process("node", "iris", 1.25, 210, 190, 1), Process("mine", "iris", None, 100, 90, 1)],
+    [ProcessResult("node", "iris", 1.25, 210, 190, 1), ProcessResult("mine", "iris", None, 100, 90, 1)],
     [],
 )
 
@@ -35,7 +35,7 @@ def rows(table: str) -> dict[str, list[str]]:
 
 def test_rates_are_those_of_the_busiest_load() -> None:
     """64 connections, or the most that a workload took; the fastest first; gaps stay empty."""
-    found = rows(tables.rates(RESULTS))
+    found = rows(tables.rates_table(RESULTS))
 
     assert next(iter(found)) == "requests/s"
     assert list(found)[2].startswith("echo")
@@ -46,7 +46,7 @@ def test_rates_are_those_of_the_busiest_load() -> None:
 
 def test_latencies_are_those_of_one_connection() -> None:
     """In milliseconds, the quickest first."""
-    found = rows(tables.latencies(RESULTS))
+    found = rows(tables.latencies_table(RESULTS))
 
     assert found["**`pilotlight node`**"] == ["**0.14**", ""]
     assert list(found)[-1] == "FastAPI"
@@ -54,7 +54,7 @@ def test_latencies_are_those_of_one_connection() -> None:
 
 def test_ratios_say_how_ours_relate() -> None:
     """To the echo, to each other, to the best of the others."""
-    found = rows(tables.ratios(RESULTS))
+    found = rows(tables.ratios_table(RESULTS))
 
     assert found["node / echo, requests/s"][0] == "0.60"
     assert found["gateway / node, requests/s"][0] == "0.62"
@@ -67,45 +67,45 @@ def test_ratios_say_how_ours_relate() -> None:
 def test_what_stands_in_front_is_beside_the_node() -> None:
     """Rate, latency and CPU time of each, and the rate that the last allows."""
     proxy = [
-        Load("nginx", "iris", "W1", 1, 5000, 190, 400),
-        Load("nginx", "iris", "W1", 64, 18000, 3000, 9000, cpu_us=60, front_cpu_us=20),
+        LoadResult("nginx", "iris", "W1", 1, 5000, 190, 400),
+        LoadResult("nginx", "iris", "W1", 64, 18000, 3000, 9000, cpu_us=60, front_cpu_us=20),
     ]
-    table = tables.in_front(Results([*RESULTS.loads, *proxy], [], []))
+    table = tables.in_front_table(BenchResults([*RESULTS.loads, *proxy], [], []))
 
     assert table.splitlines()[3:] == [
         "| W1 | **`pilotlight serve` (gateway and node)** | 15,000 | 0.62 | 0.2 | 60 | 26 | 38,500 |",
         "| W1 | node behind nginx | 18,000 | 0.75 | 0.19 | 50 | 20 | 50,000 |",
     ]
-    assert tables.in_front(RESULTS) == ""
+    assert tables.in_front_table(RESULTS) == ""
 
 
 def test_costs_and_processes() -> None:
     """CPU time where it was measured; start and memory, a start only where there was one."""
-    assert rows(tables.costs(RESULTS))["**`pilotlight serve` (gateway and node)**"][0] == "66 / 26"
-    assert rows(tables.processes(RESULTS))["**`pilotlight node`**"] == ["1.2 / 190"]
-    assert rows(tables.processes(RESULTS))["mine"] == ["? / 90"]
+    assert rows(tables.costs_table(RESULTS))["**`pilotlight serve` (gateway and node)**"][0] == "66 / 26"
+    assert rows(tables.processes_table(RESULTS))["**`pilotlight node`**"] == ["1.2 / 190"]
+    assert rows(tables.processes_table(RESULTS))["mine"] == ["? / 90"]
 
 
 def test_tables_are_put_into_a_document() -> None:
     """In place of what stood there; a place without a table keeps what it has."""
     document = "a\n<!-- bench:rates -->\nold\n<!-- end -->\nb\n<!-- bench:none -->\nkept\n<!-- end -->\n"
 
-    assert report.insert(document, {"rates": "| new |"}) == document.replace("old", "| new |")
+    assert report.insert_tables(document, {"rates": "| new |"}) == document.replace("old", "| new |")
 
 
 def test_what_went_wrong_is_told() -> None:
     """A wrong answer, a request that failed, a server that did not start; each once."""
-    wrong = Load("node", "iris", "W1", 1, 1, 1, 1, 0, 10, 2, "body 3: 1.0 instead of 2.0")
-    found = Results([wrong, wrong], [], [Failure("mine", "iris", "no answer")])
+    wrong = LoadResult("node", "iris", "W1", 1, 1, 1, 1, 0, 10, 2, "body 3: 1.0 instead of 2.0")
+    found = BenchResults([wrong, wrong], [], [MeasurementFailure("mine", "iris", "no answer")])
 
-    said = report.trouble(found)
+    said = report.list_problems(found)
 
     assert said == [
         "WRONG: node, W1: body 3: 1.0 instead of 2.0",
         "2 of 10 requests failed: node, W1, 1 connections",
         "not measured: mine, iris: no answer",
     ]
-    assert report.trouble(RESULTS) == []
+    assert report.list_problems(RESULTS) == []
 
 
 def test_the_command_writes_tables_and_plots(
@@ -113,7 +113,7 @@ def test_the_command_writes_tables_and_plots(
 ) -> None:
     """Printed, into a document, and as pictures."""
     file, document = tmp_path / "results.jsonl", tmp_path / "document.md"
-    file.write_text("\n".join([*map(line, RESULTS.loads), *map(line, RESULTS.processes)]))
+    file.write_text("\n".join([*map(format_row, RESULTS.loads), *map(format_row, RESULTS.processes)]))
     document.write_text("<!-- bench:latencies -->\n<!-- end -->\n")
     images = tmp_path / "images"
     options = ["--images", str(images), "--into", str(document), "--tables", "latencies"]

@@ -4,21 +4,30 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.bench.results import Failure, Figures, Load, Process, line, read
+from loadtests.bench.results import (
+    LoadFigures,
+    LoadResult,
+    MeasurementFailure,
+    ProcessResult,
+    format_row,
+    read_results,
+)
 
-FIGURES = Figures(200, 2.0, 100.0, 10.0, 20.0, 30.0, 40.0, 12.0, {"err_status": 3})
+FIGURES = LoadFigures(200, 2.0, 100.0, 10.0, 20.0, 30.0, 40.0, 12.0, {"err_status": 3})
 
 
 def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
     """A load with its errors, a process, a server that ran already, and a failure come back."""
-    load = Load("node", "iris", "W1", 64, 100.0, 10.0, 30.0, 1, 200, 3, "body 0", 50.0, 40.0)
-    process = Process("node", "iris", 1.5, 200.0, 180.0, 1, 1)
-    known = Process("mine", "iris", None, 0.0, 0.0, 1)
-    failure = Failure("mine", "iris", "no answer")
+    load = LoadResult("node", "iris", "W1", 64, 100.0, 10.0, 30.0, 1, 200, 3, "body 0", 50.0, 40.0)
+    process = ProcessResult("node", "iris", 1.5, 200.0, 180.0, 1, 1)
+    known = ProcessResult("mine", "iris", None, 0.0, 0.0, 1)
+    failure = MeasurementFailure("mine", "iris", "no answer")
     file = tmp_path / "results.jsonl"
-    file.write_text("\n".join([line(load, FIGURES), line(process), line(known), line(failure)]))
+    file.write_text(
+        "\n".join([format_row(load, FIGURES), format_row(process), format_row(known), format_row(failure)])
+    )
 
-    found = read([file])
+    found = read_results([file])
 
     assert found.loads == [load]
     assert found.processes == [process, known]
@@ -35,9 +44,9 @@ def test_rows_of_other_runners_are_read(tmp_path: Path) -> None:
         '{"kind": "verify", "url_path": "/predict"}\n'
     )
 
-    (load,) = read([file]).loads
+    (load,) = read_results([file]).loads
 
-    assert load == Load("x", "iris", "W1", 1, 5.0, 1.0, 3.0, errors=3)
+    assert load == LoadResult("x", "iris", "W1", 1, 5.0, 1.0, 3.0, errors=3)
 
 
 def test_a_row_that_lacks_a_figure_is_named(tmp_path: Path) -> None:
@@ -46,17 +55,19 @@ def test_a_row_that_lacks_a_figure_is_named(tmp_path: Path) -> None:
     file.write_text('\n{"peer": "x", "model": "iris"}\n')
 
     with pytest.raises(ValueError, match=r"results\.jsonl, line 2: .*workload"):
-        read([file])
+        read_results([file])
 
 
 def test_medians_are_over_the_rounds(tmp_path: Path) -> None:
     """One slow round does not count; what was not measured is None."""
     file = tmp_path / "results.jsonl"
-    rows = [Load("node", "iris", "W1", 1, rate, 1, 1, number) for number, rate in enumerate((90, 100, 5))]
-    file.write_text("\n".join(map(line, rows)))
+    rows = [
+        LoadResult("node", "iris", "W1", 1, rate, 1, 1, number) for number, rate in enumerate((90, 100, 5))
+    ]
+    file.write_text("\n".join(map(format_row, rows)))
 
-    found = read([file])
+    found = read_results([file])
 
-    assert found.median("node", "W1", 1, "rps") == 90
-    assert found.median("node", "W1", 1, "cpu_us") is None
-    assert found.median("node", "W1", 64, "rps") is None
+    assert found.median_of("node", "W1", 1, "rps") == 90
+    assert found.median_of("node", "W1", 1, "cpu_us") is None
+    assert found.median_of("node", "W1", 64, "rps") is None

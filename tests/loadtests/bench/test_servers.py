@@ -12,9 +12,9 @@ import pytest
 
 from loadtests.bench import __main__ as bench
 from loadtests.bench import beyond, gateway, guard, proxies, report
-from loadtests.bench.answers import Asker, check, expected
-from loadtests.bench.servers import PROXIES, SERVERS, Server, StartFailed, started
-from loadtests.bench.workloads import Material
+from loadtests.bench.answers import HttpAsker, check_answers, read_expected
+from loadtests.bench.servers import PROXY_SERVERS, SERVERS, ServerDefinition, ServerStartError, run_server
+from loadtests.bench.workloads import BenchFiles
 from tests.loadtests.bench.conftest import IRIS
 from tests.loadtests.bench.stub import answering
 
@@ -27,61 +27,66 @@ def installed(name: str) -> bool:
     )
 
 
-@pytest.mark.parametrize("name", ["gateway", *PROXIES])
+@pytest.mark.parametrize("name", ["gateway", *PROXY_SERVERS])
 def test_every_server_answers_and_leaves_nothing(
-    name: str, material: Material, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, material: BenchFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It predicts as the library does, tells what it uses, and leaves no process and no file."""
     if not installed(name):
         pytest.skip(f"{name} is not installed")
-    server = (SERVERS | PROXIES)[name]
+    server = (SERVERS | PROXY_SERVERS)[name]
     # Short, because sockets lie in it.
     with tempfile.TemporaryDirectory() as scratch:
         monkeypatch.setenv("TMPDIR", scratch)
-        with started(
+        with run_server(
             server, "iris", material.model_dir("iris"), BODY, core=None, limit=60, logs=tmp_path
         ) as running:
-            assert check(running.url, expected(material.bodies(IRIS), material.answers(IRIS))) == ""
-            usage = running.usage()
+            assert (
+                check_answers(
+                    running.url, read_expected(material.bodies_file(IRIS), material.answers_file(IRIS))
+                )
+                == ""
+            )
+            usage = running.measure_usage()
             group = running._group
 
         assert usage is not None
         assert usage.processes >= 1
         assert usage.rss_mib >= usage.pss_mib > 10
-        assert running.front_cpu() == 0
+        assert running.front_cpu_seconds() == 0
         assert running._front
         assert group is not None
-        assert group.pids() == []
+        assert group.list_pids() == []
         assert not [one.name for one in Path(scratch).glob("pilotlight-bench-*")]
 
 
 def test_a_server_that_runs_already_is_only_asked(tmp_path: Path) -> None:
     """A URL instead of a command."""
     with answering(b"{}") as url:
-        server = Server("mine", url)
-        with started(server, "iris", tmp_path, BODY, core=None, limit=1, logs=tmp_path) as running:
-            running.rest(60)
-            asker = Asker(running.url)
-            assert asker.ask(BODY) == (200, b"{}")
+        server = ServerDefinition("mine", url)
+        with run_server(server, "iris", tmp_path, BODY, core=None, limit=1, logs=tmp_path) as running:
+            running.wait_until_idle(60)
+            asker = HttpAsker(running.url)
+            assert asker.post(BODY) == (200, b"{}")
             asker.close()
 
-    assert running.usage() is None
+    assert running.measure_usage() is None
     assert running.start_seconds is None
 
 
 @pytest.mark.parametrize("code", ["print(1)", "import time; time.sleep(60)"])
 def test_a_server_that_does_not_start_is_told_with_its_last_words(code: str, tmp_path: Path) -> None:
     """One that ends, and one that never answers."""
-    server = Server("mine", f"{sys.executable} -c '{code}'")
+    server = ServerDefinition("mine", f"{sys.executable} -c '{code}'")
 
     with (
-        pytest.raises(StartFailed, match="no answer"),
-        started(server, "iris", tmp_path, BODY, core=None, limit=0.5, logs=tmp_path),
+        pytest.raises(ServerStartError, match="no answer"),
+        run_server(server, "iris", tmp_path, BODY, core=None, limit=0.5, logs=tmp_path),
     ):
         pass
 
 
-def test_the_whole_benchmark(material: Material, tmp_path: Path) -> None:
+def test_the_whole_benchmark(material: BenchFiles, tmp_path: Path) -> None:
     """A short run beside a server that is wrong: rows, tables, progress, and the exit code of trouble."""
     out = tmp_path / "results.jsonl"
     command = [

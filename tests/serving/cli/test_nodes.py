@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from serving.cli.nodes import duration, show
+from serving.cli.nodes import format_duration, show
 from serving.cli.output import Output
 from tests.server import Server
 from tests.serving.cli.conftest import Run
@@ -107,7 +107,7 @@ def test_a_server_without_versions(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_durations(seconds: float | None, text: str) -> None:
     """To two digits, or two units; never rounded up to a whole unit."""
-    assert duration(seconds) == text
+    assert format_duration(seconds) == text
 
 
 def test_nodes_of_a_server(pilotlight: Run, server: Server, forest: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from batch.messages import Counts, Phase, Report
+from batch.messages import JobCounts, JobPhase, JobReport
 from serving.cli.local_batch import Meter
 from serving.cli.standing import Standing, added, display
 
@@ -20,10 +20,10 @@ def test_a_standing_in_words() -> None:
 def test_a_meter_reads_reports() -> None:
     """Rate and time left count from where records begin to be read."""
     meter = Meter()
-    starting = meter.read(Report(phase=Phase.PREPARING), 100.0)
-    meter.read(Report(phase=Phase.RUNNING), 103.0)
-    running = meter.read(Report(counts=Counts(90, 10, bytes=1000, bytes_total=5000)), 105.0)
-    publishing = meter.read(Report(phase=Phase.PUBLISHING), 106.0)
+    starting = meter.read(JobReport(phase=JobPhase.PREPARING), 100.0)
+    meter.read(JobReport(phase=JobPhase.RUNNING), 103.0)
+    running = meter.read(JobReport(counts=JobCounts(90, 10, bytes=1000, bytes_total=5000)), 105.0)
+    publishing = meter.read(JobReport(phase=JobPhase.PUBLISHING), 106.0)
 
     assert starting == Standing("PREPARING")
     assert running == Standing("RUNNING", 90, 10, 1000, 5000, rate=50.0, seconds_left=8.0)
@@ -34,9 +34,9 @@ def test_a_meter_reads_reports() -> None:
 def test_counts_that_say_nothing_yet() -> None:
     """There is no time left before something was read."""
     meter = Meter()
-    meter.read(Report(phase=Phase.RUNNING), 1.0)
+    meter.read(JobReport(phase=JobPhase.RUNNING), 1.0)
 
-    assert meter.read(Report(counts=Counts(bytes_total=10)), 3.0).seconds_left is None
+    assert meter.read(JobReport(counts=JobCounts(bytes_total=10)), 3.0).seconds_left is None
 
 
 @pytest.mark.parametrize(

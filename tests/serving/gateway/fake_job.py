@@ -17,30 +17,30 @@ from typing import NoReturn
 
 import msgspec
 
-from batch.messages import Counts, Failed, Outcome, Phase, Report, Request
+from batch.messages import FailureStatus, JobCounts, JobOutcome, JobPhase, JobReport, JobRequest
 
 
 def say(**fields: object) -> None:
-    os.write(1, msgspec.json.encode(Report(**fields)) + b"\n")  # type: ignore[arg-type]
+    os.write(1, msgspec.json.encode(JobReport(**fields)) + b"\n")  # type: ignore[arg-type]
 
 
-def done(counts: Counts) -> NoReturn:
-    say(done=Outcome(counts.predictions, counts.errors, seconds=18.0, worker_seconds=36.0))
+def done(counts: JobCounts) -> NoReturn:
+    say(done=JobOutcome(counts.predictions, counts.errors, seconds=18.0, worker_seconds=36.0))
     sys.exit()
 
 
-def act(request: Request, out: Path) -> None:
+def act(request: JobRequest, out: Path) -> None:
     """Verbs, with their arguments behind a slash."""
-    counts = Counts()
+    counts = JobCounts()
     for path in request.input_paths:
         verb, *arguments = path.strip("/").split("/")
         match verb, arguments:
             case "run", []:
-                say(phase=Phase.RUNNING)
+                say(phase=JobPhase.RUNNING)
             case "publish", []:
-                say(phase=Phase.PUBLISHING)
+                say(phase=JobPhase.PUBLISHING)
             case "count", [predictions, errors]:
-                counts = Counts(int(predictions), int(errors), int(predictions), 100, 2)
+                counts = JobCounts(int(predictions), int(errors), int(predictions), 100, 2)
                 say(counts=counts)
             case "wait", [name]:
                 while not (out / name).exists():
@@ -66,13 +66,13 @@ def act(request: Request, out: Path) -> None:
             case "exit", [code]:
                 sys.exit(int(code))
             case "fail", [text]:
-                say(failed=Failed("NOT_FOUND", text, counts.predictions, counts.errors))
+                say(failed=FailureStatus("NOT_FOUND", text, counts.predictions, counts.errors))
                 sys.exit()
     done(counts)
 
 
 def main() -> None:
-    request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
+    request = msgspec.json.decode(sys.stdin.buffer.read(), type=JobRequest)
     out = Path(request.output_path)
     lock = (Path(request.scratch_dir) / "lock").open("w")
     try:
@@ -81,12 +81,12 @@ def main() -> None:
         (out / "overlap").touch()
     if request.clean:
         if "/stains" in request.input_paths:
-            say(failed=Failed("PERMISSION_DENIED", "Not yours."))
+            say(failed=FailureStatus("PERMISSION_DENIED", "Not yours."))
             sys.exit()
         (out / "cleaned").touch()
-        done(Counts())
+        done(JobCounts())
     (out / f"request.{request.attempt}").write_bytes(msgspec.json.encode(request))
-    say(phase=Phase.PREPARING)
+    say(phase=JobPhase.PREPARING)
     (out / f"started.{request.attempt}.new").write_text(str(os.getpid()))
     (out / f"started.{request.attempt}.new").rename(out / f"started.{request.attempt}")
     act(request, out)

@@ -18,7 +18,7 @@ from autoscaler.loop import Autoscaler
 from autoscaler.pools import Node, PilotSpec
 from autoscaler.pools.local import LocalPool
 from autoscaler.supervision import Supervisor
-from autoscaler.tracking import Tracked
+from autoscaler.tracking import VersionScaler
 from serving.config import ServeConfig
 from serving.errors import Unavailable
 from serving.gateway import fleet as fleet_module
@@ -38,7 +38,7 @@ class Pool(FakePool):
 
     lit: Sequence[str] = ()
 
-    def light(self, specs: Sequence[PilotSpec]) -> None:
+    def start_pilots(self, specs: Sequence[PilotSpec]) -> None:
         self.lit = sorted(spec.key for spec in specs)
 
 
@@ -88,8 +88,8 @@ class World:
             on_trouble=lambda uid, reason: self.fleet.trouble(self.catalog, uid, reason),
             supervisor=self.supervisor,
         )
-        self.activator.connect(self.autoscaler)
-        self.pool.listeners += [self.activator.node_changed, self.autoscaler.node_changed]
+        self.activator.connect_waker(self.autoscaler)
+        self.pool.listeners += [self.activator.on_node_changed, self.autoscaler.on_node_changed]
         self.deployment = Deployment(config, {}, self.activator, self.autoscaler)
         self.fleet = Fleet(self.deployment, self.autoscaler, cast(LocalPool, self.pool), self.supervisor)
         self.disk = Disk(state)
@@ -99,7 +99,7 @@ class World:
         """A version that is there and has had its first node, as creation leaves it."""
         record = version(name, state=VersionState.CREATING, **fields)
         await self.change(put, record)
-        self.deployment.track(record)
+        self.deployment.track_version(record)
         await self.use(record)
         return await self.patch(record, state=VersionState.READY)
 
@@ -176,7 +176,7 @@ def test_versions_are_scaled_as_the_catalog_says(tmp_path: Path) -> None:
         assert tracked["uid-plain"].scaling.idle_window == 77.0
         assert (tracked["uid-auto"].scaling.min_nodes, tracked["uid-auto"].scaling.max_nodes) == (2, 5)
         assert tracked["uid-manual"].scaling.exact_nodes == 4
-        world.autoscaler.look()
+        world.autoscaler.reconcile()
         await settle()
         assert sorted(world.pool.orders) == [("uid-auto", 2), ("uid-manual", 4)]
 
@@ -227,7 +227,7 @@ def test_a_changed_version_is_scaled_by_its_new_rules(tmp_path: Path) -> None:
         assert world.autoscaler.versions[one.uid].spec is not specs[0]
         assert world.autoscaler.versions[other.uid].spec is specs[1]
 
-        world.autoscaler.look()
+        world.autoscaler.reconcile()
         await settle()
         assert world.pool.orders == [(one.uid, 2)]
 
@@ -284,7 +284,7 @@ def test_what_use_has_shown_is_written_down_with_it(tmp_path: Path) -> None:
         await world.use(forked, memory=200 * MIB)
         world.pool.forked = False
         await world.use(cold, memory=300 * MIB)
-        world.autoscaler.look()
+        world.autoscaler.reconcile()
         await world.fleet.note(world.catalog)
 
         learned = [world.stored(record).deployed for record in (forked, cold)]
@@ -305,7 +305,7 @@ def test_a_version_that_is_deleted_takes_its_uses_with_it(tmp_path: Path) -> Non
         await world.use(record)
         await world.change(remove, record)
         await world.fleet.note(world.catalog)
-        forgetting = asyncio.create_task(world.autoscaler.forget(record.uid))
+        forgetting = asyncio.create_task(world.autoscaler.forget_version(record.uid))
         await settle()
         world.pool.end(world.pool.living[0])
         await forgetting
@@ -403,9 +403,9 @@ class Counted(Deployment):
         self.asked.append(record.uid)
         return super().pilot(record)
 
-    def track(self, record: VersionRecord) -> None:
+    def track_version(self, record: VersionRecord) -> None:
         self.asked.append(record.uid)
-        super().track(record)
+        super().track_version(record)
 
 
 def test_work_is_for_versions_that_change_or_are_used(
@@ -415,30 +415,30 @@ def test_work_is_for_versions_that_change_or_are_used(
     monkeypatch.setattr(Counted, "asked", [], raising=False)
     monkeypatch.setattr(sys.modules[__name__], "Deployment", Counted)
     looked_up, decided = [], []
-    use_of, decide = Fleet._use, Autoscaler._decide
+    use_of, decide = Fleet._use, Autoscaler._decide_version
 
     def count_use(fleet: Fleet, uid: str) -> Any:
         looked_up.append(uid)
         return use_of(fleet, uid)
 
-    def count_decision(autoscaler: Autoscaler, tracked: Tracked, now: float) -> Any:
+    def count_decision(autoscaler: Autoscaler, tracked: VersionScaler, now: float) -> Any:
         decided.append(tracked.spec.key)
         return decide(autoscaler, tracked, now)
 
     monkeypatch.setattr(Fleet, "_use", count_use)
-    monkeypatch.setattr(Autoscaler, "_decide", count_decision)
+    monkeypatch.setattr(Autoscaler, "_decide_version", count_decision)
 
     async def main(world: World) -> None:
         one, other = world.stored(version("v1")), world.stored(version("v2"))
         Counted.asked.clear()
         await world.patch(one, description="changed")
-        world.autoscaler.look()
+        world.autoscaler.reconcile()
         await world.fleet.note(world.catalog)
         assert set(Counted.asked) == {one.uid}
         assert decided == looked_up == []
 
         await world.use(other)
-        world.autoscaler.look()
+        world.autoscaler.reconcile()
         await world.fleet.note(world.catalog)
         assert set(decided) == set(looked_up) == {other.uid}
         assert world.stored(other).version.last_use_time

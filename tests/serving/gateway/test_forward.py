@@ -68,7 +68,7 @@ class Seen:
     body: bytes
 
     def mark(self, mark: Mark) -> None:
-        self.node.board[self.slot] = mark
+        self.node.marks[self.slot] = mark
 
 
 # What a node does with a request: the body of its answer, b"" to hang up, or None to die.
@@ -132,7 +132,7 @@ class World:
             supervisor=Supervisor(),
             clock=self.clock,
         )
-        self.activator.connect(self.autoscaler)
+        self.activator.connect_waker(self.autoscaler)
         self.targets = Targets(lambda _: spec(concurrency=2))
         audit = Audit(ServeConfig(state_dir=folder))
         request_log = no_log(folder)
@@ -145,7 +145,11 @@ class World:
             shares=shares,
             project=NAME.project,
         )
-        self.pool.listeners += [self.activator.node_changed, self.autoscaler.node_changed, self._changed]
+        self.pool.listeners += [
+            self.activator.on_node_changed,
+            self.autoscaler.on_node_changed,
+            self._changed,
+        ]
         self._tasks = asyncio.TaskGroup()
         self._order: list[str] = []
         self._servers: dict[str, asyncio.Server] = {}
@@ -174,7 +178,7 @@ class World:
         record = VersionRecord(name=NAME, uid="v", version=version)
         models = {NAME.parent: ModelRecord(name=ModelName("p", "m"), model=Model(), default="v")}
         self.targets.publish(Commit.loading(State(models, {NAME: record})))
-        self.autoscaler.track(
+        self.autoscaler.track_version(
             spec(concurrency=2), ScalingSpec(max_nodes=1), memory=100 * MIB, start_seconds=start_seconds
         )
 
@@ -644,7 +648,7 @@ def test_who_waits_for_a_place_in_a_ready_node_paid_for_no_start(tmp_path: Path)
         busy = [asyncio.create_task(world.post()) for _ in range(2)]
         await world.until(lambda: world.pool.only().in_flight == 2)
         late = asyncio.create_task(world.post())
-        await world.until(lambda: world.activator.waiting("v") == 1)
+        await world.until(lambda: world.activator.count_waiting("v") == 1)
         release.set()
 
         assert b"server-timing" not in (await late).headers
@@ -917,7 +921,7 @@ def test_a_version_that_is_deleted_meanwhile_is_not_found(tmp_path: Path) -> Non
         waiting = asyncio.create_task(world.post())
         await settle()
         world.undeploy()
-        forgetting = asyncio.create_task(world.autoscaler.forget("v"))
+        forgetting = asyncio.create_task(world.autoscaler.forget_version("v"))
         answered = await waiting
         assert answered.status == 404
         assert answered.message == "The version projects/p/models/m/versions/v was deleted."
@@ -1014,7 +1018,7 @@ def test_a_client_that_goes_away_leaves_its_place(tmp_path: Path) -> None:
         left.set()
         answered = await world.post(left=left)
         assert answered.status == 0
-        assert world.activator.waiting("v") == 0
+        assert world.activator.count_waiting("v") == 0
 
         async def never(seen: Seen) -> bytes | None:
             await asyncio.get_running_loop().create_future()

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from batch.messages import Counts
+from batch.messages import JobCounts
 from serving.gateway.jobs.progress import Progress
 
 
-def at(records: int, total: int = 1000) -> Counts:
+def at(records: int, total: int = 1000) -> JobCounts:
     """A tenth of the records is bad, and a record has ten bytes."""
-    return Counts(records - records // 10, records // 10, records * 10, total * 10, 2)
+    return JobCounts(records - records // 10, records // 10, records * 10, total * 10, 2)
 
 
 def test_nothing_is_known_at_first() -> None:

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from autoscaler.supervision import Supervisor
-from batch.messages import Phase, Request
+from batch.messages import JobPhase, JobRequest
 from serving.config import ServeConfig
 from serving.gateway.catalog import Catalog, models, versions
 from serving.gateway.catalog import jobs as rules
@@ -128,8 +128,8 @@ class World:
         while not reached():  # noqa: ASYNC110  other processes take part: there is no event for it
             await asyncio.sleep(0.005)
 
-    def request(self, job: str, attempt: int = 1) -> Request:
-        return msgspec.json.decode((self.out(job) / f"request.{attempt}").read_bytes(), type=Request)
+    def request(self, job: str, attempt: int = 1) -> JobRequest:
+        return msgspec.json.decode((self.out(job) / f"request.{attempt}").read_bytes(), type=JobRequest)
 
     def attempts(self, job: str) -> int:
         assert not (self.out(job) / "overlap").exists()
@@ -298,7 +298,7 @@ def test_counts_are_shown_at_once_and_written_down_now_and_then(tmp_path: Path) 
         assert written is not None
         assert (record.job.state, written.prediction_count) == (JobState.RUNNING, "1")
         assert (progress.phase, progress.counts.bytes, progress.counts.bytes_total) == (
-            Phase.RUNNING,
+            JobPhase.RUNNING,
             30,
             100,
         )

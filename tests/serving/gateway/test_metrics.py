@@ -178,7 +178,7 @@ def test_predictions_by_status_and_phase() -> None:
     async def main(world: World) -> None:
         world.add("m/v1")
         node = world.pool.start("m/v1")
-        infer = Histograms(len(NODE_PHASES), cells(node.notes))
+        infer = Histograms(len(NODE_PHASES), cells(node.counters))
         world.answered("m/v1")
         world.answered("m/v1", 500)
         infer.add(NODE_PHASES.index("infer"), 0.000_07)
@@ -296,7 +296,7 @@ def test_pilots() -> None:
         assert told["pilotlight_pilot_lit"] == {key(pilot="tabular"): 1}
         assert told["pilotlight_pilot_memory_bytes"][key(pilot="tabular", kind="private")] > 1 << 20
 
-        for state in (PilotState.LIGHTING, PilotState.FAILED, PilotState.OUT):
+        for state in (PilotState.STARTING, PilotState.FAILED, PilotState.STOPPED):
             world.pool.lit = [replace(world.pool.lit[0], state=state, pid=None)]
             told = await scrape(world)
             assert told["pilotlight_pilot_lit"] == {key(pilot="tabular"): 0}

@@ -26,7 +26,7 @@ class World:
         )
         notes = memoryview(bytearray(NODE_BYTES))
         cells(notes)[NODE_CALL] = 1
-        self.node = Node(id="1", key="v", address="", board=bytearray(1), notes=notes)
+        self.node = Node(id="1", key="v", address="", marks=bytearray(1), counters=notes)
 
     def change(self, state: NodeState) -> None:
         self.node.state = state

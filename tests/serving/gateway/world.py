@@ -40,7 +40,7 @@ class FakePool:
         self.lit = [
             PilotStatus(
                 key="tabular",
-                state=PilotState.LIT,
+                state=PilotState.READY,
                 pid=os.getpid(),
                 spare=None,
                 age=60.0,
@@ -66,13 +66,13 @@ class FakePool:
     def cpu_seconds(self, node: Node) -> float | None:
         return None
 
-    def forks(self, spec: NodeSpec) -> bool:
+    def can_fork(self, spec: NodeSpec) -> bool:
         return self.forked
 
-    def light(self, specs: Collection[PilotSpec]) -> None:
+    def start_pilots(self, specs: Collection[PilotSpec]) -> None:
         pass
 
-    def pilots(self) -> Sequence[PilotStatus]:
+    def list_pilots(self) -> Sequence[PilotStatus]:
         return self.lit
 
     async def close(self) -> None:
@@ -84,8 +84,8 @@ class FakePool:
             id=str(self._started),
             key=key,
             address="",
-            board=bytearray(4),
-            notes=memoryview(bytearray(NODE_BYTES)),
+            marks=bytearray(4),
+            counters=memoryview(bytearray(NODE_BYTES)),
             asked_at=time.monotonic(),
         )
         node.pid, node.forked = os.getpid(), self.forked
@@ -119,7 +119,7 @@ class FakePool:
         """It is gone; with a reason it said itself that it cannot start."""
         self._nodes.remove(node)
         node.state, node.reason = NodeState.GONE, reason
-        node.crashed = node.hopeless = bool(reason)
+        node.crashed = node.permanent_failure = bool(reason)
         self._listener(node)
         node.gone.set()
 
@@ -162,7 +162,7 @@ class World:
         self.metrics = Metrics(
             self.overview, self.tallies, Elsewhere(lambda: self.spans, lambda: self.audit, self._logged)
         )
-        self.activator.connect(CountedWaker(self.autoscaler, self.metrics))
+        self.activator.connect_waker(CountedWaker(self.autoscaler, self.metrics))
         self._requests: list[asyncio.Task[None]] = []
         self._over = asyncio.Event()
 
@@ -171,8 +171,8 @@ class World:
         return self.logs
 
     def _node_changed(self, node: Node) -> None:
-        self.activator.node_changed(node)
-        self.autoscaler.node_changed(node)
+        self.activator.on_node_changed(node)
+        self.autoscaler.on_node_changed(node)
         self.metrics.node_changed(node)
 
     def add(self, version: str, *, tracked: bool = True, **fields: Any) -> NodeSpec:
@@ -187,7 +187,7 @@ class World:
         self.state = replace(self.state, models={**self.state.models, **models}, versions=versions)
         spec = NodeSpec(version, str(name), "", {}, {}, start_timeout=1, concurrency=1)
         if tracked:
-            self.autoscaler.track(spec, ScalingSpec(), memory=1, start_seconds=None)
+            self.autoscaler.track_version(spec, ScalingSpec(), memory=1, start_seconds=None)
         return spec
 
     def remove(self, version: str) -> None:

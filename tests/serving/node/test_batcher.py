@@ -61,7 +61,7 @@ def make(
 ) -> tuple[Batcher, HeldPlace, Doubler]:
     place, model = HeldPlace(), Doubler()
     bounds = Bounds(merge_rows, queue_requests, queue_bytes)
-    batcher = Batcher(model, place, bounds, board=bytearray(), answer=deliver, clock=lambda: now)
+    batcher = Batcher(model, place, bounds, marks=bytearray(), answer=deliver, clock=lambda: now)
     return batcher, place, model
 
 

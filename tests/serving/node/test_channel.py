@@ -157,7 +157,7 @@ def run(
     async def bounded() -> None:
         place = MeasuredPlace(thread, may_inline=short)
         place.learn(0.0)
-        predictor = Predictor(runtime, place, Bounds(64, 100, LONGEST), PredictSettings(), board=board)
+        predictor = Predictor(runtime, place, Bounds(64, 100, LONGEST), PredictSettings(), marks=board)
         server = Server(lambda: predictor if loaded else None, slots=SLOTS, longest=LONGEST, drain=drain)
         address = str(folder / f"{time.monotonic_ns()}")
         listener = socket.socket(socket.AF_UNIX)

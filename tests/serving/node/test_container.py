@@ -66,7 +66,7 @@ def test_its_health_is_bad_until_it_is_ready(route: str, tmp_path: Path) -> None
     node = Node(
         Source(tmp_path),
         PredictSettings(),
-        board=bytearray(),
+        marks=bytearray(),
         waking=False,
         on_ready=lambda _: None,
         on_failed=lambda _: None,

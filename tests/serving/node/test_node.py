@@ -44,7 +44,7 @@ def node(
     made = Node(
         source,
         settings,
-        board=bytearray(2),
+        marks=bytearray(2),
         waking=waking,
         schema=unknown("sklearn") if waking else None,
         patience=patience,

@@ -58,7 +58,7 @@ def loaded(write: Any, folder: Path) -> tuple[Runtime, Schema]:
 def predictor(runtime: Runtime, schema: Schema, threads: ThreadPoolExecutor) -> Predictor:
     bounds = Bounds(merge_rows=1, queue_requests=10, queue_bytes=1 << 20)
     place = MeasuredPlace(threads, may_inline=True)
-    return Predictor(runtime, place, bounds, PredictSettings(), board=bytearray(), schema=schema)
+    return Predictor(runtime, place, bounds, PredictSettings(), marks=bytearray(), schema=schema)
 
 
 @pytest.mark.parametrize("write", [matrix, table, None], ids=["matrix", "table", "stand-in"])

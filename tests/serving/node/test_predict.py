@@ -67,7 +67,7 @@ def predictor(runtime: Any, *, short: bool = True, **settings: Any) -> Iterator[
         place = MeasuredPlace(thread, may_inline=short)
         place.learn(0.0)
         bounds = Bounds(8, 100, 10_000)
-        yield Predictor(runtime, place, bounds, PredictSettings(**settings), board=runtime.board)
+        yield Predictor(runtime, place, bounds, PredictSettings(**settings), marks=runtime.board)
 
 
 @pytest.mark.parametrize(

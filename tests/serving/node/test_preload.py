@@ -76,7 +76,7 @@ def forked(framework: str, folder: Path) -> Any:
     """What the pilot of a framework tells of the nodes in a folder; see `forking`."""
     spec = pilot_for(framework, False, os.environ)
     module = "tests.serving.node.forking"
-    command = [sys.executable, "-m", module, str(folder), spec.rehearsal, *spec.preload]
+    command = [sys.executable, "-m", module, str(folder), spec.spare_warmup, *spec.preload]
     temporary = folder / "temporary"
     temporary.mkdir()
     environment = {**spec.environment, "TMPDIR": str(temporary)}

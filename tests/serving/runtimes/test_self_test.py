@@ -77,15 +77,15 @@ def test_a_model_fails_only_if_it_is_broken_and_answers_nothing() -> None:
     """Nothing tried is no verdict, and one answer is enough."""
     assert judge([]) == Verdict()
     assert judge([ANSWERED]) == Verdict()
-    assert not judge([BROKEN, ANSWERED]).failed
-    failed = judge([PICKY, BROKEN], lambda: "Do this.").failed
+    assert not judge([BROKEN, ANSWERED]).failure
+    failed = judge([PICKY, BROKEN], lambda: "Do this.").failure
     assert failed.endswith("of 2 made-up instances none was answered. NotFittedError: not fitted. Do this.")
 
 
 def test_a_model_that_refuses_what_was_made_up_is_deployed_with_a_warning() -> None:
     verdict = judge([PICKY, PICKY])
 
-    assert not verdict.failed
+    assert not verdict.failure
     assert "unknown category" in verdict.warnings[0]
     assert EXAMPLE in verdict.warnings[0]
 
@@ -119,10 +119,10 @@ def test_a_pickle_that_loads_and_cannot_predict_names_the_versions_and_the_comma
         tuple(trials(runtime, describe(runtime, tmp_path), ())), lambda: self_test.advice_of(runtime)
     )
 
-    assert "AttributeError: 'GaussianNB' object has no attribute 'var_'" in verdict.failed
-    assert "saved with scikit-learn 0.22.1; this server has scikit-learn 1." in verdict.failed
+    assert "AttributeError: 'GaussianNB' object has no attribute 'var_'" in verdict.failure
+    assert "saved with scikit-learn 0.22.1; this server has scikit-learn 1." in verdict.failure
     assert "`pilotlight runtimes add 2.1 --create`, and create the version with runtimeVersion 2.1." in (
-        verdict.failed
+        verdict.failure
     )
 
 
@@ -130,7 +130,7 @@ def test_what_is_not_fitted_is_no_null_of_the_client(tmp_path: Path) -> None:
     model = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(["a cat", "a dog"], [0, 1])
     model.named_steps["tfidfvectorizer"]._tfidf = TfidfTransformer()  # as of an old pickle
 
-    assert "NotFittedError" in verdict_of(tmp_path, model).failed
+    assert "NotFittedError" in verdict_of(tmp_path, model).failure
     with pytest.raises(ModelFailed, match="NotFittedError"):
         load(Source(tmp_path)).predict(["a cat"])
 
@@ -142,7 +142,7 @@ def test_a_text_of_the_model_is_not_taken_for_one_of_the_instances(tmp_path: Pat
     model = make_pipeline(encoder, LogisticRegression()).fit(rows, [0, 1])
     encoder.transformers_[-1] = ("remainder", "passthrough", [1])
 
-    assert "'str' object has no attribute 'transform'" in verdict_of(tmp_path, model).failed
+    assert "'str' object has no attribute 'transform'" in verdict_of(tmp_path, model).failure
 
 
 ENCODERS = """
@@ -184,7 +184,7 @@ def test_an_estimator_of_another_package_that_lacks_an_attribute_is_broken(
     model = make_pipeline(encoders.Encoder(), LogisticRegression()).fit(X.tolist(), Y)
     del model[0].missing_
 
-    failed = verdict_of(tmp_path, model).failed
+    failed = verdict_of(tmp_path, model).failure
 
     assert "AttributeError: 'Encoder' object has no attribute 'missing_'" in failed
     assert failed.endswith(
@@ -196,7 +196,7 @@ def test_an_estimator_of_another_package_that_lacks_an_attribute_is_broken(
 def test_a_value_that_lacks_an_attribute_leaves_the_estimator_unblamed(tmp_path: Path, encoders: Any) -> None:
     model = make_pipeline(encoders.Picky(), LogisticRegression()).fit([["a"], ["bb"]], [0, 1])
 
-    assert not verdict_of(tmp_path, model).failed
+    assert not verdict_of(tmp_path, model).failure
 
 
 class Unfitted:
@@ -213,7 +213,7 @@ def test_what_a_routine_raises_is_a_warning(tmp_path: Path) -> None:
 
     verdict = judge(tuple(trials(runtime, describe(runtime, tmp_path), own_examples(tmp_path))))
 
-    assert not verdict.failed
+    assert not verdict.failure
     assert "NotFittedError" in verdict.warnings[0]
 
 
@@ -223,7 +223,7 @@ def test_a_routine_that_returns_no_list_for_its_example_is_warned_of(tmp_path: P
 
     verdict = judge(tuple(trials(runtime, describe(runtime, tmp_path), own_examples(tmp_path))))
 
-    assert not verdict.failed
+    assert not verdict.failure
     assert len(verdict.warnings) == 1
     assert verdict.warnings[0].startswith(f"{EXAMPLE} was not answered: ")
     assert "The custom predict must return a list or an array, not dict." in verdict.warnings[0]
@@ -244,7 +244,7 @@ def test_a_model_that_is_picky_stays_deployable(tmp_path: Path) -> None:
     """A function of the owner's that wants texts, given numbers."""
     model = make_pipeline(FunctionTransformer(_lower), MultinomialNB()).fit([["x"], ["y"]], [0, 1])
 
-    assert not verdict_of(tmp_path, model).failed
+    assert not verdict_of(tmp_path, model).failure
 
 
 def test_an_example_that_is_not_answered_is_a_warning(tmp_path: Path) -> None:

@@ -18,11 +18,11 @@ from batch import failures
 from batch.blocks import BatchedBlock, RejectedRecord, reject_record
 from batch.messages import ModelSource
 from serving.errors import InvalidOutputs, ModelError, ModelFailed, describe_exception
-from serving.local_folders import LocalFolders
+from serving.local_folders import LocalFolderPolicy
 from serving.runtimes import Columns, External, Form, Runtime, Source, load
 from serving.runtimes.instances import Batch, LoneColumns, count, take
 from serving.scratch import make_scratch_folder, sweep_scratch
-from serving.storage import Storage
+from serving.storage import ArtifactFetcher
 
 # Rows per call where nobody says. 64 is the contract's, for calls whose memory or time nobody knows. What is
 # known to treat rows one by one and to be fast loses more than half of its speed in calls of 64 (measured).
@@ -46,7 +46,7 @@ class SharedModel:
         source: ModelSource,
         cache_dir: str,
         cache_bytes: int,
-        folders: LocalFolders | None = None,
+        folders: LocalFolderPolicy | None = None,
     ) -> None:
         self._source = source
         self._folders = folders
@@ -79,7 +79,7 @@ class SharedModel:
         folder = make_scratch_folder("model") / "model"
         if self._source.uri:
             cache = Path(self._cache_dir or Path(tempfile.gettempdir(), "pilotlight-cache"))
-            storage = Storage(cache, self._cache_bytes, folders=self._folders)
+            storage = ArtifactFetcher(cache, self._cache_bytes, folders=self._folders)
             storage.fetch(self._source.uri, folder)
         else:  # a custom routine without files
             folder.mkdir()

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from serving.errors import InvalidArgument
-from serving.storage import Files, Item
+from serving.storage import FileInfo, FileStore
 
 LINES = frozenset({"JSON", "TEXT"})
 
@@ -26,7 +26,7 @@ _COMPRESSION_RATIO = 4
 class Split:
     """The records of a file that begin at `start` or later and before `end`; None: up to its last."""
 
-    item: Item
+    item: FileInfo
     start: int = 0
     end: int | None = None
 
@@ -39,12 +39,12 @@ class Shard:
     splits: tuple[Split, ...]
 
 
-def find_inputs(files: Files, paths: Sequence[str]) -> tuple[Item, ...]:
+def find_inputs(files: FileStore, paths: Sequence[str]) -> tuple[FileInfo, ...]:
     """The files that the input paths name, in the order of the paths, each once.
 
     Raises NotFound, PermissionDenied, or InvalidArgument for what is no path or when all are empty.
     """
-    found = {item.uri: item for path in paths for item in files.find(path)}
+    found = {item.uri: item for path in paths for item in files.glob(path)}
     items = tuple(found.values())
     if not any(item.size for item in items):
         raise InvalidArgument(
@@ -53,13 +53,13 @@ def find_inputs(files: Files, paths: Sequence[str]) -> tuple[Item, ...]:
     return items
 
 
-def choose_worker_count(items: Sequence[Item], most: int, data_format: str) -> int:
+def choose_worker_count(items: Sequence[FileInfo], most: int, data_format: str) -> int:
     """How many workers are worth their start."""
     weight = sum(_weigh_item(item, data_format) for item in items)
     return max(1, min(most, math.ceil(weight / _WORKER_BYTES)))
 
 
-def plan_shards(items: Sequence[Item], workers: int, data_format: str) -> tuple[Shard, ...]:
+def plan_shards(items: Sequence[FileInfo], workers: int, data_format: str) -> tuple[Shard, ...]:
     """Shards of about the same size, as many for every worker."""
     total = sum(_weigh_item(item, data_format) for item in items)
     count = math.ceil(max(1, math.ceil(total / _SHARD_BYTES)) / workers) * workers
@@ -85,14 +85,14 @@ def sort_by_size(shards: Sequence[Shard], data_format: str) -> list[Shard]:
     return sorted(shards, key=weigh_shard, reverse=True)
 
 
-def is_compressed(item: Item, data_format: str) -> bool:
+def is_compressed(item: FileInfo, data_format: str) -> bool:
     """Whether a file is to be read through gzip."""
     return item.gzip or (
         item.uri.endswith(".gz") if data_format in LINES else data_format == "TF_RECORD_GZIP"
     )
 
 
-def _split_items(items: Sequence[Item], size: float, data_format: str) -> Iterator[tuple[Split, int]]:
+def _split_items(items: Sequence[FileInfo], size: float, data_format: str) -> Iterator[tuple[Split, int]]:
     """Splits with their weights: files are cut where a shard is to end, if they can be cut."""
     before = 0
     for item in items:
@@ -111,7 +111,7 @@ def _split_items(items: Sequence[Item], size: float, data_format: str) -> Iterat
             start = stop
 
 
-def _weigh_item(item: Item, data_format: str) -> int:
+def _weigh_item(item: FileInfo, data_format: str) -> int:
     return item.size * _COMPRESSION_RATIO if is_compressed(item, data_format) else item.size
 
 

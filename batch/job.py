@@ -31,8 +31,8 @@ from batch.messages import (
 )
 from batch.output import OutputFolder
 from serving.errors import FailedPrecondition, InvalidArgument, ServingError, Unavailable
-from serving.local_folders import LocalFolders
-from serving.storage import Files, Item
+from serving.local_folders import LocalFolderPolicy
+from serving.storage import FileInfo, FileStore
 
 if TYPE_CHECKING:
     from batch.execution import RunTiming
@@ -52,8 +52,8 @@ _MOST_NAMED = 3
 
 def run_request(request: JobRequest, say: SendReport) -> None:
     """Do what is asked; the last thing said is how it ended. What it raises another attempt may mend."""
-    folders = LocalFolders(request.allowed_folders, request.refused_folders)
-    files = Files(folders=folders)
+    folders = LocalFolderPolicy(request.allowed_folders, request.refused_folders)
+    files = FileStore(folders=folders)
     output = OutputFolder(files, request)
     with _hold_job_lock(Path(request.scratch_dir)):
         if request.clean:
@@ -74,7 +74,7 @@ def run_request(request: JobRequest, say: SendReport) -> None:
 class JobAttempt:
     """The straight line of an attempt."""
 
-    def __init__(self, request: JobRequest, files: Files, output: OutputFolder, say: SendReport) -> None:
+    def __init__(self, request: JobRequest, files: FileStore, output: OutputFolder, say: SendReport) -> None:
         self._request = request
         self._files = files
         self._output = output
@@ -98,7 +98,7 @@ class JobAttempt:
         took = self._run_pipeline(shards, sum(item.size for item in items), workers, limit)
         return self._publish_results(len(shards), limit, took)
 
-    def _choose_workers(self, items: Sequence[Item]) -> int:
+    def _choose_workers(self, items: Sequence[FileInfo]) -> int:
         request = self._request
         if request.runner != EMBEDDED:
             return request.max_workers

@@ -18,7 +18,7 @@ import msgspec
 from batch.messages import JOB_FOLDER, JobReport, JobRequest
 from batch.writers import SealedShard, common_header, sum_shards
 from serving.errors import FailedPrecondition, NotFound
-from serving.storage import Files
+from serving.storage import FileStore
 
 _PREFIX = "prediction."
 _RESULT_KINDS = ("results", "errors")
@@ -44,7 +44,7 @@ class _Claim(msgspec.Struct, frozen=True):
 class OutputFolder:
     """What a job does in its output folder. Everything raises what `Files` raises."""
 
-    def __init__(self, files: Files, request: JobRequest) -> None:
+    def __init__(self, files: FileStore, request: JobRequest) -> None:
         self._files = files
         self._job = request.job
         self._uid = request.uid
@@ -131,7 +131,7 @@ class OutputFolder:
     def _claim_or_read(self) -> _Claim | None:
         """This job's earlier claim, None if it is made just now. FailedPrecondition if it is another's."""
         fresh = _Claim(self._job, self._uid)
-        if self._files.claim(self._claim_uri, msgspec.json.encode(fresh)):
+        if self._files.create_if_absent(self._claim_uri, msgspec.json.encode(fresh)):
             return None
         claim = self._read_claim()
         if claim is None:  # given up just now
@@ -159,7 +159,7 @@ class OutputFolder:
         found = []
         for kind in _RESULT_KINDS:
             try:
-                found += [item.uri for item in self._files.find(self._result_uri(f"{kind}*"))]
+                found += [item.uri for item in self._files.glob(self._result_uri(f"{kind}*"))]
             except NotFound:
                 continue
         return found

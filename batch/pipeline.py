@@ -26,7 +26,7 @@ from batch.handler import RuntimeHandler, SharedModel
 from batch.inputs import Shard
 from batch.meter import ProgressTotals, ProgressWriter
 from serving.runtimes.codec import AnswerStyle
-from serving.storage import Files
+from serving.storage import FileStore
 
 NAMESPACE = "pilotlight"
 PREDICTIONS, ERRORS, BYTES = "predictions", "errors", "bytes"
@@ -36,7 +36,7 @@ PREDICTIONS, ERRORS, BYTES = "predictions", "errors", "bytes"
 class PipelinePlan:
     """All that the steps need to know. `folder` takes the attempt's temporary files, `meters` see `Meter`."""
 
-    files: Files
+    files: FileStore
     shards: Sequence[Shard]
     data_format: str
     output_format: str
@@ -68,7 +68,7 @@ def build_pipeline(pipeline: beam.Pipeline, plan: PipelinePlan) -> None:
 class ReadShards(beam.DoFn):
     """Shards to blocks of records."""
 
-    def __init__(self, files: Files, data_format: str) -> None:
+    def __init__(self, files: FileStore, data_format: str) -> None:
         self._files = files
         self._data_format = data_format
 
@@ -115,7 +115,7 @@ class EncodePredictions(beam.DoFn):
 class WritePieces(beam.DoFn):
     """Lines to files of the attempt: one of each shard that is in the bundle."""
 
-    def __init__(self, files: Files, folder: str, meter: ProgressWriter) -> None:
+    def __init__(self, files: FileStore, folder: str, meter: ProgressWriter) -> None:
         self._files = files
         self._folder = folder
         self._progress = meter
@@ -173,7 +173,7 @@ class WritePieces(beam.DoFn):
 class SealShards(beam.DoFn):
     """The pieces of a shard to one file, written down as complete."""
 
-    def __init__(self, files: Files, folder: str) -> None:
+    def __init__(self, files: FileStore, folder: str) -> None:
         self._files = files
         self._folder = folder
 

@@ -15,7 +15,7 @@ import google_crc32c
 from batch.blocks import RecordBlock
 from batch.inputs import LINES, Shard, Split, is_compressed
 from serving.errors import InvalidArgument
-from serving.storage import Files
+from serving.storage import FileStore
 
 BLOCK_BYTES = 1 << 20
 # No record of a prediction job is longer; without a bound, a file without line ends would fill the memory.
@@ -26,7 +26,7 @@ _GZIP = b"\x1f\x8b"
 _LENGTH, _CHECKSUM_LENGTH = 8, 4
 
 
-def read_shard(files: Files, shard: Shard, data_format: str) -> Iterator[RecordBlock]:
+def read_shard(files: FileStore, shard: Shard, data_format: str) -> Iterator[RecordBlock]:
     """The blocks of a shard, the last of them empty. Raises what `Files.open` raises, and InvalidArgument."""
     index = 0
     for split in shard.splits:
@@ -36,7 +36,7 @@ def read_shard(files: Files, shard: Shard, data_format: str) -> Iterator[RecordB
     yield RecordBlock(shard.index, index, last=True)
 
 
-def _read_split(files: Files, split: Split, data_format: str) -> Iterator[RecordBlock]:
+def _read_split(files: FileStore, split: Split, data_format: str) -> Iterator[RecordBlock]:
     compressed = is_compressed(split.item, data_format)
     start = split.start
     if start and not compressed:

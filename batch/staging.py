@@ -18,9 +18,9 @@ from packaging.version import Version
 
 from batch.messages import ModelSource
 from serving.errors import FailedPrecondition, InvalidArgument, NotFound
-from serving.local_folders import LocalFolders
+from serving.local_folders import LocalFolderPolicy
 from serving.runtimes.detect import FILES_OF
-from serving.storage import Files, Storage
+from serving.storage import ArtifactFetcher, FileStore
 
 _NAME = "pilotlight"
 # The packages of ours that steps are made of, and what these import.
@@ -33,7 +33,7 @@ _TENSORFLOW = ("tensorflow",)
 _ARCHIVES = (".tar", ".tar.gz", ".whl", ".zip")
 
 
-def build_archives(model: ModelSource, folder: Path, folders: LocalFolders | None = None) -> list[str]:
+def build_archives(model: ModelSource, folder: Path, folders: LocalFolderPolicy | None = None) -> list[str]:
     """Make the archives in `folder`, which is made anew, and return them in the order of their installation.
 
     Raises FailedPrecondition when a library is not installed here, so that its version is not known,
@@ -81,7 +81,7 @@ def _framework_libraries(model: ModelSource) -> tuple[str, ...]:
         return _TENSORFLOW if model.framework == "TENSORFLOW" else _PYTHON
     place = (model.model_dir or model.uri).rstrip("/")
     try:
-        names = {item.uri.rpartition("/")[2] for item in Files().find(f"{place}/*")}
+        names = {item.uri.rpartition("/")[2] for item in FileStore().glob(f"{place}/*")}
     except NotFound:
         # Loading says what is missing, better than can be said here.
         return _PYTHON
@@ -100,13 +100,13 @@ def _installed_version(name: str) -> str:
         ) from error
 
 
-def _fetch_package(uri: str, folder: Path, folders: LocalFolders | None) -> Path:
+def _fetch_package(uri: str, folder: Path, folders: LocalFolderPolicy | None) -> Path:
     if not uri.endswith(_ARCHIVES):
         raise InvalidArgument(
             f"{uri} cannot be handed to the workers of another runner: Beam takes packages whose names end "
             f"in {', '.join(_ARCHIVES)}."
         )
-    return Storage(folder / "cache", 0, folders=folders).fetch_file(uri, folder)
+    return ArtifactFetcher(folder / "cache", 0, folders=folders).fetch_file(uri, folder)
 
 
 def _list_sources() -> Iterable[tuple[str, Path]]:

@@ -13,7 +13,7 @@ import msgspec
 
 from batch.blocks import EncodedBlock, ShardPiece
 from serving.errors import Internal, InvalidOutputs
-from serving.storage import Files
+from serving.storage import FileStore
 
 # Distinct texts of errors that are counted each by itself, per piece; the rest is counted as one.
 _MOST_REASONS = 1000
@@ -43,7 +43,7 @@ class _ErrorLine(msgspec.Struct, frozen=True):
 class PieceWriter:
     """Writes the blocks of one shard that one bundle gets, in the order in which they come."""
 
-    def __init__(self, files: Files, folder: str, shard: int, first: int) -> None:
+    def __init__(self, files: FileStore, folder: str, shard: int, first: int) -> None:
         # A name of its own: bundles may be repeated, and of two that wrote the same only one counts.
         name = f"{folder}/pieces/{shard:05d}-{uuid4().hex}"
         self._files = files
@@ -103,7 +103,7 @@ class PieceWriter:
         return self._open.enter_context(created)
 
 
-def seal_shard(files: Files, folder: str, shard: int, pieces: Iterable[ShardPiece]) -> SealedShard:
+def seal_shard(files: FileStore, folder: str, shard: int, pieces: Iterable[ShardPiece]) -> SealedShard:
     """Make one of the pieces of a shard, and write down that it is complete. Raises Internal if it is not."""
     ordered = sorted(pieces, key=lambda piece: piece.first)
     *firsts, blocks = accumulate((piece.blocks for piece in ordered), initial=0)
@@ -127,7 +127,7 @@ def seal_shard(files: Files, folder: str, shard: int, pieces: Iterable[ShardPiec
     return sealed
 
 
-def read_sealed(files: Files, folder: str, shards: int) -> list[SealedShard]:
+def read_sealed(files: FileStore, folder: str, shards: int) -> list[SealedShard]:
     """What was sealed of an attempt. Raises NotFound when a shard is missing."""
     return [
         msgspec.json.decode(files.read(_sealed_name(folder, shard)), type=SealedShard)
@@ -147,12 +147,12 @@ def _sealed_name(folder: str, shard: int) -> str:
     return f"{folder}/sealed/{shard:05d}.json"
 
 
-def _join_files(files: Files, name: str, parts: Sequence[str]) -> str:
+def _join_files(files: FileStore, name: str, parts: Sequence[str]) -> str:
     if len(parts) < 2:
         return parts[0] if parts else ""
     with files.create(name) as target:
         for part in parts:
-            for item in files.find(part):
+            for item in files.glob(part):
                 with files.open(item) as source:
                     target.writelines(_read_chunks(source))
     return name

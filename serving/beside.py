@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from serving.config import OFF, FrontSettings
-from serving.conversation import Answers
-from serving.cross_origin import UNPROTECTED, CrossOriginPolicy
+from serving.config import OFF, ServerSettings
+from serving.conversation import PredictionHandler
+from serving.cross_origin import UNENFORCED_POLICY, CrossOriginPolicy
 from serving.errors import FailedPrecondition
-from serving.http import most_connections
-from serving.tls import Certificate
+from serving.http import max_connections_per_port
+from serving.tls import CertificateFiles
 
 if TYPE_CHECKING:  # gRPC is imported only where it is switched on
     from serving.grpc.server import GrpcServer, Tell
 
 
-def open_grpc(
-    settings: FrontSettings,
+def bind_grpc_server(
+    settings: ServerSettings,
     host: str,
-    predictions: Answers,
+    predictions: PredictionHandler,
     tell: Callable[[], Tell],
     announce: Callable[[str], None],
     *,
-    certificate: Certificate | None = None,
-    cross_origin: CrossOriginPolicy = UNPROTECTED,
+    certificate: CertificateFiles | None = None,
+    cross_origin: CrossOriginPolicy = UNENFORCED_POLICY,
 ) -> GrpcServer | None:
     """The server, with its port taken; None where it is switched off. Only inside of an event loop.
 
@@ -43,7 +43,7 @@ def open_grpc(
         predictions,
         tell(),
         settings,
-        most_connections=most_connections(settings),
+        most_connections=max_connections_per_port(settings),
         certificate=certificate,
         cross_origin=cross_origin,
     )

@@ -17,20 +17,20 @@ import msgspec
 from serving import packages
 from serving.errors import InvalidArgument, LoadFailed
 from serving.predictor import environments
-from serving.storage import Storage
+from serving.storage import ArtifactFetcher
 
 logger = logging.getLogger(__name__)
 
-_PACKAGES, _ENVIRONMENT, _TOLD = "packages", "environment", "build.json"
+_PACKAGES, _ENVIRONMENT, _WARNINGS_FILE = "packages", "environment", "build.json"
 # Part of each digest: another number when installs are made in another way.
 _FORMAT = "2"
-_APART = (
+_ISOLATED_WARNING = (
     "The packages need other versions than the server has: they run in an environment of their own, and "
     "nodes start it cold."
 )
 
 
-class Code(msgspec.Struct, frozen=True):
+class InstalledCode(msgspec.Struct, frozen=True):
     """Where the modules of packages are, the Python that computes them, and what their owner should know.
 
     `interpreter` is "" for the server's own.
@@ -41,86 +41,86 @@ class Code(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...] = ()
 
 
-def install(
+def install_cached(
     archives: Sequence[Path],
     target: Path,
     interpreter: str,
-    storage: Storage,
+    storage: ArtifactFetcher,
     timeout: float | None = None,
     *,
     runtime_version: str = "",
-) -> Code:
+) -> InstalledCode:
     """Install archives beside the libraries of the server, or into an environment of their own.
 
     That is made where another interpreter is wanted, or where they need other versions than the server has.
     `target` is a new folder, `timeout` the seconds that each run of pip may take, `runtime_version` what the
     version asks for, "" for nothing. Raises LoadFailed.
     """
-    storage.build(
-        digest(archives, interpreter),
-        lambda work: _make(archives, work, interpreter, timeout, runtime_version),
+    storage.fetch_or_build(
+        digest_inputs(archives, interpreter),
+        lambda work: _build_entry(archives, work, interpreter, timeout, runtime_version),
         target,
     )
-    warnings = msgspec.json.decode((target / _TOLD).read_bytes(), type=tuple[str, ...])
+    warnings = msgspec.json.decode((target / _WARNINGS_FILE).read_bytes(), type=tuple[str, ...])
     if (target / _ENVIRONMENT).is_dir():
-        return Code(interpreter=packages.interpreter_of(target / _ENVIRONMENT), warnings=warnings)
+        return InstalledCode(interpreter=packages.interpreter_of(target / _ENVIRONMENT), warnings=warnings)
     # Another process of this Python finds the packages first.
-    apart = sys.executable if packages.has_our_names(target / _PACKAGES) else ""
-    return Code(packages.search_path(target / _PACKAGES), apart, warnings)
+    apart = sys.executable if packages.shadows_server_modules(target / _PACKAGES) else ""
+    return InstalledCode(packages.search_path(target / _PACKAGES), apart, warnings)
 
 
-def digest(archives: Sequence[Path], interpreter: str) -> str:
+def digest_inputs(archives: Sequence[Path], interpreter: str) -> str:
     """Of all that decides what is installed: the archives, and the libraries that there are already."""
     found = hashlib.sha256()
     for archive in archives:
         found.update(f"{archive.name} {hashlib.sha256(archive.read_bytes()).hexdigest()}\n".encode())
-    for text in (_FORMAT, interpreter, *packages.surroundings(interpreter or sys.executable)):
+    for text in (_FORMAT, interpreter, *packages.describe_install_environment(interpreter or sys.executable)):
         found.update(f"{text}\n".encode())
     return found.hexdigest()
 
 
-def _make(
+def _build_entry(
     archives: Sequence[Path], work: Path, interpreter: str, timeout: float | None, runtime_version: str
 ) -> None:
-    told = _installed(archives, work, interpreter, timeout, runtime_version)
-    (work / _TOLD).write_bytes(msgspec.json.encode(told))
+    told = _install_packages(archives, work, interpreter, timeout, runtime_version)
+    (work / _WARNINGS_FILE).write_bytes(msgspec.json.encode(told))
 
 
-def _installed(
+def _install_packages(
     archives: Sequence[Path], work: Path, interpreter: str, timeout: float | None, runtime_version: str
 ) -> tuple[str, ...]:
     """Install, and return what the owner of the packages should know."""
     environment = work / _ENVIRONMENT
     if interpreter:
         try:
-            packages.install_apart(archives, environment, interpreter, timeout)
+            packages.install_in_environment(archives, environment, interpreter, timeout)
         except LoadFailed as error:
-            offer = packages.find_offer(archives, work, timeout)
+            offer = packages.find_compatible_python(archives, work, timeout)
             if offer is None:
                 raise
-            raise LoadFailed(f"{error.message} {_advice(offer, runtime_version)}") from error
+            raise LoadFailed(f"{error.message} {_advise_runtime(offer, runtime_version)}") from error
         return ()
     try:
-        return packages.install(archives, work / _PACKAGES, timeout).warnings
-    except packages.ConflictingPackages as conflict:
+        return packages.install_packages(archives, work / _PACKAGES, timeout).warnings
+    except packages.PackageConflict as conflict:
         logger.info("an environment of its own is made: %s", conflict.message)
         try:
-            packages.install_apart(archives, environment, sys.executable, timeout)
+            packages.install_in_environment(archives, environment, sys.executable, timeout)
         except LoadFailed as error:
-            offer = packages.find_offer(archives, work, timeout)
+            offer = packages.find_compatible_python(archives, work, timeout)
             raise LoadFailed(
                 f"{conflict.message} An environment of its own failed too: {error.message} "
-                f"{_advice(offer, runtime_version)}"
+                f"{_advise_runtime(offer, runtime_version)}"
             ) from error
-    return (_APART,)
+    return (_ISOLATED_WARNING,)
 
 
-def _advice(offer: packages.Offer | None, runtime_version: str) -> str:
+def _advise_runtime(offer: packages.CompatiblePython | None, runtime_version: str) -> str:
     """What to type so that the packages can be installed."""
     if offer is None:
         return (
             "Let the packages accept the server's versions, or have an interpreter compute them that has "
-            f"what they need: {_command(runtime_version, '--python PATH')}."
+            f"what they need: {_format_runtime_command(runtime_version, '--python PATH')}."
         )
     try:
         python, place = environments.find_python(offer.python), ""
@@ -129,12 +129,12 @@ def _advice(offer: packages.Offer | None, runtime_version: str) -> str:
     wanted = " ".join(f"--with '{requirement}'" for requirement in offer.requirements)
     return (
         f"For Python {offer.python} there is {', '.join(offer.requirements)}: "
-        f"{_command(runtime_version, f'--create --python {python} {wanted}')}{place}. If the packages do not "
+        f"{_format_runtime_command(runtime_version, f'--create --python {python} {wanted}')}{place}. If the packages do not "
         "need these versions in order to predict, let them accept the server's."
     )
 
 
-def _command(runtime_version: str, options: str) -> str:
+def _format_runtime_command(runtime_version: str, options: str) -> str:
     """How a version gets an interpreter that has what it needs."""
     if runtime_version:
         return f"`pilotlight runtimes add {runtime_version} {options}`, and create the version again"

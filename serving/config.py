@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from serving import containers
-from serving.containers import Contract
+from serving.containers import PlatformSettings
 from serving.errors import InvalidArgument
 
 PREFIX = "PILOTLIGHT_"
@@ -75,7 +75,7 @@ def setting(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class RequestLimits:
     """What bounds the work on requests, the same in front of a node and inside it."""
 
     request_timeout: float = setting(60.0, "Seconds a request may take, waiting included.", minimum=0.001)
@@ -89,7 +89,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PredictSettings(Limits):
+class PredictSettings(RequestLimits):
     """How a node answers; the gateway hands these on to the nodes it starts."""
 
     merge_requests: str = setting(
@@ -138,7 +138,7 @@ class PredictSettings(Limits):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FrontSettings(PredictSettings):
+class ServerSettings(PredictSettings):
     """What a server that clients connect to grants a connection; those between gateway and nodes are free."""
 
     header_timeout: float = setting(
@@ -200,7 +200,7 @@ class FrontSettings(PredictSettings):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeConfig(FrontSettings):
+class NodeConfig(ServerSettings):
     """`pilotlight node`: one process that serves one model directory."""
 
     model_dir: str = setting("", "The model directory: gs://bucket/path, file:///path or a path.")
@@ -232,7 +232,7 @@ class NodeConfig(FrontSettings):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServeConfig(FrontSettings):
+class ServeConfig(ServerSettings):
     """`pilotlight serve`: the gateway, its nodes and all state."""
 
     host: str = setting("127.0.0.1", "Address to listen on.")
@@ -444,42 +444,49 @@ class ClientConfig:
     )
 
 
-def load(kind: type[T], given: Mapping[str, Any], file: Path | None = None) -> T:
+def load_config(kind: type[T], given: Mapping[str, Any], file: Path | None = None) -> T:
     """The settings of a program: `given` (flags that were typed) over environment over file over defaults.
 
     Raises InvalidArgument naming the setting, its source and the allowed values.
     """
-    return _checked(kind, _chosen(kind, given, file))
+    return _build_checked(kind, _collect_chosen(kind, given, file))
 
 
-def load_node(given: Mapping[str, Any], file: Path | None = None) -> tuple[NodeConfig, Contract]:
+def load_node_config(
+    given: Mapping[str, Any], file: Path | None = None
+) -> tuple[NodeConfig, PlatformSettings]:
     """The settings of a node that clients connect to, and what its container's platform has to do with them.
 
     As `load` has them, and over defaults what the platform says.
     """
-    chosen = _chosen(NodeConfig, given, file)
-    contract = containers.contract(os.environ, chosen)
-    return _checked(NodeConfig, {**contract.settings, **chosen}), contract
+    chosen = _collect_chosen(NodeConfig, given, file)
+    contract = containers.read_platform_settings(os.environ, chosen)
+    return _build_checked(NodeConfig, {**contract.settings, **chosen}), contract
 
 
-def _chosen(kind: type[Any], given: Mapping[str, Any], file: Path | None) -> dict[str, tuple[str, Any]]:
+def _collect_chosen(
+    kind: type[Any], given: Mapping[str, Any], file: Path | None
+) -> dict[str, tuple[str, Any]]:
     """The settings that somebody has chosen by name, each with its source."""
     return {
         **{name: (f"{file}: {name}", value) for name, value in _read_file(kind, file).items()},
         **{name: (PREFIX + name.upper(), value) for name, value in _read_environment(kind).items()},
-        **{name: (flag(name), value) for name, value in given.items() if value is not None},
+        **{name: (flag_of_setting(name), value) for name, value in given.items() if value is not None},
     }
 
 
-def _checked(kind: type[T], values: Mapping[str, tuple[str, Any]]) -> T:
+def _build_checked(kind: type[T], values: Mapping[str, tuple[str, Any]]) -> T:
     hints = typing.get_type_hints(kind)
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     return kind(
-        **{name: _check(fields[name], hints[name], value, source) for name, (source, value) in values.items()}
+        **{
+            name: _check_value(fields[name], hints[name], value, source)
+            for name, (source, value) in values.items()
+        }
     )
 
 
-def flag(name: str) -> str:
+def flag_of_setting(name: str) -> str:
     """The command-line flag of a setting."""
     return "--" + name.replace("_", "-")
 
@@ -520,8 +527,8 @@ def _read_file(kind: type[Any], file: Path | None) -> dict[str, Any]:
     return content
 
 
-def _check(field: dataclasses.Field[Any], hint: Any, value: Any, source: str) -> Any:
-    converted = _convert(hint, value, source)
+def _check_value(field: dataclasses.Field[Any], hint: Any, value: Any, source: str) -> Any:
+    converted = _convert_value(hint, value, source)
     if isinstance(converted, float) and not math.isfinite(converted):
         raise InvalidArgument(f"{source} must be a finite number; it is {converted}.")
     minimum, choices = field.metadata["minimum"], field.metadata["choices"]
@@ -532,27 +539,29 @@ def _check(field: dataclasses.Field[Any], hint: Any, value: Any, source: str) ->
         raise InvalidArgument(f"{source} must be at most {maximum}; it is {converted}.")
     if field.metadata["route"] and converted and not _ROUTE.fullmatch(converted):
         raise InvalidArgument(f"{source} must be a path that begins with /; it is {converted!r}.")
-    if choices and converted not in choices and not _besides(field, converted):
+    if choices and converted not in choices and not _is_allowed_besides_choices(field, converted):
         allowed = ", ".join(choice for choice in choices if choice)
-        allowed += "".join(f" or {what}" for besides, what in _BESIDES.items() if field.metadata[besides])
+        allowed += "".join(
+            f" or {what}" for besides, what in _BESIDES_CHOICES.items() if field.metadata[besides]
+        )
         raise InvalidArgument(f"{source} must be one of {allowed}; it is {converted!r}.")
     return converted
 
 
 # What may be allowed besides choices.
-_BESIDES = {"or_seconds": "a number", "or_port": "a port"}
+_BESIDES_CHOICES = {"or_seconds": "a number", "or_port": "a port"}
 
 
-def _besides(field: dataclasses.Field[Any], value: str) -> bool:
+def _is_allowed_besides_choices(field: dataclasses.Field[Any], value: str) -> bool:
     """Whether a value is none of the choices, but allowed besides."""
     if field.metadata["or_port"]:
         return value.isdecimal() and int(value) <= _MOST_PORT
     return bool(field.metadata["or_seconds"] and _NUMBER.fullmatch(value))
 
 
-def _convert(hint: Any, value: Any, source: str) -> Any:
+def _convert_value(hint: Any, value: Any, source: str) -> Any:
     if is_repeatable(hint):
-        return _listed(value, source)
+        return _split_list(value, source)
     if isinstance(hint, types.UnionType):
         hint = typing.get_args(hint)[0]
     try:
@@ -565,7 +574,7 @@ def _convert(hint: Any, value: Any, source: str) -> Any:
         raise InvalidArgument(f"{source} must be a {hint.__name__}; it is {value!r}.") from error
 
 
-def _listed(value: Any, source: str) -> tuple[str, ...]:
+def _split_list(value: Any, source: str) -> tuple[str, ...]:
     """Texts that are comma separated, or given one by one."""
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
@@ -573,19 +582,19 @@ def _listed(value: Any, source: str) -> tuple[str, ...]:
     return tuple(part for text in texts for part in map(str.strip, text.split(",")) if part)
 
 
-def process_environment() -> dict[str, str]:
+def environment_without_settings() -> dict[str, str]:
     """The environment for processes that the server starts: its own, without its settings."""
     return {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
 
 
-def prepare_frameworks() -> None:
+def set_framework_environment() -> None:
     """Tell this process's frameworks, before they are imported, what `FRAMEWORK_ENVIRONMENT` says."""
     for name, value in FRAMEWORK_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
 
 
-def frameworks_prepared() -> bool:
-    """Whether this process's environment keeps frameworks to one thread, as `prepare_frameworks` has it."""
+def is_framework_environment_set() -> bool:
+    """Whether this process's environment keeps frameworks to one thread, as `set_framework_environment` has it."""
     return all(
         os.environ.get(name) == value
         for name, value in FRAMEWORK_ENVIRONMENT.items()
@@ -593,7 +602,7 @@ def frameworks_prepared() -> bool:
     )
 
 
-def prepare_grpc() -> None:
+def set_grpc_environment() -> None:
     """Tell gRPC, before it is imported, to leave forks alone, and to be quiet: its callers tell of errors.
 
     Under uvloop some of the processes that are started would die of what it does around a fork.

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from serving.config import process_environment
-from serving.containers import MOUNT
+from serving.config import environment_without_settings
+from serving.containers import MODEL_MOUNT
 from serving.errors import FailedPrecondition, InvalidArgument, field_error
 from serving.names import VersionName
 from serving.resources import ContainerSpec, RouteMap, Version
@@ -32,10 +32,10 @@ _REFERENCE = re.compile(r"\$\$\(|\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
 _ERROR_LINES = 4
 # Characters of all variables and words of a container. Linux starts no program with many more, and references
 # to references grow beyond any memory.
-_MOST_TEXT = 1 << 20
+_MAX_TEXT = 1 << 20
 
 
-class Container(msgspec.Struct, frozen=True, kw_only=True):
+class ContainerRunConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How a version's container is run: everything but the name of one, and the folder of the model.
 
     `image` is what the engine knows it by, `memory_bytes` what it may take, 0: any; of an answer
@@ -61,7 +61,7 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
         if self.memory_bytes:
             command += ["--memory", str(self.memory_bytes)]
         if self.mounts_model:
-            command += ["--volume", f"{model_dir}:{MOUNT}:ro"]
+            command += ["--volume", f"{model_dir}:{MODEL_MOUNT}:ro"]
         for key, value in self.environment:
             command += ["--env", f"{key}={value}"]
         if self.entrypoint:
@@ -69,7 +69,7 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
         return [*command, self.image, *self.entrypoint[1:], *self.arguments]
 
 
-def container_of(
+def make_run_config(
     version: Version,
     name: VersionName,
     engine: str,
@@ -77,7 +77,7 @@ def container_of(
     *,
     memory_bytes: int = 0,
     max_answer_bytes: int = DEFAULT_ANSWER_BYTES,
-) -> Container:
+) -> ContainerRunConfig:
     """The container of a version that has one. Raises InvalidArgument if its references become too long."""
     spec, routes = version.container or ContainerSpec(), version.routes or RouteMap()
     port = spec.ports[0].container_port if spec.ports else DEFAULT_PORT
@@ -89,7 +89,7 @@ def container_of(
         "AIP_HTTP_PORT": str(port),
         "AIP_HEALTH_ROUTE": health,
         "AIP_PREDICT_ROUTE": predict,
-        "AIP_STORAGE_URI": str(MOUNT) if version.deployment_uri else "",
+        "AIP_STORAGE_URI": str(MODEL_MOUNT) if version.deployment_uri else "",
         "AIP_MODEL_NAME": name.model,
         "AIP_VERSION_NAME": name.version,
         "AIP_MODE": "PREDICTION",
@@ -100,21 +100,21 @@ def container_of(
         # Projects have no numbers here; a name of a resource takes either.
         "AIP_PROJECT_NUMBER": name.project,
     }
-    room = _MOST_TEXT
+    room = _MAX_TEXT
 
-    def expanded(text: str) -> str:
+    def expand_within_limit(text: str) -> str:
         nonlocal room
-        found = expand(text, environment, room)
+        found = expand_references(text, environment, room)
         room -= len(found)
         return found
 
     for variable in spec.env:
-        environment[variable.name] = expanded(variable.value)
-    return Container(
+        environment[variable.name] = expand_within_limit(variable.value)
+    return ContainerRunConfig(
         engine=engine,
         image=image,
-        entrypoint=tuple(map(expanded, spec.command)),
-        arguments=tuple(map(expanded, spec.args)),
+        entrypoint=tuple(map(expand_within_limit, spec.command)),
+        arguments=tuple(map(expand_within_limit, spec.args)),
         environment=tuple(environment.items()),
         port=port,
         health=health,
@@ -125,22 +125,25 @@ def container_of(
     )
 
 
-def expand(text: str, variables: Mapping[str, str], most: int = _MOST_TEXT) -> str:
+def expand_references(text: str, variables: Mapping[str, str], most: int = _MAX_TEXT) -> str:
     """A text with the values of `$(NAME)`; `$$(NAME)` stays as `$(NAME)`, and so does what is not known.
 
     Raises InvalidArgument if that has over `most` characters.
     """
 
-    def value(match: re.Match[str]) -> str:
+    def resolve_reference(match: re.Match[str]) -> str:
         return "$(" if match[1] is None else variables.get(match[1], match[0])
 
-    if len(text) + sum(len(value(found)) - len(found[0]) for found in _REFERENCE.finditer(text)) > most:
+    if (
+        len(text) + sum(len(resolve_reference(found)) - len(found[0]) for found in _REFERENCE.finditer(text))
+        > most
+    ):
         raise field_error(
             InvalidArgument,
             "version.container",
-            f"Its variables and words have over {_MOST_TEXT} characters, references replaced.",
+            f"Its variables and words have over {_MAX_TEXT} characters, references replaced.",
         )
-    return _REFERENCE.sub(value, text)
+    return _REFERENCE.sub(resolve_reference, text)
 
 
 def find_engine(setting: str) -> str:
@@ -156,7 +159,7 @@ def find_engine(setting: str) -> str:
     return str(Path(found).absolute())
 
 
-def check_engine(engine: str, version: Version) -> None:
+def require_engine(engine: str, version: Version) -> None:
     """Raises FailedPrecondition for a version with a container where no engine is named."""
     if version.container is not None and not engine:
         raise field_error(
@@ -181,20 +184,20 @@ def fetch_image(engine: str, image: str) -> str:
 
     Raises InvalidArgument with what the engine says.
     """
-    found = _ask(engine, ("image", "inspect", "--format", "{{.Id}}", image))
+    found = _run_engine(engine, ("image", "inspect", "--format", "{{.Id}}", image))
     if found.returncode:
-        pulled = _ask(engine, ("pull", image))
+        pulled = _run_engine(engine, ("pull", image))
         if pulled.returncode:
             said = _last_lines(pulled.stderr or pulled.stdout)
             raise InvalidArgument(f"The image {image} cannot be had: {said}")
-        found = _ask(engine, ("image", "inspect", "--format", "{{.Id}}", image))
+        found = _run_engine(engine, ("image", "inspect", "--format", "{{.Id}}", image))
     identity = found.stdout.strip()
     if found.returncode or not identity:
         raise InvalidArgument(f"{engine} knows no image {image}: {_last_lines(found.stderr)}")
     return identity
 
 
-def _ask(engine: str, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+def _run_engine(engine: str, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
             (engine, *words),
@@ -203,7 +206,7 @@ def _ask(engine: str, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
             text=True,
             errors="replace",
             check=False,
-            env=process_environment(),
+            env=environment_without_settings(),
         )
     except OSError as error:
         raise InvalidArgument(f"Cannot run {engine} (setting {SETTING}): {error.strerror}.") from error

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from serving.errors import InvalidArgument, UnsupportedEncoding
-from serving.wire import too_large
+from serving.wire import body_too_large
 
 GZIP, DEFLATE = "gzip", "deflate"
 ENCODINGS = (GZIP, DEFLATE)
@@ -22,12 +22,12 @@ _ALIASES = {"x-gzip": GZIP}
 # Bytes that a step may read, or make, and that zlib is given at once.
 _STEP, _PIECE = 1 << 18, 1 << 16
 # A file of gzip may be several, one behind the other; no client sends many.
-_MOST_MEMBERS = 256
+_MAX_MEMBERS = 256
 # zlib's words for the formats.
 _GZIP_BITS, _ZLIB_BITS, _RAW_BITS = 31, 15, -15
 
 
-def encoding_of(values: Iterable[bytes]) -> str:
+def parse_content_encoding(values: Iterable[bytes]) -> str:
     """What the headers `Content-Encoding` of a request say; "" where the body is as it is."""
     said = [part.strip().lower() for value in values for part in value.decode("latin-1").split(",")]
     applied = [_ALIASES.get(one, one) for one in said if one not in _IDENTITY]
@@ -44,7 +44,7 @@ def check_encoding(encoding: str) -> None:
         )
 
 
-class Unpacking:
+class BodyDecompressor:
     """One body on its way: `step` until it returns true, then it is `body`; `size` is how long it has become.
 
     Raises UnsupportedEncoding for an encoding that is not among `ENCODINGS`.
@@ -57,7 +57,7 @@ class Unpacking:
         self._limit = limit
         self._position = 0
         self._members = 1
-        self._bits = _bits(encoding, packed)
+        self._bits = _window_bits(encoding, packed)
         self._inflater = zlib.decompressobj(self._bits)
         self._parts: list[bytes] = []
         self.size = 0
@@ -83,27 +83,27 @@ class Unpacking:
             try:
                 part = inflater.decompress(piece, _STEP)
             except zlib.error as error:
-                raise self._bad(str(error)) from None
+                raise self._malformed_error(str(error)) from None
             self._position += len(piece) - len(inflater.unconsumed_tail) - len(inflater.unused_data)
             if not part and not inflater.eof and not piece:
-                raise self._bad("it is cut off")
+                raise self._malformed_error("it is cut off")
             self._parts.append(part)
             self.size += len(part)
             if self.size > self._limit:
-                raise too_large(self._limit)
+                raise body_too_large(self._limit)
         return False
 
     def _begin_member(self) -> None:
         self._members += 1
-        if self._encoding != GZIP or self._members > _MOST_MEMBERS:
-            raise self._bad("something follows its end")
+        if self._encoding != GZIP or self._members > _MAX_MEMBERS:
+            raise self._malformed_error("something follows its end")
         self._inflater = zlib.decompressobj(self._bits)
 
-    def _bad(self, reason: str) -> InvalidArgument:
+    def _malformed_error(self, reason: str) -> InvalidArgument:
         return InvalidArgument(f"The body is not what its Content-Encoding says, {self._encoding}: {reason}.")
 
 
-async def unpack(unpacking: Unpacking, hold: Callable[[int], None]) -> bytes:
+async def decompress_body(unpacking: BodyDecompressor, hold: Callable[[int], None]) -> bytes:
     """The whole body; the event loop has its turn after each step. `hold` is told how much it grows.
 
     Raises what `Unpacking.step` and `hold` raise.
@@ -118,7 +118,7 @@ async def unpack(unpacking: Unpacking, hold: Callable[[int], None]) -> bytes:
     return unpacking.body
 
 
-class UnpackingQueue:
+class DecompressionQueue:
     """Bodies that take more than a step, one after the other, so that only one of them grows.
 
     `add` takes what makes a step and returns whether it was the last one; it must not raise.
@@ -131,16 +131,16 @@ class UnpackingQueue:
         """Have the steps made, one in each turn of the event loop, once it is their turn."""
         self._waiting.append(step)
         if len(self._waiting) == 1:
-            asyncio.get_running_loop().call_soon(self._step)
+            asyncio.get_running_loop().call_soon(self._run_step)
 
-    def _step(self) -> None:
+    def _run_step(self) -> None:
         if self._waiting[0]():
             self._waiting.popleft()
         if self._waiting:
-            asyncio.get_running_loop().call_soon(self._step)
+            asyncio.get_running_loop().call_soon(self._run_step)
 
 
-def _bits(encoding: str, packed: bytes) -> int:
+def _window_bits(encoding: str, packed: bytes) -> int:
     """How zlib is told the format; what is called deflate may come without its header."""
     if encoding == GZIP:
         return _GZIP_BITS

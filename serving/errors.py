@@ -43,7 +43,7 @@ RPC_CODES: Mapping[str, int] = {
     "UNAUTHENTICATED": 16,
 }
 
-_HTTP = {
+_HTTP_STATUS = {
     "CANCELLED": 499,
     "INVALID_ARGUMENT": 400,
     "DEADLINE_EXCEEDED": 504,
@@ -61,10 +61,10 @@ _HTTP = {
 
 
 # Characters of a message, and of what an error of a model says in it.
-_LONGEST_MESSAGE, _LONGEST_DETAIL = 10_000, 9_000
+_MAX_MESSAGE, _MAX_DETAIL = 10_000, 9_000
 
 
-def carried(text: str, longest: int = _LONGEST_MESSAGE) -> str:
+def make_sendable(text: str, longest: int = _MAX_MESSAGE) -> str:
     """A text as it can be sent and kept: in UTF-8, and not for ever. Code of users may say anything."""
     if len(text) > longest:
         text = f"{text[:longest]} ... ({len(text) - longest} more characters)"
@@ -92,7 +92,7 @@ class ServingError(Exception):
 
     def __init__(self, message: str, *, field: str = "", retry_after: float | None = None) -> None:
         super().__init__(message)
-        self.message = carried(message)
+        self.message = make_sendable(message)
         self.field = field
         self.retry_after = retry_after
 
@@ -224,7 +224,7 @@ class ModelError(ServingError):
     number: ClassVar[int]
 
     def __init__(self, detail: str, *, field: str = "", retry_after: float | None = None) -> None:
-        self.detail = carried(detail, _LONGEST_DETAIL)
+        self.detail = make_sendable(detail, _MAX_DETAIL)
         super().__init__(
             f"{self.category}: {self.detail} (Error code: {self.number})",
             field=field,
@@ -272,11 +272,14 @@ class UserCodeFailed(ModelError):
 
 def http_status(error: ServingError) -> int:
     """The HTTP status an error is answered with."""
-    return next((status for kind, status in _OWN_HTTP if isinstance(error, kind)), _HTTP[error.status])
+    return next(
+        (status for kind, status in _HTTP_STATUS_OF_CLASS if isinstance(error, kind)),
+        _HTTP_STATUS[error.status],
+    )
 
 
 # Of errors whose google.rpc code stands for more than one status.
-_OWN_HTTP: Sequence[tuple[type[ServingError], int]] = (
+_HTTP_STATUS_OF_CLASS: Sequence[tuple[type[ServingError], int]] = (
     (BodyTooLarge, 413),
     (HeadTooLarge, 431),
     (NotAcceptable, 406),
@@ -286,7 +289,7 @@ _OWN_HTTP: Sequence[tuple[type[ServingError], int]] = (
 )
 
 
-def to_wire(error: ServingError) -> dict[str, Any]:
+def error_to_json(error: ServingError) -> dict[str, Any]:
     """The error in Google's structured form, as the body of an HTTP answer."""
     body: dict[str, Any] = {"code": http_status(error), "message": error.message, "status": error.status}
     if error.field:
@@ -305,7 +308,7 @@ def to_rpc_status(error: ServingError) -> dict[str, Any]:
     return {"code": RPC_CODES[error.status], "message": error.message}
 
 
-def wrong_method(method: str, path: str, allow: str) -> MethodNotAllowed:
+def method_not_allowed(method: str, path: str, allow: str) -> MethodNotAllowed:
     """An error about the method of a request; `allow` names those that would do."""
     return MethodNotAllowed(f"{method} is not allowed at {path}; use {allow}.", allow=allow)
 

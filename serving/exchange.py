@@ -12,29 +12,30 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from serving.errors import ServingError
-from serving.heads import Head
+from serving.heads import RequestHead
 from serving.protocols.errors import refusal
 from serving.protocols.paths import dialect_of
-from serving.wire import JSON, LENGTH, Headers, Scope
+from serving.wire import BODY_LENGTH, JSON_CONTENT_TYPE, Headers, Scope
 
-PREDICT = ":predict"
-CONTENT_TYPE = JSON[0]
+PREDICT_SUFFIX = ":predict"
+CONTENT_TYPE = JSON_CONTENT_TYPE[0]
 
 # Bodies over this are handed to the socket as they are; shorter ones are cheaper to join with their head.
-_LONG = 1 << 16
+_SEPARATE_WRITE_BYTES = 1 << 16
 
 # All that stands before the number of bytes of JSON, or of what tells its type itself.
-_TYPED = {
+_HEADS_WITHOUT_TYPE = {
     status.value: b"HTTP/1.1 %d %b\r\ncontent-length: " % (status, status.phrase.encode())
     for status in http.HTTPStatus
 }
-_BEGINNINGS = {
-    status: b"%b%b: %b\r\ncontent-length: " % (beginning.removesuffix(b"content-length: "), *JSON)
-    for status, beginning in _TYPED.items()
+_HEADS_WITH_JSON_TYPE = {
+    status: b"%b%b: %b\r\ncontent-length: "
+    % (beginning.removesuffix(b"content-length: "), *JSON_CONTENT_TYPE)
+    for status, beginning in _HEADS_WITHOUT_TYPE.items()
 }
 
 
-class Peer(Protocol):
+class RequestConnection(Protocol):
     """The connection that an exchange is on."""
 
     transport: asyncio.Transport
@@ -43,38 +44,43 @@ class Peer(Protocol):
         """The exchange is answered."""
 
 
-class Exchange:
+class HttpRequest:
     """One request, and its answer.
 
-    `client` is where it comes from; `body` is there once `Handler.complete` is called. `on_gone` is called,
+    `client` is where it comes from; `body` is there once `Handler.on_request_complete` is called. `on_gone` is called,
     once, if the client goes away before the answer. `state` is the handler's own. Once it is over it refers
     to none of them, nor to its connection: nothing of it is left to the garbage collector.
     """
 
     __slots__ = (
-        "_peer", "_scope", "body", "client", "head", "keep_alive", "more_body", "on_gone", "parts",
+        "_connection", "_scope", "body", "client", "head", "keep_alive", "more_body", "on_disconnect", "body_parts",
         "response_complete", "response_started", "state", "waiting_for_100_continue",
     )  # fmt: skip
 
     def __init__(
-        self, head: Head, peer: Peer, *, client: tuple[str, int] | None = None, keep_alive: bool = True
+        self,
+        head: RequestHead,
+        connection: RequestConnection,
+        *,
+        client: tuple[str, int] | None = None,
+        keep_alive: bool = True,
     ) -> None:
         self.head = head
         self.client = client
         self._scope: Scope | None = None
         self.body = b""
-        self.on_gone: Callable[[], None] | None = None
+        self.on_disconnect: Callable[[], None] | None = None
         self.state: Any = None
-        self._peer = peer
+        self._connection = connection
         # For the connection, which asks uvicorn's own cycles the same.
         self.keep_alive = keep_alive
         self.more_body = True
         self.response_started = self.response_complete = False
         self.waiting_for_100_continue = False
-        self.parts: list[bytes] | None = None  # of a body that comes in several
+        self.body_parts: list[bytes] | None = None  # of a body that comes in several
 
     @property
-    def late(self) -> bool:
+    def is_past_deadline(self) -> bool:
         """Over HTTP clients tell no deadline, but how many seconds they have."""
         return False
 
@@ -91,11 +97,11 @@ class Exchange:
                 "path": head.path,
                 "headers": head.headers,
                 "client": self.client,
-                LENGTH: head.length,
+                BODY_LENGTH: head.length,
             }
         return scope
 
-    def answer(self, status: int, body: bytes, headers: Headers = ()) -> None:
+    def respond(self, status: int, body: bytes, headers: Headers = ()) -> None:
         """Send the whole answer; does nothing if the client is gone.
 
         It is JSON unless the first of the headers is its content type. Its length is added; the headers must
@@ -105,19 +111,21 @@ class Exchange:
             return
         asked = self.head
         lines = b""
-        for header in (*headers, *asked.answer_headers) if asked.answer_headers else headers:
+        for header in (*headers, *asked.response_headers) if asked.response_headers else headers:
             lines += b"%b: %b\r\n" % header
         if not self.keep_alive:
             lines += b"connection: close\r\n"
-        beginnings = _TYPED if headers and headers[0][0] == CONTENT_TYPE else _BEGINNINGS
+        beginnings = (
+            _HEADS_WITHOUT_TYPE if headers and headers[0][0] == CONTENT_TYPE else _HEADS_WITH_JSON_TYPE
+        )
         head = b"%b%d\r\n%b\r\n" % (beginnings[status], len(body), lines)
         if asked.method == "HEAD":
             body = b""
-        long = len(body) > _LONG
+        long = len(body) > _SEPARATE_WRITE_BYTES
         data = head if long else head + body
         # Whatever raises does so before this: then it can still be answered with an error.
-        peer = self._peer
-        self._end()
+        peer = self._connection
+        self._finish()
         transport = peer.transport
         if long:
             transport.writelines((data, body))
@@ -127,45 +135,45 @@ class Exchange:
             transport.close()
         peer.on_response_complete()
 
-    def refuse(self, error: ServingError, headers: Headers = ()) -> None:
+    def respond_error(self, error: ServingError, headers: Headers = ()) -> None:
         """Answer with an error in the form of the protocol that its path is of."""
         status, body, own = refusal(error, dialect_of(self.head.path))
-        self.answer(status, body, (*own, *headers))
+        self.respond(status, body, (*own, *headers))
 
-    def leave(self) -> None:
+    def disconnect(self) -> None:
         """The client is gone: nobody is there to be answered."""
         if self.response_complete:
             return
-        on_gone = self.on_gone
-        self._end()
+        on_gone = self.on_disconnect
+        self._finish()
         if on_gone is not None:
             on_gone()
 
-    def _end(self) -> None:
+    def _finish(self) -> None:
         self.response_started = self.response_complete = True
-        self.body, self.parts = b"", None
-        self.on_gone = self.state = None
-        del self._peer
+        self.body, self.body_parts = b"", None
+        self.on_disconnect = self.state = None
+        del self._connection
 
 
-class Handler(Protocol):
+class HttpPredictionHandler(Protocol):
     """Answers exchanges. It is called on the event loop and must not block."""
 
     @property
     def max_body_bytes(self) -> int:
         """Bodies over this are not read."""
 
-    def takes(self, method: str, path: str) -> bool:
+    def can_handle(self, method: str, path: str) -> bool:
         """Whether requests for a path are exchanges; all others are the application's."""
 
-    def refuse(self, exchange: Exchange, error: ServingError) -> None:
+    def on_request_error(self, exchange: HttpRequest, error: ServingError) -> None:
         """Answer one with an error that its connection has found.
 
         In its head: then nobody is told of anything else. Or in its body, instead of `complete`.
         """
 
-    def begin(self, exchange: Exchange) -> None:
+    def on_request_head(self, exchange: HttpRequest) -> None:
         """The head is there. Whoever answers it here need not wait for a body that is for nothing."""
 
-    def complete(self, exchange: Exchange) -> None:
+    def on_request_complete(self, exchange: HttpRequest) -> None:
         """The body is whole and unpacked, or over the limit already. Not called once it is answered."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Sign:
+class LivenessReading:
     """What a node shows at one moment.
 
     `call` is the number of the call that its model works on, 0 if there is none; `silent` says that it was
@@ -22,7 +22,7 @@ class Sign:
 
 
 @dataclass(frozen=True, slots=True)
-class Standstill:
+class StallTimes:
     """For how many seconds a node has been seen in the same call, or silent though it was in none."""
 
     call: int = 0
@@ -38,18 +38,18 @@ class HangLimits:
     silent: float
 
 
-def follow(before: Standstill, sign: Sign, seconds: float) -> Standstill:
+def update_stall(before: StallTimes, sign: LivenessReading, seconds: float) -> StallTimes:
     """What is known after one more look; `seconds` are those since the last one in which the node could run.
 
     Silence says nothing during a call: compiled code may keep the whole process waiting, as it may.
     """
     if sign.call:
         same = sign.call == before.call
-        return Standstill(call=sign.call, call_seconds=before.call_seconds + seconds if same else 0.0)
-    return Standstill(silent_seconds=before.silent_seconds + seconds if sign.silent else 0.0)
+        return StallTimes(call=sign.call, call_seconds=before.call_seconds + seconds if same else 0.0)
+    return StallTimes(silent_seconds=before.silent_seconds + seconds if sign.silent else 0.0)
 
 
-def hangs(standstill: Standstill, limits: HangLimits) -> str:
+def describe_hang(standstill: StallTimes, limits: HangLimits) -> str:
     """Why a node counts as hung, in words; "" if it does not."""
     if standstill.call_seconds > limits.call:
         return f"one call of its model took more than {limits.call:g} s (setting call_timeout)"

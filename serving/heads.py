@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from serving.content_encoding import encoding_of
+from serving.content_encoding import parse_content_encoding
 from serving.errors import ServingError
 from serving.protocols.paths import Path, parse
 from serving.wire import Headers
@@ -18,23 +18,23 @@ from serving.wire import Headers
 # alone is to tell how long things took, what its body is and what that of the answer is to be, and the bytes
 # of JSON in front of binary tensors.
 REQUEST_ID, TRACEPARENT = b"x-request-id", b"traceparent"
-TIMEOUT, TIMING = b"x-request-timeout", b"x-pilotlight-timing"
+TIMEOUT, WANTS_TIMING_HEADER = b"x-request-timeout", b"x-pilotlight-timing"
 CONTENT_TYPE, ACCEPT = b"content-type", b"accept"
 JSON_BYTES = b"inference-header-content-length"
 # How its body is packed, and the verb that is meant where a client cannot send it.
 CONTENT_ENCODING, METHOD_OVERRIDE = b"content-encoding", b"x-http-method-override"
-_HEEDED = frozenset(
+_PREDICTION_HEADERS = frozenset(
     {
-        REQUEST_ID, TRACEPARENT, TIMEOUT, TIMING, CONTENT_TYPE, ACCEPT, JSON_BYTES, CONTENT_ENCODING,
+        REQUEST_ID, TRACEPARENT, TIMEOUT, WANTS_TIMING_HEADER, CONTENT_TYPE, ACCEPT, JSON_BYTES, CONTENT_ENCODING,
         METHOD_OVERRIDE,
     }
 )  # fmt: skip
 # Heads that are remembered, and the longest of them in bytes.
-_MANY, _LONG = 256, 1024
-_LONGEST_VERB = 32
+_MAX_CACHED_HEADS, _MAX_CACHED_HEAD_BYTES = 256, 1024
+_MAX_METHOD_LENGTH = 32
 
 
-class Head:
+class RequestHead:
     """What a request says before its body comes.
 
     `length` is that of the body, 0 if it is not told. `told` has the headers that predictions heed, by name.
@@ -44,16 +44,16 @@ class Head:
     """
 
     __slots__ = (
-        "answer_headers",
+        "response_headers",
         "encoding",
         "headers",
-        "known",
+        "handler_cache",
         "length",
         "method",
-        "override",
+        "method_override",
         "path",
-        "refusal",
-        "told",
+        "rejection",
+        "prediction_headers",
         "version",
     )
 
@@ -65,53 +65,62 @@ class Head:
         *,
         length: int = 0,
         version: str = "1.1",
-        refusal: ServingError | None = None,
-        answer_headers: Headers = (),
+        rejection: ServingError | None = None,
+        response_headers: Headers = (),
     ) -> None:
         self.method = method
         self.path = path
         self.headers = headers
         self.length = length
         self.version = version
-        self.refusal = refusal
-        self.answer_headers = answer_headers
-        self.known: Any = None
-        self.told: Mapping[bytes, bytes] = {
-            name: value for name, value in reversed(headers) if name in _HEEDED
+        self.rejection = rejection
+        self.response_headers = response_headers
+        self.handler_cache: Any = None
+        self.prediction_headers: Mapping[bytes, bytes] = {
+            name: value for name, value in reversed(headers) if name in _PREDICTION_HEADERS
         }
         self.encoding = ""
-        override = self.told.get(METHOD_OVERRIDE, b"").decode("latin-1")
-        self.override = "" if override == method else override
-        if CONTENT_ENCODING in self.told:
-            self.encoding = encoding_of(value for name, value in headers if name == CONTENT_ENCODING)
+        override = self.prediction_headers.get(METHOD_OVERRIDE, b"").decode("latin-1")
+        self.method_override = "" if override == method else override
+        if CONTENT_ENCODING in self.prediction_headers:
+            self.encoding = parse_content_encoding(
+                value for name, value in headers if name == CONTENT_ENCODING
+            )
 
     @property
-    def asked(self) -> Path | None:
+    def prediction_path(self) -> Path | None:
         """The prediction that it asks for; None if it asks for none."""
         return parse(self.path)
 
     @property
-    def wanted_method(self) -> str:
+    def effective_method(self) -> str:
         """The verb that it means."""
-        return self.override[:_LONGEST_VERB] if self.override and self.method == "POST" else self.method
+        return (
+            self.method_override[:_MAX_METHOD_LENGTH]
+            if self.method_override and self.method == "POST"
+            else self.method
+        )
 
 
-class Heads:
+class RequestHeadCache:
     """The memory; `get` finds a head by its bytes, up to and with the empty line."""
 
     def __init__(self) -> None:
-        self._known: dict[bytes, Head] = {}
-        self.get = self._known.get
+        self._heads: dict[bytes, RequestHead] = {}
+        self.get = self._heads.get
 
-    def keep(self, raw: bytes, head: Head) -> None:
+    def remember(self, raw: bytes, head: RequestHead) -> None:
         """Remember one that asks for its connection to be kept and tells the length of its body.
 
         Not where the bytes can be read in two ways: each header must be a line, and lines end in one way.
         """
-        if len(raw) <= _LONG and raw.count(b"\n") == raw.count(b"\r\n") == len(head.headers) + 2:
-            if len(self._known) >= _MANY:
-                self._known.clear()
-            self._known[raw] = head
+        if (
+            len(raw) <= _MAX_CACHED_HEAD_BYTES
+            and raw.count(b"\n") == raw.count(b"\r\n") == len(head.headers) + 2
+        ):
+            if len(self._heads) >= _MAX_CACHED_HEADS:
+                self._heads.clear()
+            self._heads[raw] = head
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._heads)

@@ -18,15 +18,15 @@ from typing import Any, Protocol, cast
 import uvicorn
 from starlette.middleware.cors import CORSMiddleware
 
-from serving.config import OFF, FrontSettings
-from serving.connection import Connection
-from serving.cross_origin import EXPOSED, UNPROTECTED, CrossOriginPolicy
+from serving.config import OFF, ServerSettings
+from serving.connection import HttpConnection
+from serving.cross_origin import EXPOSED_HEADERS, UNENFORCED_POLICY, CrossOriginPolicy
 from serving.errors import Unavailable
-from serving.exchange import Handler
-from serving.gate import SLICES, Gate
-from serving.listener import Listener, ShortageListener, ignore_shortage
+from serving.exchange import HttpPredictionHandler
+from serving.gate import SLICES, ConnectionLimiter
+from serving.listener import ConnectionAcceptor, ShortageCallback, ignore_shortage
 from serving.running import end_process_within
-from serving.tls import Certificate
+from serving.tls import CertificateFiles
 
 App = Callable[..., Awaitable[None]]
 BACKLOG = 2048
@@ -34,16 +34,16 @@ BACKLOG = 2048
 logger = logging.getLogger(__name__)
 
 # Part of the files a process may open that clients may take: nodes, models and logs take some too.
-_FILES_FOR_CLIENTS = 0.8
+_CLIENT_SHARE_OF_FILES = 0.8
 # Idle connections that are closed at a time where there is no file for another, and for how long they are so.
-_CLOSED_FOR_ROOM, _IDLE_AT_LEAST = 10, 1.0
+_CLOSE_AT_ONCE, _MIN_IDLE_SECONDS = 10, 1.0
 # Part of the time that a stop may take after which it is told what it waits for.
-_TOLD_AFTER = 0.9
+_REPORT_AFTER_SHARE = 0.9
 # Ticks of uvicorn, ten per second, between two lines in the log about refused connections.
-_TOLD_EVERY = 600
+_REPORT_EVERY_TICKS = 600
 
 
-class Server(uvicorn.Server):
+class GracefulServer(uvicorn.Server):
     """Stops on SIGTERM and SIGINT: no new connections, requests in flight finish, then serve() returns.
 
     `stop_timeout` is how many seconds after these requests the process ends, whatever hangs then; None: it
@@ -65,7 +65,7 @@ class Server(uvicorn.Server):
         loop = asyncio.get_running_loop()
 
         def handle(*_: object) -> None:
-            self._bound_stop()  # here, and not on the event loop: that may be what hangs
+            self._limit_stop_time()  # here, and not on the event loop: that may be what hangs
             loop.call_soon_threadsafe(self.stop)
 
         before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -76,28 +76,28 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     @property
-    def connections(self) -> int:
+    def open_connections(self) -> int:
         """How many connections are open."""
         return len(self.server_state.connections)
 
     failed = False
 
-    def fail(self, reason: str) -> None:
+    def stop_with_error(self, reason: str) -> None:
         """Begin to stop for a reason that is an error."""
         if self.should_exit:
             return  # what ends while it stops has been asked to
         logger.critical("the server stops: %s", reason)
-        self._bound_stop()
+        self._limit_stop_time()
         self.failed = self.should_exit = True
 
-    def _bound_stop(self) -> None:
+    def _limit_stop_time(self) -> None:
         if self._stop_timeout is not None:
             # Who asks again does not wait for requests in flight.
             drain = 0 if self.should_exit else self.config.timeout_graceful_shutdown or 0
             seconds = drain + self._stop_timeout
             end_process_within(seconds)
             loop = asyncio.get_event_loop()
-            loop.call_soon_threadsafe(loop.call_later, _TOLD_AFTER * seconds, _tell_what_hangs)
+            loop.call_soon_threadsafe(loop.call_later, _REPORT_AFTER_SHARE * seconds, _log_pending_tasks)
 
     @property
     def exit_code(self) -> int:
@@ -110,18 +110,18 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
 
-def _tell_what_hangs() -> None:
+def _log_pending_tasks() -> None:
     tasks = sorted(f"{task.get_name()} ({task.get_coro()!r})" for task in asyncio.all_tasks())
     logger.critical("the server does not stop, and is about to be ended; under way: %s", ", ".join(tasks))
 
 
-class Beside(Protocol):
+class CompanionServer(Protocol):
     """A server of another protocol, for the same application.
 
     `refused` counts connections that were closed, by the setting that was not kept to.
     """
 
-    refused: Counter[str]
+    rejections: Counter[str]
 
     async def start(self, on_death: Callable[[str], None]) -> None:
         """Take requests: the application has started. `on_death` is told why it takes no more unasked."""
@@ -133,7 +133,7 @@ class Beside(Protocol):
         """
 
 
-class FrontServer(Server):
+class HttpServer(GracefulServer):
     """One whose clients may be anybody: a gate looks after their connections.
 
     What runs `beside` it starts and stops with it, and has the same time for that.
@@ -142,47 +142,51 @@ class FrontServer(Server):
     def __init__(
         self,
         config: uvicorn.Config,
-        gate: Gate,
-        beside: Beside | None,
-        on_shortage: ShortageListener,
+        limiter: ConnectionLimiter,
+        companion: CompanionServer | None,
+        on_shortage: ShortageCallback,
         stop_timeout: float | None,
     ) -> None:
         super().__init__(config, stop_timeout)
-        self._gate = gate
-        self._beside = beside
+        self._limiter = limiter
+        self._companion = companion
         self._on_shortage = on_shortage
-        self._listeners: list[Listener] = []
-        self._told: Counter[str] = Counter()  # of those that were refused
+        self._listeners: list[ConnectionAcceptor] = []
+        self._reported_rejections: Counter[str] = Counter()  # of those that were refused
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start the application, and then take requests."""
         await super().startup([])
         for listening in sockets or ():
-            listener = Listener(
+            listener = ConnectionAcceptor(
                 listening,
-                self._connect,
+                self._make_connection,
                 make_room=self._make_room,
-                tell=self._on_shortage,
-                secure=None if self.config.ssl is None else functools.partial(self._secure, self.config.ssl),
+                on_shortage=self._on_shortage,
+                begin_tls=None
+                if self.config.ssl is None
+                else functools.partial(self._begin_tls, self.config.ssl),
             )
             listener.start()
             self._listeners.append(listener)
-        if self._beside is not None:
-            await self._beside.start(self.fail)
+        if self._companion is not None:
+            await self._companion.start(self.stop_with_error)
 
-    async def plug(self, handler: Handler) -> socket.socket:
+    async def open_private_connection(self, handler: HttpPredictionHandler) -> socket.socket:
         """A connection to this server that nobody else can have; its predictions are the handler's.
 
         The server must have begun to start. What is remembered of the requests is forgotten with it.
         """
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        gate = Gate(self._gate.settings)
+        gate = ConnectionLimiter(self._limiter.settings)
         loop = asyncio.get_running_loop()
-        await loop.connect_accepted_socket(lambda: Connection(gate, handler, **self._state()), theirs)
+        await loop.connect_accepted_socket(
+            lambda: HttpConnection(gate, handler, **self._connection_arguments()), theirs
+        )
         return ours
 
-    def _state(self) -> dict[str, Any]:
+    def _connection_arguments(self) -> dict[str, Any]:
         """What uvicorn gives each connection."""
         return {
             "config": self.config,
@@ -190,81 +194,83 @@ class FrontServer(Server):
             "app_state": self.lifespan.state,
         }
 
-    def _connect(self) -> Connection:
-        connect = cast(Callable[..., Connection], self.config.http_protocol_class)
-        return connect(**self._state())
+    def _make_connection(self) -> HttpConnection:
+        connect = cast(Callable[..., HttpConnection], self.config.http_protocol_class)
+        return connect(**self._connection_arguments())
 
-    def _secure(self, tls: ssl.SSLContext, accepted: socket.socket) -> None:
-        self._connect().begin_handshake(accepted, tls)
+    def _begin_tls(self, tls: ssl.SSLContext, accepted: socket.socket) -> None:
+        self._make_connection().begin_handshake(accepted, tls)
 
     def _make_room(self) -> None:
-        self._gate.close_idle(_CLOSED_FOR_ROOM, _IDLE_AT_LEAST)
+        self._limiter.close_idle(_CLOSE_AT_ONCE, _MIN_IDLE_SECONDS)
 
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second: look after the connections."""
-        self._look_after_connections()
+        self._check_connections()
         if self.lifespan.error_occurred:
-            self.fail("the application has ended.")
-        if counter % _TOLD_EVERY == 0 and (news := self.refused - self._told):
+            self.stop_with_error("the application has ended.")
+        if counter % _REPORT_EVERY_TICKS == 0 and (news := self.rejections - self._reported_rejections):
             told = ", ".join(f"{why} {count}" for why, count in news.most_common())
             logger.warning("connections and requests refused since the last time: %s", told)
-            self._told += news
+            self._reported_rejections += news
         return await super().on_tick(counter)
 
     @property
-    def refused(self) -> Counter[str]:
+    def rejections(self) -> Counter[str]:
         """Connections and requests that were refused since the start, by the setting that was not kept to."""
-        return self._gate.refused + (Counter() if self._beside is None else self._beside.refused)
+        return self._limiter.rejections + (
+            Counter() if self._companion is None else self._companion.rejections
+        )
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let requests in flight finish; slow clients are waited for no longer than at other times."""
         for listener in self._listeners:
             listener.close()
-        looking = asyncio.create_task(self._keep_looking())
-        if self._beside is not None:
+        looking = asyncio.create_task(self._check_connections_until_cancelled())
+        if self._companion is not None:
             # One of the tasks that are waited for before the application ends.
             tasks = self.server_state.tasks
-            stopping = asyncio.create_task(self._beside.stop(self.config.timeout_graceful_shutdown or 0))
+            stopping = asyncio.create_task(self._companion.stop(self.config.timeout_graceful_shutdown or 0))
             tasks.add(stopping)
             stopping.add_done_callback(tasks.discard)
         try:
             await super().shutdown(sockets)
         finally:
             looking.cancel()
-            if self._beside is not None:
-                await self._beside.stop(0)
+            if self._companion is not None:
+                await self._companion.stop(0)
 
-    async def _keep_looking(self) -> None:
+    async def _check_connections_until_cancelled(self) -> None:
         while True:
-            self._look_after_connections()
+            self._check_connections()
             await asyncio.sleep(1 / SLICES)
 
-    def _look_after_connections(self) -> None:
+    def _check_connections(self) -> None:
         try:
-            self._gate.look(asyncio.get_running_loop().time())
+            self._limiter.check_next_slice(asyncio.get_running_loop().time())
         except Exception:
             logger.exception("connections could not be looked after; it is tried again at once")
 
 
-def most_connections(front: FrontSettings) -> int:
+def max_connections_per_port(front: ServerSettings) -> int:
     """Those that each of the ports is granted: the files that the process may open are enough for all."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     ports = 1 if front.grpc_port == OFF else 2
-    return min(front.max_connections, int(_FILES_FOR_CLIENTS * files / ports))
+    return min(front.max_connections, int(_CLIENT_SHARE_OF_FILES * files / ports))
 
 
-def make_server(
+def make_http_server(
     app: App,
     *,
-    front: FrontSettings,
+    settings: ServerSettings,
     drain: float,
-    certificate: Certificate | None = None,
-    handler: Handler | None = None,
-    beside: Beside | None = None,
-    cross_origin: CrossOriginPolicy = UNPROTECTED,
-    on_shortage: ShortageListener = ignore_shortage,
+    certificate: CertificateFiles | None = None,
+    handler: HttpPredictionHandler | None = None,
+    companion: CompanionServer | None = None,
+    cross_origin: CrossOriginPolicy = UNENFORCED_POLICY,
+    on_shortage: ShortageCallback = ignore_shortage,
     stop_timeout: float | None = None,
-) -> FrontServer:
+) -> HttpServer:
     """A server for the application, and for predictions a `handler` of them.
 
     `front` is what a connection is granted; `cross_origin` says which requests are answered; `drain` how many
@@ -274,11 +280,11 @@ def make_server(
     """
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     if cross_origin.origins:
-        app = _readable_across_origins(app, cross_origin)
-    gate = Gate(front, most_connections(front), cross_origin)
+        app = _add_cors(app, cross_origin)
+    gate = ConnectionLimiter(settings, max_connections_per_port(settings), cross_origin)
     config = uvicorn.Config(
         app,
-        http=cast(type[asyncio.Protocol], functools.partial(Connection, gate, handler)),
+        http=cast(type[asyncio.Protocol], functools.partial(HttpConnection, gate, handler)),
         ws="none",
         lifespan="on",
         log_config=None,
@@ -291,17 +297,17 @@ def make_server(
         ssl_certfile=certificate.chain if certificate else None,
         ssl_keyfile=certificate.key if certificate else None,
     )
-    return FrontServer(config, gate, beside, on_shortage, stop_timeout)
+    return HttpServer(config, gate, companion, on_shortage, stop_timeout)
 
 
-def _readable_across_origins(app: App, policy: CrossOriginPolicy) -> App:
+def _add_cors(app: App, policy: CrossOriginPolicy) -> App:
     """The application, for scripts of allowed origins; it answers their preflights, for predictions too."""
     return CORSMiddleware(
         app,
         allow_origins=[origin.decode() for origin in policy.origins],
         allow_methods=["*"],
         allow_headers=["*"],
-        expose_headers=EXPOSED,
+        expose_headers=EXPOSED_HEADERS,
     )
 
 

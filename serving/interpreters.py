@@ -14,35 +14,35 @@ from pathlib import Path
 
 from serving.errors import InvalidArgument, Unavailable
 
-FILE = "runtimes.json"
+INTERPRETERS_FILE = "runtimes.json"
 _VERSION = re.compile(r"\d+\.\d+(\.\d+)?")
 
 
-class Interpreters:
+class InterpreterRegistry:
     """The interpreters of a server. The file is read again when it has changed."""
 
     def __init__(self, given: Mapping[str, str], state_dir: Path) -> None:
-        self._given = given
-        self._file = state_dir / FILE
-        self._read: tuple[object, Mapping[str, str]] = (None, {})
+        self._configured = given
+        self._file = state_dir / INTERPRETERS_FILE
+        self._cached_file: tuple[object, Mapping[str, str]] = (None, {})
 
-    def all(self) -> Mapping[str, str]:
+    def list_paths(self) -> Mapping[str, str]:
         """Paths of interpreters by runtime version. Raises InvalidArgument for a damaged file."""
         try:
             stat = self._file.stat()
         except FileNotFoundError:
-            return self._given
+            return self._configured
         seen = (stat.st_mtime_ns, stat.st_ino, stat.st_size)
-        if self._read[0] != seen:
-            self._read = (seen, read(self._file))
-        return {**self._read[1], **self._given}
+        if self._cached_file[0] != seen:
+            self._cached_file = (seen, read_interpreters(self._file))
+        return {**self._cached_file[1], **self._configured}
 
-    def of(self, runtime_version: str) -> str:
+    def find_interpreter(self, runtime_version: str) -> str:
         """The interpreter for a runtime version, "" for the server's own."""
-        return self.all().get(runtime_version, "") if runtime_version else ""
+        return self.list_paths().get(runtime_version, "") if runtime_version else ""
 
 
-def parse(entries: Iterable[str]) -> dict[str, str]:
+def parse_interpreters(entries: Iterable[str]) -> dict[str, str]:
     """What the setting `runtime` says, each entry VERSION=PYTHON. Raises InvalidArgument naming it."""
     found: dict[str, str] = {}
     for entry in entries:
@@ -52,20 +52,20 @@ def parse(entries: Iterable[str]) -> dict[str, str]:
                 f"The setting runtime must be VERSION=PYTHON, as 1.15=/usr/bin/python3.7; it is {entry!r}."
             )
         try:
-            found[checked_version(version)] = checked_python(python)
+            found[check_runtime_version(version)] = resolve_interpreter(python)
         except InvalidArgument as error:
             raise InvalidArgument(f"The setting runtime has {entry!r}: {error.message}") from error
     return found
 
 
-def checked_version(version: str) -> str:
+def check_runtime_version(version: str) -> str:
     """The runtime version itself. Raises InvalidArgument for what is none."""
     if not _VERSION.fullmatch(version):
         raise InvalidArgument(f"{version!r} is no runtime version; one looks like 1.15 or 2.11.")
     return version
 
 
-def checked_python(python: str) -> str:
+def resolve_interpreter(python: str) -> str:
     """The absolute path of an interpreter; a virtual environment may be named by its folder.
 
     Raises InvalidArgument if there is none.
@@ -79,7 +79,7 @@ def checked_python(python: str) -> str:
     return str(path)
 
 
-def read(file: Path) -> dict[str, str]:
+def read_interpreters(file: Path) -> dict[str, str]:
     """What a file says. Raises InvalidArgument if it is damaged."""
     try:
         found = json.loads(file.read_bytes())
@@ -92,7 +92,7 @@ def read(file: Path) -> dict[str, str]:
     return found
 
 
-def write(file: Path, interpreters: Mapping[str, str]) -> None:
+def write_interpreters(file: Path, interpreters: Mapping[str, str]) -> None:
     """Replace what a file says, at once. Raises Unavailable."""
     new = file.with_suffix(".new")
     try:

@@ -11,10 +11,10 @@ import msgspec
 from serving.errors import FailedPrecondition, InvalidArgument
 
 # What is there is no file: to read or write it is to ask or tell the kernel something.
-_KERNEL = ("/proc", "/sys", "/dev")
+_KERNEL_FOLDERS = ("/proc", "/sys", "/dev")
 
 
-class LocalFolders(msgspec.Struct, frozen=True):
+class LocalFolderPolicy(msgspec.Struct, frozen=True):
     """Real paths: with `allowed`, everything else is refused; `refused` is so whatever is allowed.
 
     Without either everything passes: that is for what a person runs by hand.
@@ -24,34 +24,34 @@ class LocalFolders(msgspec.Struct, frozen=True):
     refused: tuple[str, ...] = ()
 
     @classmethod
-    def read(cls, setting: str, state_dir: Path) -> LocalFolders:
+    def from_setting(cls, setting: str, state_dir: Path) -> LocalFolderPolicy:
         """From the setting, folders separated by commas. Raises InvalidArgument."""
         folders = [part for part in map(str.strip, setting.split(",")) if part]
         for folder in folders:
             if not folder.startswith("/"):
                 raise InvalidArgument(f"local_folders: {folder} is not absolute; give /FOLDER.")
-        return cls(tuple(map(real_path, folders)), (real_path(str(state_dir)), *_KERNEL))
+        return cls(tuple(map(resolve_path, folders)), (resolve_path(str(state_dir)), *_KERNEL_FOLDERS))
 
-    def check(self, path: str, *, whole: bool = False) -> None:
+    def check_path(self, path: str, *, whole_tree: bool = False) -> None:
         """Refuse a path that leads elsewhere once links are followed; `whole`: all below it is meant too.
 
         Raises FailedPrecondition, the same whether or not anything is there.
         """
         if self.allowed or self.refused:
-            self._check_real(real_path(path), path, whole=whole)
+            self._check_real_path(resolve_path(path), path, whole_tree=whole_tree)
 
-    def check_open(self, file: int, path: str) -> None:
+    def check_open_file(self, file: int, path: str) -> None:
         """Refuse a file that has been opened as `path`: unlike a path, it stays what it is."""
         if self.allowed or self.refused:
-            self._check_real(str(Path(f"/proc/self/fd/{file}").readlink()), path)
+            self._check_real_path(str(Path(f"/proc/self/fd/{file}").readlink()), path)
 
-    def _check_real(self, real: str, path: str, *, whole: bool = False) -> None:
+    def _check_real_path(self, real: str, path: str, *, whole_tree: bool = False) -> None:
         if _is_in_one(real, self.refused):
             raise FailedPrecondition(
                 f"{path} leads into the server's state folder or into /proc, /sys or /dev, which no caller "
                 "may use. Name another folder; the setting local_folders says which ones are open."
             )
-        if whole and any(_is_in_one(folder, (real,)) for folder in self.refused):
+        if whole_tree and any(_is_in_one(folder, (real,)) for folder in self.refused):
             raise FailedPrecondition(
                 f"{path} contains the server's state folder or /proc, /sys or /dev, which no caller may use. "
                 "Name a folder without them; the setting local_folders says which ones are open."
@@ -63,7 +63,7 @@ class LocalFolders(msgspec.Struct, frozen=True):
             )
 
 
-def real_path(path: str) -> str:
+def resolve_path(path: str) -> str:
     """The path once links are followed, with one slash in front: POSIX lets two be something else.
 
     Raises FailedPrecondition if they cannot be.

@@ -12,7 +12,7 @@ TEXT, JSON = "text", "json"
 _TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
-def printable(text: str) -> str:
+def escape_control_characters(text: str) -> str:
     """A line with all control characters in it written out, as in `\\x1b`, but for tabs."""
     if text.isprintable():
         return text
@@ -21,20 +21,20 @@ def printable(text: str) -> str:
     )
 
 
-def printable_lines(text: str) -> str:
+def escape_lines(text: str) -> str:
     """Several lines, each printable."""
-    return "\n".join(map(printable, text.split("\n")))
+    return "\n".join(map(escape_control_characters, text.split("\n")))
 
 
-class TextLines(logging.Formatter):
+class TextFormatter(logging.Formatter):
     """What models print and clients name moves no cursor of who reads it."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The line of a record, and those of a traceback."""
-        return printable_lines(super().format(record))
+        return escape_lines(super().format(record))
 
 
-class JsonLines(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """A JSON object per line; a traceback is part of the message, as Error Reporting has it."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -52,8 +52,8 @@ class JsonLines(logging.Formatter):
         return orjson.dumps(entry).decode()
 
 
-def configure(form: str) -> None:
+def configure_logging(form: str) -> None:
     """Log to standard error as `form` has it, TEXT or JSON."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if form == JSON else TextLines(_TEXT_FORMAT))
+    handler.setFormatter(JsonFormatter() if form == JSON else TextFormatter(_TEXT_FORMAT))
     logging.basicConfig(level=logging.INFO, handlers=[handler])

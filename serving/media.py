@@ -11,20 +11,20 @@ PROTOBUF = "application/x-protobuf"
 """Of messages of gRPC, where they stand beside bodies of HTTP; nobody asks for it."""
 
 
-def bare(media_type: str) -> str:
+def strip_parameters(media_type: str) -> str:
     """A media type without its parameters, in lower case."""
     return media_type.partition(";")[0].strip().lower()
 
 
-def choose(accept: str, offered: Sequence[str]) -> str:
+def negotiate_media_type(accept: str, offered: Sequence[str]) -> str:
     """The one of the offered types that a client wants most, the first of those that it wants as much.
 
     Raises NotAcceptable if it wants none of them, and InvalidArgument if that cannot be read.
     """
     if not accept.strip():
         return offered[0]
-    ranges = [_range(part) for part in accept.split(",") if part.strip()]
-    weights = [_weight(media_type, ranges) for media_type in offered]
+    ranges = [_parse_range(part) for part in accept.split(",") if part.strip()]
+    weights = [_quality_of(media_type, ranges) for media_type in offered]
     best = max(weights)
     if best <= 0:
         raise NotAcceptable(
@@ -33,7 +33,7 @@ def choose(accept: str, offered: Sequence[str]) -> str:
     return offered[weights.index(best)]
 
 
-def _range(text: str) -> tuple[str, float]:
+def _parse_range(text: str) -> tuple[str, float]:
     """A media range with its weight."""
     kind, *parameters = text.split(";")
     weight = 1.0
@@ -49,7 +49,7 @@ def _range(text: str) -> tuple[str, float]:
     return kind.strip().lower(), weight
 
 
-def _weight(media_type: str, ranges: Sequence[tuple[str, float]]) -> float:
+def _quality_of(media_type: str, ranges: Sequence[tuple[str, float]]) -> float:
     """How much a type is wanted: what is said of it itself counts, before what is said of all like it."""
     for wanted in (media_type, f"{media_type.partition('/')[0]}/*", "*/*"):
         weights = [weight for name, weight in ranges if name == wanted]

@@ -17,7 +17,7 @@ _PROJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _ID = re.compile(r"[A-Za-z](?:[A-Za-z0-9_.-]{0,126}[A-Za-z0-9_-])?")
 _JOB_ID = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}")
 _LOCATION = re.compile(r"[a-z][a-z0-9-]{0,62}")
-_PREDICT = re.compile(r"projects/([^/]+)/models/([^/]+)(?:/versions/([^/]+))?")
+_MODEL_OR_VERSION = re.compile(r"projects/([^/]+)/models/([^/]+)(?:/versions/([^/]+))?")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -88,9 +88,9 @@ def check_location(location: str) -> str:
     return location
 
 
-def parse_target(name: str) -> ModelName | VersionName:
+def parse_model_or_version_name(name: str) -> ModelName | VersionName:
     """What a prediction is addressed to: a model (its default version) or one version."""
-    match = _PREDICT.fullmatch(name)
+    match = _MODEL_OR_VERSION.fullmatch(name)
     if match is None:
         raise InvalidArgument(
             f"Invalid resource name {name!r}: expected projects/PROJECT/models/MODEL or "

@@ -21,7 +21,7 @@ BOUNDS = (
 # What a node does with a request, in order. `wait`: for the model, which works on others.
 NODE_PHASES = ("parse", "wait", "infer", "encode")
 
-_CELL = 8
+_CELL_BYTES = 8
 _SUM = len(BOUNDS) + 1
 _WIDTH = _SUM + 1
 
@@ -33,18 +33,18 @@ NODE_CALL = len(NODE_PHASES) * _WIDTH
 # Then how many instances it has answered, in how many calls, and when last: in ms on the monotonic clock.
 NODE_ROWS, NODE_CALLS, NODE_LAST = range(NODE_CALL + 1, NODE_CALL + 4)
 
-NODE_BYTES = (NODE_LAST + 1 + len(NODE_COUNTS)) * _CELL
+NODE_BYTES = (NODE_LAST + 1 + len(NODE_COUNTS)) * _CELL_BYTES
 
 
 @dataclass(frozen=True, slots=True)
-class Histogram:
+class HistogramSnapshot:
     """What is known of one phase: requests by bucket (not summed up), the last one past all bounds."""
 
     counts: tuple[int, ...]
     seconds: float
 
 
-class Histograms:
+class LatencyHistograms:
     """The histograms of some phases, in `cells` if they are given: those that a node shares."""
 
     __slots__ = ("cells",)
@@ -52,14 +52,14 @@ class Histograms:
     def __init__(self, phases: int, cells: MutableSequence[int] | None = None) -> None:
         self.cells: MutableSequence[int] = [0] * (phases * _WIDTH) if cells is None else cells
 
-    def add(self, phase: int, seconds: float) -> None:
+    def record(self, phase: int, seconds: float) -> None:
         """Count one request: how long it spent in the phase of that index."""
         cells, first = self.cells, phase * _WIDTH
         cells[first + bisect_left(BOUNDS, seconds)] += 1
         if seconds > 0:
             cells[first + _SUM] += int(seconds * 1e9)
 
-    def add_all_of(self, phase: int, seconds: Sequence[float]) -> None:
+    def record_all(self, phase: int, seconds: Sequence[float]) -> None:
         """Count several requests, at least one: how long each spent in the phase."""
         cells, first = self.cells, phase * _WIDTH
         least, most = bisect_left(BOUNDS, min(seconds)), bisect_left(BOUNDS, max(seconds))
@@ -70,18 +70,18 @@ class Histograms:
                 cells[first + bisect_left(BOUNDS, each)] += 1
         cells[first + _SUM] += max(0, int(sum(seconds) * 1e9))
 
-    def add_all(self, cells: Sequence[int]) -> None:
+    def merge(self, cells: Sequence[int]) -> None:
         """Count all that another row has counted that begins with the same phases."""
         for index, count in enumerate(cells[: len(self.cells)]):
             self.cells[index] += count
 
-    def read(self, phase: int) -> Histogram:
+    def read_phase(self, phase: int) -> HistogramSnapshot:
         """One phase as it is now."""
         first = phase * _WIDTH
-        return Histogram(tuple(self.cells[first : first + _SUM]), self.cells[first + _SUM] / 1e9)
+        return HistogramSnapshot(tuple(self.cells[first : first + _SUM]), self.cells[first + _SUM] / 1e9)
 
 
-def cells(shared: memoryview) -> MutableSequence[int]:
+def as_cells(shared: memoryview) -> MutableSequence[int]:
     """Shared memory as a row of integers."""
     # A view can do all that is needed of one.
     return cast(MutableSequence[int], shared.cast("Q"))

@@ -21,30 +21,30 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from serving import builds, container_engine, packages
-from serving.builds import Code
+from serving.builds import InstalledCode
 from serving.errors import Internal, InvalidArgument, ServingError, Unavailable
-from serving.local_folders import LocalFolders
-from serving.storage import Fetched, Storage
+from serving.local_folders import LocalFolderPolicy
+from serving.storage import ArtifactFetcher, FetchResult
 
 logger = logging.getLogger(__name__)
 
 # No space, over the quota, over the size that files may have, read-only.
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
+_NO_SPACE_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 # Seconds between two signs of life at most.
-_TOLD_EVERY = 5.0
+_HEARTBEAT_SECONDS = 5.0
 _READ, _READ_FOLDER = 0o444, 0o555
 _BOOSTERS = ("model.bst", "model.joblib", "model.pkl")
 _SAVED_MODEL = ("saved_model.pb", "saved_model.pbtxt")
 
 
-class Phase(StrEnum):
+class PreparationPhase(StrEnum):
     """What a preparation has just begun to do."""
 
     FETCHING = "FETCHING"
     INSTALLING = "INSTALLING"
 
 
-class Request(msgspec.Struct, frozen=True):
+class PreparationRequest(msgspec.Struct, frozen=True):
     """What to prepare. `destination` becomes a folder with `model` and `code`; what it held before goes.
 
     `deployment_uri` may be empty if there are packages. `cache_bytes` caps the cache that servers share.
@@ -59,7 +59,7 @@ class Request(msgspec.Struct, frozen=True):
     destination: str
     cache_dir: str
     cache_bytes: int
-    folders: LocalFolders = LocalFolders()
+    folders: LocalFolderPolicy = LocalFolderPolicy()
     build_timeout: float | None = None
     interpreter: str = ""
     runtime_version: str = ""
@@ -67,7 +67,7 @@ class Request(msgspec.Struct, frozen=True):
     engine: str = ""
 
 
-class Prepared(msgspec.Struct, frozen=True):
+class PreparedVersion(msgspec.Struct, frozen=True):
     """Where things are: the model's folder, and the folders to find the user's modules in, in this order.
 
     `files` and `bytes` count the model's files; `digest` names their cache entry ("" without a model).
@@ -87,44 +87,46 @@ class Prepared(msgspec.Struct, frozen=True):
     image: str = ""
 
 
-class Failed(msgspec.Struct, frozen=True):
+class PreparationFailure(msgspec.Struct, frozen=True):
     """A ServingError as it travels: the name of its google.rpc code, and its message."""
 
     status: str
     message: str
 
 
-class Report(msgspec.Struct, frozen=True, omit_defaults=True):
+class PreparationReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """One line of output; exactly one of its fields is set, none where it only says that it lives."""
 
-    phase: Phase | None = None
-    done: Prepared | None = None
-    failed: Failed | None = None
+    phase: PreparationPhase | None = None
+    done: PreparedVersion | None = None
+    failed: PreparationFailure | None = None
 
 
-def prepare(request: Request, on_phase: Callable[[Phase], None]) -> Prepared:
+def prepare_version(
+    request: PreparationRequest, on_phase: Callable[[PreparationPhase], None]
+) -> PreparedVersion:
     """Fetch and install. Raises what `Storage.fetch` and `packages.install` raise."""
-    _check(request)
-    storage = Storage(Path(request.cache_dir), request.cache_bytes, folders=request.folders)
+    _check_request(request)
+    storage = ArtifactFetcher(Path(request.cache_dir), request.cache_bytes, folders=request.folders)
     destination = Path(request.destination)
     if destination.exists():
         # An attempt that was killed.
         shutil.rmtree(destination)
     destination.mkdir(parents=True)
 
-    on_phase(Phase.FETCHING)
+    on_phase(PreparationPhase.FETCHING)
     model = destination / "model"
     if request.deployment_uri:
         fetched = storage.fetch(request.deployment_uri, model)
     else:
         model.mkdir()
-        fetched = Fetched(0, 0, "")
+        fetched = FetchResult(0, 0, "")
 
     if request.image:
         # The container may be of another user than this process.
         _make_readable(model)
         image = container_engine.fetch_image(request.engine, request.image)
-        return Prepared(
+        return PreparedVersion(
             model_dir=str(model),
             packages=(),
             files=fetched.files,
@@ -136,16 +138,16 @@ def prepare(request: Request, on_phase: Callable[[Phase], None]) -> Prepared:
         )
 
     # Code of a user reads its files itself, and an old XGBoost only those that it has written.
-    warnings = () if request.package_uris or request.interpreter else _converted(model)
+    warnings = () if request.package_uris or request.interpreter else _convert_old_boosters(model)
     tensorflow = any((model / name).is_file() for name in _SAVED_MODEL)
     # Graphs are read by the TensorFlow here, whatever wrote them.
-    code = Code(interpreter="" if tensorflow else request.interpreter)
+    code = InstalledCode(interpreter="" if tensorflow else request.interpreter)
     if request.package_uris:
         with tempfile.TemporaryDirectory(dir=destination, prefix=".archives-") as folder:
             archives = [storage.fetch_file(uri, Path(folder)) for uri in request.package_uris]
-            on_phase(Phase.INSTALLING)
+            on_phase(PreparationPhase.INSTALLING)
             target = destination / "code"
-            code = builds.install(
+            code = builds.install_cached(
                 archives,
                 target,
                 request.interpreter,
@@ -154,7 +156,7 @@ def prepare(request: Request, on_phase: Callable[[Phase], None]) -> Prepared:
                 runtime_version=request.runtime_version,
             )
         tensorflow = tensorflow or any(map(packages.imports_tensorflow, code.folders))
-    return Prepared(
+    return PreparedVersion(
         model_dir=str(model),
         packages=tuple(map(str, code.folders)),
         files=fetched.files,
@@ -166,7 +168,7 @@ def prepare(request: Request, on_phase: Callable[[Phase], None]) -> Prepared:
     )
 
 
-def _converted(model: Path) -> tuple[str, ...]:
+def _convert_old_boosters(model: Path) -> tuple[str, ...]:
     """Put models in XGBoost's old binary format into today's, once for all nodes. Raises LoadFailed."""
     texts = []
     for file in (model / name for name in _BOOSTERS if (model / name).is_file()):
@@ -193,7 +195,7 @@ def _make_readable(folder: Path) -> None:
         path.chmod(path.stat().st_mode | (_READ_FOLDER if path.is_dir() else _READ))
 
 
-def _check(request: Request) -> None:
+def _check_request(request: PreparationRequest) -> None:
     if not request.deployment_uri and not request.package_uris and not request.image:
         raise InvalidArgument("A version needs a deploymentUri or packageUris; both are empty.")
     names = [PurePosixPath(uri).name for uri in request.package_uris]
@@ -206,29 +208,35 @@ def main() -> None:
     """Do what the Request on stdin says and report on stdout."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO)
     try:
-        request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
-        with _signs_of_life(request.build_timeout):
-            prepared = prepare(request, lambda phase: _report(Report(phase=phase)))
+        request = msgspec.json.decode(sys.stdin.buffer.read(), type=PreparationRequest)
+        with _heartbeat(request.build_timeout):
+            prepared = prepare_version(request, lambda phase: _write_report(PreparationReport(phase=phase)))
     except ServingError as error:
-        _report(Report(failed=Failed(error.status, error.message)))
+        _write_report(PreparationReport(failed=PreparationFailure(error.status, error.message)))
     except OSError as error:
         logger.exception("preparation failed")
-        _report(Report(failed=_cannot_keep(error)))
+        _write_report(PreparationReport(failed=_storage_failure(error)))
     except msgspec.DecodeError as error:
-        _report(Report(failed=Failed(InvalidArgument.status, f"Not a request to prepare: {error}")))
+        _write_report(
+            PreparationReport(
+                failed=PreparationFailure(InvalidArgument.status, f"Not a request to prepare: {error}")
+            )
+        )
     except Exception as error:
         logger.exception("preparation failed")
-        _report(Report(failed=Failed(Internal.status, f"{type(error).__name__}: {error}")))
+        _write_report(
+            PreparationReport(failed=PreparationFailure(Internal.status, f"{type(error).__name__}: {error}"))
+        )
     else:
-        _report(Report(done=prepared))
+        _write_report(PreparationReport(done=prepared))
 
 
-def _cannot_keep(error: OSError) -> Failed:
+def _storage_failure(error: OSError) -> PreparationFailure:
     """The reason why files cannot be written; anything else is not expected."""
-    if error.errno not in _NO_ROOM:
-        return Failed(Internal.status, f"{type(error).__name__}: {error}")
+    if error.errno not in _NO_SPACE_ERRNOS:
+        return PreparationFailure(Internal.status, f"{type(error).__name__}: {error}")
     place = error.filename or "its state folder"
-    return Failed(
+    return PreparationFailure(
         Unavailable.status,
         f"The server cannot keep the version's files: {error.strerror} ({place}). Free some space there, or "
         "make it writable; then delete the version and create it again.",
@@ -236,18 +244,18 @@ def _cannot_keep(error: OSError) -> Failed:
 
 
 @contextlib.contextmanager
-def _signs_of_life(build_timeout: float | None) -> Iterator[None]:
+def _heartbeat(build_timeout: float | None) -> Iterator[None]:
     """Report often enough in this block for who gives us up after so many seconds without a word."""
     if build_timeout is None:
         yield
         return
-    every, ended = min(_TOLD_EVERY, build_timeout / 4), threading.Event()
+    every, ended = min(_HEARTBEAT_SECONDS, build_timeout / 4), threading.Event()
 
-    def tell() -> None:
+    def send_heartbeats() -> None:
         while not ended.wait(every):
-            _report(Report())
+            _write_report(PreparationReport())
 
-    thread = threading.Thread(target=tell, name="signs-of-life", daemon=True)
+    thread = threading.Thread(target=send_heartbeats, name="signs-of-life", daemon=True)
     thread.start()
     try:
         yield
@@ -256,7 +264,7 @@ def _signs_of_life(build_timeout: float | None) -> Iterator[None]:
         thread.join()
 
 
-def _report(report: Report) -> None:
+def _write_report(report: PreparationReport) -> None:
     sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
     sys.stdout.buffer.flush()
 

@@ -194,7 +194,7 @@ class JobState(enum.StrEnum):
     CANCELLED = "CANCELLED"
 
     @property
-    def is_end(self) -> bool:
+    def is_terminal(self) -> bool:
         """Whether the job stays as it is."""
         return self in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 
@@ -287,50 +287,50 @@ class Operation(Resource, frozen=True):
     response: dict[str, Any] = {}
 
 
-def from_wire(kind: type[T], value: Any, *, where: str = "") -> T:
+def resource_from_json(kind: type[T], value: Any, *, where: str = "") -> T:
     """A resource from request JSON. Raises InvalidArgument naming the field at fault."""
     if not isinstance(value, dict):
         raise InvalidArgument(
             f"Invalid JSON payload received. Expected an object for {where or kind.__name__}."
         )
     try:
-        return msgspec.convert(_normalise(kind, value, where), kind, strict=False)
+        return msgspec.convert(_normalise_struct(kind, value, where), kind, strict=False)
     except msgspec.ValidationError as error:
         raise InvalidArgument(f"Invalid value in the JSON payload: {error}") from error
 
 
-def to_wire(resource: Resource) -> dict[str, Any]:
+def resource_to_json(resource: Resource) -> dict[str, Any]:
     """A resource as answers carry it."""
     built: dict[str, Any] = msgspec.to_builtins(resource)
     return built
 
 
-def operation_to_wire(operation: Operation) -> dict[str, Any]:
+def operation_to_json(operation: Operation) -> dict[str, Any]:
     """An operation with the `@type` marks that typed clients look for."""
-    built = to_wire(operation)
+    built = resource_to_json(operation)
     built["metadata"] = {
         "@type": "type.googleapis.com/google.cloud.ml.v1.OperationMetadata",
-        **to_wire(operation.metadata),
+        **resource_to_json(operation.metadata),
     }
     return built
 
 
-def timestamp(moment: datetime.datetime) -> str:
+def format_timestamp(moment: datetime.datetime) -> str:
     """RFC 3339 in UTC with `Z`, to the second."""
     return moment.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def camel(name: str) -> str:
+def to_camel_case(name: str) -> str:
     """The camelCase spelling of a snake_case name; camelCase stays."""
     return _SNAKE.sub(lambda match: match[1].upper(), name)
 
 
-def _normalise(kind: type[msgspec.Struct], value: dict[str, Any], where: str) -> dict[str, Any]:
+def _normalise_struct(kind: type[msgspec.Struct], value: dict[str, Any], where: str) -> dict[str, Any]:
     """Known names in camelCase, nulls dropped, nested resources likewise; anything unknown is refused."""
-    known = _fields(kind)
+    known = _wire_fields(kind)
     normal: dict[str, Any] = {}
     for key, entry in value.items():
-        name = camel(key)
+        name = to_camel_case(key)
         if name not in known:
             place = f' at "{where}"' if where else ""
             raise InvalidArgument(
@@ -345,20 +345,20 @@ def _normalise_field(kind: Any, entry: Any, where: str) -> Any:
     if kind is NumberText:
         is_number = isinstance(entry, int | float) and not isinstance(entry, bool)
         return str(entry) if is_number else entry
-    if kind is int and not _fits(entry):
+    if kind is int and not _fits_int32(entry):
         raise InvalidArgument(f'Invalid value in the JSON payload: "{where}" is no number of 32 bits.')
-    nested = _struct_in(kind)
+    nested = _find_struct(kind)
     if nested is None:
         return entry
     if isinstance(entry, list):
         return [
-            _normalise(nested, item, f"{where}[{index}]") if isinstance(item, dict) else item
+            _normalise_struct(nested, item, f"{where}[{index}]") if isinstance(item, dict) else item
             for index, item in enumerate(entry)
         ]
-    return _normalise(nested, entry, where) if isinstance(entry, dict) else entry
+    return _normalise_struct(nested, entry, where) if isinstance(entry, dict) else entry
 
 
-def _fits(entry: Any) -> bool:
+def _fits_int32(entry: Any) -> bool:
     """Whether this can be an int32, as all integers of the API are; what is no number is somebody else's."""
     if isinstance(entry, str) and len(entry) > _MOST_DIGITS:
         return False
@@ -369,14 +369,14 @@ def _fits(entry: Any) -> bool:
 
 
 @lru_cache
-def _fields(kind: type[msgspec.Struct]) -> dict[str, Any]:
+def _wire_fields(kind: type[msgspec.Struct]) -> dict[str, Any]:
     """Wire names of a struct's fields, each with its type."""
     hints = typing.get_type_hints(kind, include_extras=True)
     return {field.encode_name: hints[field.name] for field in msgspec.structs.fields(kind)}
 
 
-def _struct_in(hint: Any) -> type[msgspec.Struct] | None:
+def _find_struct(hint: Any) -> type[msgspec.Struct] | None:
     if not typing.get_args(hint):
         return hint if issubclass(hint, msgspec.Struct) else None
-    found = (_struct_in(argument) for argument in typing.get_args(hint) if argument is not Ellipsis)
+    found = (_find_struct(argument) for argument in typing.get_args(hint) if argument is not Ellipsis)
     return next((struct for struct in found if struct is not None), None)

@@ -14,7 +14,7 @@ import uvloop
 _STDERR = 2
 
 
-def run(main: Coroutine[Any, Any, int]) -> int:
+def run_event_loop(main: Coroutine[Any, Any, int]) -> int:
     """Run the program's main coroutine on uvloop; its result is the exit code."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:

@@ -15,12 +15,12 @@ import msgspec
 
 T = TypeVar("T")
 
-DEFAULT = "serving_default"
-GRAPHS = "tensorflow_savedmodel"
+DEFAULT_SIGNATURE = "serving_default"
+SAVED_MODEL_PLATFORM = "tensorflow_savedmodel"
 PREDICT, CLASSIFY, REGRESS = (f"tensorflow/serving/{verb}" for verb in ("predict", "classify", "regress"))
 
 
-class Tensor(msgspec.Struct, frozen=True, omit_defaults=True):
+class TensorSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """An input or an output.
 
     `datatype` is BOOL, UINT8 to UINT64, INT8 to INT64, FP16, BF16, FP32, FP64 or BYTES (text too). `shape`
@@ -37,15 +37,15 @@ class Tensor(msgspec.Struct, frozen=True, omit_defaults=True):
     enforced: bool = True
 
 
-class Signature(msgspec.Struct, frozen=True, omit_defaults=True):
+class ModelSignature(msgspec.Struct, frozen=True, omit_defaults=True):
     """One way to call a model. `method` is one of TensorFlow Serving's method names."""
 
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
     method: str = PREDICT
 
 
-class Schema(msgspec.Struct, frozen=True, omit_defaults=True):
+class ModelSchema(msgspec.Struct, frozen=True, omit_defaults=True):
     """The signatures of a model by name, never none.
 
     `default` is the one that answers when none is named, "" where one must be. `platform` is what the Open
@@ -53,25 +53,25 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True):
     of custom routines are only a form for what may be anything. `example` is an instance of an AI Platform
     request that was answered, `answer` its prediction; both None where none could be made. Where a signature
     takes a fixed number of rows, the request had that many of it. `bare`: an output that is the only one of
-    its signature is answered without its name; see `as_answered`. `method` is what of an
+    its signature is answered without its name; see `for_ai_platform`. `method` is what of an
     estimator answers, "" for models without such; `methods` are the others that can be asked for, each with
     what it answers.
     """
 
     platform: str
-    signatures: dict[str, Signature]
-    default: str = DEFAULT
+    signatures: dict[str, ModelSignature]
+    default: str = DEFAULT_SIGNATURE
     strict: bool = True
     example: Any = None
     answer: Any = None
     bare: bool = False
     method: str = ""
-    methods: tuple[Tensor, ...] = ()
+    methods: tuple[TensorSpec, ...] = ()
 
 
-def as_answered(schema: Schema, *, bare: bool) -> Schema:
+def for_ai_platform(schema: ModelSchema, *, bare: bool) -> ModelSchema:
     """As AI Platform's clients see it; `bare`: they get the only output of a SavedModel without its name."""
-    if not bare or schema.platform != GRAPHS:
+    if not bare or schema.platform != SAVED_MODEL_PLATFORM:
         return schema
     answer, default = schema.answer, schema.signatures.get(schema.default)
     if default is not None and len(default.outputs) == 1 and isinstance(answer, dict):
@@ -79,7 +79,7 @@ def as_answered(schema: Schema, *, bare: bool) -> Schema:
     return msgspec.structs.replace(schema, bare=True, answer=answer)
 
 
-def to_wire(schema: Schema) -> dict[str, Any]:
+def schema_to_json(schema: ModelSchema) -> dict[str, Any]:
     """A schema as answers carry it; what is not known is left out."""
     told: dict[str, Any] = {
         "platform": schema.platform,
@@ -100,47 +100,47 @@ def to_wire(schema: Schema) -> dict[str, Any]:
     return told | ({} if schema.answer is None else {"answer": schema.answer})
 
 
-def fixed_rows(signature: Signature | None) -> int | None:
+def fixed_row_count(signature: ModelSignature | None) -> int | None:
     """How many instances a request must have, None where any number will do."""
     firsts = (tensor.shape[0] for tensor in (signature.inputs if signature else ()) if tensor.shape)
     return next((first for first in firsts if first >= 0), None)
 
 
 # Bytes of the text below, and of what is in it. What a version tells is kept in memory with all others'.
-_MOST, _MOST_WITHIN = 1 << 15, 1 << 23
-_SHORT = 1 << 14
+_MAX_PACKED_CHARACTERS, _MAX_DOCUMENT_BYTES = 1 << 15, 1 << 23
+_MAX_OUTLINED_BYTES = 1 << 14
 
 
-def pack(schema: Schema) -> str:
+def pack_schema(schema: ModelSchema) -> str:
     """A schema as it is kept and sent: a short text.
 
     One with a long example is kept without its answer, or without both; its signatures are always whole.
     """
     text = ""
-    for kept in (schema, _without(schema, "answer"), _without(schema, "answer", "example")):
+    for kept in (schema, _without_fields(schema, "answer"), _without_fields(schema, "answer", "example")):
         document = msgspec.json.encode(kept)
         text = base64.b64encode(zlib.compress(document, 9)).decode()
-        if len(text) <= _MOST and len(document) <= _MOST_WITHIN:
+        if len(text) <= _MAX_PACKED_CHARACTERS and len(document) <= _MAX_DOCUMENT_BYTES:
             break
     return text
 
 
-def unpack(text: str) -> Schema:
+def unpack_schema(text: str) -> ModelSchema:
     """The schema that was packed. Raises ValueError for another text."""
-    return _decoded(_document(text), Schema)
+    return _decode_document(_decompress_document(text), ModelSchema)
 
 
 @lru_cache(maxsize=256)
-def outline(text: str) -> Schema:
+def unpack_outline(text: str) -> ModelSchema:
     """As `unpack`, without a long example; the same object for the same text.
 
     For whoever asks often, of many versions: an image in numbers takes megabytes of memory.
     """
-    document = _document(text)
-    if len(document) <= _SHORT:
-        return _decoded(document, Schema)
-    found = _decoded(document, _Outline)
-    return Schema(
+    document = _decompress_document(text)
+    if len(document) <= _MAX_OUTLINED_BYTES:
+        return _decode_document(document, ModelSchema)
+    found = _decode_document(document, _SchemaOutline)
+    return ModelSchema(
         found.platform,
         found.signatures,
         found.default,
@@ -150,30 +150,30 @@ def outline(text: str) -> Schema:
     )
 
 
-class _Outline(msgspec.Struct):
+class _SchemaOutline(msgspec.Struct):
     """A schema without its example."""
 
     platform: str
-    signatures: dict[str, Signature]
-    default: str = DEFAULT
+    signatures: dict[str, ModelSignature]
+    default: str = DEFAULT_SIGNATURE
     strict: bool = True
     method: str = ""
-    methods: tuple[Tensor, ...] = ()
+    methods: tuple[TensorSpec, ...] = ()
 
 
-def _document(text: str) -> bytes:
+def _decompress_document(text: str) -> bytes:
     try:
-        return zlib.decompressobj().decompress(base64.b64decode(text), _MOST_WITHIN)
+        return zlib.decompressobj().decompress(base64.b64decode(text), _MAX_DOCUMENT_BYTES)
     except (zlib.error, ValueError) as error:
         raise ValueError(f"Not a packed schema: {error}.") from error
 
 
-def _decoded(document: bytes, kind: type[T]) -> T:
+def _decode_document(document: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(document, type=kind)
     except ValueError as error:
         raise ValueError(f"Not a packed schema: {error}.") from error
 
 
-def _without(schema: Schema, *fields: str) -> Schema:
+def _without_fields(schema: ModelSchema, *fields: str) -> ModelSchema:
     return msgspec.structs.replace(schema, **dict.fromkeys(fields))

@@ -21,7 +21,7 @@ _PREFIX = "pilotlight-scratch-"
 @contextlib.contextmanager
 def scratch_folder(purpose: str) -> Iterator[Path]:
     """A folder of this process, until the end of the block; `purpose` is a word in its name."""
-    folder, lock = _make(purpose)
+    folder, lock = _make_locked_folder(purpose)
     try:
         yield folder
     finally:
@@ -31,7 +31,7 @@ def scratch_folder(purpose: str) -> Iterator[Path]:
 
 def make_scratch_folder(purpose: str) -> Path:
     """A folder that this process has for as long as it lives; a later `sweep_scratch` removes it."""
-    return _make(purpose)[0]
+    return _make_locked_folder(purpose)[0]
 
 
 def sweep_scratch() -> None:
@@ -39,11 +39,11 @@ def sweep_scratch() -> None:
     with contextlib.suppress(OSError):
         for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
             with contextlib.suppress(OSError):  # another's, a link, or gone meanwhile
-                _sweep(folder)
+                _remove_if_unlocked(folder)
 
 
-def _sweep(folder: Path) -> None:
-    descriptor = _open(folder)
+def _remove_if_unlocked(folder: Path) -> None:
+    descriptor = _open_folder(folder)
     try:
         if os.fstat(descriptor).st_uid == os.geteuid():
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -52,12 +52,12 @@ def _sweep(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _make(purpose: str) -> tuple[Path, int]:
+def _make_locked_folder(purpose: str) -> tuple[Path, int]:
     """A new folder, and the descriptor that locks it."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{purpose}-"))
         try:
-            descriptor = _open(folder)
+            descriptor = _open_folder(folder)
         except FileNotFoundError:  # swept before it was locked
             continue
         with contextlib.suppress(OSError):  # a file system without locks: nothing is swept there either
@@ -67,5 +67,5 @@ def _make(purpose: str) -> tuple[Path, int]:
         os.close(descriptor)
 
 
-def _open(folder: Path) -> int:
+def _open_folder(folder: Path) -> int:
     return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

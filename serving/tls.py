@@ -11,14 +11,14 @@ from serving.errors import InvalidArgument
 
 
 @dataclass(frozen=True, slots=True)
-class Certificate:
+class CertificateFiles:
     """The PEM files of a certificate chain and its key."""
 
     chain: str
     key: str
 
     @classmethod
-    def checked(cls, chain: str, key: str) -> Self | None:
+    def from_settings(cls, chain: str, key: str) -> Self | None:
         """The files of the settings, None for none. Raises InvalidArgument if they are no good."""
         if not chain and not key:
             return None

@@ -11,14 +11,14 @@ from collections import deque
 from typing import Any
 
 # Bytes that are encrypted at a time; about twice as many are not counted.
-_PIECE = 64 << 10
+_PIECE_BYTES = 64 << 10
 
 
 class TlsTransport:
     """What a connection sees of a transport over TLS; its protocol tells it of `paused` and of `go_on`."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
-        transport.set_write_buffer_limits(_PIECE)
+        transport.set_write_buffer_limits(_PIECE_BYTES)
         self._transport = transport
         self._unsent: deque[memoryview] = deque()
         self._size = 0
@@ -31,10 +31,10 @@ class TlsTransport:
 
     def write(self, data: bytes) -> None:
         """Send, once what was given before is sent."""
-        if self._unsent or self.paused or len(data) > _PIECE:
+        if self._unsent or self.paused or len(data) > _PIECE_BYTES:
             self._unsent.append(memoryview(data))
             self._size += len(data)
-            self._send()
+            self._send_unsent()
         else:
             self._transport.write(data)
 
@@ -43,21 +43,21 @@ class TlsTransport:
         for part in parts:
             self.write(part)
 
-    def go_on(self) -> bool:
+    def resume_sending(self) -> bool:
         """The transport takes more; returns whether it has taken all."""
         self.paused = False
-        self._send()
+        self._send_unsent()
         return not self.paused
 
-    def _send(self) -> None:
+    def _send_unsent(self) -> None:
         unsent = self._unsent
         while unsent and not self.paused:
             first = unsent[0]
-            piece = first[:_PIECE]
+            piece = first[:_PIECE_BYTES]
             if len(piece) == len(first):
                 unsent.popleft()
             else:
-                unsent[0] = first[_PIECE:]
+                unsent[0] = first[_PIECE_BYTES:]
             self._size -= len(piece)
             self._transport.write(piece)
         if self._closing and not unsent:

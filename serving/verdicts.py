@@ -18,14 +18,14 @@ from pathlib import Path
 
 import msgspec
 
-FILE = "verdict.json"
-PLAIN = "plain"
+RECORD_FILE = "verdict.json"
+PLAIN_STRATEGY = "plain"
 
 _LIBRARIES = ("pilotlight", "numpy", "scikit-learn", "xgboost", "treelite", "tensorflow")
-_CHUNK = 1 << 20
+_CHUNK_BYTES = 1 << 20
 
 
-class Key(msgspec.Struct, frozen=True):
+class AccelerationKey(msgspec.Struct, frozen=True):
     """What a verdict holds for: the model by its digest, the libraries with their versions, the processor."""
 
     digest: str
@@ -33,7 +33,7 @@ class Key(msgspec.Struct, frozen=True):
     processor: str
 
 
-class Tried(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class CandidateOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A faster way that was offered, and why it was `refused`, "" if it was proven.
 
     `form` is the file with the converted model, "" where there is none, and `checksum` the CRC-32 of it.
@@ -45,7 +45,7 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     checksum: int = 0
 
 
-class Range(msgspec.Struct, frozen=True, kw_only=True):
+class RowRange(msgspec.Struct, frozen=True, kw_only=True):
     """The way for calls of at least so many rows, up to the next range.
 
     `seconds` is what such a call took, `plain_seconds` what it took on the plain path.
@@ -57,7 +57,7 @@ class Range(msgspec.Struct, frozen=True, kw_only=True):
     plain_seconds: float
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class AccelerationRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a study found.
 
     `ranges` are in the order of their rows; none: all goes the plain way. `failure` is why there was no
@@ -65,79 +65,79 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `spread` is how far the library differs from itself, by output, and `seconds` how long the study took.
     """
 
-    key: Key
-    tried: tuple[Tried, ...] = ()
-    ranges: tuple[Range, ...] = ()
+    key: AccelerationKey
+    tried: tuple[CandidateOutcome, ...] = ()
+    ranges: tuple[RowRange, ...] = ()
     failure: str = ""
     withdrawn: str = ""
     spread: dict[str, float] = {}
     seconds: float = 0.0
 
     @property
-    def accelerates(self) -> bool:
+    def is_accelerated(self) -> bool:
         """Whether any call goes another way than the plain one."""
-        return not self.withdrawn and any(one.way != PLAIN for one in self.ranges)
+        return not self.withdrawn and any(one.way != PLAIN_STRATEGY for one in self.ranges)
 
 
-class _Sealed(msgspec.Struct):
+class _ChecksummedRecord(msgspec.Struct):
     """A verdict with the CRC-32 of its JSON, for half a verdict may be JSON too."""
 
     checksum: int
     verdict: msgspec.Raw
 
 
-class Damaged(Exception):
+class DamagedRecordError(Exception):
     """A file does not hold what was written; the message names it."""
 
 
-def write(folder: Path, verdict: Verdict) -> None:
+def write_record(folder: Path, verdict: AccelerationRecord) -> None:
     """Store a verdict, in one piece. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     text = msgspec.json.encode(verdict)
-    sealed = msgspec.json.encode(_Sealed(zlib.crc32(text), msgspec.Raw(text)))
-    handle, name = tempfile.mkstemp(dir=folder, prefix=f".{FILE}-")
+    sealed = msgspec.json.encode(_ChecksummedRecord(zlib.crc32(text), msgspec.Raw(text)))
+    handle, name = tempfile.mkstemp(dir=folder, prefix=f".{RECORD_FILE}-")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(sealed)
-        Path(name).replace(folder / FILE)
+        Path(name).replace(folder / RECORD_FILE)
     except BaseException:
         with contextlib.suppress(OSError):
             Path(name).unlink()
         raise
 
 
-def read(folder: Path) -> Verdict | None:
+def read_record(folder: Path) -> AccelerationRecord | None:
     """The verdict in a folder, None if there is none. Raises Damaged."""
-    file = folder / FILE
+    file = folder / RECORD_FILE
     try:
-        sealed = msgspec.json.decode(file.read_bytes(), type=_Sealed)
+        sealed = msgspec.json.decode(file.read_bytes(), type=_ChecksummedRecord)
         if zlib.crc32(bytes(sealed.verdict)) != sealed.checksum:
-            raise Damaged(f"{file} is damaged.")
-        return msgspec.json.decode(sealed.verdict, type=Verdict)
+            raise DamagedRecordError(f"{file} is damaged.")
+        return msgspec.json.decode(sealed.verdict, type=AccelerationRecord)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise Damaged(f"{file} cannot be read: {error}") from error
+        raise DamagedRecordError(f"{file} cannot be read: {error}") from error
 
 
-def withdraw(folder: Path, reason: str) -> None:
+def withdraw_acceleration(folder: Path, reason: str) -> None:
     """Note that a live request showed a faster way to be wrong. Raises OSError and Damaged."""
-    verdict = read(folder)
+    verdict = read_record(folder)
     if verdict is not None and not verdict.withdrawn:
-        write(folder, msgspec.structs.replace(verdict, withdrawn=reason))
+        write_record(folder, msgspec.structs.replace(verdict, withdrawn=reason))
 
 
-def checksum(file: Path) -> int:
+def compute_crc32(file: Path) -> int:
     """The CRC-32 of a file. Raises OSError."""
     found = 0
     with file.open("rb") as stream:
-        while chunk := stream.read(_CHUNK):
+        while chunk := stream.read(_CHUNK_BYTES):
             found = zlib.crc32(chunk, found)
     return found
 
 
 @lru_cache
-def libraries() -> str:
+def describe_libraries() -> str:
     """The libraries that what was found out about a model holds for, with their versions."""
     found = []
     for name in _LIBRARIES:
@@ -147,7 +147,7 @@ def libraries() -> str:
 
 
 @lru_cache
-def processor() -> str:
+def describe_processor() -> str:
     """This machine's kind of processor: its model, and a digest of what it can do."""
     lines: dict[str, str] = {}
     with contextlib.suppress(OSError):
@@ -159,13 +159,13 @@ def processor() -> str:
     return f"{model} {zlib.crc32(abilities.encode()):08x}"
 
 
-def digest_of(folder: Path) -> str:
+def digest_folder(folder: Path) -> str:
     """A digest of the files in a folder, their names included. Raises OSError."""
     found = hashlib.sha256()
     for file in sorted(folder.rglob("*")):
         if file.is_file():
             found.update(f"{file.relative_to(folder)}\0{file.stat().st_size}\0".encode())
             with file.open("rb") as stream:
-                while chunk := stream.read(_CHUNK):
+                while chunk := stream.read(_CHUNK_BYTES):
                     found.update(chunk)
     return found.hexdigest()

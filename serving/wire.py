@@ -16,8 +16,8 @@ from serving.errors import (
     ServingError,
     Unauthenticated,
     UnsupportedEncoding,
+    error_to_json,
     http_status,
-    to_wire,
 )
 
 Scope = MutableMapping[str, Any]
@@ -26,19 +26,19 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Headers = Sequence[tuple[bytes, bytes]]
 
-JSON = (b"content-type", b"application/json; charset=utf-8")
+JSON_CONTENT_TYPE = (b"content-type", b"application/json; charset=utf-8")
 # Where the scope has the length of a long body, if the client told it.
-LENGTH = "pilotlight.length"
-_NONE: Mapping[bytes, bytes] = {}
+BODY_LENGTH = "pilotlight.length"
+_NO_HEADERS: Mapping[bytes, bytes] = {}
 
 
-def check_length(scope: Scope, limit: int) -> None:
+def check_body_length(scope: Scope, limit: int) -> None:
     """Raise BodyTooLarge for a body of which the client says itself that it is over the limit."""
-    if scope.get(LENGTH, 0) > limit:
-        raise too_large(limit)
+    if scope.get(BODY_LENGTH, 0) > limit:
+        raise body_too_large(limit)
 
 
-def too_large(limit: int) -> BodyTooLarge:
+def body_too_large(limit: int) -> BodyTooLarge:
     """The error for a body over the limit."""
     return BodyTooLarge(
         f"Request payload size exceeds the limit: {limit} bytes (setting max_body_bytes). "
@@ -54,12 +54,12 @@ def answer_too_large(size: int, limit: int) -> Internal:
     )
 
 
-def raw_answer(error: ServingError) -> bytes:
+def encode_error_response(error: ServingError) -> bytes:
     """All bytes of the answer with an error, for a connection that is closed then."""
-    body, status = orjson.dumps(to_wire(error)), http_status(error)
+    body, status = orjson.dumps(error_to_json(error)), http_status(error)
     length, close = (b"content-length", b"%d" % len(body)), (b"connection", b"close")
     lines = [b"HTTP/1.1 %d %b" % (status, http.HTTPStatus(status).phrase.encode())]
-    lines += [b"%b: %b" % header for header in (JSON, length, close, *error_headers(error))]
+    lines += [b"%b: %b" % header for header in (JSON_CONTENT_TYPE, length, close, *error_headers(error))]
     return b"\r\n".join([*lines, b"", body])
 
 
@@ -76,7 +76,7 @@ def error_headers(error: ServingError) -> Headers:
     return ((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after))),)
 
 
-def header(scope: Scope, name: bytes) -> bytes | None:
+def find_header(scope: Scope, name: bytes) -> bytes | None:
     """The value of a request header; names are lower case."""
     for key, value in scope["headers"]:
         if key == name:
@@ -84,7 +84,7 @@ def header(scope: Scope, name: bytes) -> bytes | None:
     return None
 
 
-def headers(scope: Scope, names: Set[bytes]) -> Mapping[bytes, bytes]:
+def select_headers(scope: Scope, names: Set[bytes]) -> Mapping[bytes, bytes]:
     """Those of the request's headers that are among `names`, in one pass; names are lower case."""
     found: dict[bytes, bytes] | None = None
     for name, value in scope["headers"]:
@@ -92,4 +92,4 @@ def headers(scope: Scope, names: Set[bytes]) -> Mapping[bytes, bytes]:
             if found is None:  # most requests have none of them
                 found = {}
             found[name] = value
-    return _NONE if found is None else found
+    return _NO_HEADERS if found is None else found

@@ -16,7 +16,7 @@ class BigQuery:
     """The server at `url`. `rows` are what came, by insert id; while `failing` is set, that is the answer.
 
     Rows whose `raw_data` has one of the words in `invalid` are refused, and with them their request; one that
-    has one of those in `too_large` gets its request a 413.
+    has one of those in `body_too_large` gets its request a 413.
     """
 
     url: str = ""

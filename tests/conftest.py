@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from serving.config import prepare_grpc
+from serving.config import set_grpc_environment
 from tests import scheduling
 from tests.emulator import Emulator, Front, running_emulator, running_front
 
 # Before anything imports gRPC: tests start processes beside it, as servers do.
-prepare_grpc()
+set_grpc_environment()
 
 # No deadline: machines are noisy. A gate must not depend on luck: there the examples are always the same.
 settings.register_profile("search", deadline=None)

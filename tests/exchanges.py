@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import orjson
 
-from serving.exchange import Exchange, Handler
-from serving.heads import Head
-from serving.wire import Receive, Scope, Send, header
+from serving.exchange import HttpPredictionHandler, HttpRequest
+from serving.heads import RequestHead
+from serving.wire import Receive, Scope, Send, find_header
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
 
@@ -50,25 +50,25 @@ class Peer:
         pass
 
 
-def through(app: App, handler: Handler) -> App:
+def through(app: App, handler: HttpPredictionHandler) -> App:
     """The ASGI application with its predictions, for clients that know nothing else."""
 
     async def both(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not handler.takes(scope["method"], scope["path"]):
+        if scope["type"] != "http" or not handler.can_handle(scope["method"], scope["path"]):
             await app(scope, receive, send)
             return
         peer = Peer()
-        length = header(scope, b"content-length")
-        head = Head(scope["method"], scope["path"], scope["headers"], length=int(length or 0))
-        exchange = Exchange(head, peer, client=scope["client"])
-        handler.begin(exchange)
+        length = find_header(scope, b"content-length")
+        head = RequestHead(scope["method"], scope["path"], scope["headers"], length=int(length or 0))
+        exchange = HttpRequest(head, peer, client=scope["client"])
+        handler.on_request_head(exchange)
         more = True
         while more and not exchange.response_complete:
             message = await receive()
             exchange.body += message.get("body", b"")
             more = message.get("more_body", False)
         if not exchange.response_complete:
-            handler.complete(exchange)
+            handler.on_request_complete(exchange)
         answered = await peer.answered
         headers = list(answered.headers.items())
         await send({"type": "http.response.start", "status": answered.status, "headers": headers})

@@ -38,7 +38,7 @@ def _run(words: Sequence[str]) -> None:
         case ["node", *rest] if typed := plain.read(rest, NodeConfig):
             sys.exit(server.node(server.node_settings(typed.settings, typed.file)))
         case ["serve", *rest] if typed := plain.read(rest, ServeConfig):
-            sys.exit(server.serve(config.load(ServeConfig, typed.settings, typed.file)))
+            sys.exit(server.serve(config.load_config(ServeConfig, typed.settings, typed.file)))
         case _:
             from serving.cli.app import build, command_tree  # noqa: PLC0415  start-up time
             from serving.cli.words import arrange  # noqa: PLC0415

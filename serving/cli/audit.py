@@ -88,7 +88,7 @@ def audit(
     from serving.gateway.audit.folder import audit_folder  # noqa: PLC0415  start-up time
     from serving.gateway.audit.reading import Query, lines  # noqa: PLC0415
 
-    folder = audit_folder(config.load(ServeConfig, {"state_dir": state_dir}).state_dir.expanduser())
+    folder = audit_folder(config.load_config(ServeConfig, {"state_dir": state_dir}).state_dir.expanduser())
     if not folder.is_dir() and not follow:
         raise NotFound(f"There is no audit log in {folder}: nothing was recorded yet, or see --state-dir.")
     query = Query(principal, method, resource, kind or "", since)

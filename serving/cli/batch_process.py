@@ -19,11 +19,11 @@ import msgspec
 from batch.messages import JobOutcome, JobReport, JobRequest
 from serving.cli.client import named_error
 from serving.cli.lines import note
-from serving.config import FRAMEWORK_ENVIRONMENT, process_environment
+from serving.config import FRAMEWORK_ENVIRONMENT, environment_without_settings
 from serving.errors import Internal
 
 # Seconds: without a report for so long it hangs; after its last one it may take so long to end.
-_SILENCE, _GRACE = 60.0, 10.0
+_SILENCE, _GRACE_SECONDS = 60.0, 10.0
 _POLL_SECONDS = 0.5
 _TAIL = 20
 
@@ -67,7 +67,7 @@ def _attempt(request: JobRequest, tell: Tell, log: Log) -> tuple[JobReport, str]
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             pass_fds=(remote_lifeline,),
-            env=process_environment() | FRAMEWORK_ENVIRONMENT,
+            env=environment_without_settings() | FRAMEWORK_ENVIRONMENT,
             start_new_session=True,  # Ctrl-C is ours to handle
         )
     except BaseException:
@@ -82,7 +82,7 @@ def _attempt(request: JobRequest, tell: Tell, log: Log) -> tuple[JobReport, str]
             _hand_over(process, request)
             last = _follow(process, tell)
             try:
-                process.wait(_GRACE)
+                process.wait(_GRACE_SECONDS)
             except subprocess.TimeoutExpired:
                 return last, f"said nothing for {_SILENCE:.0f} s and was ended."
         finally:
@@ -90,7 +90,7 @@ def _attempt(request: JobRequest, tell: Tell, log: Log) -> tuple[JobReport, str]
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            reader.join(_GRACE)
+            reader.join(_GRACE_SECONDS)
     from autoscaler.processes import describe_exit  # noqa: PLC0415  start-up time
 
     return last, describe_exit(process.returncode, tail)

@@ -67,13 +67,13 @@ class Client:
     def model(self, model: str) -> str:
         """The full name of a model, given by its id or its full name."""
         if model.startswith("projects/"):
-            return str(names.parse_target(model))
+            return str(names.parse_model_or_version_name(model))
         return str(names.ModelName(self._checked_project(), names.check_id(model, "model")))
 
     def version(self, model: str, version: str) -> str:
         """The full name of a version, given by its id or its full name."""
         if version.startswith("projects/"):
-            return str(names.parse_target(version))
+            return str(names.parse_model_or_version_name(version))
         return f"{self.model(model)}/versions/{names.check_id(version, 'version')}"
 
     def operation(self, operation: str) -> str:

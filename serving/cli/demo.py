@@ -110,7 +110,7 @@ def _installed() -> frozenset[str]:
 
 
 def _train(folder: Path, kinds: Iterable[str]) -> list[Trained]:
-    environment = config.process_environment() | config.FRAMEWORK_ENVIRONMENT
+    environment = config.environment_without_settings() | config.FRAMEWORK_ENVIRONMENT
     children = {
         kind: subprocess.Popen(
             [sys.executable, "-m", "serving.cli.demo_models", kind, str(folder / kind)],
@@ -219,7 +219,7 @@ def _server(state: Path, bucket: _Bucket) -> Generator[str]:
                 *(sys.executable, "-c", _COMMAND, "serve", "--port", "0", "--state-dir", str(state)),
                 *("--idle-timeout", str(_IDLE_SECONDS)),
             ],
-            env={**config.process_environment(), **bucket.environment},
+            env={**config.environment_without_settings(), **bucket.environment},
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from serving import config
-from serving.config import ServeConfig, process_environment
+from serving.config import ServeConfig, environment_without_settings
 
 if TYPE_CHECKING:
     from serving.cli.health.finding import Finding
@@ -67,7 +67,7 @@ def doctor(
     """
     if write and not bucket:
         raise typer.BadParameter("--write needs a --bucket.")
-    settings = config.load(ServeConfig, {"state_dir": state_dir, "host": host, "port": port})
+    settings = config.load_config(ServeConfig, {"state_dir": state_dir, "host": host, "port": port})
     findings = examine(checks(settings, bucket, write=write, quick=quick))
     if format_ is Format.JSON:
         print(json.dumps([asdict(finding) for finding in findings], indent=2))
@@ -88,7 +88,7 @@ def checks(settings: ServeConfig, bucket: str, *, write: bool, quick: bool) -> S
         storage,
     )
 
-    folder, environment = settings.state_dir.expanduser().absolute(), process_environment()
+    folder, environment = settings.state_dir.expanduser().absolute(), environment_without_settings()
     server = state.server_pid(folder)
     found: list[Check] = [
         machine.system,

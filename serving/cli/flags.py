@@ -140,9 +140,9 @@ def _group(kind: Any) -> _Group:
 def _connect(region: str, access_token_file: Path | None, log_http: bool, **given: Any) -> Client:
     for flag in _UNUSED:
         if given.pop(flag.name) is not None:
-            warn(f"{config.flag(flag.name)} is not used: the token says who calls.")
+            warn(f"{config.flag_of_setting(flag.name)} is not used: the token says who calls.")
     if access_token_file is not None:
         if given.get("token"):
             raise typer.BadParameter("Give either --token or --access-token-file, not both.")
         given["token"] = read_token(access_token_file)
-    return Client(config.load(ClientConfig, given), region, log_http=log_http)
+    return Client(config.load_config(ClientConfig, given), region, log_http=log_http)

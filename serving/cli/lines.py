@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from enum import StrEnum
 
-from serving.log_lines import printable_lines
+from serving.log_lines import escape_lines
 
 
 class Verbosity(StrEnum):
@@ -64,4 +64,4 @@ def complain(message: str) -> None:
 
 
 def _print(message: str) -> None:
-    print(printable_lines(message), file=sys.stderr, flush=True)
+    print(escape_lines(message), file=sys.stderr, flush=True)

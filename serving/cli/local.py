@@ -46,7 +46,7 @@ def predict(
 
 def _answer(source: Source, settings: NodeConfig, body: bytes, content_type: str) -> bytes:
     """What a node would answer."""
-    config.prepare_frameworks()
+    config.set_framework_environment()
     from serving.node.dialects import Model  # noqa: PLC0415  start-up time of the other commands
     from serving.node.dialects.ai_platform import reader  # noqa: PLC0415
     from serving.protocols import Call  # noqa: PLC0415

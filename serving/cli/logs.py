@@ -15,7 +15,7 @@ from serving.cli.audit import moment
 from serving.cli.client import Client
 from serving.cli.lines import note
 from serving.errors import FailedPrecondition, InvalidArgument
-from serving.log_lines import printable
+from serving.log_lines import escape_control_characters
 
 _EVERY = 0.5
 _SHOWN = 120
@@ -115,7 +115,10 @@ def _print(entries: Iterable[Entry], kind: Kind, form: Format) -> None:
             asked, answered = _short(entry["raw_data"]), _short(entry["raw_prediction"])
             print(f"{_local(entry)}  {asked}  ->  {answered}", flush=True)
         else:
-            print(f"{_local(entry)}  {entry['severity']:<8} {printable(entry['message'])}", flush=True)
+            print(
+                f"{_local(entry)}  {entry['severity']:<8} {escape_control_characters(entry['message'])}",
+                flush=True,
+            )
 
 
 def _local(entry: Entry) -> str:
@@ -124,5 +127,5 @@ def _local(entry: Entry) -> str:
 
 
 def _short(text: str) -> str:
-    line = printable(" ".join(text.split()))
+    line = escape_control_characters(" ".join(text.split()))
     return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}…"

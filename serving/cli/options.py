@@ -21,7 +21,7 @@ from serving.cli.output import Columns, Output
 from serving.cli.parsing import at_least_one, choice, choices_of, merge_pairs, refused, split
 from serving.config import NodeConfig, ServeConfig
 from serving.errors import InvalidArgument
-from serving.interpreters import Interpreters
+from serving.interpreters import InterpreterRegistry
 
 _PAGE_SIZE = 100
 
@@ -162,7 +162,7 @@ class ModelCode:
         """The settings of a node that would serve the model."""
         if self.runtime_version and self.interpreter:
             raise typer.BadParameter("Give either --runtime-version or --interpreter, not both.")
-        return config.load(
+        return config.load_config(
             NodeConfig,
             {
                 "model_dir": model_dir,
@@ -181,9 +181,11 @@ def _interpreter_of(runtime_version: str | None) -> str | None:
     """As a server with the same settings would choose it."""
     if not runtime_version:
         return None
-    settings = config.load(ServeConfig, {})
-    known = Interpreters(interpreters.parse(settings.runtime), settings.state_dir.expanduser())
-    if found := known.of(runtime_version):
+    settings = config.load_config(ServeConfig, {})
+    known = InterpreterRegistry(
+        interpreters.parse_interpreters(settings.runtime), settings.state_dir.expanduser()
+    )
+    if found := known.find_interpreter(runtime_version):
         return found
     note(
         f"Runtime version {runtime_version} has no interpreter of its own here: this one's libraries compute "

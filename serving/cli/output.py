@@ -15,7 +15,7 @@ from serving.cli.formats.records import flatten
 from serving.cli.lines import Verbosity, note
 from serving.cli.parsing import choice, choices_of, refused, split
 from serving.cli.tables import print_table
-from serving.log_lines import printable
+from serving.log_lines import escape_control_characters
 
 Columns = Mapping[str, Callable[[Mapping[str, Any]], str]]
 Select = Callable[[Iterable[Any]], Iterable[Any]]
@@ -114,7 +114,7 @@ class Output:
     def line(self, text: str) -> None:
         """One line of a result that has no format."""
         if self.user_output_enabled:
-            print(printable(text))
+            print(escape_control_characters(text))
 
     def confirm(self, question: str) -> None:
         """Ask, and end the command when the answer is no. Where nobody can answer, it is yes."""

@@ -18,7 +18,7 @@ from serving.cli.client import Client
 from serving.cli.equality import Answer, Refused
 from serving.cli.lines import note
 from serving.cli.options import absolute
-from serving.config import ClientConfig, NodeConfig, process_environment
+from serving.config import ClientConfig, NodeConfig, environment_without_settings
 from serving.errors import Internal, InvalidArgument, NotFound, Unavailable
 from serving.scratch import scratch_folder
 
@@ -122,10 +122,10 @@ def workplace(output_path: str | None) -> Iterator[str]:
 
 def flags_for(folder: str, content: bytes, signature: str | None) -> BatchFlags:
     """Puts the rows into the folder; what the batch prediction of them is told."""
-    from serving.storage import Files  # noqa: PLC0415  start-up time of the other commands
+    from serving.storage import FileStore  # noqa: PLC0415  start-up time of the other commands
 
     rows = f"{folder}/rows.jsonl"
-    Files().write(rows, content)
+    FileStore().write(rows, content)
     return BatchFlags(input_paths=[rows], output_path=f"{folder}/results", signature_name=signature)
 
 
@@ -147,11 +147,11 @@ def batch_answers(folder: str, rows: Sequence[Row]) -> list[Answer]:
 
 
 def _read_lines(pattern: str) -> Iterator[bytes]:
-    from serving.storage import Files  # noqa: PLC0415  start-up time of the other commands
+    from serving.storage import FileStore  # noqa: PLC0415  start-up time of the other commands
 
-    files = Files()
+    files = FileStore()
     try:
-        found = files.find(pattern)
+        found = files.glob(pattern)
     except NotFound:
         return
     for item in found:
@@ -180,7 +180,7 @@ def running_node(config: NodeConfig) -> Iterator[Client]:
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
-            env=process_environment(),
+            env=environment_without_settings(),
         )
         with process:
             try:

@@ -28,9 +28,9 @@ class Typed:
 def read(words: Sequence[str], kind: type[Any]) -> Typed | None:
     """What a command line says about the settings of a class; None if it takes the library to tell."""
     hints = typing.get_type_hints(kind) | {_FILE: Path}
-    switches = {config.flag(name): (name, True) for name, hint in hints.items() if hint is bool}
-    switches |= {config.flag(f"no_{name}"): (name, False) for name, _ in switches.values()}
-    valued = {config.flag(name): name for name, hint in hints.items() if hint is not bool}
+    switches = {config.flag_of_setting(name): (name, True) for name, hint in hints.items() if hint is bool}
+    switches |= {config.flag_of_setting(f"no_{name}"): (name, False) for name, _ in switches.values()}
+    valued = {config.flag_of_setting(name): name for name, hint in hints.items() if hint is not bool}
     given: dict[str, Any] = {}
     waiting = iter(words)
     for word in waiting:

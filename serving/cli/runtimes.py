@@ -62,19 +62,19 @@ def add(
 
     Example: pilotlight runtimes add 1.3.2 --create --with scikit-learn==1.3.2
     """
-    interpreters.checked_version(version)
+    interpreters.check_runtime_version(version)
     if not (python or create):
         raise typer.BadParameter("Say which interpreter: --python PATH, or --create to build one.")
     if with_ and not create:
         raise typer.BadParameter("--with goes with --create.")
-    path = interpreters.checked_python(python) if python else ""
+    path = interpreters.resolve_interpreter(python) if python else ""
     if create:
         path = _created(version, folder.path, path, with_ or ())
     from serving.predictor.interpreter_check import check  # noqa: PLC0415  start-up time of the others
 
     found = check(path)
-    file = folder.path / interpreters.FILE
-    interpreters.write(file, {**interpreters.read(file), version: path})
+    file = folder.path / interpreters.INTERPRETERS_FILE
+    interpreters.write_interpreters(file, {**interpreters.read_interpreters(file), version: path})
     note(f"Runtime version {version} is computed by {path}: {found.libraries}.")
     for name, reason in found.broken.items():
         warn(f"Its {name} does not work: {reason}")
@@ -109,18 +109,21 @@ def remove(version: VersionArgument, folder: StateFolder) -> None:
 
     Example: pilotlight runtimes remove 1.15
     """
-    file = folder.path / interpreters.FILE
-    left = interpreters.read(file)
+    file = folder.path / interpreters.INTERPRETERS_FILE
+    left = interpreters.read_interpreters(file)
     if left.pop(version, None) is None:
         raise InvalidArgument(f"There is no interpreter for the runtime version {version} in {file}.")
-    interpreters.write(file, left)
+    interpreters.write_interpreters(file, left)
     note(f"Runtime version {version} is computed by the server's own libraries.")
 
 
 def known(state_dir: Path) -> Mapping[str, str]:
     """The interpreters by runtime version, those of the setting `runtime` among them."""
-    given = config.load(ServeConfig, {}).runtime
-    return {**interpreters.read(state_dir / interpreters.FILE), **interpreters.parse(given)}
+    given = config.load_config(ServeConfig, {}).runtime
+    return {
+        **interpreters.read_interpreters(state_dir / interpreters.INTERPRETERS_FILE),
+        **interpreters.parse_interpreters(given),
+    }
 
 
 def _created(version: str, state_dir: Path, python: str, packages: Sequence[str]) -> str:

@@ -14,12 +14,12 @@ from serving.cli.sources import prepared
 from serving.config import (
     NodeConfig,
     ServeConfig,
-    flag,
-    load_node,
-    prepare_frameworks,
-    process_environment,
+    environment_without_settings,
+    flag_of_setting,
+    load_node_config,
+    set_framework_environment,
 )
-from serving.containers import MOUNT
+from serving.containers import MODEL_MOUNT
 from serving.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -40,9 +40,11 @@ def serve(config: ServeConfig) -> int:
     try:
         from serving.gateway.main import serve as run  # noqa: PLC0415
 
-        log_lines.configure(config.log_format)
+        log_lines.configure_logging(config.log_format)
         return run(
-            config, process_environment(), lambda address: print(f"Listening on {address}", flush=True)
+            config,
+            environment_without_settings(),
+            lambda address: print(f"Listening on {address}", flush=True),
         )
     finally:
         gc.enable()
@@ -50,8 +52,10 @@ def serve(config: ServeConfig) -> int:
 
 def node_settings(given: Mapping[str, Any], file: Path | None) -> NodeConfig:
     """The settings of `node`, those of its container's platform among them; what that asks for is told."""
-    settings, contract = load_node(given, file)
-    if asked := ", ".join(f"{flag(name)} {value}" for name, (_, value) in contract.settings.items()):
+    settings, contract = load_node_config(given, file)
+    if asked := ", ".join(
+        f"{flag_of_setting(name)} {value}" for name, (_, value) in contract.settings.items()
+    ):
         print(f"As the container's platform asks for ({contract}): {asked}", flush=True)
     return settings
 
@@ -65,21 +69,21 @@ def node(config: NodeConfig) -> int:
 
     Example: pilotlight node --model-dir gs://my-bucket/flowers --port 8080
     """
-    prepare_frameworks()
+    set_framework_environment()
     from serving.cross_origin import CrossOriginPolicy  # noqa: PLC0415
     from serving.node.alone import serve as alone  # noqa: PLC0415
-    from serving.running import run  # noqa: PLC0415
+    from serving.running import run_event_loop  # noqa: PLC0415
 
-    log_lines.configure(log_lines.TEXT)
+    log_lines.configure_logging(log_lines.TEXT)
     if not config.model_dir and not config.prediction_class:
         raise InvalidArgument(
             "Say what to serve: --model-dir gs://BUCKET/PATH or --model-dir PATH; in a container, "
-            f"AIP_STORAGE_URI or a model in {MOUNT}."
+            f"AIP_STORAGE_URI or a model in {MODEL_MOUNT}."
         )
     cross_origin = CrossOriginPolicy.from_settings(config, None if config.uds else config.host, enforced=True)
     with prepared(config, lambda phase: print(phase, flush=True)) as source:
         listener = _listen(config)
-        return run(
+        return run_event_loop(
             alone(
                 source,
                 config,

@@ -27,7 +27,7 @@ def with_settings(
 
     Its result is the exit code. `load` makes the settings of what was typed, if not `config.load`.
     """
-    loaded: Load[T] = load or functools.partial(config.load, kind)
+    loaded: Load[T] = load or functools.partial(config.load_config, kind)
 
     def decorate(command: Callable[[T], int]) -> Callable[..., None]:
         def run(**flags: Any) -> None:
@@ -53,7 +53,7 @@ def _parameter(field: dataclasses.Field[Any], hint: Any) -> inspect.Parameter:
     text = field.metadata["help"]
     if field.default not in ("", ()):
         text += f" (default: {field.default})"
-    flag = config.flag(field.name)
+    flag = config.flag_of_setting(field.name)
     declaration = f"{flag}/--no-{flag[2:]}" if hint is bool else flag
     option = typer.Option(declaration, help=text, show_default=False)
     typed = list[str] if config.is_repeatable(hint) else hint

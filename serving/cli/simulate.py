@@ -57,7 +57,7 @@ def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
     followed = [parameter for parameter in parameters_of(ServeConfig) if parameter.name in _SETTINGS]
 
     def run(**flags: Any) -> None:
-        settings = config.load(ServeConfig, {name: flags.pop(name) for name in _SETTINGS})
+        settings = config.load_config(ServeConfig, {name: flags.pop(name) for name in _SETTINGS})
         command(settings=settings, **flags)
 
     run.__doc__ = command.__doc__

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from serving.config import NodeConfig
-from serving.interpreters import checked_python
+from serving.interpreters import resolve_interpreter
 from serving.scratch import scratch_folder, sweep_scratch
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def prepared(config: NodeConfig, say: Say) -> Iterator[Source]:
 def _prepare(config: NodeConfig, workplace: Path, say: Say) -> Source:
     from serving.runtimes import Source  # noqa: PLC0415  start-up time of the other commands
 
-    interpreter = checked_python(config.interpreter) if config.interpreter else ""
+    interpreter = resolve_interpreter(config.interpreter) if config.interpreter else ""
     packages = tuple(uri for uri in config.package_uris.split(",") if uri)
     framework = "CUSTOM" if config.prediction_class else config.framework.upper().replace("-", "_")
     if "://" not in config.model_dir and not packages:
@@ -43,9 +43,9 @@ def _prepare(config: NodeConfig, workplace: Path, say: Say) -> Source:
             external=_external(interpreter),
             method=config.prediction_method,
         )
-    from serving.prepare import Request, prepare  # noqa: PLC0415
+    from serving.prepare import PreparationRequest, prepare_version  # noqa: PLC0415
 
-    request = Request(
+    request = PreparationRequest(
         deployment_uri=config.model_dir,
         package_uris=packages,
         destination=str(workplace / "version"),
@@ -53,7 +53,7 @@ def _prepare(config: NodeConfig, workplace: Path, say: Say) -> Source:
         cache_bytes=config.cache_bytes,
         interpreter=interpreter,
     )
-    ready = prepare(request, lambda phase: say(f"{phase.capitalize()} ..."))
+    ready = prepare_version(request, lambda phase: say(f"{phase.capitalize()} ..."))
     for warning in ready.warnings:
         say(f"WARNING: {warning}")
     folders = tuple(Path(folder) for folder in ready.packages)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Literal, cast
 
-from serving.log_lines import printable
+from serving.log_lines import escape_control_characters
 
 # What is not a terminal has no width: nothing is folded there.
 _UNBOUNDED = 1_000_000
@@ -38,16 +38,18 @@ def table_lines(
         box=box.SQUARE if boxed else None,
         pad_edge=boxed,
         show_header=not no_heading,
-        title=printable(title) or None,
+        title=escape_control_characters(title) or None,
         title_style="",
         header_style="",
         # Two blanks between columns.
         padding=(0, 1) if boxed else (0, 2, 0, 0),
     )
     for heading, justify in zip(headings, aligned or ["left"] * len(headings), strict=True):
-        table.add_column(printable(heading), overflow="fold", justify=cast(_Alignment, justify))
+        table.add_column(
+            escape_control_characters(heading), overflow="fold", justify=cast(_Alignment, justify)
+        )
     for row in rows:
-        table.add_row(*map(printable, row))
+        table.add_row(*map(escape_control_characters, row))
     width = None if sys.stdout.isatty() else _UNBOUNDED
     console = Console(markup=False, emoji=False, highlight=False, width=width)
     with console.capture() as captured:

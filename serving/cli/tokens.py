@@ -40,7 +40,9 @@ class StateFolder:
     @property
     def path(self) -> Path:
         """Where it is."""
-        return config.load(ServeConfig, {"state_dir": self.state_dir}).state_dir.expanduser().absolute()
+        return (
+            config.load_config(ServeConfig, {"state_dir": self.state_dir}).state_dir.expanduser().absolute()
+        )
 
     def record(self, change: str, token: str, **about: str) -> None:
         """Have it in the audit log that a token is about to be changed. Raises Unavailable."""

@@ -35,7 +35,7 @@ def read(file: Path | None, allowed: Collection[str]) -> dict[str, Any]:
 
 
 def _check(file: Path, content: dict[str, Any]) -> None:
-    from serving.resources import Version, from_wire  # noqa: PLC0415  start-up time
+    from serving.resources import Version, resource_from_json  # noqa: PLC0415  start-up time
 
     for field in ("runtimeVersion", "pythonVersion"):
         if isinstance(content.get(field), int | float):
@@ -44,6 +44,6 @@ def _check(file: Path, content: dict[str, Any]) -> None:
                 "and 2.10 is 2.1."
             )
     try:
-        from_wire(Version, content)
+        resource_from_json(Version, content)
     except InvalidArgument as error:
         raise InvalidArgument(f"{file}: {error.message}") from error

@@ -13,7 +13,7 @@ from serving.cli.client import Client
 from serving.cli.nodes import format_duration
 from serving.cli.output import Output
 from serving.cli.tables import print_table
-from serving.log_lines import printable
+from serving.log_lines import escape_control_characters
 
 Json = Mapping[str, Any]
 
@@ -41,7 +41,7 @@ def why(
         output.show(story)
         return
     for line in _now(story):
-        print(printable(line))
+        print(escape_control_characters(line))
     _print_table(
         "What was decided, newest last:",
         ("TIME", "NODES", "WHY"),

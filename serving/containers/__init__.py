@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-MOUNT = Path("/mnt/models")
+MODEL_MOUNT = Path("/mnt/models")
 """Where KServe's storage initializer puts a model."""
 
-EVERYWHERE = "0.0.0.0"  # noqa: S104  what these platforms ask for: they connect from outside
-ANY = "*"
+ALL_INTERFACES = "0.0.0.0"  # noqa: S104  what these platforms ask for: they connect from outside
+ANY_HOST = "*"
 """Hosts that they call a server by: names that it cannot know."""
 
 # Says that Kubernetes runs the container, and calls it by names of its services.
@@ -30,7 +30,7 @@ _VARIABLES: Mapping[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Contract:
+class PlatformSettings:
     """What a platform asks for: settings by name, each with where it says so; none outside of containers."""
 
     settings: Mapping[str, tuple[str, str]] = field(default_factory=dict)
@@ -40,13 +40,15 @@ class Contract:
         return ", ".join(dict.fromkeys(source for source, _ in self.settings.values()))
 
 
-def contract(environment: Mapping[str, str], chosen: Iterable[str], mount: Path = MOUNT) -> Contract:
+def read_platform_settings(
+    environment: Mapping[str, str], already_set: Iterable[str], mount: Path = MODEL_MOUNT
+) -> PlatformSettings:
     """What the platform asks for; `chosen` are settings that somebody has chosen: it changes none of them.
 
     An empty variable says nothing, as Vertex AI has it. If anything is asked for, so is to listen on every
     interface, and to answer to any host.
     """
-    taken = frozenset(chosen)
+    taken = frozenset(already_set)
     found = {
         name: (variable, environment[variable])
         for name, variables in _VARIABLES.items()
@@ -57,7 +59,7 @@ def contract(environment: Mapping[str, str], chosen: Iterable[str], mount: Path 
         found["model_dir"] = (str(mount), str(mount))
     if found:
         first = next(iter(found.values()))[0]
-        asked = {**found, "host": (first, EVERYWHERE), "allowed_hosts": (first, ANY)}
+        asked = {**found, "host": (first, ALL_INTERFACES), "allowed_hosts": (first, ANY_HOST)}
     else:
-        asked = {"allowed_hosts": (_KUBERNETES, ANY)} if environment.get(_KUBERNETES) else {}
-    return Contract({name: value for name, value in asked.items() if name not in taken})
+        asked = {"allowed_hosts": (_KUBERNETES, ANY_HOST)} if environment.get(_KUBERNETES) else {}
+    return PlatformSettings({name: value for name, value in asked.items() if name not in taken})

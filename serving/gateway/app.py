@@ -73,7 +73,7 @@ from serving.gateway.witnesses import Witnesses
 from serving.names import check_project
 from serving.protocols.paths import dialect_of, no_such_method, no_such_path
 from serving.scratch import sweep_scratch
-from serving.shortage import shortage_of
+from serving.shortage import find_shortage
 from serving.wire import Message, Receive, Scope, Send
 
 if TYPE_CHECKING:  # gRPC is imported only where it is switched on
@@ -326,7 +326,7 @@ class Gateway:
             async with self._started():
                 yield
         except Exception as error:
-            self._start_error = error if isinstance(error, ServingError) else shortage_of(error)
+            self._start_error = error if isinstance(error, ServingError) else find_shortage(error)
             raise
 
     @contextlib.asynccontextmanager
@@ -492,7 +492,7 @@ async def _wrong_method(request: Request, _: Exception) -> Response:
 
 
 async def _internal_error(request: Request, error: Exception) -> Response:
-    return _refused(request, shortage_of(error) or Internal("Internal error encountered."))
+    return _refused(request, find_shortage(error) or Internal("Internal error encountered."))
 
 
 def _refused(request: Request, error: ServingError) -> Response:

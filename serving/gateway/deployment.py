@@ -26,8 +26,8 @@ from autoscaler.loop import Autoscaler
 from autoscaler.pools import Node, NodeLimits, NodeSpec, PilotSpec
 from serving import interpreters, prepare, verdicts
 from serving.config import FRAMEWORK_ENVIRONMENT, PredictSettings, ServeConfig
-from serving.container_engine import check_engine, container_of, engine_environment, find_engine
-from serving.environment import scrubbed
+from serving.container_engine import engine_environment, find_engine, make_run_config, require_engine
+from serving.environment import sanitize_environment
 from serving.errors import (
     Cancelled,
     FailedPrecondition,
@@ -43,12 +43,12 @@ from serving.gateway.pilots import pilot_for, pilot_of
 from serving.gateway.records import Deployed, VersionRecord
 from serving.gateway.schemas import reported
 from serving.gateway.thread_pool import ThreadPool
-from serving.interpreters import Interpreters
-from serving.local_folders import LocalFolders
+from serving.interpreters import InterpreterRegistry
+from serving.local_folders import LocalFolderPolicy
 from serving.phases import NODE_BYTES
 from serving.resources import AutoScaling, Version
-from serving.sinks.places import place as log_folder
-from serving.sources import TrustedSources, check_folders
+from serving.sinks.places import folder_of_address as log_folder
+from serving.sources import TrustedSources, check_local_uri
 
 NODE_ENTRY = "serving.node.main:start"
 
@@ -74,7 +74,7 @@ class Place:
     """Where a verdict is, or is to be, and what it must hold for."""
 
     folder: Path
-    key: verdicts.Key
+    key: verdicts.AccelerationKey
 
     def to_argument(self) -> dict[str, Any]:
         """As a node is told."""
@@ -97,11 +97,13 @@ class Deployment:
     ) -> None:
         self._config = config
         self._environment = environment
-        self._node_environment = scrubbed(environment, config.node_environment)
+        self._node_environment = sanitize_environment(environment, config.node_environment)
         self._limits = NodeLimits(config.node_memory_bytes, config.node_open_files, config.node_nice)
-        self._sources = TrustedSources.read(config.trusted_sources)
-        self._folders = LocalFolders.read(config.local_folders, config.state_dir)
-        self._interpreters = Interpreters(interpreters.parse(config.runtime), config.state_dir)
+        self._sources = TrustedSources.from_setting(config.trusted_sources)
+        self._folders = LocalFolderPolicy.from_setting(config.local_folders, config.state_dir)
+        self._interpreters = InterpreterRegistry(
+            interpreters.parse_interpreters(config.runtime), config.state_dir
+        )
         self._engine = find_engine(config.container_engine)
         self._activator = activator
         self._autoscaler = autoscaler
@@ -152,7 +154,7 @@ class Deployment:
         """What serves a version in place of a framework, as a node is told."""
         if record.version.container is None:
             return None
-        container = container_of(
+        container = make_run_config(
             record.version,
             record.name,
             self._engine,
@@ -179,7 +181,7 @@ class Deployment:
         if deployed is not None and deployed.interpreter:
             return None
         digest = deployed.digest if deployed else ""
-        key = verdicts.Key(digest, verdicts.libraries(), verdicts.processor())
+        key = verdicts.AccelerationKey(digest, verdicts.describe_libraries(), verdicts.describe_processor())
         return Place(self._folder / record.uid / "acceleration", key)
 
     def pilot(self, record: VersionRecord) -> PilotSpec:
@@ -225,7 +227,7 @@ class Deployment:
             digest=prepared.digest,
             packages=prepared.packages,
             tensorflow=prepared.tensorflow,
-            files_bytes=await self._threads.run(_size, Path(prepared.model_dir)),
+            files_bytes=await self._threads.run(_folder_size, Path(prepared.model_dir)),
             interpreter=prepared.interpreter,
             bare=record.version.machine_type.startswith(_BARE),
             image=prepared.image,
@@ -239,7 +241,7 @@ class Deployment:
             merge=report["merge"],
             exact=report["exact"],
             tensorflow=report["imports_tensorflow"],
-            fingerprint=verdicts.libraries(),
+            fingerprint=verdicts.describe_libraries(),
             schema=reported(report),
         )
         return deployed, (*prepared.warnings, *report["warnings"])
@@ -271,13 +273,13 @@ class Deployment:
                     shutil.rmtree(leftover, ignore_errors=True)
 
     def _check_sources(self, version: Version) -> None:
-        check_engine(self._engine, version)
+        require_engine(self._engine, version)
         if version.container is not None:
             self._sources.check_image("version.container.image", version.container.image)
-        self._sources.check(sources_of(version))
-        check_folders(self._folders, "version.deployment_uri", version.deployment_uri, whole=True)
+        self._sources.check_uris(sources_of(version))
+        check_local_uri(self._folders, "version.deployment_uri", version.deployment_uri, whole=True)
         for uri in version.package_uris:
-            check_folders(self._folders, "version.package_uris", uri)
+            check_local_uri(self._folders, "version.package_uris", uri)
 
     def _check_log(self, address: str) -> None:
         field = "version.request_logging_config.bigquery_table_name"
@@ -286,19 +288,19 @@ class Deployment:
         except InvalidArgument as error:
             raise field_error(InvalidArgument, field, error.message) from error
         if folder is not None:
-            check_folders(self._folders, field, str(folder.absolute()))
+            check_local_uri(self._folders, field, str(folder.absolute()))
 
     def _settings(self, deployed: Deployed) -> dict[str, Any]:
         names = (field.name for field in dataclasses.fields(PredictSettings))
         settings = {name: getattr(self._config, name) for name in names}
-        if settings["merge_requests"] == "auto" and deployed.fingerprint == verdicts.libraries():
+        if settings["merge_requests"] == "auto" and deployed.fingerprint == verdicts.describe_libraries():
             settings["merge_requests"] = "on" if deployed.merge else "off"
         settings["single_output"] = "bare" if deployed.answers_bare(self._config.single_output) else "object"
         return settings
 
-    async def _prepare(self, record: VersionRecord, enter_phase: EnterPhase) -> prepare.Prepared:
+    async def _prepare(self, record: VersionRecord, enter_phase: EnterPhase) -> prepare.PreparedVersion:
         """Run `python -m serving.prepare`; its last word is the result or the reason it failed."""
-        request = prepare.Request(
+        request = prepare.PreparationRequest(
             deployment_uri=record.version.deployment_uri,
             package_uris=record.version.package_uris,
             destination=str(self._folder / record.uid),
@@ -306,7 +308,7 @@ class Deployment:
             cache_bytes=self._config.cache_bytes,
             folders=self._folders,
             build_timeout=self._config.build_timeout,
-            interpreter=self._interpreters.of(record.version.runtime_version),
+            interpreter=self._interpreters.find_interpreter(record.version.runtime_version),
             runtime_version=record.version.runtime_version,
             image=record.version.container.image if record.version.container else "",
             engine=self._engine,
@@ -329,12 +331,12 @@ class Deployment:
             os.close(remote_lifeline)
         if child.stdin is None or child.stdout is None:
             raise Internal("The preparing process has no pipes.")
-        last = prepare.Report()
+        last = prepare.PreparationReport()
         try:
             child.stdin.write(msgspec.json.encode(request))
             child.stdin.close()
             while line := await self._next_line(child.stdout):
-                last = msgspec.json.decode(line, type=prepare.Report)
+                last = msgspec.json.decode(line, type=prepare.PreparationReport)
                 if last.phase is not None:
                     await enter_phase(last.phase)
             code = await child.wait()
@@ -412,7 +414,7 @@ def sources_of(version: Version) -> list[tuple[str, str]]:
     return [("version.deployment_uri", version.deployment_uri), *packages]
 
 
-def _size(folder: Path) -> int:
+def _folder_size(folder: Path) -> int:
     """The bytes of all files in a folder."""
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
@@ -433,6 +435,6 @@ def create_version_request(record: VersionRecord) -> str:
     return json.dumps({"version": version})
 
 
-def _error(failed: prepare.Failed) -> ServingError:
+def _error(failed: prepare.PreparationFailure) -> ServingError:
     kinds = (InvalidArgument, NotFound, PermissionDenied, FailedPrecondition, Unavailable)
     return next((kind for kind in kinds if kind.status == failed.status), Internal)(failed.message)

@@ -19,7 +19,7 @@ from serving.gateway.catalog import versions as version_rules
 from serving.gateway.deployment import Deployment
 from serving.gateway.records import Commit, Use, VersionRecord
 from serving.names import VersionName
-from serving.resources import VersionState, timestamp
+from serving.resources import VersionState, format_timestamp
 
 logger = logging.getLogger(__name__)
 
@@ -148,7 +148,7 @@ class Fleet:
         if tracked.meter.last_end <= known.unused_until:
             return None
         moment = tracked.meter.last_end + time.time() - time.monotonic()
-        last = timestamp(datetime.datetime.fromtimestamp(moment, datetime.UTC))
+        last = format_timestamp(datetime.datetime.fromtimestamp(moment, datetime.UTC))
         if last <= known.record.version.last_use_time:
             return None
         # Cold starts are not kept: who is told of one may find a pilot lit.

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 from autoscaler.activator import Activator, Lease
 from autoscaler.pools import Node, NodeState
-from serving.config import FrontSettings
+from serving.config import ServerSettings
 from serving.content_encoding import check_encoding
-from serving.conversation import Conversation
+from serving.conversation import PredictionRequest
 from serving.errors import (
     Internal,
     InvalidArgument,
@@ -26,7 +26,7 @@ from serving.errors import (
     ServingError,
     http_status,
 )
-from serving.exchange import PREDICT
+from serving.exchange import PREDICT_SUFFIX
 from serving.gateway.access.gate import Access
 from serving.gateway.audit.endpoint import Asked
 from serving.gateway.deadlines import Allowance, Deadlines
@@ -40,10 +40,10 @@ from serving.gateway.targets import Target, Targets
 from serving.gateway.upstream import Answer, ReceivedBytes, Upstream
 from serving.gateway.ways import Way, way_of
 from serving.gateway.witnesses import Witnesses
-from serving.heads import REQUEST_ID, TIMEOUT, Head
+from serving.heads import REQUEST_ID, TIMEOUT, RequestHead
 from serving.protocols import PLAIN
 from serving.protocols.paths import no_such_method, parse
-from serving.wire import Scope, too_large
+from serving.wire import Scope, body_too_large
 
 if TYPE_CHECKING:  # OpenTelemetry is imported only where it is switched on
     from serving.gateway.tracing import Trace
@@ -62,7 +62,7 @@ class Forwarder:
         targets: Targets,
         activator: Activator,
         witnesses: Witnesses,
-        limits: FrontSettings,
+        limits: ServerSettings,
         *,
         shares: PredictionLimits | None = None,
         access: Access | None = None,
@@ -85,26 +85,26 @@ class Forwarder:
         self._insistence = Insistence(targets, activator, self._upstream)
         self._insisting: set[asyncio.Task[None]] = set()
 
-    def takes(self, method: str, path: str) -> bool:
+    def can_handle(self, method: str, path: str) -> bool:
         """Whatever looks like a prediction; what its path says is seen when it begins."""
-        return path.endswith(PREDICT) or parse(path) is not None
+        return path.endswith(PREDICT_SUFFIX) or parse(path) is not None
 
-    def refuse(self, exchange: Conversation, error: ServingError) -> None:
+    def on_request_error(self, exchange: PredictionRequest, error: ServingError) -> None:
         """Answer with an error; of one that has not begun nobody else is told."""
         passage: Passage | None = exchange.state
         if passage is None:
-            exchange.refuse(error, ((REQUEST_ID, identify(exchange.head)),))
+            exchange.respond_error(error, ((REQUEST_ID, identify(exchange.head)),))
         else:
             passage.refuse(error)
 
-    def begin(self, exchange: Conversation) -> None:
+    def on_request_head(self, exchange: PredictionRequest) -> None:
         """The head of a request is there: refuse it now if need be, so that no body is read for nothing."""
         head = exchange.head
-        way: Way | None = head.known
+        way: Way | None = head.handler_cache
         if way is None:
             way = way_of(head, self.project)
             if way.problem is None:
-                head.known = way
+                head.handler_cache = way
         exchange.state = passage = Passage(self, exchange, way)
         try:
             passage.begin()
@@ -112,7 +112,7 @@ class Forwarder:
             passage.refuse(error)
             forget_frames(error)  # the problem of a way is kept by frames that it keeps, with the body
 
-    def complete(self, exchange: Conversation) -> None:
+    def on_request_complete(self, exchange: PredictionRequest) -> None:
         """The request is whole."""
         passage: Passage = exchange.state
         try:
@@ -196,13 +196,13 @@ class Passage:
     _allowance: Allowance
     _sent: float
 
-    def __init__(self, forwarder: Forwarder, exchange: Conversation, way: Way) -> None:
+    def __init__(self, forwarder: Forwarder, exchange: PredictionRequest, way: Way) -> None:
         self._forwarder = forwarder
         self._exchange = exchange
         self.way = way
         self._began = forwarder.activator.clock()
         self._id = identify(exchange.head)
-        exchange.on_gone = self._gone
+        exchange.on_disconnect = self._gone
         tracing = forwarder.witnesses.tracing
         if tracing is not None:
             self._trace = tracing.begin(self._scope(), way.method.id)
@@ -221,21 +221,21 @@ class Passage:
             forwarder.access.admit_prediction(self._scope(), way.permission, way.named)
         if way.problem is not None:
             raise way.problem
-        if head.method != "POST" or head.override:
-            raise no_such_method(head.wanted_method, head.path, "POST")
+        if head.method != "POST" or head.method_override:
+            raise no_such_method(head.effective_method, head.path, "POST")
         if head.encoding:
             check_encoding(head.encoding)
         self._found = target = forwarder.targets.find(way.goal)
         if forwarder.shares is not None:
             forwarder.shares.admit(target)
         if head.length > forwarder.max_body_bytes:
-            raise too_large(forwarder.max_body_bytes)
+            raise body_too_large(forwarder.max_body_bytes)
 
     def proceed(self) -> None:
         """Go into a node that is free, or wait for one. Raises whatever it is refused with."""
         forwarder, exchange = self._forwarder, self._exchange
         if len(exchange.body) > forwarder.max_body_bytes:
-            raise too_large(forwarder.max_body_bytes)
+            raise body_too_large(forwarder.max_body_bytes)
         self._hold(len(exchange.body))
         self.timeout = timeout = self._wanted(exchange.head)
         self.deadline = asyncio.get_running_loop().time() + timeout
@@ -274,10 +274,10 @@ class Passage:
         self._forwarder.hold(size)
         self._held = size
 
-    def _wanted(self, head: Head) -> float:
+    def _wanted(self, head: RequestHead) -> float:
         """The seconds it has."""
         usual = self._forwarder.request_timeout
-        given = head.told.get(TIMEOUT)
+        given = head.prediction_headers.get(TIMEOUT)
         if given is None:
             return usual
         try:
@@ -340,7 +340,7 @@ class Passage:
 
     def _gone(self) -> None:
         """Its client is gone: it leaves its place at once."""
-        late = self._exchange.late
+        late = self._exchange.is_past_deadline
         if self.patience is not None:
             self.patience.leave(late=late)
             return
@@ -372,7 +372,7 @@ class Passage:
         self._give_back()
         body = exchange.body
         try:
-            exchange.answer(answer.status, answer.body, (*answer.headers, (REQUEST_ID, self._id)))
+            exchange.respond(answer.status, answer.body, (*answer.headers, (REQUEST_ID, self._id)))
         except Exception:
             self.fail()
             return
@@ -390,7 +390,7 @@ class Passage:
         """Hand the client an error, if it is still there; raises nothing."""
         forwarder, found = self._forwarder, self._found
         self._give_back()
-        self._exchange.refuse(error, ((REQUEST_ID, self._id),))
+        self._exchange.respond_error(error, ((REQUEST_ID, self._id),))
         try:
             if self._trace is not None:
                 self._trace.end(http_status(error), version="" if found is None else str(found.name))

@@ -34,7 +34,7 @@ from serving.protocols.addresses import Address, address
 from serving.protocols.errors import refusal
 from serving.protocols.model_spec import model_spec
 from serving.protocols.tensorflow_status import Standing
-from serving.schema import Schema
+from serving.schema import ModelSchema
 
 if TYPE_CHECKING:  # OpenTelemetry is imported only where it is switched on
     from serving.gateway.tracing import Tracing
@@ -135,7 +135,7 @@ class _About:
     def standings(self) -> Sequence[Standing]:
         return standings(self.records, self._address)
 
-    async def described(self) -> tuple[str, Schema]:
+    async def described(self) -> tuple[str, ModelSchema]:
         record = resolve_address(self.records, self._address)
         return record.name.version, await self.schemas.of(record)
 

@@ -6,7 +6,7 @@ import itertools
 import re
 import secrets
 
-from serving.heads import REQUEST_ID, TRACEPARENT, Head
+from serving.heads import REQUEST_ID, TRACEPARENT, RequestHead
 from serving.wire import Headers, Message, Scope, Send
 
 HEADER = REQUEST_ID
@@ -21,9 +21,9 @@ _TRACEPARENT = re.compile(
 )
 
 
-def identify(head: Head) -> bytes:
+def identify(head: RequestHead) -> bytes:
     """The client's own `X-Request-Id` if it is well-formed, else its trace id, else one made here."""
-    told = head.told
+    told = head.prediction_headers
     own, parent = told.get(HEADER), told.get(TRACEPARENT)
     if own is not None and _WELL_FORMED.fullmatch(own):
         return own

@@ -29,7 +29,7 @@ from serving.gateway.server_timing import with_server_timing, without_server_tim
 from serving.gateway.targets import Target, Targets
 from serving.gateway.upstream import Answer, ConnectError, Upstream
 from serving.gateway.ways import Way
-from serving.shortage import shortage_of
+from serving.shortage import find_shortage
 
 logger = logging.getLogger(__name__)
 
@@ -193,7 +193,7 @@ def _judge(request: Request, lease: Lease) -> None:
 
 def _shortage_behind(error: ConnectError) -> Unavailable | None:
     """What the server itself is short of, if that is why it cannot reach the node."""
-    return None if error.__cause__ is None else shortage_of(error.__cause__)
+    return None if error.__cause__ is None else find_shortage(error.__cause__)
 
 
 def _check(patience: Patience, lease: Lease) -> None:

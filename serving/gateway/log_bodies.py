@@ -11,7 +11,7 @@ import orjson
 
 from serving.gateway.upstream import Answer
 from serving.heads import CONTENT_TYPE, JSON_BYTES
-from serving.media import BINARY, JSON, PROTOBUF, bare
+from serving.media import BINARY, JSON, PROTOBUF, strip_parameters
 from serving.protocols import PLAIN, Call, Dialect
 from serving.protocols.errors import GRPC_STATUS
 
@@ -37,7 +37,7 @@ def answer_text(call: Call, answer: Answer) -> bytes:
     if call.dialect in _GRPC:
         return answer.body if GRPC_STATUS in told else _held(answer.body, PROTOBUF)
     content_type = told.get(CONTENT_TYPE, b"").decode("latin-1")
-    if not content_type or bare(content_type) == JSON:
+    if not content_type or strip_parameters(content_type) == JSON:
         return answer.body
     json_bytes = told.get(JSON_BYTES)
     return _held(answer.body, content_type, None if json_bytes is None else int(json_bytes))

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 
 from autoscaler.supervision import BackgroundLoop, Supervisor
-from serving.sinks.places import Options
+from serving.sinks.places import LogWriterOptions
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +23,9 @@ _END_SECONDS = 10.0
 class LogWriter:
     """The process: started when it is needed, started again when it dies, until `close`."""
 
-    def __init__(self, options: Options, environment: Mapping[str, str], supervisor: Supervisor) -> None:
+    def __init__(
+        self, options: LogWriterOptions, environment: Mapping[str, str], supervisor: Supervisor
+    ) -> None:
         self._options = options
         self._environment = environment
         self._supervisor = supervisor

@@ -12,15 +12,15 @@ from pathlib import Path
 
 from autoscaler import linux
 from serving import http
-from serving.beside import open_grpc
+from serving.beside import bind_grpc_server
 from serving.config import ServeConfig
 from serving.cross_origin import CrossOriginPolicy
 from serving.errors import FailedPrecondition, Unavailable
 from serving.gateway.access.start import is_on, open_tokens
 from serving.gateway.app import Gateway
 from serving.gateway.store import SqlStore
-from serving.running import run
-from serving.tls import Certificate
+from serving.running import run_event_loop
+from serving.tls import CertificateFiles
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ def serve(config: ServeConfig, environment: Mapping[str, str], announce: Callabl
     when an address is taken, FailedPrecondition when another server uses the state folder or what is in it is
     damaged, and InvalidArgument for a server open to others by mistake or a certificate that does not work.
     """
-    certificate = Certificate.checked(config.tls_cert, config.tls_key)
+    certificate = CertificateFiles.from_settings(config.tls_cert, config.tls_key)
     cross_origin = CrossOriginPolicy.from_settings(
         config, config.host, enforced=not is_on(config), scheme="https" if certificate else "http"
     )
@@ -50,12 +50,12 @@ def serve(config: ServeConfig, environment: Mapping[str, str], announce: Callabl
             store.load()  # what is damaged is told of before anything has begun
 
             def die(reason: str) -> None:
-                server.fail(reason)
+                server.stop_with_error(reason)
 
             gateway = Gateway(
-                config, store, environment, tokens=tokens, on_death=die, refused=lambda: server.refused
+                config, store, environment, tokens=tokens, on_death=die, refused=lambda: server.rejections
             )
-            grpc = open_grpc(
+            grpc = bind_grpc_server(
                 config,
                 config.host,
                 gateway.handler,
@@ -66,13 +66,13 @@ def serve(config: ServeConfig, environment: Mapping[str, str], announce: Callabl
             )
             if grpc is not None:
                 grpc.ready()  # from its start, which is when the gateway has started
-            server = http.make_server(
+            server = http.make_http_server(
                 gateway,
-                front=config,
+                settings=config,
                 drain=config.request_timeout,
                 certificate=certificate,
                 handler=gateway.handler,
-                beside=grpc,
+                companion=grpc,
                 cross_origin=cross_origin,
                 on_shortage=gateway.note_accepting,
                 stop_timeout=config.stop_timeout,
@@ -80,7 +80,7 @@ def serve(config: ServeConfig, environment: Mapping[str, str], announce: Callabl
             await server.serve(sockets=[listener])
             return server.exit_code
 
-        code = run(main())
+        code = run_event_loop(main())
         if left := linux.kill_descendants():
             logger.warning("%d processes were killed that models or builds had left behind", left)
         return code

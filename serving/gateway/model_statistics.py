@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from serving.gateway.overview import Overview
 from serving.gateway.records import VersionRecord
 from serving.gateway.tallies import Tallies, Told
-from serving.phases import Histogram
+from serving.phases import HistogramSnapshot
 from serving.protocols.triton import Duration, Statistics
 
 # What a request waits for before its model computes: a place in a node, a node, and others in the node.
 _WAITING = ("queue", "start", "load", "warm", "wait")
-_NEVER = Histogram((), 0.0)
+_NEVER = HistogramSnapshot((), 0.0)
 
 
 class ModelStatistics:
@@ -34,7 +34,7 @@ class ModelStatistics:
 
 def _statistics(version: str, told: Told, epoch: float) -> Statistics:
     """`epoch` is when the monotonic clock was 0, in seconds since 1970."""
-    phases: Mapping[str, Histogram] = dict(told.phases)
+    phases: Mapping[str, HistogramSnapshot] = dict(told.phases)
     count = sum(phases.get("encode", _NEVER).counts)
 
     def spent(*names: str) -> Duration:

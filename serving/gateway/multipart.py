@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from email.message import Message
 
 from serving.errors import InvalidArgument
-from serving.media import bare
+from serving.media import strip_parameters
 from serving.wire import Headers
 
 MOST_PARTS = 1000
@@ -51,7 +51,7 @@ def boundary_of(content_type: str) -> bytes:
     message = Message()
     message["content-type"] = content_type
     found = message.get_boundary("")
-    if bare(content_type) != "multipart/mixed" or not _BOUNDARY.fullmatch(found):
+    if strip_parameters(content_type) != "multipart/mixed" or not _BOUNDARY.fullmatch(found):
         raise InvalidArgument("A batch has the type multipart/mixed; boundary=BOUNDARY.")
     return found.encode()
 
@@ -74,7 +74,7 @@ def _parse_part(number: int, text: bytes) -> Part:
     if end.strip():
         raise _bad(number, "its boundary is not a line of its own")
     told, request = _split_headers(number, rest.removesuffix(b"\r"))
-    if bare(told.get(b"content-type", b"").decode("latin-1")) != "application/http":
+    if strip_parameters(told.get(b"content-type", b"").decode("latin-1")) != "application/http":
         raise _bad(number, "its Content-Type must be application/http")
     if told.get(b"content-transfer-encoding", b"binary").lower() not in {b"binary", b"7bit", b"8bit"}:
         raise _bad(number, "its Content-Transfer-Encoding must be binary")

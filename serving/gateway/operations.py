@@ -16,7 +16,7 @@ from serving.gateway.catalog import versions as version_rules
 from serving.gateway.deployment import Deployment
 from serving.gateway.records import OperationRecord, VersionRecord
 from serving.resources import Operation, Version
-from serving.shortage import shortage_of
+from serving.shortage import find_shortage
 
 logger = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ class Operations:
             failure = Cancelled("The operation was cancelled.")
         except Exception as error:
             logger.exception("%s failed", operation)
-            failure = shortage_of(error) or Internal(f"{type(error).__name__}: {error}")
+            failure = find_shortage(error) or Internal(f"{type(error).__name__}: {error}")
         else:
             logger.info("%s is ready", version.name)
             return

@@ -20,7 +20,7 @@ from serving.gateway.cause import Cause
 from serving.gateway.index import JobIndex, OperationIndex
 from serving.gateway.order import Order
 from serving.gateway.table import Table
-from serving.names import ModelName, VersionName, parse_target
+from serving.names import ModelName, VersionName, parse_model_or_version_name
 from serving.resources import Job, Model, Operation, Version
 
 
@@ -119,7 +119,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def has_ended(self) -> bool:
         """Whether the job stays as it is."""
-        return self.job.state is not None and self.job.state.is_end
+        return self.job.state is not None and self.job.state.is_terminal
 
 
 class PolicyRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -210,7 +210,7 @@ class Commit:
     def versions(self) -> Iterator[tuple[VersionRecord | None, VersionRecord | None]]:
         """The versions that differ, as they were and as they are."""
         for table, text in self.changes:
-            name = parse_target(text) if table == "versions" else None
+            name = parse_model_or_version_name(text) if table == "versions" else None
             if isinstance(name, VersionName):
                 yield self.before.versions.get(name), self.after.versions.get(name)
 

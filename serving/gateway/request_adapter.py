@@ -8,15 +8,24 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from serving.content_encoding import Unpacking, encoding_of, unpack
+from serving.content_encoding import BodyDecompressor, decompress_body, parse_content_encoding
 from serving.errors import InvalidArgument, ServingError
 from serving.gateway.api.requests import MAX_BODY
 from serving.gateway.identity import request_id
 from serving.heads import CONTENT_ENCODING, CONTENT_TYPE, METHOD_OVERRIDE
-from serving.media import bare
+from serving.media import strip_parameters
 from serving.protocols.errors import refusal
 from serving.protocols.paths import dialect_of
-from serving.wire import JSON, Headers, Message, Receive, Scope, Send, check_length, too_large
+from serving.wire import (
+    JSON_CONTENT_TYPE,
+    Headers,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    body_too_large,
+    check_body_length,
+)
 
 FORM = "application/x-www-form-urlencoded"
 _POST = "POST"
@@ -51,7 +60,7 @@ class RequestAdapter:
         if not told:
             await self._app(scope, receive, send)
             return
-        encoding = encoding_of(value for name, value in told if name == CONTENT_ENCODING)
+        encoding = parse_content_encoding(value for name, value in told if name == CONTENT_ENCODING)
         overrides = [value.decode("latin-1") for name, value in told if name == METHOD_OVERRIDE]
         body = _PackedBody(scope, receive, encoding, self._memory)
         try:
@@ -90,10 +99,10 @@ class RequestAdapter:
 
     async def _query(self, scope: Scope, receive: Receive) -> bytes:
         """The query of a request that has it in its body."""
-        check_length(scope, self._max_query)
+        check_body_length(scope, self._max_query)
         query = await _read(receive, self._max_query)
         given = next((value for name, value in scope["headers"] if name == CONTENT_TYPE), b"")
-        if query and bare(given.decode("latin-1")) != FORM:
+        if query and strip_parameters(given.decode("latin-1")) != FORM:
             raise InvalidArgument(f"A GET that is sent as POST has its query as body, of the type {FORM}.")
         if not query.isascii():
             raise InvalidArgument("The query in the body must be percent-encoded.")
@@ -116,9 +125,11 @@ class _PackedBody:
         if self._is_read:
             return await self._receive()
         self._is_read = True
-        check_length(self._scope, MAX_BODY)
+        check_body_length(self._scope, MAX_BODY)
         packed = await _read(self._receive, MAX_BODY)
-        body = packed and await unpack(Unpacking(self._encoding, packed, MAX_BODY), self._hold)
+        body = packed and await decompress_body(
+            BodyDecompressor(self._encoding, packed, MAX_BODY), self._hold
+        )
         return {"type": "http.request", "body": body, "more_body": False}
 
     def free(self) -> None:
@@ -138,7 +149,7 @@ async def _read(receive: Receive, limit: int) -> bytes:
         parts.append(message.get("body", b""))
         size += len(parts[-1])
         if size > limit:
-            raise too_large(limit)
+            raise body_too_large(limit)
         more = message.get("more_body", False)
     return b"".join(parts)
 
@@ -159,6 +170,6 @@ def _empty_body(receive: Receive) -> Receive:
 
 async def _refuse(scope: Scope, send: Send, error: ServingError) -> None:
     status, body, more = refusal(error, dialect_of(scope["path"]))
-    headers: Headers = (JSON, (b"content-length", b"%d" % len(body)), *more)
+    headers: Headers = (JSON_CONTENT_TYPE, (b"content-length", b"%d" % len(body)), *more)
     await send({"type": "http.response.start", "status": status, "headers": list(headers)})
     await send({"type": "http.response.body", "body": body})

@@ -27,13 +27,13 @@ from serving.gateway.log_bodies import answer_text, request_text
 from serving.gateway.log_writer import LogWriter
 from serving.gateway.targets import Target
 from serving.gateway.upstream import Answer
-from serving.journal import Appender, Batch, Counts, Kind, folder_of
-from serving.local_folders import LocalFolders
+from serving.journal import BlockBuilder, JournalAppender, JournalCounts, LogKind, journal_folder
+from serving.local_folders import LocalFolderPolicy
 from serving.protocols import PLAIN, Call
-from serving.sinks.entries import Call as Access
-from serving.sinks.entries import Said
-from serving.sinks.places import Options
-from serving.wire import Scope, header
+from serving.sinks.entries import AccessRecord as Access
+from serving.sinks.entries import ConsoleLine
+from serving.sinks.places import LogWriterOptions
+from serving.wire import Scope, find_header
 
 logger = logging.getLogger(__name__)
 
@@ -53,15 +53,15 @@ _WRITTEN_WITHIN = 60.0
 class _Queue:
     """What waits in memory for one journal. `dropped` is not yet counted in the journal."""
 
-    appender: Appender
-    batches: list[Batch] = field(default_factory=list)
+    appender: JournalAppender
+    batches: list[BlockBuilder] = field(default_factory=list)
     dropped: int = 0
-    counts: Counts = field(default_factory=Counts)
+    counts: JournalCounts = field(default_factory=JournalCounts)
 
-    def last(self) -> Batch:
+    def last(self) -> BlockBuilder:
         """The batch to add to."""
-        if not self.batches or self.batches[-1].full:
-            self.batches.append(Batch())
+        if not self.batches or self.batches[-1].is_full:
+            self.batches.append(BlockBuilder())
         return self.batches[-1]
 
 
@@ -69,9 +69,9 @@ class _Queue:
 class Logged:
     """What has become of the records for one destination; `address` is "" for what has only one."""
 
-    kind: Kind
+    kind: LogKind
     address: str
-    counts: Counts
+    counts: JournalCounts
 
 
 class RequestLog:
@@ -83,7 +83,7 @@ class RequestLog:
 
     def __init__(
         self,
-        options: Options,
+        options: LogWriterOptions,
         environment: Mapping[str, str],
         supervisor: Supervisor,
         *,
@@ -98,7 +98,7 @@ class RequestLog:
         self._supervisor = supervisor
         self._loop: BackgroundLoop | None = None
         self._writer = LogWriter(options, environment, supervisor)
-        self._queues: dict[tuple[Kind, str], _Queue] = {}
+        self._queues: dict[tuple[LogKind, str], _Queue] = {}
         self._held = 0
         self._work = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -112,7 +112,7 @@ class RequestLog:
     def of(cls, config: ServeConfig, environment: Mapping[str, str], supervisor: Supervisor) -> RequestLog:
         """With the server's settings."""
         return cls(
-            Options(
+            LogWriterOptions(
                 spill=config.state_dir / "logs" / "spill",
                 logs=config.state_dir / "logs",
                 rotate_bytes=config.log_rotate_bytes,
@@ -120,7 +120,7 @@ class RequestLog:
                 bigquery=config.log_bigquery == "auto",
                 stdout=config.log_stdout,
                 log_format=config.log_format,
-                folders=LocalFolders.read(config.local_folders, config.state_dir),
+                folders=LocalFolderPolicy.from_setting(config.local_folders, config.state_dir),
             ),
             environment,
             supervisor,
@@ -138,11 +138,11 @@ class RequestLog:
             self._access(target, scope, start, answer.status, (len(body), len(answer.body)))
         config = target.logging
         if config is not None and self._chance() < config.sampling_percentage:
-            queue = self._queue(Kind.REQUESTS, config.bigquery_table_name)
+            queue = self._queue(LogKind.REQUESTS, config.bigquery_table_name)
             asked, answered = request_text(call, body), answer_text(call, answer)
-            if self._admits(queue, Batch.size_of(asked, answered)):
+            if self._admits(queue, BlockBuilder.record_size(asked, answered)):
                 given = request_id(scope).encode()
-                queue.last().add(start, target.title, given, asked, answered)
+                queue.last().add_record(start, target.title, given, asked, answered)
 
     def refused(self, target: Target, scope: Scope, start: float, status: int) -> None:
         """Log a request that no node has answered, if requests are logged."""
@@ -151,7 +151,7 @@ class RequestLog:
 
     def said(self, target: Target, node: str, text: str) -> None:
         """Log a line that a node of a version has printed."""
-        self._enter(Kind.CONSOLE, target, time.time(), Said(node, text, target.region))
+        self._enter(LogKind.CONSOLE, target, time.time(), ConsoleLine(node, text, target.region))
 
     def _access(
         self, target: Target, scope: Scope, start: float, status: int, sizes: tuple[int, int]
@@ -164,19 +164,19 @@ class RequestLog:
             seconds=time.time() - start,
             request_bytes=sizes[0],
             response_bytes=sizes[1],
-            user_agent=(header(scope, b"user-agent") or b"").decode("latin-1"),
+            user_agent=(find_header(scope, b"user-agent") or b"").decode("latin-1"),
             remote_ip=client[0] if client else "",
             http_version=scope.get("http_version", "1.1"),
             request_id=request_id(scope),
             trace=trace_id(scope),
             region=target.region,
         )
-        self._enter(Kind.ACCESS, target, start, call)
+        self._enter(LogKind.ACCESS, target, start, call)
 
-    def _enter(self, kind: Kind, target: Target, when: float, facts: Access | Said) -> None:
+    def _enter(self, kind: LogKind, target: Target, when: float, facts: Access | ConsoleLine) -> None:
         queue, entry = self._queue(kind, ""), msgspec.json.encode(facts)
-        if self._admits(queue, Batch.size_of(entry, b"")):
-            queue.last().add(when, target.title, b"", entry, b"")
+        if self._admits(queue, BlockBuilder.record_size(entry, b"")):
+            queue.last().add_record(when, target.title, b"", entry, b"")
 
     def _admits(self, queue: _Queue, size: int) -> bool:
         """Whether there is room for a record, which is then taken; else it is counted as dropped."""
@@ -189,10 +189,12 @@ class RequestLog:
             self._hurry.set()
         return True
 
-    def _queue(self, kind: Kind, address: str) -> _Queue:
+    def _queue(self, kind: LogKind, address: str) -> _Queue:
         queue = self._queues.get((kind, address))
         if queue is None:
-            appender = Appender(folder_of(self._spill, kind, address), kind, address, self._spill_bytes)
+            appender = JournalAppender(
+                journal_folder(self._spill, kind, address), kind, address, self._spill_bytes
+            )
             queue = self._queues[kind, address] = _Queue(appender)
         return queue
 
@@ -246,7 +248,7 @@ class RequestLog:
 
     async def stats(self) -> dict[str, int]:
         """The same, all together: sampled = sent + waiting + dropped."""
-        total = sum((logged.counts for logged in await self.counts()), Counts())
+        total = sum((logged.counts for logged in await self.counts()), JournalCounts())
         return {
             "sampled": total.sampled, "sent": total.sent, "waiting": total.waiting, "dropped": total.dropped,
         }  # fmt: skip
@@ -257,7 +259,9 @@ class RequestLog:
 
     async def _resume(self) -> None:
         """Go on with what an earlier server has left."""
-        for appender in await self._in_thread(lambda: list(Appender.found(self._spill, self._spill_bytes))):
+        for appender in await self._in_thread(
+            lambda: list(JournalAppender.find_existing(self._spill, self._spill_bytes))
+        ):
             self._queues.setdefault((appender.kind, appender.address), _Queue(appender))
         self._resumed.set()
         if self._queues:
@@ -305,9 +309,9 @@ class _Load:
     """What a queue hands over to be written. What is left in it when that is over could not be."""
 
     queue: _Queue
-    batches: list[Batch]
+    batches: list[BlockBuilder]
     dropped: int
-    counts: Counts | None = None
+    counts: JournalCounts | None = None
 
     @property
     def size(self) -> int:
@@ -326,7 +330,7 @@ def _write_all(loads: Sequence[_Load]) -> OSError | None:
                 del load.batches[0]
             appender.drop(load.dropped)
             load.dropped = 0
-            load.counts = appender.settle()
+            load.counts = appender.checkpoint()
         except OSError as error:
             failure = error
     return failure

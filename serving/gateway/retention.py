@@ -13,7 +13,7 @@ from serving.gateway.catalog import Catalog
 from serving.gateway.jobs.runner import Jobs
 from serving.gateway.order import Sorted
 from serving.gateway.records import Draft, Stamp, State
-from serving.resources import timestamp
+from serving.resources import format_timestamp
 
 # Seconds between two looks; how many records go in one change, for others wait for that.
 _EVERY, _STEP = 60.0, 100
@@ -30,7 +30,7 @@ class Retention:
     def due(self, ended: Sorted[tuple[str, str]], now: datetime.datetime) -> Sequence[str]:
         """The first that are to go, of those that have ended: the time of their end, and their name."""
         over = max(0, len(ended) - self.count) if self.count else 0
-        oldest = timestamp(now - datetime.timedelta(days=self.days)) if self.days else ""
+        oldest = format_timestamp(now - datetime.timedelta(days=self.days)) if self.days else ""
         return [name for place, (end, name) in enumerate(ended[:_STEP]) if place < over or end < oldest]
 
 

@@ -18,14 +18,14 @@ from serving.gateway.patience import Patience
 from serving.gateway.records import VersionRecord
 from serving.gateway.targets import Targets
 from serving.resources import VersionState
-from serving.schema import Schema, outline, unpack
+from serving.schema import ModelSchema, unpack_outline, unpack_schema
 
 logger = logging.getLogger(__name__)
 
 
-def kept(record: VersionRecord) -> Schema | None:
+def kept(record: VersionRecord) -> ModelSchema | None:
     """What is known of a version, without a long example."""
-    return outline(record.deployed.schema) if record.deployed and record.deployed.schema else None
+    return unpack_outline(record.deployed.schema) if record.deployed and record.deployed.schema else None
 
 
 def reported(report: Mapping[str, Any]) -> str:
@@ -34,7 +34,7 @@ def reported(report: Mapping[str, Any]) -> str:
     if not isinstance(text, str) or not text:
         return ""
     try:
-        outline(text)
+        unpack_outline(text)
     except ValueError:
         logger.warning("a node told of inputs and outputs in a way that cannot be read")
         return ""
@@ -69,7 +69,7 @@ class Schemas:
                 change = self._catalog.change(version_rules.note_schema, record.name, record.uid, text)
                 self._supervisor.start_task("schema", change, title=str(record.name))
 
-    async def of(self, record: VersionRecord) -> Schema:
+    async def of(self, record: VersionRecord) -> ModelSchema:
         """The schema of a version, of which a node is woken if there is no other way.
 
         Raises FailedPrecondition unless the version is READY, and what a prediction would be refused with.
@@ -80,7 +80,7 @@ class Schemas:
                 "once it is READY."
             )
         if record.deployed is not None and record.deployed.schema:
-            return unpack(record.deployed.schema)
+            return unpack_schema(record.deployed.schema)
         target = self._targets.of(record)
         patience = Patience(asyncio.get_running_loop().time() + self._timeout, self._timeout)
         with in_words(target):
@@ -88,4 +88,4 @@ class Schemas:
                 text = reported(lease.node.report)
         if not text:
             raise Internal(f"The node of {record.name} does not tell what it takes and answers.")
-        return unpack(text)
+        return unpack_schema(text)

@@ -59,9 +59,9 @@ class SqlStore:
         self._engine = open_database(file)
         self._files = (file, file.with_name(f"{file.name}-wal"))
         # While one connection is open, SQLite keeps its log of what was written: it is to stay the same file.
-        self._open = self._engine.connect()
-        with self._open.begin():
-            schema_of(self._open)
+        self._open_connection = self._engine.connect()
+        with self._open_connection.begin():
+            schema_of(self._open_connection)
         self._identities = tuple(map(_identity, self._files))
 
     def load(self) -> State:
@@ -84,7 +84,7 @@ class SqlStore:
     def commit(self, changes: Changes) -> None:
         """Write all changes in one transaction."""
         self._check_there()
-        with self._writing(), self._engine.begin() as connection:
+        with self._translate_write_errors(), self._engine.begin() as connection:
             for (table, name), record in changes.items():
                 columns = _TABLES[table].c
                 connection.execute(sa.delete(_TABLES[table]).where(columns.name == name))
@@ -94,7 +94,7 @@ class SqlStore:
 
     def close(self) -> None:
         """Release the file."""
-        self._open.close()
+        self._open_connection.close()
         self._engine.dispose()
 
     def _check_there(self) -> None:
@@ -108,7 +108,7 @@ class SqlStore:
                 )
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
+    def _translate_write_errors(self) -> Iterator[None]:
         try:
             yield
         except sa.exc.DatabaseError as error:

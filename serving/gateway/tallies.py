@@ -20,9 +20,9 @@ from serving.phases import (
     NODE_LAST,
     NODE_PHASES,
     NODE_ROWS,
-    Histogram,
-    Histograms,
-    cells,
+    HistogramSnapshot,
+    LatencyHistograms,
+    as_cells,
 )
 
 # What the gateway knows of a request, in the order of its histograms. `queue`, `start`, `load` and `warm` are
@@ -39,7 +39,7 @@ class Fare(NamedTuple):
     waits: tuple[Lease, ...] = ()
 
 
-Phases = tuple[tuple[str, Histogram], ...]
+Phases = tuple[tuple[str, HistogramSnapshot], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,8 @@ class Tally:
         self.limits: dict[str, int] = {}
         self.bytes_in = 0
         self.bytes_out = 0
-        self._phases = Histograms(len(GATEWAY_PHASES))
-        self._nodes = Histograms(len(NODE_PHASES))
+        self._phases = LatencyHistograms(len(GATEWAY_PHASES))
+        self._nodes = LatencyHistograms(len(NODE_PHASES))
         self._compared = [0] * len(NODE_COUNTS)
         self._work = _Work()
 
@@ -87,9 +87,9 @@ class Tally:
             for phase, (_, seconds) in enumerate(paid(lease), start=_QUEUE):
                 waited += seconds
                 if seconds or phase == _QUEUE:  # who waits for a place in a ready node pays for no start
-                    self._phases.add(phase, seconds)
-        self._phases.add(_TOTAL, total)
-        self._phases.add(_GATEWAY, total - waited - inside)
+                    self._phases.record(phase, seconds)
+        self._phases.record(_TOTAL, total)
+        self._phases.record(_GATEWAY, total - waited - inside)
 
     def refused(self, status: int, limit: str = "") -> None:
         """A request was answered without a node; `limit` is the setting whose share was used up."""
@@ -102,8 +102,8 @@ class Tally:
 
     def keep(self, notes: memoryview) -> None:
         """Take over what a node has counted that counts no more."""
-        counted = cells(notes)
-        self._nodes.add_all(counted)
+        counted = as_cells(notes)
+        self._nodes.merge(counted)
         self._compared = _added(self._compared, counted)
         self._work = self._work.adding(counted)
 
@@ -112,7 +112,7 @@ class Tally:
         nodes = list(nodes)
         compared, work = self._compared, self._work
         for notes in nodes:
-            counted = cells(memoryview(notes))
+            counted = as_cells(memoryview(notes))
             compared, work = _added(compared, counted), work.adding(counted)
         return Told(
             dict(self.statuses),
@@ -124,14 +124,14 @@ class Tally:
             *work,
         )
 
-    def _told_phases(self, nodes: Iterable[bytes]) -> Iterator[tuple[str, Histogram]]:
-        inside = Histograms(len(NODE_PHASES))
-        inside.add_all(self._nodes.cells)
+    def _told_phases(self, nodes: Iterable[bytes]) -> Iterator[tuple[str, HistogramSnapshot]]:
+        inside = LatencyHistograms(len(NODE_PHASES))
+        inside.merge(self._nodes.cells)
         for notes in nodes:
-            inside.add_all(cells(memoryview(notes)))
+            inside.merge(as_cells(memoryview(notes)))
         for names, histograms in ((GATEWAY_PHASES, self._phases), (NODE_PHASES, inside)):
             for phase, name in enumerate(names):
-                if any((found := histograms.read(phase)).counts):
+                if any((found := histograms.read_phase(phase)).counts):
                     yield name, found
 
 

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from autoscaler.pools import NodeSpec
 from serving.errors import NotFound
-from serving.exchange import PREDICT
+from serving.exchange import PREDICT_SUFFIX
 from serving.gateway.catalog.lookup import resolve, resolve_address
 from serving.gateway.records import Commit, State, VersionRecord
-from serving.names import ModelName, VersionName, parse_target
+from serving.names import ModelName, VersionName, parse_model_or_version_name
 from serving.protocols.addresses import Address
 from serving.resources import Model, RequestLoggingConfig
 
@@ -73,7 +73,7 @@ class Targets:
         self.state = commit.after
         for table, text in commit.changes:
             if table in ("models", "versions"):
-                name = parse_target(text)
+                name = parse_model_or_version_name(text)
                 model = name.parent if isinstance(name, VersionName) else name
                 for goal in self._goals.pop(model, ()):
                     del self._found[goal]
@@ -101,11 +101,11 @@ class Targets:
             raise NotFound(
                 f"Nothing is at {goal}. Predictions are at /v1/projects/PROJECT/models/MODEL:predict."
             )
-        return resolve(self.state, parse_target(goal[len(PREFIX) : -len(PREDICT)]))
+        return resolve(self.state, parse_model_or_version_name(goal[len(PREFIX) : -len(PREDICT_SUFFIX)]))
 
     def of(self, record: VersionRecord) -> Target:
         """That of a READY version."""
-        return self.find(f"{PREFIX}{record.name}{PREDICT}")
+        return self.find(f"{PREFIX}{record.name}{PREDICT_SUFFIX}")
 
     def _make(self, record: VersionRecord, logs: _Logs) -> Target:
         config = record.version.request_logging_config

@@ -28,7 +28,7 @@ from serving.gateway.identity import request_id
 from serving.gateway.server_timing import phases_of_start, times
 from serving.gateway.thread_pool import ThreadPool
 from serving.gateway.upstream import Answer
-from serving.wire import Scope, headers
+from serving.wire import Scope, select_headers
 
 # Spans that may wait to be sent, and how many go together; the seconds between sendings, those that one may
 # take, and those that the last one may take when the server stops.
@@ -68,7 +68,7 @@ class Tracing:
 
     def begin(self, scope: Scope, name: str) -> Trace | None:
         """The trace of a request; None if it is not sampled."""
-        given = headers(scope, _HEADERS)
+        given = select_headers(scope, _HEADERS)
         parent = _PARENT.fullmatch(given.get(b"traceparent", b""))
         if parent is None:
             sampled = random.random() < self._sample  # noqa: S311  no secret

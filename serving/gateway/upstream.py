@@ -8,7 +8,18 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from serving.errors import ServingError, Unavailable
-from serving.frames import ALONE, ANSWER, ASK, CANCEL, PING, REQUEST, TIMING, Body, End, headers
+from serving.frames import (
+    CANCEL_FRAME,
+    NEVER_BATCH,
+    PING_FRAME,
+    PREDICT_FRAME,
+    REQUEST_HEADER,
+    RESPONSE_HEADER,
+    WANTS_TIMING,
+    Body,
+    FrameProtocol,
+    parse_header_lines,
+)
 
 # A node may always tell of an error in so many bytes.
 _ERROR_BYTES = 1 << 20
@@ -66,18 +77,18 @@ class ReceivedBytes:
         self.held -= size
 
 
-class _Channel(End):
+class _Channel(FrameProtocol):
     """An open connection with the requests that are under way on it."""
 
     def __init__(self, max_answer_bytes: int, received: ReceivedBytes) -> None:
-        super().__init__(ANSWER, max(max_answer_bytes, _ERROR_BYTES))
+        super().__init__(RESPONSE_HEADER, max(max_answer_bytes, _ERROR_BYTES))
         self.asking: dict[int, Asker] = {}
         self.ending = False
         self._being_written: list[Callable[[], None]] = []
         self._received = received
         self._receiving = 0  # bytes of the long answer that is being received
 
-    def admit(self, head: tuple[Any, ...], size: int) -> bool:
+    def accept_frame(self, head: tuple[Any, ...], size: int) -> bool:
         number = head[0]
         if number not in self.asking:  # nobody waits for it
             return False
@@ -93,34 +104,34 @@ class _Channel(End):
         )
         return False
 
-    def frame(self, head: tuple[Any, ...], front: bytes, body: Body) -> None:
+    def on_frame(self, head: tuple[Any, ...], front: bytes, body: Body) -> None:
         number, status, _, _ = head
         self._give_back()
         asker = self.asking.pop(number, None)
         if asker is None:
             return  # it was cancelled when its answer was on its way
-        asker.answered(Answer(status, headers(front) if front else (), bytes(body)))
+        asker.answered(Answer(status, parse_header_lines(front) if front else (), bytes(body)))
 
-    def read(self) -> None:
+    def on_frames_read(self) -> None:
         if self.ending and not self.asking:
             self.abort()
 
     def cancel(self, number: int, freed: Callable[[], None]) -> None:
         sent = self.asking.pop(number, None) is not None and not self.withdraw(number)
         if sent:
-            self.send(number, REQUEST.pack(CANCEL, 0, number, 0, 0.0, 0, 0))
+            self.send(number, REQUEST_HEADER.pack(CANCEL_FRAME, 0, number, 0, 0.0, 0, 0))
         if sent and self.paused:
             self._being_written.append(freed)
         else:
             freed()
-        self.read()
+        self.on_frames_read()
 
-    def written(self) -> None:
+    def on_drain(self) -> None:
         freed, self._being_written = self._being_written, []
         for free in freed:
             free()
 
-    def closed(self) -> None:
+    def on_close(self) -> None:
         self._give_back()
         asking, self.asking = self.asking, {}
         for asker in asking.values():
@@ -159,12 +170,12 @@ class Upstream:
         if self.connected:
             return
         if self._opening is None:
-            self._opening = asyncio.create_task(self._open(), name=f"channel {self.address}")
+            self._opening = asyncio.create_task(self._open_connection(), name=f"channel {self.address}")
         error = await asyncio.shield(self._opening)
         if not self.connected:
             raise ConnectError(str(error or "It hung up.")) from error
 
-    async def _open(self) -> OSError | None:
+    async def _open_connection(self) -> OSError | None:
         loop = asyncio.get_running_loop()
         try:
             _, channel = await loop.create_unix_connection(
@@ -202,9 +213,11 @@ class Upstream:
             raise ConnectionLostError
         self._number = number = (self._number + 1) % _NUMBERS
         channel.asking[number] = asker
-        flags = (ALONE if alone else 0) | (TIMING if timing else 0)
+        flags = (NEVER_BATCH if alone else 0) | (WANTS_TIMING if timing else 0)
         told = len(about)
-        head = REQUEST.pack(ASK, flags, number, slot, timeout, told, told + len(body)) + about
+        head = (
+            REQUEST_HEADER.pack(PREDICT_FRAME, flags, number, slot, timeout, told, told + len(body)) + about
+        )
         channel.send(number, head, body)
         return number
 
@@ -214,7 +227,7 @@ class Upstream:
         if channel is not None:
             self._number = number = (self._number + 1) % _NUMBERS
             channel.asking[number] = asker
-            channel.send(number, REQUEST.pack(PING, 0, number, 0, 0.0, 0, 0))
+            channel.send(number, REQUEST_HEADER.pack(PING_FRAME, 0, number, 0, 0.0, 0, 0))
 
     def cancel(self, number: int, freed: Callable[[], None]) -> None:
         """Nobody waits for this answer any more: the node drops the work if it has not begun.
@@ -233,4 +246,4 @@ class Upstream:
         channel = self._channel
         if channel is not None:
             channel.ending = True
-            channel.read()
+            channel.on_frames_read()

@@ -16,8 +16,8 @@ from autoscaler.pools import Node, NodeState
 from autoscaler.supervision import BackgroundLoop, Supervisor
 from serving.errors import ServingError
 from serving.gateway.upstream import Answer, Upstream
-from serving.hangs import HangLimits, Sign, Standstill, follow, hangs
-from serving.phases import NODE_BYTES, NODE_CALL, cells
+from serving.hangs import HangLimits, LivenessReading, StallTimes, describe_hang, update_stall
+from serving.phases import NODE_BYTES, NODE_CALL, as_cells
 
 _LOOK_EVERY = 0.5
 # Seconds after which the watchdog is in trouble itself.
@@ -34,7 +34,7 @@ class _Watched:
     """
 
     node: Node
-    standstill: Standstill = field(default_factory=Standstill)
+    standstill: StallTimes = field(default_factory=StallTimes)
     silent: bool = False
     starved: float = 0.0
 
@@ -96,11 +96,11 @@ class Watchdog:
 
     def _look_at(self, watched: _Watched, seconds: float) -> None:
         node = watched.node
-        sign = Sign(call=cells(node.counters)[NODE_CALL], silent=watched.silent)
+        sign = LivenessReading(call=as_cells(node.counters)[NODE_CALL], silent=watched.silent)
         if sign.silent and not sign.call:
             seconds -= self._starved_since(watched)
-        watched.standstill = follow(watched.standstill, sign, max(0.0, seconds))
-        if reason := hangs(watched.standstill, self._limits):
+        watched.standstill = update_stall(watched.standstill, sign, max(0.0, seconds))
+        if reason := describe_hang(watched.standstill, self._limits):
             self._kill(node, f"The node was killed: {reason}.")
         elif node.in_flight and not watched.silent:
             self._ping(watched)

@@ -12,10 +12,10 @@ from functools import lru_cache
 import msgspec
 
 from serving.errors import ServingError
-from serving.exchange import PREDICT
+from serving.exchange import PREDICT_SUFFIX
 from serving.gateway.access.gate import predict_permission
 from serving.gateway.methods import METHODS, PREDICTION, Method
-from serving.heads import Head
+from serving.heads import RequestHead
 from serving.protocols import PLAIN, Call, Dialect, to_bytes
 from serving.protocols.addresses import Address, address, number_problem, shown
 from serving.protocols.calls import call_of
@@ -80,17 +80,17 @@ class Way:
         return found if self.goal.version or self.goal.label else str(self.goal.model)
 
 
-def way_of(head: Head, project: str) -> Way:
+def way_of(head: RequestHead, project: str) -> Way:
     """The way of a request; `project` is that of models that are not named in full."""
     try:
-        asked = head.asked
-        call = PLAIN if asked is None else call_of(asked, head.told)
+        asked = head.prediction_path
+        call = PLAIN if asked is None else call_of(asked, head.prediction_headers)
         return _way(head.path, asked, call, project)
     except ServingError as error:
         return _astray(head, project, error)
 
 
-def _astray(head: Head, project: str, problem: ServingError) -> Way:
+def _astray(head: RequestHead, project: str, problem: ServingError) -> Way:
     """That of a request that says something wrongly; over HTTP its path says all the same whom it is for."""
     asked = parse(head.path)
     if asked is not None:
@@ -108,7 +108,7 @@ def _way(path: str, asked: Path | None, call: Call, project: str) -> Way:
 
 
 def _by_path(path: str, call: Call) -> Way:
-    named = path[len(_AI_PLATFORM) : -len(PREDICT)]
+    named = path[len(_AI_PLATFORM) : -len(PREDICT_SUFFIX)]
     return Way(PREDICTION, path, named, predict_permission(named), call)
 
 

@@ -5,6 +5,6 @@ It knows neither gateway nor node: predictions go to the `Handler` that answers 
 about models to the same application.
 """
 
-from serving.config import prepare_grpc
+from serving.config import set_grpc_environment
 
-prepare_grpc()  # before any module of this package imports it
+set_grpc_environment()  # before any module of this package imports it

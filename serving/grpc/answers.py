@@ -12,7 +12,7 @@ from serving.protocols import tensorflow_grpc as tensorflow
 from serving.protocols import triton
 from serving.protocols.protos import Malformed, message
 from serving.protocols.tensorflow_status import Standing
-from serving.schema import Schema
+from serving.schema import ModelSchema
 
 
 class About(Protocol):
@@ -36,7 +36,7 @@ class About(Protocol):
     def standings(self) -> Sequence[Standing]:
         """How it stands with its versions. Raises NotFound."""
 
-    async def described(self) -> tuple[str, Schema]:
+    async def described(self) -> tuple[str, ModelSchema]:
         """The id and the schema of the version that answers. Raises NotFound or FailedPrecondition."""
 
 

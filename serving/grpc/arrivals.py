@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from serving.config import FrontSettings
+from serving.config import ServerSettings
 from serving.errors import ClientTooSlow, ServingError, Unavailable
 
 # Seconds between two looks, and those after which a message counts as a long one.
@@ -27,7 +27,7 @@ class Arriving(Protocol):
 class Arrivals:
     """All that are on their way, the longest first. There is no timer while there are none."""
 
-    def __init__(self, settings: FrontSettings, clock: Callable[[], float]) -> None:
+    def __init__(self, settings: ServerSettings, clock: Callable[[], float]) -> None:
         self._seconds = settings.body_timeout
         self._bytes = settings.arriving_bytes
         self._most = max(1, settings.arriving_bytes // settings.max_body_bytes)

@@ -12,12 +12,12 @@ import grpc
 
 from serving.errors import InvalidArgument, ServingError
 from serving.grpc.methods import Rpc
-from serving.heads import TIMEOUT, Head
+from serving.heads import TIMEOUT, RequestHead
 from serving.protocols import Reply
 from serving.protocols.errors import GRPC_STATUS, refusal
 from serving.protocols.model_spec import ModelSpec, model_spec
 from serving.protocols.paths import Path
-from serving.wire import LENGTH, Headers, Scope
+from serving.wire import BODY_LENGTH, Headers, Scope
 
 CODES = {code.value[0]: code for code in grpc.StatusCode}
 
@@ -32,7 +32,7 @@ _MOST_MESSAGE = 2000
 _NOT_TOLD = frozenset({b"content-type", GRPC_STATUS, b"www-authenticate", b"allow"})
 
 
-class GrpcHead(Head):
+class GrpcHead(RequestHead):
     """What a call says before its message, and which model that is for.
 
     Its deadline is told as `X-Request-Timeout`. `asked` raises InvalidArgument where the message cannot be
@@ -47,10 +47,13 @@ class GrpcHead(Head):
         self._body = body
         self.encoding = ""  # gRPC has its own way to pack messages
         if remaining is not None:
-            self.told = {**self.told, TIMEOUT: _sooner(remaining, self.told.get(TIMEOUT))}
+            self.prediction_headers = {
+                **self.prediction_headers,
+                TIMEOUT: _sooner(remaining, self.prediction_headers.get(TIMEOUT)),
+            }
 
     @property
-    def asked(self) -> Path:
+    def prediction_path(self) -> Path:
         """The prediction that it asks for."""
         spec = self.spec()
         return Path(self._rpc.dialect, self._rpc.verb, spec.model, version=spec.version, label=spec.label)
@@ -64,13 +67,13 @@ class GrpcHead(Head):
 
 
 class GrpcCall:
-    """One call whose message is there, and its answer; see `serving.conversation.Conversation`.
+    """One call whose message is there, and its answer; see `serving.conversation.PredictionRequest`.
 
     `body` is empty where no message came; `peer` is gRPC's name of who asks.
     """
 
     __slots__ = (
-        "_deadline", "_reply", "_scope", "body", "head", "late", "on_gone", "peer", "response_complete",
+        "_deadline", "_reply", "_scope", "body", "head", "is_past_deadline", "on_disconnect", "peer", "response_complete",
         "rpc", "state",
     )  # fmt: skip
 
@@ -84,9 +87,9 @@ class GrpcCall:
         self._reply: asyncio.Future[Reply] = loop.create_future()
         self.head = GrpcHead(rpc, headers_of(context), body, remaining)
         self.body = body
-        self.on_gone: Callable[[], None] | None = None
+        self.on_disconnect: Callable[[], None] | None = None
         self.state: Any = None
-        self.response_complete = self.late = False
+        self.response_complete = self.is_past_deadline = False
 
     @property
     def scope(self) -> Scope:
@@ -96,7 +99,7 @@ class GrpcCall:
             scope = self._scope = scope_of(self.head, client_of(self.peer))
         return scope
 
-    def answer(self, status: int, body: bytes, headers: Headers = ()) -> None:
+    def respond(self, status: int, body: bytes, headers: Headers = ()) -> None:
         """Take the whole answer; does nothing if there is one, or if the client is gone."""
         if self.response_complete:
             return
@@ -104,17 +107,17 @@ class GrpcCall:
         if not self._reply.done():  # it is cancelled a moment before the call is left
             self._reply.set_result(Reply(status, body, headers))
 
-    def refuse(self, error: ServingError, headers: Headers = ()) -> None:
+    def respond_error(self, error: ServingError, headers: Headers = ()) -> None:
         """Answer with an error."""
         status, body, own = refusal(error, self.rpc.dialect)
-        self.answer(status, body, (*own, *headers))
+        self.respond(status, body, (*own, *headers))
 
-    def leave(self) -> None:
+    def disconnect(self) -> None:
         """The client is gone, or its deadline is past: nobody is there to be answered."""
         if self.response_complete:
             return
-        self.late = asyncio.get_running_loop().time() >= self._deadline - _ABOUT
-        on_gone = self.on_gone
+        self.is_past_deadline = asyncio.get_running_loop().time() >= self._deadline - _ABOUT
+        on_gone = self.on_disconnect
         self._end()
         if on_gone is not None:
             on_gone()
@@ -123,7 +126,7 @@ class GrpcCall:
         """Refer to nothing that refers to the call."""
         self.response_complete = True
         self.body = b""
-        self.on_gone = self.state = None
+        self.on_disconnect = self.state = None
 
     async def reply(self) -> Reply:
         """The answer, once it is there."""
@@ -176,7 +179,7 @@ def client_of(peer: str) -> tuple[str, int] | None:
     return (host.strip("[]"), int(port)) if kind.startswith("ipv") and port.isdigit() else None
 
 
-def scope_of(head: Head, client: tuple[str, int] | None) -> Scope:
+def scope_of(head: RequestHead, client: tuple[str, int] | None) -> Scope:
     """A head as ASGI has it."""
     return {
         "type": "http",
@@ -185,5 +188,5 @@ def scope_of(head: Head, client: tuple[str, int] | None) -> Scope:
         "path": head.path,
         "headers": head.headers,
         "client": client,
-        LENGTH: head.length,
+        BODY_LENGTH: head.length,
     }

@@ -7,7 +7,7 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 
 from serving.errors import InvalidArgument
-from serving.wire import too_large
+from serving.wire import body_too_large
 
 # What gRPC is told: messages are handed over as they were sent, and only identity and gzip (bits 0 and 2) are
 # taken. The first byte of deflate may also begin a protobuf message.
@@ -48,7 +48,7 @@ class Decompressor:
                     self._thread, _decompress, stream, stream.unconsumed_tail, rest
                 )
         if len(body) > self._most_bytes:
-            raise too_large(self._most_bytes)
+            raise body_too_large(self._most_bytes)
         if not stream.eof or stream.unused_data:
             raise InvalidArgument("The message is not whole, or more than one, once it is decompressed.")
         return body

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 import grpc
 from grpc import aio
 
-from serving.config import FrontSettings
-from serving.conversation import Answers
-from serving.cross_origin import UNPROTECTED, CrossOriginPolicy
+from serving.config import ServerSettings
+from serving.conversation import PredictionHandler
+from serving.cross_origin import UNENFORCED_POLICY, CrossOriginPolicy
 from serving.errors import Internal, ServingError, Unavailable, Unimplemented
 from serving.grpc import compression, health
 from serving.grpc.arrivals import Arrivals
@@ -27,7 +27,7 @@ from serving.grpc.reflection import Reflection
 from serving.grpc.unsent import UnsentAnswers, shut_down
 from serving.protocols import Dialect, Reply
 from serving.protocols.errors import refusal
-from serving.tls import Certificate
+from serving.tls import CertificateFiles
 
 logger = logging.getLogger(__name__)
 
@@ -58,31 +58,31 @@ class Tell(Protocol):
 class GrpcServer:
     """A server, made inside the event loop that it runs on.
 
-    `predictions` answers these, and `tell` all else. `most_connections` may be open at a time; `under_way` is
+    `predictions` answers these, and `tell` all else. `max_connections_per_port` may be open at a time; `under_way` is
     how many calls are, and `refused` how many connections and calls were refused, by the reason.
     Until it is `ready` its health is that it does not serve yet.
     """
 
     def __init__(
         self,
-        predictions: Answers,
+        predictions: PredictionHandler,
         tell: Tell,
-        settings: FrontSettings,
+        settings: ServerSettings,
         *,
         most_connections: int,
-        certificate: Certificate | None = None,
-        cross_origin: CrossOriginPolicy = UNPROTECTED,
+        certificate: CertificateFiles | None = None,
+        cross_origin: CrossOriginPolicy = UNENFORCED_POLICY,
     ) -> None:
         self._predictions, self._tell_of = predictions, tell
         self.under_way = 0
         self._stopping = False
         self._accepting = True
         self._certificate = certificate
-        self.refused: Counter[str] = Counter()
+        self.rejections: Counter[str] = Counter()
         self._port = 0
         clock = asyncio.get_running_loop().time
         self._arrivals = Arrivals(settings, clock)
-        self._unsent = UnsentAnswers(settings, self._close_connections, clock, self.refused)
+        self._unsent = UnsentAnswers(settings, self._close_connections, clock, self.rejections)
         self._decompressor = Decompressor(settings.max_body_bytes)
         self._health = Health(SERVICES, self._read)
         self._reflection = Reflection((*SERVICES, health.SERVICE), self._read)
@@ -90,7 +90,7 @@ class GrpcServer:
         self._server = aio.server(options=_options(settings, most_connections))
         self._server.add_generic_rpc_handlers(
             (
-                _CrossOrigin(cross_origin, self.refused),  # the first to know a method answers it
+                _CrossOrigin(cross_origin, self.rejections),  # the first to know a method answers it
                 self._health.handler(),
                 *self._reflection.handlers(),
                 _Methods(self._serve),
@@ -180,12 +180,12 @@ class GrpcServer:
 
     async def _predict(self, call: GrpcCall) -> Reply:
         try:
-            self._predictions.begin(call)
+            self._predictions.on_request_head(call)
             if not call.response_complete:
-                self._predictions.complete(call)
+                self._predictions.on_request_complete(call)
             return await call.reply()
         except asyncio.CancelledError:
-            call.leave()
+            call.disconnect()
             raise
 
     def _close_connections(self, clients: Set[str]) -> None:
@@ -234,7 +234,7 @@ class _CrossOrigin(grpc.GenericRpcHandler):  # type: ignore[misc]  # it has no t
         """What refuses a call; None if it is not refused."""
         told = dict(handler_call_details.invocation_metadata or ())
         origin, site = (told.get(name) for name in ("origin", "sec-fetch-site"))
-        error = self._policy.check(None, _as_header(origin), _as_header(site))
+        error = self._policy.find_violation(None, _as_header(origin), _as_header(site))
         if error is None:
             return None
         self._refused["cross_origin"] += 1
@@ -272,7 +272,7 @@ async def _unknown(_: Any, context: Any) -> bytes:
     return await finish(context, refusal(error, Dialect.INFERENCE_GRPC))
 
 
-def _options(settings: FrontSettings, most_connections: int) -> list[tuple[str, int]]:
+def _options(settings: ServerSettings, most_connections: int) -> list[tuple[str, int]]:
     """What gRPC is told of our limits; times are in milliseconds."""
     return [
         ("grpc.so_reuseport", 0),  # a port that is taken is told of
@@ -290,6 +290,6 @@ def _options(settings: FrontSettings, most_connections: int) -> list[tuple[str, 
     ]
 
 
-def _credentials(certificate: Certificate) -> Any:
+def _credentials(certificate: CertificateFiles) -> Any:
     files = (certificate.key, certificate.chain)
     return grpc.ssl_server_credentials([tuple(Path(file).read_bytes() for file in files)])

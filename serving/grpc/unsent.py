@@ -17,7 +17,7 @@ from collections.abc import Callable, Set
 from pathlib import Path
 from typing import NamedTuple
 
-from serving.config import FrontSettings
+from serving.config import ServerSettings
 from serving.grpc.call import client_of
 
 # Seconds between two looks at how long answers have waited.
@@ -44,7 +44,7 @@ class UnsentAnswers:
 
     def __init__(
         self,
-        settings: FrontSettings,
+        settings: ServerSettings,
         close: CloseConnections,
         clock: Callable[[], float],
         refused: Counter[str],

@@ -10,11 +10,11 @@ The two processes share nothing else, so each may die at any time. A block count
 that is killed loses what it had not written, a writer that is killed does its last block again.
 """
 
-from serving.journal.append import Appender, Batch
-from serving.journal.format import Kind, Record, folder_of
-from serving.journal.position import Counts, Position, counts
-from serving.journal.read import Chunk, Reader
+from serving.journal.append import BlockBuilder, JournalAppender
+from serving.journal.format import JournalRecord, LogKind, journal_folder
+from serving.journal.position import JournalCounts, ReadPosition, count_outcomes
+from serving.journal.read import JournalReader, RecordChunk
 
 __all__ = [
-    "Appender", "Batch", "Chunk", "Counts", "Kind", "Position", "Reader", "Record", "counts", "folder_of",
+    "JournalAppender", "BlockBuilder", "RecordChunk", "JournalCounts", "LogKind", "ReadPosition", "JournalReader", "JournalRecord", "count_outcomes", "journal_folder",
 ]  # fmt: skip

@@ -15,18 +15,18 @@ from typing import Any
 import orjson
 
 # One record: when, and the lengths of what follows: name, request id, data, answer.
-FRAME = struct.Struct("<dHHII")
+RECORD_HEADER = struct.Struct("<dHHII")
 # Several records: mark, bytes, records, the number of the first one, CRC-32 of the bytes that follow.
-BLOCK = struct.Struct("<4sIIQI")
-_MARK = b"PLJ1"
+BLOCK_HEADER = struct.Struct("<4sIIQI")
+_BLOCK_MAGIC = b"PLJ1"
 
 _SEGMENT = ".segment"
 # Cards are overwritten in place, which a full disk allows too.
-_CARD_BYTES = 4096
-_TRIES = 5
+_METADATA_BYTES = 4096
+_READ_ATTEMPTS = 5
 
 
-class Kind(enum.StrEnum):
+class LogKind(enum.StrEnum):
     """What a journal's records are."""
 
     REQUESTS = "requests"
@@ -35,7 +35,7 @@ class Kind(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class JournalRecord:
     """One line of a log to be.
 
     `id` is the same however often the record is read; `time` is in seconds since the epoch; `name` is the
@@ -52,7 +52,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class JournalBlock:
     """A whole block: the number of its first record, how many there are, where it ends in its segment."""
 
     first: int
@@ -61,7 +61,7 @@ class Block:
     end: int
 
 
-def folder_of(root: Path, kind: Kind, address: str) -> Path:
+def journal_folder(root: Path, kind: LogKind, address: str) -> Path:
     """The folder of the journal for an address; "" is the only one of its kind."""
     if not address:
         return root / kind
@@ -76,7 +76,7 @@ def segment_path(folder: Path, number: int) -> Path:
     return folder / f"{number:08d}{_SEGMENT}"
 
 
-def segments(folder: Path) -> dict[int, int]:
+def list_segments(folder: Path) -> dict[int, int]:
     """The sizes of the segments that are there, by number, in their order."""
     found: dict[int, int] = {}
     with os.scandir(folder) as entries:
@@ -89,27 +89,27 @@ def segments(folder: Path) -> dict[int, int]:
     return dict(sorted(found.items()))
 
 
-def block_head(payload: bytes, records: int, first: int) -> bytes:
+def encode_block_header(payload: bytes, records: int, first: int) -> bytes:
     """What stands before the payload of a block."""
-    return BLOCK.pack(_MARK, len(payload), records, first, zlib.crc32(payload))
+    return BLOCK_HEADER.pack(_BLOCK_MAGIC, len(payload), records, first, zlib.crc32(payload))
 
 
-def read_block(fd: int, offset: int) -> Block | None:
+def read_block(fd: int, offset: int) -> JournalBlock | None:
     """The block at an offset of a segment; None when there is none, or not yet a whole one."""
-    head = os.pread(fd, BLOCK.size, offset)
-    if len(head) < BLOCK.size:
+    head = os.pread(fd, BLOCK_HEADER.size, offset)
+    if len(head) < BLOCK_HEADER.size:
         return None
-    mark, size, records, first, checksum = BLOCK.unpack(head)
-    if mark != _MARK:
+    mark, size, records, first, checksum = BLOCK_HEADER.unpack(head)
+    if mark != _BLOCK_MAGIC:
         return None
-    start = offset + BLOCK.size
+    start = offset + BLOCK_HEADER.size
     payload = os.pread(fd, size, start)
     if len(payload) < size or zlib.crc32(payload) != checksum:
         return None
-    return Block(first, records, payload, start + size)
+    return JournalBlock(first, records, payload, start + size)
 
 
-def blocks(path: Path) -> Iterator[Block]:
+def read_blocks(path: Path) -> Iterator[JournalBlock]:
     """The whole blocks of a segment."""
     offset = 0
     with path.open("rb", buffering=0) as file:
@@ -118,21 +118,23 @@ def blocks(path: Path) -> Iterator[Block]:
             offset = block.end
 
 
-def records(block: Block, uid: int) -> Iterator[Record]:
+def decode_records(block: JournalBlock, uid: int) -> Iterator[JournalRecord]:
     """The records of a block. `uid`, 32 bits, is that of the journal."""
     payload, offset = block.payload, 0
     for number in range(block.first, block.first + block.records):
-        time, *lengths = FRAME.unpack_from(payload, offset)
-        offset += FRAME.size
+        time, *lengths = RECORD_HEADER.unpack_from(payload, offset)
+        offset += RECORD_HEADER.size
         parts = []
         for length in lengths:
             parts.append(payload[offset : offset + length])
             offset += length
         name, request_id, data, answer = parts
-        yield Record(_id(time, uid, number), time, name.decode(), request_id.decode(), data, answer)
+        yield JournalRecord(
+            _make_record_id(time, uid, number), time, name.decode(), request_id.decode(), data, answer
+        )
 
 
-def _id(time: float, uid: int, number: int) -> str:
+def _make_record_id(time: float, uid: int, number: int) -> str:
     """32 hex digits that sort by time, as those of a UUID of version 7 do."""
     return f"{int(time * 1000) & 0xFFFFFFFFFFFF:012x}{uid:08x}{number & 0xFFFFFFFFFFFF:012x}"
 
@@ -140,10 +142,10 @@ def _id(time: float, uid: int, number: int) -> str:
 # ---- cards
 
 
-def write_card(path: Path, values: dict[str, Any]) -> None:
+def write_metadata(path: Path, values: dict[str, Any]) -> None:
     """Overwrite a small file. Raises OSError."""
     text = orjson.dumps(values)
-    data = (b"%b\n%08x" % (text, zlib.crc32(text))).ljust(_CARD_BYTES)
+    data = (b"%b\n%08x" % (text, zlib.crc32(text))).ljust(_METADATA_BYTES)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         if os.pwrite(fd, data, 0) < len(data):
@@ -152,9 +154,9 @@ def write_card(path: Path, values: dict[str, Any]) -> None:
         os.close(fd)
 
 
-def read_card(path: Path) -> dict[str, Any] | None:
+def read_metadata(path: Path) -> dict[str, Any] | None:
     """What a small file says; None when there is none or it is damaged."""
-    for _ in range(_TRIES):
+    for _ in range(_READ_ATTEMPTS):
         try:
             text, _, checksum = path.read_bytes().partition(b"\n")
         except FileNotFoundError:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from serving.journal.format import read_card, write_card
+from serving.journal.format import read_metadata, write_metadata
 
-_FILE = "position.json"
+_POSITION_FILE = "position.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class ReadPosition:
     """The place of the next block, and what has become of the records before it.
 
     `segment` and `offset` are the place, `records` the number of the first record there; each record before
@@ -25,18 +25,18 @@ class Position:
     dropped: int = 0
 
     @classmethod
-    def load(cls, folder: Path) -> Position:
+    def load(cls, folder: Path) -> ReadPosition:
         """The one noted in a journal's folder."""
-        values = read_card(folder / _FILE)
+        values = read_metadata(folder / _POSITION_FILE)
         return cls() if values is None else cls(**values)
 
     def save(self, folder: Path) -> None:
         """Note it. Raises OSError."""
-        write_card(folder / _FILE, asdict(self))
+        write_metadata(folder / _POSITION_FILE, asdict(self))
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class JournalCounts:
     """What has become of all records ever: sampled = sent + waiting + dropped."""
 
     sampled: int = 0
@@ -44,8 +44,8 @@ class Counts:
     waiting: int = 0
     dropped: int = 0
 
-    def __add__(self, other: Counts) -> Counts:
-        return Counts(
+    def __add__(self, other: JournalCounts) -> JournalCounts:
+        return JournalCounts(
             self.sampled + other.sampled,
             self.sent + other.sent,
             self.waiting + other.waiting,
@@ -53,9 +53,9 @@ class Counts:
         )
 
 
-def counts(records: int, dropped: int, position: Position) -> Counts:
+def count_outcomes(records: int, dropped: int, position: ReadPosition) -> JournalCounts:
     """Of a journal that got so many `records` besides those `dropped` before they got there."""
-    return Counts(
+    return JournalCounts(
         sampled=records + dropped,
         sent=position.sent,
         waiting=records - position.sent - position.dropped,

@@ -23,14 +23,14 @@ from serving import verdicts
 from serving.node.merging import Here, Judgement, computed, conclude
 from serving.node.probe import judging
 from serving.node.watch import Board
-from serving.phases import NODE_COUNTS, cells
+from serving.phases import NODE_COUNTS, as_cells
 from serving.runtimes import Runtime, Source
 from serving.runtimes.acceleration import Accelerable, Predict
 from serving.runtimes.acceleration.mount import fitting, mount
 from serving.runtimes.acceleration.process import Order, conduct, is_open_to_study, is_studied_first
 from serving.runtimes.acceleration.study import Studied
 from serving.runtimes.acceleration.switch import Switch
-from serving.verdicts import PLAIN, Damaged, Key, Verdict
+from serving.verdicts import PLAIN_STRATEGY, AccelerationKey, AccelerationRecord, DamagedRecordError
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Place(msgspec.Struct, frozen=True):
     """Where the verdict on a model is, or is to be, and what it must hold for."""
 
     folder: str
-    key: Key
+    key: AccelerationKey
 
 
 class Acceleration:
@@ -63,7 +63,7 @@ class Acceleration:
         self._find = find
         self._counts: MutableSequence[int] = [0] * len(NODE_COUNTS) if counts is None else counts
         self._place: Place | None = None
-        self._verdict: Verdict | None = None
+        self._verdict: AccelerationRecord | None = None
         self._switch: Switch | None = None
         self._runtime: Runtime | None = None
         self.studied_seconds = 0.0
@@ -190,8 +190,8 @@ class Acceleration:
     def _withdrawn_elsewhere(self) -> bool:
         """Whether another node of the version has found a difference."""
         try:
-            verdict = verdicts.read(self._folder)
-        except Damaged:
+            verdict = verdicts.read_record(self._folder)
+        except DamagedRecordError:
             return False
         return verdict is not None and bool(verdict.withdrawn)
 
@@ -200,8 +200,8 @@ class Acceleration:
         self._switch = None
         logger.error("a faster way was wrong for a request, so the plain path serves from now on: %s", reason)
         try:
-            verdicts.withdraw(self._folder, reason)
-        except (OSError, Damaged):
+            verdicts.withdraw_acceleration(self._folder, reason)
+        except (OSError, DamagedRecordError):
             logger.exception("that cannot be written down")
 
     @property
@@ -213,12 +213,14 @@ def counts(board: Board, slots: int) -> MutableSequence[int] | None:
     """The counts behind the marks of a board with that many `slots`; 0: it has none."""
     if not slots:
         return None
-    return cells(memoryview(cast(bytearray, board))[-8 * len(NODE_COUNTS) :])
+    return as_cells(memoryview(cast(bytearray, board))[-8 * len(NODE_COUNTS) :])
 
 
 def in_cache(cache: Path, model_dir: Path) -> Place:
     """The place for a model without a gateway; the oldest of too many verdicts go. Raises OSError."""
-    key = Key(verdicts.digest_of(model_dir), verdicts.libraries(), verdicts.processor())
+    key = AccelerationKey(
+        verdicts.digest_folder(model_dir), verdicts.describe_libraries(), verdicts.describe_processor()
+    )
     root = cache / "acceleration"
     folder = root / hashlib.sha256(msgspec.json.encode(key)).hexdigest()[:32]
     if not folder.is_dir() and root.is_dir():
@@ -228,10 +230,10 @@ def in_cache(cache: Path, model_dir: Path) -> Place:
     return Place(str(folder), key)
 
 
-def _told(verdict: Verdict | None, switch: Switch | None) -> str:
+def _told(verdict: AccelerationRecord | None, switch: Switch | None) -> str:
     """How calls are answered, in words."""
     if verdict is None or switch is None:
         why = "" if verdict is None else verdict.withdrawn or verdict.failure
         return f"the plain way ({why})" if why else "the plain way"
-    ways = dict.fromkeys(one.way for one in verdict.ranges if one.way != PLAIN)
+    ways = dict.fromkeys(one.way for one in verdict.ranges if one.way != PLAIN_STRATEGY)
     return f"by {', '.join(ways)}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from serving import http
-from serving.beside import open_grpc
+from serving.beside import bind_grpc_server
 from serving.config import NodeConfig
 from serving.cross_origin import CrossOriginPolicy
 from serving.errors import ServingError
@@ -22,7 +22,7 @@ from serving.node.practice_http import practise
 from serving.node.predict import Predictor
 from serving.node.routes import application
 from serving.runtimes import Source
-from serving.schema import Schema
+from serving.schema import ModelSchema
 
 if TYPE_CHECKING:  # gRPC is imported only where it is switched on
     from serving.grpc.server import Tell
@@ -70,8 +70,8 @@ async def serve(
         failed.set()
         server.stop()
 
-    async def practice(predictor: Predictor, schema: Schema) -> None:
-        connection = await server.plug(predictions(_Practised(predictor), lambda: 1))
+    async def practice(predictor: Predictor, schema: ModelSchema) -> None:
+        connection = await server.open_private_connection(predictions(_Practised(predictor), lambda: 1))
         with connection:
             await practise(connection, list(questions(schema)), _ROUNDS, _PRACTICE)
         if grpc is not None:
@@ -100,16 +100,16 @@ async def serve(
         on_failed=stop,
     )
     guard_calls(node.call_mark, settings.call_seconds)
-    handler = predictions(node, lambda: server.connections + (0 if grpc is None else grpc.under_way))
-    grpc = open_grpc(
+    handler = predictions(node, lambda: server.open_connections + (0 if grpc is None else grpc.under_way))
+    grpc = bind_grpc_server(
         settings, settings.host, handler, lambda: _questions(node), announce, cross_origin=cross_origin
     )
-    server = http.make_server(
+    server = http.make_http_server(
         application(node, settings.health_route),
-        front=settings,
+        settings=settings,
         drain=settings.request_timeout,
         handler=handler,
-        beside=grpc,
+        companion=grpc,
         cross_origin=cross_origin,
         stop_timeout=settings.stop_timeout,
     )
@@ -123,7 +123,7 @@ def _questions(node: Node) -> Tell:
     return Questions(node)
 
 
-async def _practise_grpc(handler: Predictions, tell: Tell, schema: Schema, settings: NodeConfig) -> None:
+async def _practise_grpc(handler: Predictions, tell: Tell, schema: ModelSchema, settings: NodeConfig) -> None:
     from serving.grpc.practice import practise  # noqa: PLC0415  only where gRPC is switched on
     from serving.grpc.server import GrpcServer  # noqa: PLC0415
     from serving.node.practice_grpc import questions  # noqa: PLC0415

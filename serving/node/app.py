@@ -26,13 +26,13 @@ from serving.node.predict import Predictor
 from serving.node.probe import Judging, Verdict, judging, warm, warm_briefly
 from serving.node.servable import MeasuredPlace
 from serving.node.watch import Board, CallMark
-from serving.phases import Histograms
+from serving.phases import LatencyHistograms
 from serving.runtimes import Runtime, Source, load, self_test
 from serving.runtimes.acceleration import Predict
 from serving.runtimes.describing import describe, own_examples
 from serving.runtimes.threads import ThreadLimit
-from serving.schema import Schema, pack
-from serving.shortage import shortage_of
+from serving.schema import ModelSchema, pack_schema
+from serving.shortage import find_shortage
 
 logger = logging.getLogger(__name__)
 
@@ -64,16 +64,16 @@ class Report:
         return asdict(self)
 
 
-Practice = Callable[[Predictor, Schema], Awaitable[None]]
+Practice = Callable[[Predictor, ModelSchema], Awaitable[None]]
 
 
-async def in_every_protocol(predictor: Predictor, schema: Schema) -> None:
+async def in_every_protocol(predictor: Predictor, schema: ModelSchema) -> None:
     """Each question once, but the first one twice: what is measured is how long the second call takes."""
     asked = list(questions(schema))
     await practise(predictor, [*asked[:1], *asked], rounds=1, seconds=_BRIEFLY)
 
 
-async def _at_once(predictor: Predictor, schema: Schema) -> None:
+async def _at_once(predictor: Predictor, schema: ModelSchema) -> None:
     """The first question, twice: somebody waits, and the spare that the node was has rehearsed the others."""
     asked = list(itertools.islice(questions(schema), 1))
     await practise(predictor, asked, rounds=2, seconds=_BRIEFLY)
@@ -99,9 +99,9 @@ class Node:
         settings: PredictSettings,
         *,
         marks: Board,
-        histograms: Histograms | None = None,
+        histograms: LatencyHistograms | None = None,
         waking: bool,
-        schema: Schema | None = None,
+        schema: ModelSchema | None = None,
         patience: float = math.inf,
         acceleration: Acceleration | None = None,
         practice: Practice | None = None,
@@ -126,7 +126,7 @@ class Node:
         self._loading: asyncio.Task[None] | None = None
         self._started = time.monotonic()
         self.predictor: Predictor | None = None  # once the version is loaded and warmed
-        self.schema: Schema | None = schema  # once it is loaded
+        self.schema: ModelSchema | None = schema  # once it is loaded
         self.old_errors = settings.legacy_model_errors
         self.answers_bare = settings.single_output == "bare"
 
@@ -163,7 +163,7 @@ class Node:
             await self._make_ready()
         except Exception as error:
             logger.exception("the node cannot start")
-            self._on_failed(shortage_of(error) or Unavailable(f"The node cannot start: {error!r}."))
+            self._on_failed(find_shortage(error) or Unavailable(f"The node cannot start: {error!r}."))
         finally:
             gc.enable()
 
@@ -267,12 +267,12 @@ class Node:
             imports_tensorflow="tensorflow" in sys.modules,
             exact=runtime.exact,
             once_seconds=0.0 if self._acceleration is None else round(self._acceleration.studied_seconds, 4),
-            schema=pack(schema) if self._known is None else "",
+            schema=pack_schema(schema) if self._known is None else "",
         )
         return runtime, judgement, typical, report
 
     def _warm(
-        self, runtime: Runtime, verdict: Verdict, schema: Schema
+        self, runtime: Runtime, verdict: Verdict, schema: ModelSchema
     ) -> tuple[float | None, tuple[str, ...]]:
         """The seconds of a typical call, None if that is not known, and what the owner should know.
 

@@ -10,7 +10,19 @@ from collections.abc import Callable
 from typing import Any
 
 from serving.errors import Unavailable
-from serving.frames import ALONE, ANSWER, ASK, CANCEL, PING, REQUEST, TIMING, Body, End, FrameError, lines
+from serving.frames import (
+    CANCEL_FRAME,
+    NEVER_BATCH,
+    PING_FRAME,
+    PREDICT_FRAME,
+    REQUEST_HEADER,
+    RESPONSE_HEADER,
+    WANTS_TIMING,
+    Body,
+    FrameError,
+    FrameProtocol,
+    encode_header_lines,
+)
 from serving.node.predict import Predictor
 from serving.node.request import NOWHERE, Request
 from serving.protocols import PLAIN, from_bytes
@@ -28,15 +40,15 @@ class _Asked(Request):
         self._channel = channel
         self._number = number
 
-    def answer(self, status: int, body: bytes, headers: Headers) -> None:
+    def respond(self, status: int, body: bytes, headers: Headers) -> None:
         self._channel.answer(self._number, status, body, headers)
 
 
-class Channel(End):
+class Channel(FrameProtocol):
     """A connection of the gateway. What is damaged ends it, and nothing else."""
 
     def __init__(self, server: Server) -> None:
-        super().__init__(REQUEST, server.longest)
+        super().__init__(REQUEST_HEADER, server.max_body_bytes)
         self._server = server
         self._asked: list[tuple[tuple[Any, ...], bytes, Body]] = []
         self._under_way: dict[int, Request] = {}
@@ -51,7 +63,7 @@ class Channel(End):
         super().connection_made(transport)
         self._server.channels.add(self)
 
-    def closed(self) -> None:
+    def on_close(self) -> None:
         """The gateway is gone, and nobody waits for what is under way."""
         predictor = self._server.predictor()
         if predictor is not None:
@@ -61,24 +73,24 @@ class Channel(End):
         self._server.channels.discard(self)
         self._server.look()
 
-    def frame(self, head: tuple[Any, ...], front: bytes, body: Body) -> None:
+    def on_frame(self, head: tuple[Any, ...], front: bytes, body: Body) -> None:
         """A frame has come."""
         self._asked.append((head, front, body))
 
-    def read(self) -> None:
+    def on_frames_read(self) -> None:
         """Compute what came together in as few calls as possible; one that came alone is not queued."""
         asked, self._asked = self._asked, []
         predictor = self._server.predictor()
         lone = len(asked) == 1
         for head, about, body in asked:
             kind, number = head[0], head[2]
-            if kind == ASK:
+            if kind == PREDICT_FRAME:
                 self._predict(predictor, head, about, body, lone=lone)
-            elif kind == CANCEL:
+            elif kind == CANCEL_FRAME:
                 request = self._under_way.pop(number, None)
                 if request is not None and predictor is not None:
                     predictor.give_up(request)
-            elif kind == PING:
+            elif kind == PING_FRAME:
                 self.answer(number, 200, b"", ())
             else:
                 raise FrameError
@@ -88,8 +100,8 @@ class Channel(End):
     def answer(self, number: int, status: int, body: bytes, headers: Headers) -> None:
         """Send an answer."""
         self._under_way.pop(number, None)
-        told = lines(headers)
-        self.send(number, ANSWER.pack(number, status, len(told), len(told) + len(body)) + told, body)
+        told = encode_header_lines(headers)
+        self.send(number, RESPONSE_HEADER.pack(number, status, len(told), len(told) + len(body)) + told, body)
         if self._server.stopping:
             self._server.look()
 
@@ -109,7 +121,7 @@ class Channel(End):
             return
         if slot >= self._server.slots:
             slot = NOWHERE
-        request = _Asked(self, number, slot, alone=bool(flags & ALONE), told=bool(flags & TIMING))
+        request = _Asked(self, number, slot, alone=bool(flags & NEVER_BATCH), told=bool(flags & WANTS_TIMING))
         predictor.predict(request, body, timeout, lone=lone, call=call)
         if not request.over:
             self._under_way[number] = request
@@ -124,11 +136,11 @@ class Server:
     """
 
     def __init__(
-        self, predictor: Callable[[], Predictor | None], *, slots: int, longest: int, drain: float
+        self, predictor: Callable[[], Predictor | None], *, slots: int, max_body_bytes: int, drain: float
     ) -> None:
         self.predictor = predictor
         self.slots = slots
-        self.longest = longest
+        self.max_body_bytes = max_body_bytes
         self.channels: set[Channel] = set()
         self.stopping = False
         self._drain = drain
@@ -149,7 +161,7 @@ class Server:
                 async with asyncio.timeout(max(1, int(self._drain))):
                     await self._until(lambda: not any(channel.busy for channel in self.channels))
                     for channel in tuple(self.channels):
-                        channel.finish()
+                        channel.close_when_sent()
                     await self._until(lambda: not self.channels)
         finally:
             for number in (signal.SIGTERM, signal.SIGINT):

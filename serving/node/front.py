@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 from serving.content_encoding import check_encoding
-from serving.conversation import Conversation
+from serving.conversation import PredictionRequest
 from serving.errors import InvalidArgument, ServingError
-from serving.exchange import PREDICT
-from serving.heads import TIMEOUT, TIMING, Head
+from serving.exchange import PREDICT_SUFFIX
+from serving.heads import TIMEOUT, WANTS_TIMING_HEADER, RequestHead
 from serving.node.predict import Predictor
 from serving.node.request import Request
 from serving.node.routes import VERSION, loading, nothing_there
@@ -17,7 +17,7 @@ from serving.protocols import PLAIN, Call, Dialect
 from serving.protocols.addresses import shown
 from serving.protocols.calls import call_of
 from serving.protocols.paths import Path, no_such_method, parse
-from serving.wire import Headers, too_large
+from serving.wire import Headers, body_too_large
 
 _YES = b"1"
 _VERTEX = Call(Dialect.VERTEX)
@@ -28,12 +28,12 @@ class _Exchanged(Request):
 
     __slots__ = ("_exchange",)
 
-    def __init__(self, exchange: Conversation, *, told: bool) -> None:
+    def __init__(self, exchange: PredictionRequest, *, told: bool) -> None:
         Request.__init__(self, told=told)  # cheaper than super()
         self._exchange = exchange
 
-    def answer(self, status: int, body: bytes, headers: Headers) -> None:
-        self._exchange.answer(status, body, headers)
+    def respond(self, status: int, body: bytes, headers: Headers) -> None:
+        self._exchange.respond(status, body, headers)
 
 
 class Loaded(Protocol):
@@ -66,65 +66,67 @@ class Predictions:
         self._connections = connections
         self.max_body_bytes = max_body_bytes
 
-    def takes(self, method: str, path: str) -> bool:
+    def can_handle(self, method: str, path: str) -> bool:
         """Predictions of all protocols, and what is like AI Platform's."""
-        known = path.endswith(PREDICT) or parse(path) is not None
+        known = path.endswith(PREDICT_SUFFIX) or parse(path) is not None
         return known or (path == self._route and method == "POST")
 
-    def refuse(self, exchange: Conversation, error: ServingError) -> None:
+    def on_request_error(self, exchange: PredictionRequest, error: ServingError) -> None:
         """Answer with an error."""
-        exchange.refuse(error)
+        exchange.respond_error(error)
 
-    def begin(self, exchange: Conversation) -> None:
+    def on_request_head(self, exchange: PredictionRequest) -> None:
         """Refuse what can be refused without its body."""
         try:
             self._admit(exchange)
         except ServingError as error:
-            exchange.refuse(error)
+            exchange.respond_error(error)
 
-    def complete(self, exchange: Conversation) -> None:
+    def on_request_complete(self, exchange: PredictionRequest) -> None:
         """Predict."""
         try:
             if len(exchange.body) > self.max_body_bytes:
-                raise too_large(self.max_body_bytes)
+                raise body_too_large(self.max_body_bytes)
             self._predict(exchange)
         except ServingError as error:
-            exchange.refuse(error)
+            exchange.respond_error(error)
 
-    def _admit(self, exchange: Conversation) -> None:
+    def _admit(self, exchange: PredictionRequest) -> None:
         head = exchange.head
-        if head.known is None:
-            head.known = _call(head, self._route)
-        if head.method != "POST" or head.override:
-            raise no_such_method(head.wanted_method, head.path, "POST")
+        if head.handler_cache is None:
+            head.handler_cache = _call(head, self._route)
+        if head.method != "POST" or head.method_override:
+            raise no_such_method(head.effective_method, head.path, "POST")
         if self._node.predictor is None:
             raise loading()
         if head.encoding:
             check_encoding(head.encoding)
         if head.length > self.max_body_bytes:
-            raise too_large(self.max_body_bytes)
+            raise body_too_large(self.max_body_bytes)
 
-    def _predict(self, exchange: Conversation) -> None:
+    def _predict(self, exchange: PredictionRequest) -> None:
         predictor = self._node.predictor
         if predictor is None:
             raise loading()
-        head, heeded = exchange.head, exchange.head.told
-        request = _Exchanged(exchange, told=heeded.get(TIMING) == _YES)
+        head, heeded = exchange.head, exchange.head.prediction_headers
+        request = _Exchanged(exchange, told=heeded.get(WANTS_TIMING_HEADER) == _YES)
         timeout = self._timeout if TIMEOUT not in heeded else _seconds(heeded[TIMEOUT])
-        predictor.predict(request, exchange.body, timeout, lone=self._connections() < 2, call=head.known)
+        predictor.predict(
+            request, exchange.body, timeout, lone=self._connections() < 2, call=head.handler_cache
+        )
         if not request.over:
-            exchange.on_gone = lambda: predictor.give_up(request)
+            exchange.on_disconnect = lambda: predictor.give_up(request)
             predictor.start_soon()
 
 
-def _call(head: Head, route: str) -> Call:
+def _call(head: RequestHead, route: str) -> Call:
     """The call of a request; whatever version it asks for, this one answers."""
-    asked = head.asked
+    asked = head.prediction_path
     if asked is not None:
-        return call_of(asked, head.told, shown(asked.version or VERSION))
+        return call_of(asked, head.prediction_headers, shown(asked.version or VERSION))
     if head.path != route:
         raise nothing_there(head.method, head.path)
-    call = call_of(Path(Dialect.AI_PLATFORM, "predict", ""), head.told)
+    call = call_of(Path(Dialect.AI_PLATFORM, "predict", ""), head.prediction_headers)
     return _VERTEX if call is PLAIN else call
 
 

@@ -18,7 +18,7 @@ from serving.protocols import Reply, triton
 from serving.protocols import inference_metadata as inference
 from serving.protocols.errors import refusal
 from serving.protocols.tensorflow_status import Standing, State
-from serving.schema import Schema
+from serving.schema import ModelSchema
 
 
 class Questions:
@@ -62,7 +62,7 @@ class _About:
     def standings(self) -> Sequence[Standing]:
         return [Standing(self.version, State.AVAILABLE if self.is_up() else State.LOADING)]
 
-    async def described(self) -> tuple[str, Schema]:
+    async def described(self) -> tuple[str, ModelSchema]:
         if self.node.schema is None:
             raise Unavailable("The model is being loaded.", retry_after=1)
         return self.version, self.node.schema

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 
-from serving.hangs import HangLimits, Sign, Standstill, follow, hangs
+from serving.hangs import HangLimits, LivenessReading, StallTimes, describe_hang, update_stall
 from serving.node.watch import CallMark
 
 logger = logging.getLogger(__name__)
@@ -31,13 +31,13 @@ def guard_calls(call_mark: CallMark, call_timeout: float) -> None:
 
 
 def _watch(call_mark: CallMark, limits: HangLimits) -> None:
-    standstill, looked_at = Standstill(), time.monotonic()
-    while not (reason := hangs(standstill, limits)):
+    standstill, looked_at = StallTimes(), time.monotonic()
+    while not (reason := describe_hang(standstill, limits)):
         time.sleep(_LOOK_EVERY)
         now = time.monotonic()
         # This process, or the whole machine, may have been stopped meanwhile.
         seconds, looked_at = min(now - looked_at, 2 * _LOOK_EVERY), now
-        standstill = follow(standstill, Sign(call=call_mark.number), seconds)
+        standstill = update_stall(standstill, LivenessReading(call=call_mark.number), seconds)
     logger.critical("The node ends: %s. This is what its threads do:", reason)
     faulthandler.dump_traceback(sys.stderr)
     sys.stderr.flush()

@@ -12,17 +12,17 @@ from typing import Any
 import msgspec
 
 from serving.config import PredictSettings
-from serving.container_engine import Container
+from serving.container_engine import ContainerRunConfig
 from serving.errors import ServingError, Unavailable
 from serving.node.acceleration import Acceleration, Place, counts
 from serving.node.app import Node, Report
 from serving.node.channel import Server
 from serving.node.watch import Board, parts
-from serving.phases import Histograms
-from serving.running import run
+from serving.phases import LatencyHistograms
+from serving.running import run_event_loop
 from serving.runtimes import Contained, External, Source
-from serving.schema import Schema, outline
-from serving.shortage import Shortage
+from serving.schema import ModelSchema, unpack_outline
+from serving.shortage import ResourceShortage
 
 
 class NodeArguments(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +48,7 @@ class NodeArguments(msgspec.Struct, frozen=True, kw_only=True):
     schema: str = ""
     interpreter: str = ""
     pilot: str = ""
-    container: Container | None = None
+    container: ContainerRunConfig | None = None
 
     def source(self, threads: int, on_predictor: Callable[[int], None] | None = None) -> Source:
         """Where the runtime is loaded from; `on_predictor` is told the pid of a predictor or container."""
@@ -90,7 +90,7 @@ def start(
         acceleration = Acceleration(source, lambda: place, counts(board, given.slots))
         if not given.waking:
             acceleration.study()
-    return run(
+    return run_event_loop(
         _serve(
             source,
             settings,
@@ -98,11 +98,11 @@ def start(
             marks=marks,
             histograms=histograms,
             waking=given.waking,
-            schema=outline(given.schema) if given.schema else None,
+            schema=unpack_outline(given.schema) if given.schema else None,
             acceleration=acceleration,
             on_ready=lambda ready: report({"ready": ready.to_dict()}),
             on_failed=lambda error: report(
-                {"short" if isinstance(error, Shortage) else "failed": error.message}
+                {"short" if isinstance(error, ResourceShortage) else "failed": error.message}
             ),
         )
     )
@@ -114,9 +114,9 @@ async def _serve(
     listener: socket.socket,
     *,
     marks: Board,
-    histograms: Histograms | None,
+    histograms: LatencyHistograms | None,
     waking: bool,
-    schema: Schema | None,
+    schema: ModelSchema | None,
     acceleration: Acceleration | None,
     on_ready: Callable[[Report], None],
     on_failed: Callable[[ServingError], None],
@@ -127,7 +127,7 @@ async def _serve(
     def fail(error: ServingError) -> None:
         nonlocal failed
         failed = True
-        if not isinstance(error, Unavailable) or isinstance(error, Shortage):
+        if not isinstance(error, Unavailable) or isinstance(error, ResourceShortage):
             on_failed(error)  # of others the pool makes a crash, and tries again
         server.stop()
 
@@ -145,7 +145,7 @@ async def _serve(
     server = Server(
         lambda: node.predictor,
         slots=len(marks),
-        longest=settings.max_body_bytes,
+        max_body_bytes=settings.max_body_bytes,
         drain=settings.request_timeout,
     )
     node.start()

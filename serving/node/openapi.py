@@ -10,7 +10,7 @@ from typing import Any
 from serving.media import JSON
 from serving.openapi import predictions
 from serving.openapi.document import ANY, OBJECT, STRING, Operation, document, ref, template
-from serving.schema import Schema
+from serving.schema import ModelSchema
 
 Json = dict[str, Any]
 
@@ -53,7 +53,7 @@ _ABOUT: tuple[tuple[str, str], ...] = (
 )
 
 
-def of_node(schema: Schema | None, *, old_errors: bool) -> Json:
+def of_node(schema: ModelSchema | None, *, old_errors: bool) -> Json:
     """The document; `schema` is None while the model is being loaded.
 
     `old_errors` says whether errors of the model are told as AI Platform did.
@@ -83,7 +83,7 @@ def _for_all(operation: Operation) -> Operation:
     return replace(operation, refusals=refusals)
 
 
-def _operations(schema: Schema | None) -> Iterator[tuple[str, str, str, Operation]]:
+def _operations(schema: ModelSchema | None) -> Iterator[tuple[str, str, str, Operation]]:
     """Each operation with its id, its verb and its path."""
     for path, (name, operation) in _OWN.items():
         yield name, "get", path, operation

@@ -27,7 +27,7 @@ from serving.protocols.paths import parse
 from serving.runtimes import Rows
 from serving.runtimes.datatypes import BYTES, dtype_of, name_of
 from serving.runtimes.instances import Batch
-from serving.schema import DEFAULT, Schema, Signature, Tensor
+from serving.schema import DEFAULT_SIGNATURE, ModelSchema, ModelSignature, TensorSpec
 from serving.wire import Headers
 
 MODEL = "model"
@@ -56,7 +56,7 @@ class _Asked(Request):
         super().__init__()
         self._answered = answered
 
-    def answer(self, status: int, body: bytes, headers: Headers) -> None:
+    def respond(self, status: int, body: bytes, headers: Headers) -> None:
         if not self._answered.done():
             self._answered.set_result(None)
 
@@ -84,11 +84,15 @@ class StandIn:
         """None."""
         return ()
 
-    def schema(self, _: Sequence[Any] = ()) -> Schema:
+    def schema(self, _: Sequence[Any] = ()) -> ModelSchema:
         """One input, one output."""
-        rows, numbers = Tensor("instances", "FP64", (-1, 2)), Tensor("predictions", "FP64", (-1,))
-        return Schema(
-            "custom", {DEFAULT: Signature((rows,), (numbers,))}, strict=False, example=[0.5, 1.5], answer=1.0
+        rows, numbers = TensorSpec("instances", "FP64", (-1, 2)), TensorSpec("predictions", "FP64", (-1,))
+        return ModelSchema(
+            "custom",
+            {DEFAULT_SIGNATURE: ModelSignature((rows,), (numbers,))},
+            strict=False,
+            example=[0.5, 1.5],
+            answer=1.0,
         )
 
 
@@ -115,7 +119,7 @@ async def practise(predictor: Predictor, asked: Sequence[Question], rounds: int,
         predictor.give_up(request)
 
 
-def questions(schema: Schema) -> Iterator[Question]:
+def questions(schema: ModelSchema) -> Iterator[Question]:
     """The example of a schema in each protocol over HTTP that can tell of it; none where there is none."""
     if schema.example is None:
         return
@@ -163,7 +167,7 @@ def described(tensors: Mapping[str, NDArray[Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def tensors_of(schema: Schema) -> dict[str, NDArray[Any]]:
+def tensors_of(schema: ModelSchema) -> dict[str, NDArray[Any]]:
     """The example of a schema as tensors of one row by name; none if they cannot be told from it."""
     inputs, example = schema.signatures[schema.default].inputs, schema.example
     names = [tensor.name for tensor in inputs]
@@ -182,7 +186,7 @@ def tensors_of(schema: Schema) -> dict[str, NDArray[Any]]:
         return {}
 
 
-def _row(tensor: Tensor, value: Any) -> NDArray[Any]:
+def _row(tensor: TensorSpec, value: Any) -> NDArray[Any]:
     """Raises TypeError and ValueError for a value that is not of the tensor's type."""
     if tensor.datatype == BYTES:
         texts = [value.encode() if isinstance(value, str) else orjson.dumps(value)]

@@ -12,13 +12,13 @@ from serving.node.dialects.tensorproto import message_of
 from serving.node.practice import MODEL, Question, described, tensors_of
 from serving.protocols import Call, Dialect
 from serving.protocols.protos import message
-from serving.schema import Schema
+from serving.schema import ModelSchema
 
 # The field of the tensors in a PredictRequest.
 _INPUTS = 2
 
 
-def questions(schema: Schema) -> Iterator[Question]:
+def questions(schema: ModelSchema) -> Iterator[Question]:
     """The example of a schema in each protocol over gRPC; none where there is none."""
     tensors = {} if schema.example is None else tensors_of(schema)
     if not tensors:

@@ -23,14 +23,14 @@ from serving.node.dialects.readers import Readers
 from serving.node.request import Request
 from serving.node.servable import MeasuredPlace, Servable
 from serving.node.watch import Board, CallMark, note, told
-from serving.phases import Histograms
+from serving.phases import LatencyHistograms
 from serving.protocols import PLAIN, Call, Reply
 from serving.protocols.errors import refusal
 from serving.runtimes import Runtime
 from serving.runtimes.codec import AnswerStyle, Decoder, encode, encode_each
 from serving.runtimes.describing import unknown
 from serving.runtimes.instances import Batch, split
-from serving.schema import Schema
+from serving.schema import ModelSchema
 from serving.wire import Headers, answer_too_large
 
 logger = logging.getLogger(__name__)
@@ -51,8 +51,8 @@ class Predictor:
         settings: PredictSettings,
         *,
         marks: Board,
-        schema: Schema | None = None,
-        histograms: Histograms | None = None,
+        schema: ModelSchema | None = None,
+        histograms: LatencyHistograms | None = None,
         call_mark: CallMark | None = None,
     ) -> None:
         self._servable = Servable(runtime, place, bounds, marks, self._answer, call_mark=call_mark)
@@ -95,7 +95,7 @@ class Predictor:
             else:
                 request.read(self.reader(call), body)
             request.parsed = time.monotonic()
-            if not (lone and self._servable.idle):
+            if not (lone and self._servable.is_idle):
                 self._servable.submit(request)
                 return
             self._answer_group((request,), self._servable.predict_now(request))
@@ -181,7 +181,7 @@ class Predictor:
             return
         request.over = True
         try:
-            request.answer(status, body, headers)
+            request.respond(status, body, headers)
         except Exception:
             logger.exception("an answer could not be sent")
             self.errors += 1
@@ -197,7 +197,7 @@ class Predictor:
             if not isinstance(error, ServingError):
                 logger.error("prediction failed", exc_info=error)
                 error = ModelFailed(f"{type(error).__name__}: {error}")
-            request.answer(*self._refusal(request.reader, error))
+            request.respond(*self._refusal(request.reader, error))
         except Exception:
             logger.exception("an error could not be told")
             self._fail(request)
@@ -205,7 +205,7 @@ class Predictor:
     def _fail(self, request: Request) -> None:
         """Answer with what can always be written."""
         try:
-            request.answer(*self._refusal(request.reader, Internal("Internal error encountered.")))
+            request.respond(*self._refusal(request.reader, Internal("Internal error encountered.")))
         except Exception:
             logger.exception("a request could not be answered")
 

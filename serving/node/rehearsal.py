@@ -27,13 +27,13 @@ from serving.runtimes.acceleration import Accelerable
 from serving.runtimes.acceleration.mount import store
 from serving.runtimes.acceleration.study import Findings, Proof, Timing
 from serving.scratch import scratch_folder
-from serving.verdicts import Key
+from serving.verdicts import AccelerationKey
 from serving.wire import Headers
 
 Write = Callable[[Path], object]
 
 _BODY = b'{"instances": [[0.5, 1.5], [1, 0]]}'
-_KEY = Key("", "", "")
+_KEY = AccelerationKey("", "", "")
 _SECONDS = 10.0
 
 
@@ -119,5 +119,5 @@ class _Asked(Request):
         super().__init__(0, told=True)
         self._answered = answered
 
-    def answer(self, status: int, body: bytes, headers: Headers) -> None:
+    def respond(self, status: int, body: bytes, headers: Headers) -> None:
         self._answered.set_result(None)

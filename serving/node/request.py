@@ -50,7 +50,7 @@ class Request:
         self.infer = 0.0
         self._kind: tuple[object, ...] | None = None
 
-    def answer(self, status: int, body: bytes, headers: Headers) -> None:
+    def respond(self, status: int, body: bytes, headers: Headers) -> None:
         """Send the answer; it is JSON unless the first of the headers is its content type."""
         raise NotImplementedError
 

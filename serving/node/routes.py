@@ -21,7 +21,7 @@ from serving.protocols import tensorflow_status as tensorflow
 from serving.protocols.errors import refusal
 from serving.protocols.paths import dialect_of, no_such_method, no_such_path
 from serving.protocols.tensorflow_status import Standing, State
-from serving.schema import Schema, as_answered, to_wire
+from serving.schema import ModelSchema, for_ai_platform, schema_to_json
 
 # What the version is called where nobody names one: a node knows no other name for what it serves.
 VERSION = "1"
@@ -86,7 +86,7 @@ async def _stats(request: Request) -> Response:
 
 
 async def _schema(request: Request) -> Response:
-    return _json(to_wire(_answered(request)))
+    return _json(schema_to_json(_answered(request)))
 
 
 async def _openapi(request: Request) -> Response:
@@ -171,7 +171,7 @@ def _is_ready(request: Request) -> bool:
     return _node(request).predictor is not None
 
 
-def _loaded(request: Request) -> Schema:
+def _loaded(request: Request) -> ModelSchema:
     """What the model takes and answers. Raises Unavailable while it is being loaded."""
     node = _node(request)
     if node.predictor is None or node.schema is None:
@@ -179,9 +179,9 @@ def _loaded(request: Request) -> Schema:
     return node.schema
 
 
-def _answered(request: Request) -> Schema:
+def _answered(request: Request) -> ModelSchema:
     """The same as AI Platform's clients see it."""
-    return as_answered(_loaded(request), bare=_node(request).answers_bare)
+    return for_ai_platform(_loaded(request), bare=_node(request).answers_bare)
 
 
 def _model(request: Request) -> str:

@@ -124,7 +124,7 @@ class Servable:
         self._calls = 0
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether a request need not wait, so that to queue a lone one is only cost."""
         return self._place.inline and not self._batcher.active
 

@@ -21,8 +21,8 @@ from serving.phases import (
     NODE_LAST,
     NODE_PHASES,
     NODE_ROWS,
-    Histograms,
-    cells,
+    LatencyHistograms,
+    as_cells,
 )
 from serving.wire import Headers
 
@@ -46,12 +46,12 @@ class Board(Protocol):
         """Mark a slot."""
 
 
-def parts(board: Board, slots: int) -> tuple[Board, Histograms | None]:
+def parts(board: Board, slots: int) -> tuple[Board, LatencyHistograms | None]:
     """The marks on a board, and the histograms behind them; without `slots` it is all marks."""
     if not slots:
         return board, None
     whole = memoryview(cast(bytearray, board))
-    return whole[:slots], Histograms(len(NODE_PHASES), cells(whole[-NODE_BYTES:]))
+    return whole[:slots], LatencyHistograms(len(NODE_PHASES), as_cells(whole[-NODE_BYTES:]))
 
 
 class CallMark:
@@ -60,7 +60,7 @@ class CallMark:
     `histograms` are those with the cell for it behind them; None: nobody else is told.
     """
 
-    def __init__(self, histograms: Histograms | None = None) -> None:
+    def __init__(self, histograms: LatencyHistograms | None = None) -> None:
         self._cells: MutableSequence[int] = [0] if histograms is None else histograms.cells
         self._index = 0 if histograms is None else NODE_CALL
         self._numbers = itertools.count(1)
@@ -113,7 +113,7 @@ def end(group: Sequence[Request], marks: Board, began: float, clock: Clock = tim
         request.infer += seconds
 
 
-def note(histograms: Histograms, group: Sequence[Request], predicted: float, encoded: float) -> None:
+def note(histograms: LatencyHistograms, group: Sequence[Request], predicted: float, encoded: float) -> None:
     """Count requests that are answered: their predictions were there, and had become bodies, at these times.
 
     `wait` is all the time between parsing and encoding in which the model did not work on the request.
@@ -124,14 +124,14 @@ def note(histograms: Histograms, group: Sequence[Request], predicted: float, enc
     if len(group) == 1:
         counted[NODE_ROWS] += group[0].rows
         for phase, seconds in enumerate(_phases(group[0], predicted, encoded)):
-            histograms.add(phase, seconds)
+            histograms.record(phase, seconds)
         return
     counted[NODE_ROWS] += sum([request.rows for request in group])
     parse, wait, infer, encode = range(len(NODE_PHASES))
-    histograms.add_all_of(parse, [request.parsed - request.began for request in group])
-    histograms.add_all_of(wait, [predicted - request.parsed - request.infer for request in group])
-    histograms.add_all_of(infer, [request.infer for request in group])
-    histograms.add_all_of(encode, [encoded - predicted] * len(group))
+    histograms.record_all(parse, [request.parsed - request.began for request in group])
+    histograms.record_all(wait, [predicted - request.parsed - request.infer for request in group])
+    histograms.record_all(infer, [request.infer for request in group])
+    histograms.record_all(encode, [encoded - predicted] * len(group))
 
 
 def told(request: Request, predicted: float, encoded: float) -> Headers:

@@ -18,7 +18,7 @@ from serving.openapi.document import (
     ref,
     shaped,
 )
-from serving.schema import Schema
+from serving.schema import ModelSchema
 
 Json = dict[str, Any]
 
@@ -268,7 +268,7 @@ OPERATIONS: Mapping[str, Operation] = {
 }
 
 
-def prediction(schema: Schema, title: str) -> Operation:
+def prediction(schema: ModelSchema, title: str) -> Operation:
     """Predictions with a model of which that is known."""
     return Operation(
         f"Predict with {title}",
@@ -286,7 +286,7 @@ def with_old_errors(operation: Json) -> Json:
     return operation
 
 
-def with_example(operation: Json, schema: Schema) -> Json:
+def with_example(operation: Json, schema: ModelSchema) -> Json:
     """The operation with a request that was answered, and the answer."""
     asked, answered = shapes.example(schema), shapes.example_answer(schema)
     if asked is not None:

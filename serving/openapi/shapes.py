@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from serving.schema import GRAPHS, Schema, Signature, Tensor, fixed_rows
+from serving.schema import SAVED_MODEL_PLATFORM, ModelSchema, ModelSignature, TensorSpec, fixed_row_count
 
 Json = dict[str, Any]
 
@@ -30,9 +30,9 @@ _OF_TREES: Json = {"type": ["number", "null"], "minimum": -3.4e38, "maximum": 3.
 _LONGEST_EXAMPLE = 4096
 
 
-def request(schema: Schema) -> Json:
+def request(schema: ModelSchema) -> Json:
     """The body of a prediction."""
-    if schema.platform != GRAPHS:
+    if schema.platform != SAVED_MODEL_PLATFORM:
         properties = {"instances": _instances(schema, _default(schema))}
         if schema.method:
             names = [schema.method, *(tensor.name for tensor in schema.methods)]
@@ -49,7 +49,7 @@ def request(schema: Schema) -> Json:
     return _one_of(bodies)
 
 
-def answer(schema: Schema) -> Json:
+def answer(schema: ModelSchema) -> Json:
     """The body of the answer to such a request."""
     rows = _one_of(
         [
@@ -65,18 +65,18 @@ def answer(schema: Schema) -> Json:
     }
 
 
-def _instances(schema: Schema, signature: Signature | None) -> Json:
-    rows = fixed_rows(signature)
+def _instances(schema: ModelSchema, signature: ModelSignature | None) -> Json:
+    rows = fixed_row_count(signature)
     count: Json = {"minItems": rows or 1, **({"maxItems": rows} if rows else {})}
     # All have the same form.
     return _one_of([{"type": "array", "items": form, **count} for form in _forms(schema, signature)])
 
 
-def _forms(schema: Schema, signature: Signature | None) -> Sequence[Json]:
+def _forms(schema: ModelSchema, signature: ModelSignature | None) -> Sequence[Json]:
     """The forms that a row of a request can have."""
     if signature is None or not signature.inputs or not schema.strict:
         return (_ANYTHING,)
-    if schema.platform == GRAPHS:
+    if schema.platform == SAVED_MODEL_PLATFORM:
         return (_of_graph(signature.inputs),)
     values = [_row(tensor, _taken(tensor, schema.platform)) for tensor in signature.inputs]
     if len(signature.inputs) == 1 and signature.inputs[0].name == "instances":
@@ -88,19 +88,19 @@ def _forms(schema: Schema, signature: Signature | None) -> Sequence[Json]:
     return _object([tensor.name for tensor in signature.inputs], values), row
 
 
-def _answered(schema: Schema, signature: Signature) -> Json:
+def _answered(schema: ModelSchema, signature: ModelSignature) -> Json:
     """One prediction."""
     if not signature.outputs or not schema.strict:
         return _ANYTHING
     values = [_row(tensor, _given(tensor)) for tensor in signature.outputs]
-    named = schema.platform == GRAPHS and not (schema.bare and len(values) == 1)
+    named = schema.platform == SAVED_MODEL_PLATFORM and not (schema.bare and len(values) == 1)
     return _object([tensor.name for tensor in signature.outputs], values) if named else values[0]
 
 
-def _closed(schema: Schema, properties: Json, required: list[str]) -> Json:
+def _closed(schema: ModelSchema, properties: Json, required: list[str]) -> Json:
     """An object. Routines are handed all other fields of a request; to a graph they mean nothing."""
     body: Json = {"type": "object", "properties": properties, "required": required}
-    is_open = not schema.strict or schema.platform == GRAPHS
+    is_open = not schema.strict or schema.platform == SAVED_MODEL_PLATFORM
     return body if is_open else {**body, "additionalProperties": False}
 
 
@@ -108,26 +108,26 @@ def _one_of(schemas: Sequence[Json]) -> Json:
     return schemas[0] if len(schemas) == 1 else {"anyOf": list(schemas)}
 
 
-def example(schema: Schema) -> Json | None:
+def example(schema: ModelSchema) -> Json | None:
     """A request that was answered; None where none is known, or it is long."""
     if schema.example is None or len(msgspec.json.encode(schema.example)) > _LONGEST_EXAMPLE:
         return None
-    return {"instances": [schema.example] * (fixed_rows(_default(schema)) or 1)}
+    return {"instances": [schema.example] * (fixed_row_count(_default(schema)) or 1)}
 
 
-def example_answer(schema: Schema) -> Json | None:
+def example_answer(schema: ModelSchema) -> Json | None:
     """The answer to it."""
     if schema.answer is None or len(msgspec.json.encode(schema.answer)) > _LONGEST_EXAMPLE:
         return None
-    return {"predictions": [schema.answer] * (fixed_rows(_default(schema)) or 1)}
+    return {"predictions": [schema.answer] * (fixed_row_count(_default(schema)) or 1)}
 
 
-def _default(schema: Schema) -> Signature | None:
+def _default(schema: ModelSchema) -> ModelSignature | None:
     return schema.signatures.get(schema.default)
 
 
-def _of_graph(inputs: Sequence[Tensor]) -> Json:
-    values = [_row(tensor, _taken(tensor, GRAPHS)) for tensor in inputs]
+def _of_graph(inputs: Sequence[TensorSpec]) -> Json:
+    values = [_row(tensor, _taken(tensor, SAVED_MODEL_PLATFORM)) for tensor in inputs]
     named = _object([tensor.name for tensor in inputs], values)
     return _one_of([values[0], named]) if len(inputs) == 1 else named
 
@@ -141,7 +141,7 @@ def _object(names: Sequence[str], values: Sequence[Json]) -> Json:
     }
 
 
-def _row(tensor: Tensor, leaf: Json) -> Json:
+def _row(tensor: TensorSpec, leaf: Json) -> Json:
     """One row of a tensor."""
     if tensor.shape is None:
         return _ANYTHING
@@ -155,17 +155,17 @@ def _row(tensor: Tensor, leaf: Json) -> Json:
     return value
 
 
-def _taken(tensor: Tensor, platform: str) -> Json:
+def _taken(tensor: TensorSpec, platform: str) -> Json:
     match _kind(tensor):
         case "number":
             return _OF_TREES if platform == "xgboost" else {"type": "number"}
-        case "bytes" if platform == GRAPHS:
+        case "bytes" if platform == SAVED_MODEL_PLATFORM:
             return {"anyOf": [{"type": "string"}, _B64]}
         case kind:
             return {"type": _JSON[kind]} if kind in _JSON else _ANYTHING
 
 
-def _given(tensor: Tensor) -> Json:
+def _given(tensor: TensorSpec) -> Json:
     match _kind(tensor):
         case "number":  # NaN and infinities are null
             return {"type": ["number", "null"]}
@@ -178,7 +178,7 @@ def _given(tensor: Tensor) -> Json:
 _JSON = {"integer": "integer", "boolean": "boolean", "bytes": "string"}
 
 
-def _kind(tensor: Tensor) -> str:
+def _kind(tensor: TensorSpec) -> str:
     if tensor.datatype.startswith(("FP", "BF")):
         return "number"
     if tensor.datatype.startswith(("INT", "UINT")):

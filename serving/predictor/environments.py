@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from serving.errors import InvalidArgument
-from serving.interpreters import checked_python
+from serving.interpreters import resolve_interpreter
 
 Say = Callable[[str], None]
 
@@ -47,7 +47,7 @@ def find_python(version: str) -> str:
         return path
     kept = sorted(Path("~/.pyenv/versions").expanduser().glob(f"{version}.*/bin/python"))
     if kept:
-        return checked_python(str(kept[-1]))
+        return resolve_interpreter(str(kept[-1]))
     raise InvalidArgument(
         f"There is no Python {version} here. Install it, for instance by `pyenv install {version}` or `uv "
         f"python install {version}`, and name it with --python."

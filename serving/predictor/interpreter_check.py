@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from serving.config import FORK_ENVIRONMENT, FRAMEWORK_ENVIRONMENT, process_environment
+from serving.config import FORK_ENVIRONMENT, FRAMEWORK_ENVIRONMENT, environment_without_settings
 from serving.errors import LoadFailed
 from serving.predictor import command
 
@@ -38,7 +38,7 @@ def check(interpreter: str) -> Checked:
     try:
         done = subprocess.run(
             command(interpreter, "check"),
-            env={**process_environment(), **FRAMEWORK_ENVIRONMENT, **FORK_ENVIRONMENT},
+            env={**environment_without_settings(), **FRAMEWORK_ENVIRONMENT, **FORK_ENVIRONMENT},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_CHECK_SECONDS,

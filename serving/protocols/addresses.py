@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from serving.errors import FailedPrecondition, InvalidArgument, NotFound
-from serving.names import ModelName, VersionName, parse_target
+from serving.names import ModelName, VersionName, parse_model_or_version_name
 
 # Numbers of versions are of 64 bits in these protocols, with a sign.
 _MOST = (1 << 63) - 1
@@ -52,7 +52,7 @@ def address(model: str, project: str, *, version: str = "", label: str = "") -> 
         )
     if "/" not in model:
         return Address(ModelName(project, model), version, label)
-    name = parse_target(model)
+    name = parse_model_or_version_name(model)
     if isinstance(name, VersionName):
         raise InvalidArgument(
             f"{model!r} names a version: name the model, {name.parent}, and its version apart."

@@ -9,7 +9,7 @@ import msgspec
 
 from serving.errors import InvalidArgument
 from serving.heads import ACCEPT, CONTENT_TYPE, JSON_BYTES
-from serving.media import BINARY, JSON, NPY, bare, choose
+from serving.media import BINARY, JSON, NPY, negotiate_media_type, strip_parameters
 from serving.protocols import PLAIN, Call, Dialect
 from serving.protocols.paths import Path
 
@@ -46,8 +46,8 @@ def call_of(path: Path, told: Mapping[bytes, bytes], version: str = "") -> Call:
 
 
 def _ai_platform(given: bytes, accept: bytes | None, length: bytes | None) -> Call:
-    content_type = bare(given.decode("latin-1"))
-    wanted = JSON if accept is None else choose(accept.decode("latin-1"), _ANSWERS)
+    content_type = strip_parameters(given.decode("latin-1"))
+    wanted = JSON if accept is None else negotiate_media_type(accept.decode("latin-1"), _ANSWERS)
     if content_type not in _BINARY:
         return PLAIN if wanted == JSON else Call(accept=wanted)
     json_bytes = _json_bytes(length) if content_type == BINARY else None

@@ -10,8 +10,8 @@ from serving.errors import (
     ModelError,
     ResourceExhausted,
     ServingError,
+    error_to_json,
     http_status,
-    to_wire,
 )
 from serving.protocols import Dialect, Reply
 from serving.wire import error_headers
@@ -31,7 +31,7 @@ def refusal(error: ServingError, dialect: Dialect = Dialect.AI_PLATFORM) -> Repl
     status, more = http_status(error), error_headers(error)
     match dialect:
         case Dialect.AI_PLATFORM | Dialect.VERTEX:
-            return Reply(status, orjson.dumps(to_wire(error)), more)
+            return Reply(status, orjson.dumps(error_to_json(error)), more)
         case Dialect.TENSORFLOW | Dialect.INFERENCE:
             return Reply(status, orjson.dumps({"error": _text(error)}), (BARE_JSON, *more))
         case Dialect.TENSORFLOW_GRPC | Dialect.INFERENCE_GRPC:

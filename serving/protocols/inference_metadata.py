@@ -8,13 +8,13 @@ from typing import Any
 
 from serving.protocols.addresses import shown
 from serving.protocols.tensorflow_status import Standing, State, newest_first
-from serving.schema import Schema, Signature, Tensor
+from serving.schema import ModelSchema, ModelSignature, TensorSpec
 
 # Tensors as bytes beside the JSON, both ways.
 EXTENSIONS = ("binary_tensor_data",)
 # What a server is called that was given no other name.
 SERVER_NAME = "pilotlight"
-_NO_SIGNATURE = Signature((), ())
+_NO_SIGNATURE = ModelSignature((), ())
 
 
 def server(name: str = SERVER_NAME, extensions: Iterable[str] = ()) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def model_ready(model: str, is_ready: bool) -> dict[str, Any]:
     return {"name": model, "ready": is_ready}
 
 
-def metadata(model: str, standings: Iterable[Standing], schema: Schema) -> dict[str, Any]:
+def metadata(model: str, standings: Iterable[Standing], schema: ModelSchema) -> dict[str, Any]:
     """The answer of `GET /v2/models/M[/versions/V]`.
 
     `standings` are those of the versions it is about. The protocol knows one set of inputs and outputs: it is
@@ -58,7 +58,7 @@ def metadata(model: str, standings: Iterable[Standing], schema: Schema) -> dict[
     }
 
 
-def _tensor(tensor: Tensor) -> dict[str, Any]:
+def _tensor(tensor: TensorSpec) -> dict[str, Any]:
     """The protocol has no word for a shape of any number of dimensions: it is told as one, of any size."""
     shape = [-1] if tensor.shape is None else list(tensor.shape)
     return {"name": tensor.name, "datatype": tensor.datatype, "shape": shape}

@@ -6,7 +6,7 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
-from serving.errors import InvalidArgument, NotFound, ServingError, wrong_method
+from serving.errors import InvalidArgument, NotFound, ServingError, method_not_allowed
 from serving.protocols import Dialect
 
 _MODELS = "/v1/models"
@@ -81,7 +81,7 @@ def no_such_method(method: str, path: str, allow: str) -> ServingError:
     """The error for a path that is there, but not for this method of HTTP."""
     if dialect_of(path) is Dialect.TENSORFLOW:
         return _malformed(method, path)
-    return wrong_method(method, path, allow)
+    return method_not_allowed(method, path, allow)
 
 
 def _malformed(method: str, path: str) -> InvalidArgument:

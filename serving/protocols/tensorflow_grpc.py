@@ -12,7 +12,7 @@ from serving.errors import InvalidArgument
 from serving.protocols.addresses import number
 from serving.protocols.protos import Malformed, message, pool
 from serving.protocols.tensorflow_status import Standing, dtype, newest_first
-from serving.schema import Schema, Signature, Tensor
+from serving.schema import ModelSchema, ModelSignature, TensorSpec
 
 _SERVING = "tensorflow.serving."
 _SIGNATURES = "signature_def"
@@ -38,7 +38,7 @@ def check_metadata_request(body: bytes) -> None:
         raise InvalidArgument(f"metadata_field names {named}; {_SIGNATURES} is all there is to ask for.")
 
 
-def metadata(model: str, version: str, schema: Schema) -> bytes:
+def metadata(model: str, version: str, schema: ModelSchema) -> bytes:
     """A GetModelMetadataResponse; `version` is an id."""
     signatures = message(_SERVING + "SignatureDefMap")()
     for name, signature in schema.signatures.items():
@@ -62,7 +62,7 @@ def status(standings: Iterable[Standing]) -> bytes:
     return _bytes(answer)
 
 
-def _describe(definition: Any, signature: Signature) -> None:
+def _describe(definition: Any, signature: ModelSignature) -> None:
     """Fill a SignatureDef."""
     definition.method_name = signature.method
     for tensors, infos in ((signature.inputs, definition.inputs), (signature.outputs, definition.outputs)):
@@ -70,7 +70,7 @@ def _describe(definition: Any, signature: Signature) -> None:
             _describe_tensor(infos[tensor.name], tensor)
 
 
-def _describe_tensor(info: Any, tensor: Tensor) -> None:
+def _describe_tensor(info: Any, tensor: TensorSpec) -> None:
     """Fill a TensorInfo."""
     info.name = tensor.tensor
     info.dtype = pool().FindEnumTypeByName("tensorflow.DataType").values_by_name[dtype(tensor)].number

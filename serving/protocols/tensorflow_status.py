@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from serving.protocols.addresses import number, shown
-from serving.schema import Schema, Signature, Tensor
+from serving.schema import ModelSchema, ModelSignature, TensorSpec
 
 DTYPES = {
     "BOOL": "DT_BOOL",
@@ -73,7 +73,7 @@ def status(standings: Iterable[Standing]) -> dict[str, Any]:
     }
 
 
-def metadata(model: str, version: str, schema: Schema) -> dict[str, Any]:
+def metadata(model: str, version: str, schema: ModelSchema) -> dict[str, Any]:
     """The answer of `GET /v1/models/M[/versions/V|/labels/L]/metadata`; `version` is an id."""
     signatures = {name: _signature(one) for name, one in schema.signatures.items()}
     return {
@@ -82,7 +82,7 @@ def metadata(model: str, version: str, schema: Schema) -> dict[str, Any]:
     }
 
 
-def _signature(signature: Signature) -> dict[str, Any]:
+def _signature(signature: ModelSignature) -> dict[str, Any]:
     return {
         "inputs": {tensor.name: _tensor(tensor) for tensor in signature.inputs},
         "outputs": {tensor.name: _tensor(tensor) for tensor in signature.outputs},
@@ -91,12 +91,12 @@ def _signature(signature: Signature) -> dict[str, Any]:
     }
 
 
-def dtype(tensor: Tensor) -> str:
+def dtype(tensor: TensorSpec) -> str:
     """TensorFlow's name for the type of a tensor."""
     return DTYPES.get(tensor.datatype, "DT_INVALID")
 
 
-def _tensor(tensor: Tensor) -> dict[str, Any]:
+def _tensor(tensor: TensorSpec) -> dict[str, Any]:
     dimensions = [{"size": str(size), "name": ""} for size in tensor.shape or ()]
     return {
         "dtype": dtype(tensor),

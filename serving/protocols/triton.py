@@ -13,14 +13,14 @@ from typing import Any
 from serving.errors import Unimplemented
 from serving.protocols.addresses import shown
 from serving.protocols.tensorflow_status import Standing, State
-from serving.schema import Schema, Signature, Tensor
+from serving.schema import ModelSchema, ModelSignature, TensorSpec
 
 EXTENSIONS = ("statistics", "model_repository", "model_configuration")
 NO_LOADING = (
     "Models are not loaded and unloaded by hand here: a version wakes with its first request and sleeps "
     "while there is none. Versions are made and deleted with the API of models and versions; see docs/api.md."
 )
-_NO_SIGNATURE = Signature((), ())
+_NO_SIGNATURE = ModelSignature((), ())
 _TYPES = {"BYTES": "TYPE_STRING"}
 _STATES = {
     State.AVAILABLE: "READY",
@@ -96,7 +96,7 @@ def index(models: Iterable[tuple[str, Standing]], *, only_ready: bool) -> list[d
     ]
 
 
-def config(model: str, schema: Schema) -> dict[str, Any]:
+def config(model: str, schema: ModelSchema) -> dict[str, Any]:
     """What a model takes and answers, with the rows as the first dimension: `max_batch_size` is 0."""
     signature = schema.signatures.get(schema.default, _NO_SIGNATURE)
     return {
@@ -120,7 +120,7 @@ def _duration(one: Duration) -> dict[str, int]:
     return {"count": one.count, "ns": int(one.seconds * 1e9)}
 
 
-def _tensor(tensor: Tensor) -> dict[str, Any]:
+def _tensor(tensor: TensorSpec) -> dict[str, Any]:
     dims = [-1] if tensor.shape is None else list(tensor.shape)
     kind = _TYPES.get(tensor.datatype, f"TYPE_{tensor.datatype}")
     return {"name": tensor.name, "data_type": kind, "dims": dims}

@@ -15,10 +15,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from serving.container_engine import Container
+from serving.container_engine import ContainerRunConfig
 from serving.errors import LoadFailed
 from serving.runtimes.instances import Batch
-from serving.schema import Schema
+from serving.schema import ModelSchema
 
 FRAMEWORKS: Mapping[str, str] = {
     "TENSORFLOW": "serving.runtimes.tensorflow:load",
@@ -124,7 +124,7 @@ class Runtime(Protocol):
     def warmup_requests(self) -> Iterable[tuple[Batch, dict[str, Any]]]:
         """The recorded requests that came with the model: instances and parameters; often none."""
 
-    def schema(self, examples: Sequence[Any] = ()) -> Schema:
+    def schema(self, examples: Sequence[Any] = ()) -> ModelSchema:
         """What it takes and answers, with an instance that it has been asked and what it answered.
 
         The first of `examples`, instances as JSON has them, that it answers is the one; where it answers none
@@ -154,7 +154,7 @@ class Contained:
     ends as the container ends.
     """
 
-    container: Container
+    container: ContainerRunConfig
     on_start: Callable[[int], None] | None = None
     shared_fate: bool = False
 

@@ -21,7 +21,7 @@ import orjson
 import simdjson
 from numpy.typing import NDArray
 
-from serving.depth import LEVELS, TooDeepError, loads
+from serving.depth import DEFAULT_MAX_DEPTH, TooDeepError, parse_json
 from serving.errors import InvalidInputs, InvalidOutputs
 from serving.runtimes import Array, Columns, Form, Rows
 from serving.runtimes.conversion import MOST_DIMENSIONS, from_rows, in_range, kind, shape_fits
@@ -85,7 +85,7 @@ _PLAIN_STYLE = AnswerStyle()
 class Decoder:
     """Parses bodies nested at most `levels` deep. One per thread: the parser's buffers are reused."""
 
-    def __init__(self, levels: int = LEVELS) -> None:
+    def __init__(self, levels: int = DEFAULT_MAX_DEPTH) -> None:
         self._parser = simdjson.Parser()
         self._levels = levels
         self._skeleton = b""
@@ -374,7 +374,7 @@ def _plain(body: Body, form_of: FormOf, levels: int) -> tuple[Batch, Parameters]
 
 def _parse_object(body: Body, levels: int) -> Parameters:
     try:
-        value = loads(body, levels)
+        value = parse_json(body, levels)
     except TooDeepError as error:
         raise InvalidInputs(str(error)) from error
     except orjson.JSONDecodeError as error:

@@ -20,7 +20,7 @@ from serving.runtimes.arguments import accepted, checked
 from serving.runtimes.describing import INSTANCES, Shown, anything, outcome, show, tensor_of
 from serving.runtimes.instances import Batch
 from serving.runtimes.packages import use_packages
-from serving.schema import DEFAULT, Schema, Signature, Tensor
+from serving.schema import DEFAULT_SIGNATURE, ModelSchema, ModelSignature, TensorSpec
 
 _EXPECTED = "def predict(self, instances, **kwargs)"
 
@@ -62,13 +62,13 @@ class CustomRuntime:
         """None: the contract records no requests for custom routines."""
         return ()
 
-    def schema(self, examples: Sequence[Any] = ()) -> Schema:
+    def schema(self, examples: Sequence[Any] = ()) -> ModelSchema:
         """No more than the first of the examples that it answers tells: nothing is made up for it, since
         nobody knows what its code does with it."""
         shown = show(self, examples)
-        return Schema(
+        return ModelSchema(
             "custom",
-            {DEFAULT: Signature(_inputs(shown), (outcome(shown),))},
+            {DEFAULT_SIGNATURE: ModelSignature(_inputs(shown), (outcome(shown),))},
             strict=False,
             example=shown and shown.instance,
             answer=shown and shown.answer,
@@ -107,7 +107,7 @@ def load(source: Source) -> CustomRuntime:
     return CustomRuntime(predictor, name)
 
 
-def _inputs(shown: Shown | None) -> tuple[Tensor, ...]:
+def _inputs(shown: Shown | None) -> tuple[TensorSpec, ...]:
     if shown is None:
         return (anything(INSTANCES),)
     if isinstance(shown.instance, dict):

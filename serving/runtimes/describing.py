@@ -18,7 +18,7 @@ from serving.runtimes.codec import encode
 from serving.runtimes.conversion import from_rows, natural
 from serving.runtimes.datatypes import BYTES, name_of
 from serving.runtimes.instances import Batch
-from serving.schema import DEFAULT, Schema, Signature, Tensor
+from serving.schema import DEFAULT_SIGNATURE, ModelSchema, ModelSignature, TensorSpec
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class Shown(NamedTuple):
     predictions: Batch
 
 
-def describe(runtime: Runtime, model_dir: Path) -> Schema:
+def describe(runtime: Runtime, model_dir: Path) -> ModelSchema:
     """The schema of a model that was loaded from a folder. What goes wrong costs details, not the model."""
     try:
         schema = runtime.schema(own_examples(model_dir))
@@ -53,9 +53,11 @@ def describe(runtime: Runtime, model_dir: Path) -> Schema:
     return schema
 
 
-def unknown(platform: str) -> Schema:
+def unknown(platform: str) -> ModelSchema:
     """The schema of a model of which nothing is known."""
-    return Schema(platform, {DEFAULT: Signature((anything(INSTANCES),), (outcome(),))}, strict=False)
+    return ModelSchema(
+        platform, {DEFAULT_SIGNATURE: ModelSignature((anything(INSTANCES),), (outcome(),))}, strict=False
+    )
 
 
 def show(runtime: Runtime, instances: Iterable[Any], *, rows: int = 1) -> Shown | None:
@@ -80,18 +82,20 @@ def first(candidates: Sequence[Any], others: Callable[[], Iterable[Any]]) -> Ite
     yield from others()
 
 
-def tensor_of(name: str, values: Batch, classes: tuple[Any, ...] = ()) -> Tensor:
+def tensor_of(name: str, values: Batch, classes: tuple[Any, ...] = ()) -> TensorSpec:
     """What such values are, the number of rows apart."""
     if isinstance(values, list):
         array = natural(values)
         if array is None:
-            return Tensor(name, BYTES, None, classes=classes)
+            return TensorSpec(name, BYTES, None, classes=classes)
     else:
         array = np.asarray(values)
-    return Tensor(name, name_of(array.dtype), (-1, *array.shape[1:]), classes=classes)
+    return TensorSpec(name, name_of(array.dtype), (-1, *array.shape[1:]), classes=classes)
 
 
-def outcome(shown: Shown | None = None, classes: tuple[Any, ...] = (), *, of_labels: bool = True) -> Tensor:
+def outcome(
+    shown: Shown | None = None, classes: tuple[Any, ...] = (), *, of_labels: bool = True
+) -> TensorSpec:
     """The output of a model without named ones, as an answer tells, or its labels if it is `of_labels`."""
     if shown is not None:
         return tensor_of(PREDICTIONS, shown.predictions, classes)
@@ -100,9 +104,9 @@ def outcome(shown: Shown | None = None, classes: tuple[Any, ...] = (), *, of_lab
     return anything(PREDICTIONS)
 
 
-def anything(name: str) -> Tensor:
+def anything(name: str) -> TensorSpec:
     """What is text or JSON, of any shape."""
-    return Tensor(name, BYTES, None)
+    return TensorSpec(name, BYTES, None)
 
 
 def labels(given: object) -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ from serving.predictor.program import METHODS, Refused, rows_of
 from serving.runtimes import Runtime
 from serving.runtimes.conversion import from_rows
 from serving.runtimes.describing import PREDICTIONS, Shown, anything, tensor_of
-from serving.schema import Tensor
+from serving.schema import TensorSpec
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ def rows(result: Any, count: int, method: str) -> Any:
 
 def describe_methods(
     runtime: Runtime, asked: Methodical, shown: Shown | None, classes: tuple[Any, ...]
-) -> tuple[Tensor, ...]:
+) -> tuple[TensorSpec, ...]:
     """What the other methods of a runtime answer, named after them; `shown` is an instance to ask them."""
     found = []
     for name in asked.methods:

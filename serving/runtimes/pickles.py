@@ -24,7 +24,7 @@ from typing import Any
 import joblib
 import numpy as np
 
-from serving.errors import LoadFailed, carried
+from serving.errors import LoadFailed, make_sendable
 from serving.predictor.program import offer_old_joblib
 from serving.predictor.releases import remedy_for
 from serving.runtimes.detect import content, first_class
@@ -129,7 +129,7 @@ def texts(caught: Iterable[warnings.WarningMessage]) -> tuple[str, ...]:
 def _text(warning: Warning | str) -> str:
     saved = getattr(warning, "original_sklearn_version", None)
     if saved is None:
-        return carried(" ".join(str(warning).split()), _LONGEST_WARNING)
+        return make_sendable(" ".join(str(warning).split()), _LONGEST_WARNING)
     # One sentence for all the estimators of a model: each of them warns.
     current = getattr(warning, "current_sklearn_version", "")
     return (

@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Protocol, runtime_checkable
 
-from serving.errors import InvalidInputs, ServingError, carried, describe_exception
+from serving.errors import InvalidInputs, ServingError, describe_exception, make_sendable
 from serving.runtimes import Array, Runtime
 from serving.runtimes.codec import encode
 from serving.runtimes.conversion import from_rows
 from serving.runtimes.describing import EXAMPLE
 from serving.runtimes.packages import KNOWN
-from serving.schema import Schema, fixed_rows
+from serving.schema import ModelSchema, fixed_row_count
 
 # Seconds and instances that are spent on a model which answers none of them.
 _SECONDS, _INSTANCES = 5.0, 100
@@ -169,7 +169,10 @@ def raised_of(error: BaseException) -> Raised:
         return cause.raised
     text = describe_exception(cause).removeprefix(type(cause).__name__).removeprefix(": ")
     return Raised(
-        type(cause).__name__, carried(text, _LONGEST_TEXT), _is_of_library(cause), _estimator_package(cause)
+        type(cause).__name__,
+        make_sendable(text, _LONGEST_TEXT),
+        _is_of_library(cause),
+        _estimator_package(cause),
     )
 
 
@@ -178,7 +181,7 @@ def trial_of(what: str, error: BaseException, *, comes_along: bool = False, numb
     text = error.message if isinstance(error, ServingError) else describe_exception(error)
     return Trial(
         what,
-        carried(text, _LONGEST_TEXT),
+        make_sendable(text, _LONGEST_TEXT),
         raised_of(error),
         isinstance(error, InvalidInputs),
         comes_along,
@@ -186,11 +189,11 @@ def trial_of(what: str, error: BaseException, *, comes_along: bool = False, numb
     )
 
 
-def trials(runtime: Runtime, schema: Schema, examples: Iterable[Any]) -> Iterator[Trial]:
+def trials(runtime: Runtime, schema: ModelSchema, examples: Iterable[Any]) -> Iterator[Trial]:
     """Try what is not known yet: examples that came along, and if none is answered what can be made up."""
     if schema.example is not None:
         yield Trial("An instance")
-    rows = fixed_rows(schema.signatures.get(schema.default)) or 1
+    rows = fixed_row_count(schema.signatures.get(schema.default)) or 1
     for example in examples:
         if example != schema.example:
             yield ask(runtime, example, EXAMPLE, rows, comes_along=True)

@@ -37,7 +37,7 @@ from serving.runtimes.pickles import root
 from serving.runtimes.sklearn_anatomy import Anatomy, last_step, takes_nan
 from serving.runtimes.sklearn_checks import check_class, check_meaning, check_usable, one_job
 from serving.runtimes.threads import ThreadLimit
-from serving.schema import DEFAULT, Schema, Signature
+from serving.schema import DEFAULT_SIGNATURE, ModelSchema, ModelSignature
 
 # What values of requests are. A step that misses an attribute of one expected something else.
 _OF_JSON = (type(None), bool, int, float, str, list, dict)
@@ -149,15 +149,15 @@ class SklearnRuntime:
         """None: scikit-learn models carry no recorded requests."""
         return ()
 
-    def schema(self, examples: Sequence[Any] = ()) -> Schema:
+    def schema(self, examples: Sequence[Any] = ()) -> ModelSchema:
         """Columns by name where it was fitted with names, labels where it answers them."""
         anatomy = self._anatomy
         shown = show(self, first(examples, self.instances))
         classes = labels(getattr(last_step(self._estimator), "classes_", None))
         found = outcome(shown, classes if self.method in OF_CLASSES else (), of_labels=self.method == PREDICT)
-        return Schema(
+        return ModelSchema(
             "sklearn",
-            {DEFAULT: Signature(sklearn_schema.inputs(anatomy), (found,))},
+            {DEFAULT_SIGNATURE: ModelSignature(sklearn_schema.inputs(anatomy), (found,))},
             method=self.method,
             methods=describe_methods(self, self, shown if anatomy.builtin else None, classes),
             strict=anatomy.builtin and (anatomy.text or anatomy.width is not None),

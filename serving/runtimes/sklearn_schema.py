@@ -13,7 +13,7 @@ from serving.runtimes.datatypes import BYTES
 from serving.runtimes.describing import COLUMN, INSTANCES, labels, readable
 from serving.runtimes.frames import made_up
 from serving.runtimes.sklearn_anatomy import Anatomy, first_step, tags_of
-from serving.schema import Tensor
+from serving.schema import TensorSpec
 
 # What is tried where nothing tells how many values a row has.
 _WIDEST = 65
@@ -26,24 +26,24 @@ class Feature:
     value: Any = 0.0
     categories: tuple[Any, ...] = ()
 
-    def tensor(self, name: str) -> Tensor:
+    def tensor(self, name: str) -> TensorSpec:
         """The column as an input of its own."""
         kind = BYTES if isinstance(self.value, str) else "BOOL" if isinstance(self.value, bool) else "FP64"
-        return Tensor(name, kind, (-1,), classes=self.categories)
+        return TensorSpec(name, kind, (-1,), classes=self.categories)
 
 
-def inputs(anatomy: Anatomy) -> tuple[Tensor, ...]:
+def inputs(anatomy: Anatomy) -> tuple[TensorSpec, ...]:
     """The columns by name where the estimator has names or mixed columns, else one array or a text."""
     width = anatomy.width
     if anatomy.text:
-        return (Tensor(INSTANCES, BYTES, (-1,)),)
+        return (TensorSpec(INSTANCES, BYTES, (-1,)),)
     if width is None:
-        return (Tensor(INSTANCES, BYTES, None),)
+        return (TensorSpec(INSTANCES, BYTES, None),)
     if anatomy.numeric and not anatomy.names:
-        return (Tensor(INSTANCES, "FP64", (-1, width)),)
+        return (TensorSpec(INSTANCES, "FP64", (-1, width)),)
     known = features(anatomy.estimator)
     if not known and not anatomy.names:
-        return (Tensor(INSTANCES, "FP64", (-1, width)),)
+        return (TensorSpec(INSTANCES, "FP64", (-1, width)),)
     names = anatomy.names or tuple(f"{COLUMN}{place}" for place in range(width))
     return tuple(known.get(place, Feature()).tensor(name) for place, name in enumerate(names))
 

@@ -41,7 +41,7 @@ from serving.runtimes.describing import first, readable, show, to_json
 from serving.runtimes.instances import Batch, Tensors
 from serving.runtimes.tensorflow_examples import serialised
 from serving.runtimes.tensorflow_signature import Arrays, Feed, Shape, Signature, Tensor, brief
-from serving.schema import Schema
+from serving.schema import ModelSchema
 
 _log = logging.getLogger(__name__)
 
@@ -192,11 +192,11 @@ class TensorFlowRuntime:
         _log.warning(text)
         self.warnings = tuple(dict.fromkeys((*self.warnings, text)))
 
-    def schema(self, examples: Sequence[Any] = ()) -> Schema:
+    def schema(self, examples: Sequence[Any] = ()) -> ModelSchema:
         """The signatures as they are saved; the example is the first recorded request, or made up."""
         shown = show(self, first(examples, self.instances), rows=self._rows)
-        return Schema(
-            schema.GRAPHS,
+        return ModelSchema(
+            schema.SAVED_MODEL_PLATFORM,
             {name: signature.schema for name, signature in self._signatures.items()},
             default=self._default_name,
             example=shown and shown.instance,
@@ -273,7 +273,7 @@ class TensorFlowRuntime:
         """The signature that answers if none is named, "" if none does."""
         if len(self._signatures) == 1:
             return next(iter(self._signatures))
-        return schema.DEFAULT if schema.DEFAULT in self._signatures else ""
+        return schema.DEFAULT_SIGNATURE if schema.DEFAULT_SIGNATURE in self._signatures else ""
 
     @property
     def _known(self) -> str:

@@ -95,7 +95,7 @@ class Signature:
 
     `feeds` are the names of its inputs in the session, `fetches` those of outputs that have others there.
     `input_problem` and `output_problem` say why instances cannot express the inputs, or JSON the outputs.
-    `fixed_rows` is how many instances a request must have, None where any number will do.
+    `fixed_row_count` is how many instances a request must have, None where any number will do.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Signature:
         self.form = Columns(columns, self.fixed_rows, self.independent_rows)
         self.input_problem = _input_problem(name, inputs)
         self.output_problem = _output_problem(name, outputs)
-        self.schema = schema.Signature(_described(inputs), _described(outputs), method)
+        self.schema = schema.ModelSignature(_described(inputs), _described(outputs), method)
         self._session = session
         self._enforced = all(i.enforced for i in inputs)
         self._feeds = feeds
@@ -246,9 +246,9 @@ class Signature:
         return count
 
 
-def _described(tensors: Iterable[Tensor]) -> tuple[schema.Tensor, ...]:
+def _described(tensors: Iterable[Tensor]) -> tuple[schema.TensorSpec, ...]:
     return tuple(
-        schema.Tensor(
+        schema.TensorSpec(
             one.alias,
             name_of(one.dtype),
             None if one.shape is None else tuple(-1 if size is None else size for size in one.shape),

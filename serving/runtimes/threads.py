@@ -16,7 +16,7 @@ class ThreadLimit:
     def __init__(self, threads: int) -> None:
         self._threads = threads
         # Searching the process for such libraries takes 15 ms; what they read when they were loaded may do.
-        needed = threads != 1 or not config.frameworks_prepared()
+        needed = threads != 1 or not config.is_framework_environment_set()
         self._controller = ThreadpoolController() if needed else None
 
     def apply(self) -> None:

@@ -48,7 +48,7 @@ from serving.runtimes.methods import PREDICT, Asked, chosen, describe_methods
 from serving.runtimes.pickles import root
 from serving.runtimes.xgboost_categories import categories_of, coded
 from serving.runtimes.xgboost_files import Format, checked_model, format_of
-from serving.schema import DEFAULT, Schema, Signature, Tensor
+from serving.schema import DEFAULT_SIGNATURE, ModelSchema, ModelSignature, TensorSpec
 
 # The width is checked here and names are put in order here, so that plain rows can ask a model with names.
 _OURS = ("validate_features",)
@@ -157,14 +157,14 @@ class BoosterRuntime:
         """None: XGBoost models carry no recorded requests."""
         return ()
 
-    def schema(self, examples: Sequence[Any] = ()) -> Schema:
+    def schema(self, examples: Sequence[Any] = ()) -> ModelSchema:
         """Columns by name where it was trained with names, labels where it answers them or scores each."""
         shown = show(self, first(examples, self.instances))
         classes = self._classes()
         found = outcome(shown, classes, of_labels=self.method == PREDICT)
-        return Schema(
+        return ModelSchema(
             "xgboost",
-            {DEFAULT: Signature(self._inputs(), (found,))},
+            {DEFAULT_SIGNATURE: ModelSignature(self._inputs(), (found,))},
             method=self.method,
             methods=describe_methods(self, self, shown, classes),
             example=shown and shown.instance,
@@ -175,17 +175,17 @@ class BoosterRuntime:
         """Which XGBoost computes it."""
         return f"This server has xgboost {xgb.__version__}."
 
-    def _inputs(self) -> tuple[Tensor, ...]:
+    def _inputs(self) -> tuple[TensorSpec, ...]:
         if self._names:
             return tuple(self._column(place, name) for place, name in enumerate(self._names))
-        return (Tensor(INSTANCES, "FP64", (-1, self._width or -1)),)
+        return (TensorSpec(INSTANCES, "FP64", (-1, self._width or -1)),)
 
-    def _column(self, place: int, name: str) -> Tensor:
+    def _column(self, place: int, name: str) -> TensorSpec:
         """A feature as an input of its own: numbers, codes, or the texts that are known."""
         feature = self._categories.get(place)
         if feature is None:
-            return Tensor(name, "FP64", (-1,))
-        return Tensor(name, BYTES if feature.texts else "INT64", (-1,), classes=feature.texts)
+            return TensorSpec(name, "FP64", (-1,))
+        return TensorSpec(name, BYTES if feature.texts else "INT64", (-1,), classes=feature.texts)
 
     def instances(self) -> Iterator[Any]:
         """A made-up instance, if the model says how wide one is."""

@@ -36,7 +36,7 @@ _DEFAULT_LEFT = 2**31
 _NEIGHBOURS = 4
 _LINEAR_TOLERANCE = 1e-5
 # Rows for linear models, which have values in all columns; fewer where they would be of more numbers.
-_ROWS, _FEWEST_ROWS, _NUMBERS = 64, 3, 1 << 22
+_MAX_ROWS, _FEWEST_ROWS, _NUMBERS = 64, 3, 1 << 22
 # XGBoost 3.1 and later forget the link of the base score where a model has no trees: one that adds nothing.
 _NOTHING = BinaryTree(
     0,
@@ -238,7 +238,7 @@ def compare_linear(model: BinaryModel, booster: Any) -> None:
     if model.linear.size != (model.features + 1) * groups:
         raise Disagreement(f"it has {model.linear.size} weights for {model.features} features")
     weights = model.linear.astype(np.float64).reshape(model.features + 1, groups)
-    rows = frames.made_up(max(_FEWEST_ROWS, min(_ROWS, _NUMBERS // model.features)), model.features)
+    rows = frames.made_up(max(_FEWEST_ROWS, min(_MAX_ROWS, _NUMBERS // model.features)), model.features)
     expected = rows @ weights[:-1] + weights[-1]
     got = _margins(booster, rows, begin=0.0).reshape(expected.shape)
     scale = np.abs(rows) @ np.abs(weights[:-1]) + np.abs(weights[-1])

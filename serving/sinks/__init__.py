@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from serving.journal import Record
+from serving.journal import JournalRecord
 
 
 class Sink(Protocol):
@@ -20,7 +20,7 @@ class Sink(Protocol):
     collect_bytes: int
     collect_seconds: float
 
-    def write(self, records: Sequence[Record], key: str) -> int:
+    def write(self, records: Sequence[JournalRecord], key: str) -> int:
         """Write these records; returns how many of them are refused for good, whenever they come.
 
         Those it has had before it may write again, or not: readers tell them by their id. `key` names these

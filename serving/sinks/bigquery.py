@@ -13,20 +13,20 @@ from functools import cached_property
 from typing import Any
 
 from serving.errors import PermissionDenied, ServingError, Unavailable
-from serving.journal import Record
-from serving.sinks.rows import request_row
+from serving.journal import JournalRecord
+from serving.sinks.rows import make_request_row
 
 logger = logging.getLogger(__name__)
 
 # Google's advice, and well below its limits: 50,000 rows, 10 MB.
-_ROWS, _BYTES = 500, 5 << 20
+_MAX_ROWS, _MAX_BYTES = 500, 5 << 20
 _TIMEOUT = 30.0
 # What is wrong with the request itself: sending it again would not help.
-_REFUSED = frozenset({400, 413})
-_INVALID = frozenset({"invalid", "invalidQuery", "notImplemented"})
+_REJECTED_STATUSES = frozenset({400, 413})
+_INVALID_REASONS = frozenset({"invalid", "invalidQuery", "notImplemented"})
 
 
-class NotAvailableError(Exception):
+class BigQueryUnavailableError(Exception):
     """BigQuery cannot be used here; the text says why."""
 
 
@@ -39,56 +39,60 @@ class BigQuerySink:
     def __init__(self, table: str) -> None:
         self._table = table
         self._project = table.split(".", maxsplit=1)[0]
-        self._client = self._connect()
+        self._client = self._make_client()
 
-    def write(self, records: Sequence[Record], key: str) -> int:
+    def write(self, records: Sequence[JournalRecord], key: str) -> int:
         """Insert the rows, with their ids for BigQuery to tell those that it has had."""
         refused = 0
-        batch: list[Record] = []
+        batch: list[JournalRecord] = []
         size = 0
         for record in records:
             length = len(record.data) + len(record.answer)
-            if batch and (len(batch) >= _ROWS or size + length > _BYTES):
-                refused += self._insert(batch)
+            if batch and (len(batch) >= _MAX_ROWS or size + length > _MAX_BYTES):
+                refused += self._insert_rows(batch)
                 batch, size = [], 0
             batch.append(record)
             size += length
-        return refused + self._insert(batch)
+        return refused + self._insert_rows(batch)
 
-    def _insert(self, records: Sequence[Record]) -> int:
+    def _insert_rows(self, records: Sequence[JournalRecord]) -> int:
         """How many of the rows are refused. Those that are hold up the others of their request."""
         if not records:
             return 0
         from google.api_core import exceptions as api  # noqa: PLC0415
 
         try:
-            found = self._send(records)
+            found = self._send_rows(records)
         except api.GoogleAPICallError as error:
-            if error.code not in _REFUSED:
-                raise self._told(error) from error
-            return self._halve(records, error.message)
+            if error.code not in _REJECTED_STATUSES:
+                raise self._translate_error(error) from error
+            return self._insert_halves(records, error.message)
         if not found:
             return 0
         bad = {one["index"]: one["errors"] for one in found if _is_invalid(one["errors"])}
         if not bad:
-            raise Unavailable(f"BigQuery did not take the rows for {self._table}: {_words(found[0])}")
+            raise Unavailable(
+                f"BigQuery did not take the rows for {self._table}: {_describe_errors(found[0])}"
+            )
         logger.error(
-            "%d log records do not fit the table %s: %s", len(bad), self._table, _first(bad.values())
+            "%d log records do not fit the table %s: %s", len(bad), self._table, _first_message(bad.values())
         )
-        return len(bad) + self._insert([record for index, record in enumerate(records) if index not in bad])
+        return len(bad) + self._insert_rows(
+            [record for index, record in enumerate(records) if index not in bad]
+        )
 
-    def _halve(self, records: Sequence[Record], reason: str) -> int:
+    def _insert_halves(self, records: Sequence[JournalRecord], reason: str) -> int:
         """Find the row that a whole request is refused for."""
         if len(records) == 1:
             logger.error("a log record is refused by the table %s: %s", self._table, reason)
             return 1
         middle = len(records) // 2
-        return self._insert(records[:middle]) + self._insert(records[middle:])
+        return self._insert_rows(records[:middle]) + self._insert_rows(records[middle:])
 
-    def _send(self, records: Sequence[Record]) -> Sequence[Mapping[str, Any]]:
+    def _send_rows(self, records: Sequence[JournalRecord]) -> Sequence[Mapping[str, Any]]:
         found: Sequence[Mapping[str, Any]] = self._client.insert_rows_json(
             self._table,
-            [request_row(record) for record in records],
+            [make_request_row(record) for record in records],
             row_ids=[record.id for record in records],
             ignore_unknown_values=True,
             # Trying again is the log writer's own business.
@@ -97,11 +101,13 @@ class BigQuerySink:
         )
         return found
 
-    def _connect(self) -> Any:
+    def _make_client(self) -> Any:
         try:
             from google.cloud import bigquery  # noqa: PLC0415
         except ImportError as error:
-            raise NotAvailableError("google-cloud-bigquery is not installed (extra `bigquery`)") from error
+            raise BigQueryUnavailableError(
+                "google-cloud-bigquery is not installed (extra `bigquery`)"
+            ) from error
         return bigquery.Client(project=self._project, credentials=self._credentials)
 
     @cached_property
@@ -116,10 +122,10 @@ class BigQuerySink:
         try:
             credentials, _ = google.auth.default(scopes=["https://www.googleapis.com/auth/bigquery"])
         except DefaultCredentialsError as error:
-            raise NotAvailableError("the server has no Google credentials") from error
+            raise BigQueryUnavailableError("the server has no Google credentials") from error
         return credentials
 
-    def _told(self, error: Any) -> ServingError:
+    def _translate_error(self, error: Any) -> ServingError:
         if error.code in {401, 403}:
             return PermissionDenied(
                 f"BigQuery refuses the table {self._table} to the server's account: {error.message} It needs "
@@ -129,12 +135,12 @@ class BigQuerySink:
 
 
 def _is_invalid(errors: Sequence[Mapping[str, Any]]) -> bool:
-    return any(error.get("reason") in _INVALID for error in errors)
+    return any(error.get("reason") in _INVALID_REASONS for error in errors)
 
 
-def _first(found: Any) -> str:
+def _first_message(found: Any) -> str:
     return next((error.get("message", "") for errors in found for error in errors), "")
 
 
-def _words(found: Mapping[str, Any]) -> str:
+def _describe_errors(found: Mapping[str, Any]) -> str:
     return "; ".join(f"{error.get('reason')}: {error.get('message')}" for error in found["errors"])

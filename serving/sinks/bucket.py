@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from serving.journal import Kind, Record
-from serving.sinks.rows import line, moment, runs
-from serving.storage import Files
+from serving.journal import JournalRecord, LogKind
+from serving.sinks.rows import encode_line, group_by_folder, record_time
+from serving.storage import FileStore
 
 # What is collected is in memory, about three times.
-_MOST_BYTES = 64 << 20
+_MAX_COLLECTED_BYTES = 64 << 20
 
 
 class BucketSink:
@@ -20,25 +20,25 @@ class BucketSink:
     """
 
     def __init__(
-        self, prefix: str, kind: Kind, files: Files, *, rotate_bytes: int, rotate_seconds: float
+        self, prefix: str, kind: LogKind, files: FileStore, *, rotate_bytes: int, rotate_seconds: float
     ) -> None:
-        self.collect_bytes = min(rotate_bytes, _MOST_BYTES)
+        self.collect_bytes = min(rotate_bytes, _MAX_COLLECTED_BYTES)
         self.collect_seconds = rotate_seconds
         self._prefix = prefix.rstrip("/")
         self._kind = kind
         self._files = files
 
-    def write(self, records: Sequence[Record], key: str) -> int:
+    def write(self, records: Sequence[JournalRecord], key: str) -> int:
         """Create an object for each day."""
-        for folder, some in runs(records, self._kind):
-            lines = b"".join([line(record, self._kind) for record in some])
-            self._create(f"{self._prefix}/{folder}/{moment(some[0]):%H%M%S}-{key}", lines)
+        for folder, some in group_by_folder(records, self._kind):
+            lines = b"".join([encode_line(record, self._kind) for record in some])
+            self._create_object(f"{self._prefix}/{folder}/{record_time(some[0]):%H%M%S}-{key}", lines)
         return 0
 
-    def _create(self, stem: str, lines: bytes) -> None:
+    def _create_object(self, stem: str, lines: bytes) -> None:
         for number in itertools.count(1):
             uri = f"{stem}.jsonl" if number == 1 else f"{stem}-{number}.jsonl"
-            if self._files.claim(uri, lines):
+            if self._files.create_if_absent(uri, lines):
                 return
             there = self._files.read(uri)
             if there.startswith(lines):

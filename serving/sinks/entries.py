@@ -20,7 +20,7 @@ _LEVELS = {
 _LEVEL_LETTERS = max(map(len, _LEVELS))
 
 
-class Call(msgspec.Struct, frozen=True, array_like=True):
+class AccessRecord(msgspec.Struct, frozen=True, array_like=True):
     """A request: who asked for what, and what became of it; `trace` is "" if it belongs to none."""
 
     method: str
@@ -37,7 +37,7 @@ class Call(msgspec.Struct, frozen=True, array_like=True):
     region: str
 
 
-class Said(msgspec.Struct, frozen=True, array_like=True):
+class ConsoleLine(msgspec.Struct, frozen=True, array_like=True):
     """A line that a node has printed."""
 
     node: str
@@ -45,12 +45,12 @@ class Said(msgspec.Struct, frozen=True, array_like=True):
     region: str
 
 
-def access_entry(call: Call, name: VersionName, time: float) -> dict[str, Any]:
+def make_access_entry(call: AccessRecord, name: VersionName, time: float) -> dict[str, Any]:
     """The entry for a request that came at `time`, in seconds since the epoch."""
     milliseconds = round(call.seconds * 1000, 3)
     entry = {
         "severity": "INFO" if call.status < 400 else "WARNING" if call.status < 500 else "ERROR",
-        "time": rfc3339(time),
+        "time": format_rfc3339(time),
         "message": f"{call.method} {call.path} {call.status} {milliseconds} ms",
         "httpRequest": {
             "requestMethod": call.method,
@@ -63,7 +63,7 @@ def access_entry(call: Call, name: VersionName, time: float) -> dict[str, Any]:
             "userAgent": call.user_agent,
             "remoteIp": call.remote_ip,
         },
-        "resource": _resource(name, call.region),
+        "resource": _monitored_resource(name, call.region),
         "logging.googleapis.com/labels": {"request_id": call.request_id},
         "model": name.model,
         "model_version": name.version,
@@ -77,26 +77,26 @@ def access_entry(call: Call, name: VersionName, time: float) -> dict[str, Any]:
     return entry
 
 
-def console_entry(said: Said, name: VersionName, time: float) -> dict[str, Any]:
+def make_console_entry(said: ConsoleLine, name: VersionName, time: float) -> dict[str, Any]:
     """The entry for a line that was printed at `time`, in seconds since the epoch."""
     first = said.text[: _LEVEL_LETTERS + 1].split(" ", 1)[0].rstrip(":")
     return {
         "severity": _LEVELS.get(first, "DEFAULT"),
-        "time": rfc3339(time),
+        "time": format_rfc3339(time),
         "message": said.text,
-        "resource": _resource(name, said.region),
+        "resource": _monitored_resource(name, said.region),
         "logging.googleapis.com/labels": {"node": said.node},
         "model": name.model,
         "model_version": name.version,
     }
 
 
-def rfc3339(time: float) -> str:
+def format_rfc3339(time: float) -> str:
     """Seconds since the epoch as a time in UTC."""
     return datetime.datetime.fromtimestamp(time, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def _resource(name: VersionName, region: str) -> dict[str, Any]:
+def _monitored_resource(name: VersionName, region: str) -> dict[str, Any]:
     labels = {
         "project_id": name.project, "model_id": name.model, "version_id": name.version, "region": region,
     }  # fmt: skip

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from serving.errors import ServingError
-from serving.journal import Kind, Record
-from serving.local_folders import LocalFolders
+from serving.journal import JournalRecord, LogKind
+from serving.local_folders import LocalFolderPolicy
 from serving.sinks import Sink
-from serving.sinks.rows import line, moment, readable_line, runs
+from serving.sinks.rows import encode_line, encode_line_with_project, group_by_folder, record_time
 
 _CHUNK = 1 << 16
 # Nothing but a file is opened, and none that was not there or is somebody else's is made or emptied.
@@ -25,7 +25,7 @@ _FLAGS = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenFile:
     """The file that a folder's records go to now; `identity` is its device and inode."""
 
     path: Path
@@ -50,12 +50,12 @@ class FolderSink:
     def __init__(
         self,
         folder: Path,
-        kind: Kind,
+        kind: LogKind,
         *,
         journal: int,
         rotate_bytes: int,
         rotate_seconds: float,
-        folders: LocalFolders | None = None,
+        folders: LocalFolderPolicy | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._folder = folder
@@ -63,36 +63,36 @@ class FolderSink:
         self._owner = f"{journal:08x}"
         self._rotate_bytes = rotate_bytes
         self._rotate_seconds = rotate_seconds
-        self._folders = folders or LocalFolders()
+        self._folders = folders or LocalFolderPolicy()
         self._clock = clock
-        self._open: dict[str, _Open] = {}
+        self._open_files: dict[str, _OpenFile] = {}
 
-    def write(self, records: Sequence[Record], key: str) -> int:
+    def write(self, records: Sequence[JournalRecord], key: str) -> int:
         """Append to the files of their days."""
         now = self._clock()
-        self._open = {
-            name: file for name, file in self._open.items() if now - file.since < self._rotate_seconds
+        self._open_files = {
+            name: file for name, file in self._open_files.items() if now - file.since < self._rotate_seconds
         }
-        done: list[tuple[_Open, bytes]] = []
+        done: list[tuple[_OpenFile, bytes]] = []
         try:
-            for name, some in runs(records, self._kind):
-                file = self._file(name, some[0], now)
-                data = b"".join([readable_line(record, self._kind) for record in some])
+            for name, some in group_by_folder(records, self._kind):
+                file = self._current_file(name, some[0], now)
+                data = b"".join([encode_line_with_project(record, self._kind) for record in some])
                 done.append((file, data))
-                with _opened(file.path, file.identity) as descriptor:
-                    _write(descriptor, data)
+                with _open_locked(file.path, file.identity) as descriptor:
+                    _write_all(descriptor, data)
         except (OSError, ServingError):
-            self._undo(done)
+            self._undo_writes(done)
             raise
         for file, data in done:
             file.size += len(data)
         return 0
 
-    def _undo(self, done: Sequence[tuple[_Open, bytes]]) -> None:
+    def _undo_writes(self, done: Sequence[tuple[_OpenFile, bytes]]) -> None:
         """Take back what was written, and begin with other files the next time: these may be gone."""
-        self._open = {}
+        self._open_files = {}
         for file, data in done:
-            with contextlib.suppress(OSError), _opened(file.path, file.identity) as descriptor:
+            with contextlib.suppress(OSError), _open_locked(file.path, file.identity) as descriptor:
                 written = os.pread(descriptor, len(data) + 1, file.size)
                 if not data.startswith(written):  # somebody else has written to it
                     continue
@@ -101,15 +101,15 @@ class FolderSink:
                 else:
                     file.path.unlink()
 
-    def _file(self, name: str, first: Record, now: float) -> _Open:
-        file = self._open.get(name)
+    def _current_file(self, name: str, first: JournalRecord, now: float) -> _OpenFile:
+        file = self._open_files.get(name)
         if file is None or file.size >= self._rotate_bytes:
             folder = self._folder / name
-            self._folders.check(str(folder))
+            self._folders.check_path(str(folder))
             folder.mkdir(parents=True, exist_ok=True)
-            _mend(folder, self._owner)
-            path = folder / f"{moment(first):%H%M%S}-{self._owner}-{secrets.token_hex(4)}.jsonl"
-            file = self._open[name] = _Open(path, _create_file(path), 0, now)
+            _remove_partial_line(folder, self._owner)
+            path = folder / f"{record_time(first):%H%M%S}-{self._owner}-{secrets.token_hex(4)}.jsonl"
+            file = self._open_files[name] = _OpenFile(path, _create_file(path), 0, now)
         return file
 
 
@@ -119,17 +119,17 @@ class StdoutSink:
     collect_bytes = 1 << 20
     collect_seconds = 0.0
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: LogKind) -> None:
         self._kind = kind
 
-    def write(self, records: Sequence[Record], key: str) -> int:
+    def write(self, records: Sequence[JournalRecord], key: str) -> int:
         """Print them."""
-        sys.stdout.buffer.write(b"".join([line(record, self._kind) for record in records]))
+        sys.stdout.buffer.write(b"".join([encode_line(record, self._kind) for record in records]))
         sys.stdout.buffer.flush()
         return 0
 
 
-class Both:
+class TeeSink:
     """Two sinks that get the same records."""
 
     def __init__(self, first: Sink, second: Sink) -> None:
@@ -137,7 +137,7 @@ class Both:
         self.collect_seconds = min(first.collect_seconds, second.collect_seconds)
         self._sinks = first, second
 
-    def write(self, records: Sequence[Record], key: str) -> int:
+    def write(self, records: Sequence[JournalRecord], key: str) -> int:
         """Write them to both; refused are those that either refuses."""
         return max(sink.write(records, key) for sink in self._sinks)
 
@@ -146,17 +146,17 @@ def _create_file(path: Path) -> tuple[int, int]:
     """Make a file that was not there."""
     descriptor = os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o666)
     try:
-        return _identity(os.fstat(descriptor))
+        return _file_identity(os.fstat(descriptor))
     finally:
         os.close(descriptor)
 
 
 @contextlib.contextmanager
-def _opened(path: Path, identity: tuple[int, int]) -> Iterator[int]:
+def _open_locked(path: Path, identity: tuple[int, int]) -> Iterator[int]:
     """A file of ours, locked. Raises FileNotFoundError if it is gone or another one has taken its name."""
     descriptor = os.open(path, _FLAGS)
     try:
-        if _identity(os.fstat(descriptor)) != identity:
+        if _file_identity(os.fstat(descriptor)) != identity:
             raise FileNotFoundError(f"{path} was replaced by another file")
         with contextlib.suppress(OSError):  # not every file system has locks
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -165,17 +165,17 @@ def _opened(path: Path, identity: tuple[int, int]) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _identity(status: os.stat_result) -> tuple[int, int]:
+def _file_identity(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _write(descriptor: int, data: bytes) -> None:
+def _write_all(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
 
 
-def _mend(folder: Path, owner: str) -> None:
+def _remove_partial_line(folder: Path, owner: str) -> None:
     """Cut off half a line, which a writer that was killed may have left in the last of its files in a folder.
 
     Its record comes again: it was not noted as sent.

@@ -10,15 +10,15 @@ from urllib.parse import quote
 import msgspec
 
 from serving import log_lines
-from serving.local_folders import LocalFolders
-from serving.storage.uris import parse
+from serving.local_folders import LocalFolderPolicy
+from serving.storage.uris import parse_storage_uri
 
 BIGQUERY = "bq://"
 SCHEMES = frozenset({"gs", "file", "bq"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class LogWriterOptions:
     """What the server tells its log writer; see the settings `log_...`.
 
     `spill` is the folder of the journals, `logs` that of all logs that are kept on this machine; `folders`
@@ -32,7 +32,7 @@ class Options:
     bigquery: bool
     stdout: bool
     log_format: str = log_lines.TEXT
-    folders: LocalFolders = LocalFolders()
+    folders: LocalFolderPolicy = LocalFolderPolicy()
 
     def to_argument(self) -> str:
         """As an argument of a command."""
@@ -42,26 +42,26 @@ class Options:
     def from_argument(cls, argument: str) -> Self:
         """What `to_argument` has made."""
 
-        def convert(kind: type[Any], value: Any) -> Any:
+        def convert_value(kind: type[Any], value: Any) -> Any:
             return kind(value)
 
-        return msgspec.json.decode(argument, type=cls, dec_hook=convert)
+        return msgspec.json.decode(argument, type=cls, dec_hook=convert_value)
 
 
-def place(address: str) -> Path | None:
+def folder_of_address(address: str) -> Path | None:
     """The folder that an address names; None when it names a bucket or a table. Raises InvalidArgument."""
     if address.startswith("file://") or address.startswith("/"):
-        return Path(parse(address)[1])
+        return Path(parse_storage_uri(address)[1])
     return None
 
 
 def check_address(address: str) -> None:
     """Raises InvalidArgument for a bucket or a folder that cannot be; what is neither is a table."""
     if address.startswith(("gs://", "file://", "/")):
-        parse(address)
+        parse_storage_uri(address)
 
 
-def own_folder(logs: Path, address: str) -> Path:
+def fallback_folder(logs: Path, address: str) -> Path:
     """Where records for a table are kept while BigQuery is not used; `logs` is the folder for all logs."""
     name = quote(address.removeprefix(BIGQUERY), safe="")
     return logs / "requests" / (f"_{name}" if name.startswith(".") else name)

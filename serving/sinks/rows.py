@@ -10,36 +10,44 @@ from typing import Any
 import msgspec
 import orjson
 
-from serving.journal import Kind, Record
-from serving.names import VersionName, parse_target
-from serving.sinks.entries import Call, Said, access_entry, console_entry, rfc3339
+from serving.journal import JournalRecord, LogKind
+from serving.names import VersionName, parse_model_or_version_name
+from serving.sinks.entries import (
+    AccessRecord,
+    ConsoleLine,
+    format_rfc3339,
+    make_access_entry,
+    make_console_entry,
+)
 
 
-def day(record: Record) -> str:
+def day_folder(record: JournalRecord) -> str:
     """The folder of its day, in UTC; DuckDB, BigQuery and Hive read it as a column."""
-    return f"dt={moment(record):%Y-%m-%d}"
+    return f"dt={record_time(record):%Y-%m-%d}"
 
 
-def moment(record: Record) -> datetime.datetime:
+def record_time(record: JournalRecord) -> datetime.datetime:
     """When it was."""
     return datetime.datetime.fromtimestamp(record.time, datetime.UTC)
 
 
-def runs(records: Iterable[Record], kind: Kind) -> Iterator[tuple[str, list[Record]]]:
+def group_by_folder(
+    records: Iterable[JournalRecord], kind: LogKind
+) -> Iterator[tuple[str, list[JournalRecord]]]:
     """The records by the folder they belong in, those of one folder in their order."""
-    found: dict[str, list[Record]] = {}
-    for key, some in groupby(records, key=lambda record: _folder(record, kind)):
+    found: dict[str, list[JournalRecord]] = {}
+    for key, some in groupby(records, key=lambda record: _folder_of_record(record, kind)):
         found.setdefault(key, []).extend(some)
     yield from found.items()
 
 
-def request_row(record: Record) -> dict[str, Any]:
+def make_request_row(record: JournalRecord) -> dict[str, Any]:
     """The columns of the contract's table (section 3.7), and two of ours."""
     name = version_of(record)
     return {
         "model": name.model,
         "model_version": name.version,
-        "time": rfc3339(record.time),
+        "time": format_rfc3339(record.time),
         "raw_data": record.data.decode(errors="replace"),
         "raw_prediction": record.answer.decode(errors="replace"),
         "groundtruth": None,
@@ -48,43 +56,43 @@ def request_row(record: Record) -> dict[str, Any]:
     }
 
 
-def line(record: Record, kind: Kind) -> bytes:
+def encode_line(record: JournalRecord, kind: LogKind) -> bytes:
     """A record as JSON, with a newline."""
-    return orjson.dumps(_entry(record, kind), option=orjson.OPT_APPEND_NEWLINE)
+    return orjson.dumps(_make_entry(record, kind), option=orjson.OPT_APPEND_NEWLINE)
 
 
-def readable_line(record: Record, kind: Kind) -> bytes:
+def encode_line_with_project(record: JournalRecord, kind: LogKind) -> bytes:
     """The same for a file that the server itself reads, to those who may: it says whose request it was."""
-    entry = _entry(record, kind)
-    if kind is Kind.REQUESTS:
+    entry = _make_entry(record, kind)
+    if kind is LogKind.REQUESTS:
         entry["project"] = version_of(record).project
     return orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE)
 
 
-def _entry(record: Record, kind: Kind) -> dict[str, Any]:
+def _make_entry(record: JournalRecord, kind: LogKind) -> dict[str, Any]:
     match kind:
-        case Kind.REQUESTS:
-            return request_row(record)
-        case Kind.ACCESS:
-            call = msgspec.json.decode(record.data, type=Call)
-            entry = access_entry(call, version_of(record), record.time)
-        case Kind.CONSOLE:
-            said = msgspec.json.decode(record.data, type=Said)
-            entry = console_entry(said, version_of(record), record.time)
+        case LogKind.REQUESTS:
+            return make_request_row(record)
+        case LogKind.ACCESS:
+            call = msgspec.json.decode(record.data, type=AccessRecord)
+            entry = make_access_entry(call, version_of(record), record.time)
+        case LogKind.CONSOLE:
+            said = msgspec.json.decode(record.data, type=ConsoleLine)
+            entry = make_console_entry(said, version_of(record), record.time)
     # Cloud Logging knows by it what it has had before.
     return {**entry, "logging.googleapis.com/insertId": record.id}
 
 
-def version_of(record: Record) -> VersionName:
+def version_of(record: JournalRecord) -> VersionName:
     """The version it is about."""
-    name = parse_target(record.name)
+    name = parse_model_or_version_name(record.name)
     if not isinstance(name, VersionName):
         raise TypeError(f"{record.name} names no version")
     return name
 
 
-def _folder(record: Record, kind: Kind) -> str:
-    if kind is Kind.REQUESTS:
-        return day(record)
+def _folder_of_record(record: JournalRecord, kind: LogKind) -> str:
+    if kind is LogKind.REQUESTS:
+        return day_folder(record)
     name = version_of(record)
-    return f"{name.project}/{name.model}/{name.version}/{day(record)}"
+    return f"{name.project}/{name.model}/{name.version}/{day_folder(record)}"

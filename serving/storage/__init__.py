@@ -14,20 +14,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from serving.local_folders import LocalFolders
-from serving.storage.cache import Cache, copy_folder
-from serving.storage.files import Files
-from serving.storage.folder import MAX_FILES, Folder, check_names, digest_of
-from serving.storage.gcs import Gcs, GcsFolder, emulator_host
-from serving.storage.items import Item
-from serving.storage.local import LocalFolder, local_file
-from serving.storage.uris import parse
+from serving.local_folders import LocalFolderPolicy
+from serving.storage.cache import ArtifactCache, copy_folder
+from serving.storage.files import FileStore
+from serving.storage.folder import MAX_FILES, SourceFolder, check_file_names, digest_listing
+from serving.storage.gcs import GcsClient, GcsSourceFolder, emulator_host
+from serving.storage.items import FileInfo
+from serving.storage.local import LocalSourceFolder, find_local_file
+from serving.storage.uris import parse_storage_uri
 
-__all__ = ["MAX_FILES", "Fetched", "Files", "Item", "Storage", "emulator_host"]
+__all__ = ["MAX_FILES", "FetchResult", "FileStore", "FileInfo", "ArtifactFetcher", "emulator_host"]
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class FetchResult:
     """What a fetch put in place: number of files, their size in bytes, hex digest of what was listed."""
 
     files: int
@@ -35,7 +35,7 @@ class Fetched:
     digest: str
 
 
-class Storage:
+class ArtifactFetcher:
     """Fetches artefacts.
 
     `cache` is a folder that several processes may share, and `capacity` its cap in bytes, which only the
@@ -44,43 +44,54 @@ class Storage:
     """
 
     def __init__(
-        self, cache: Path, capacity: int, *, patience: float = 60.0, folders: LocalFolders | None = None
+        self,
+        cache: Path,
+        capacity: int,
+        *,
+        retry_seconds: float = 60.0,
+        folders: LocalFolderPolicy | None = None,
     ) -> None:
-        self._cache = Cache(cache, capacity)
-        self._gcs = Gcs(patience)
-        self._folders = folders or LocalFolders()
+        self._cache = ArtifactCache(cache, capacity)
+        self._gcs = GcsClient(retry_seconds)
+        self._folders = folders or LocalFolderPolicy()
 
-    def fetch(self, uri: str, destination: Path) -> Fetched:
+    def fetch(self, uri: str, destination: Path) -> FetchResult:
         """Copy the folder `uri` to `destination`, which must not exist; it appears complete or not at all.
 
         Raises InvalidArgument (not a folder, too many files, unsafe names, unknown scheme), NotFound,
         PermissionDenied, or Unavailable when the storage keeps failing or the source changes meanwhile.
         """
-        folder = self._folder(uri)
-        files = folder.files()
-        check_names(folder.uri, files)
-        digest = digest_of(folder.uri, files)
-        if isinstance(folder, LocalFolder):
-            copy_folder(files, folder.copy, destination)
+        folder = self._open_source(uri)
+        files = folder.list_files()
+        check_file_names(folder.uri, files)
+        digest = digest_listing(folder.uri, files)
+        if isinstance(folder, LocalSourceFolder):
+            copy_folder(files, folder.copy_file, destination)
         else:
-            self._cache.fetch(digest, files, folder.copy, destination)
-        return Fetched(len(files), sum(file.size for file in files), digest)
+            self._cache.fetch(digest, files, folder.copy_file, destination)
+        return FetchResult(len(files), sum(file.size for file in files), digest)
 
-    def build(self, digest: str, make: Callable[[Path], None], destination: Path) -> None:
+    def fetch_or_build(self, digest: str, make: Callable[[Path], None], destination: Path) -> None:
         """Copy what `make` puts into a folder to `destination`, a new one; made once for each `digest`."""
-        self._cache.build(digest, make, destination)
+        self._cache.fetch_or_build(digest, make, destination)
 
     def fetch_file(self, uri: str, destination_dir: Path) -> Path:
         """Copy the one file `uri` into `destination_dir` under its own name. Raises as `fetch` does."""
-        bucket, name = parse(uri)
-        folder, file = self._gcs.file(bucket, name) if bucket else local_file(Path(name), self._folders)
-        check_names(folder.uri, [file])
+        bucket, name = parse_storage_uri(uri)
+        folder, file = (
+            self._gcs.find_object(bucket, name) if bucket else find_local_file(Path(name), self._folders)
+        )
+        check_file_names(folder.uri, [file])
         destination_dir.mkdir(parents=True, exist_ok=True)
         target = destination_dir / file.name
         partial = target.with_name(f".{target.name}.part")
-        folder.copy(file, partial)
+        folder.copy_file(file, partial)
         return partial.rename(target)
 
-    def _folder(self, uri: str) -> Folder:
-        bucket, name = parse(uri)
-        return GcsFolder(self._gcs, bucket, name) if bucket else LocalFolder(Path(name), self._folders)
+    def _open_source(self, uri: str) -> SourceFolder:
+        bucket, name = parse_storage_uri(uri)
+        return (
+            GcsSourceFolder(self._gcs, bucket, name)
+            if bucket
+            else LocalSourceFolder(Path(name), self._folders)
+        )

@@ -7,15 +7,15 @@ from pathlib import PurePath
 from typing import BinaryIO
 
 from serving.errors import InvalidArgument, NotFound
-from serving.local_folders import LocalFolders
-from serving.storage.gcs import Gcs
-from serving.storage.gcs_files import Bucket
-from serving.storage.items import Item, Place
-from serving.storage.local_files import Disk
-from serving.storage.uris import parse
+from serving.local_folders import LocalFolderPolicy
+from serving.storage.gcs import GcsClient
+from serving.storage.gcs_files import GcsFileSystem
+from serving.storage.items import FileInfo, FileSystem
+from serving.storage.local_files import LocalFileSystem
+from serving.storage.uris import parse_storage_uri
 
 
-class Files:
+class FileStore:
     """Reads and writes files by URI: gs://bucket/name, file:///path or a path.
 
     Threads may share one. A copy that is sent to another process connects there anew. A transient failure
@@ -27,11 +27,11 @@ class Files:
     ResourceExhausted (the disk is full).
     """
 
-    def __init__(self, *, patience: float = 60.0, folders: LocalFolders | None = None) -> None:
-        self._gcs = Gcs(patience)
-        self.folders = folders or LocalFolders()
+    def __init__(self, *, retry_seconds: float = 60.0, folders: LocalFolderPolicy | None = None) -> None:
+        self._gcs = GcsClient(retry_seconds)
+        self.folders = folders or LocalFolderPolicy()
 
-    def find(self, pattern: str) -> list[Item]:
+    def glob(self, pattern: str) -> list[FileInfo]:
         """The files that an exact path, `folder/*` or `prefix*` names, in the order of their URIs.
 
         A `*` stands for the rest of a name, never for a slash. What it leaves out: folders, the objects
@@ -42,10 +42,10 @@ class Files:
             raise InvalidArgument(
                 f"{pattern} has a * that is not its last character; write FOLDER/* or PREFIX*."
             )
-        place, name = self._place(pattern)
+        place, name = self._file_system_of(pattern)
         if not pattern.endswith("*"):
-            return [place.find(name)]
-        found = [item for item in place.match(name[:-1]) if not PurePath(item.uri).name.startswith(".")]
+            return [place.stat(name)]
+        found = [item for item in place.list_prefix(name[:-1]) if not PurePath(item.uri).name.startswith(".")]
         if not found:
             raise NotFound(
                 f"No file matches {place.uri(name)}. Check the path; a * reaches files of one folder only, "
@@ -53,13 +53,13 @@ class Files:
             )
         return sorted(found, key=lambda item: item.uri)
 
-    def open(self, item: Item, start: int = 0) -> BinaryIO:
+    def open(self, item: FileInfo, start: int = 0) -> BinaryIO:
         """Read what was found, from byte `start` on, as it is stored: a gzip object stays compressed.
 
         For reading from front to back, in bounded memory. Opening, reading or, for a local file, closing
         raises Unavailable when the file has been replaced, changed or removed since it was found.
         """
-        place, name = self._place(item.uri)
+        place, name = self._file_system_of(item.uri)
         return place.open(name, item, start)
 
     def create(self, uri: str) -> AbstractContextManager[BinaryIO]:
@@ -68,56 +68,59 @@ class Files:
         It appears, complete, when the block ends, and replaces one of its name; when the block raises it
         does not appear. Local folders are made. Leave closing the file to the block.
         """
-        place, name = self._place(uri)
+        place, name = self._file_system_of(uri)
         return place.create(name)
 
     def read(self, uri: str) -> bytes:
         """The content of a small file, as it is stored. Raises NotFound."""
-        place, name = self._place(uri)
+        place, name = self._file_system_of(uri)
         return place.read(name)
 
     def write(self, uri: str, data: bytes) -> None:
         """Create or replace a file. Local folders are made."""
-        place, name = self._place(uri)
+        place, name = self._file_system_of(uri)
         place.write(name, data)
 
-    def claim(self, uri: str, data: bytes) -> bool:
+    def create_if_absent(self, uri: str, data: bytes) -> bool:
         """Create a file unless there is one of its name; of several callers one is told True."""
-        place, name = self._place(uri)
-        return place.claim(name, data)
+        place, name = self._file_system_of(uri)
+        return place.create_if_absent(name, data)
 
     def move(self, source: str, target: str) -> None:
         """Give a file another name, in its own bucket or file system; replaces one that has it.
 
         Local folders are made. Raises NotFound. In a bucket a move that breaks off may leave both.
         """
-        (place, name), (target_place, target_name) = self._place(source), self._place(target)
+        (place, name), (target_place, target_name) = (
+            self._file_system_of(source),
+            self._file_system_of(target),
+        )
         if place != target_place:
             raise InvalidArgument(f"{source} cannot be moved to {target}, which is not in the same storage.")
         place.move(name, target_name)
 
     def delete(self, uri: str) -> None:
         """Remove a file if it is there."""
-        place, name = self._place(uri)
+        place, name = self._file_system_of(uri)
         place.delete(name)
 
     def delete_partials(self, uri: str) -> None:
         """Remove what killed processes had written of a file; another process that writes it now fails."""
-        place, name = self._place(uri)
+        place, name = self._file_system_of(uri)
         place.delete_partials(name)
 
     def delete_folder(self, uri: str) -> None:
         """Remove whatever lies below a folder, if it is there, and a local folder itself too."""
-        place, name = self._place(uri)
+        place, name = self._file_system_of(uri)
         if not name.strip("/"):
             raise InvalidArgument(f"{uri} is a whole storage, not a folder of one; it is not removed.")
         place.delete_folder(name)
 
-    def list(self, uri: str) -> list[Item]:
+    def list(self, uri: str) -> list[FileInfo]:
         """Every complete file below a folder at any depth, in the order of their URIs."""
-        place, name = self._place(uri)
+        place, name = self._file_system_of(uri)
         return sorted(place.list(name), key=lambda item: item.uri)
 
-    def _place(self, uri: str) -> tuple[Place, str]:
-        bucket, name = parse(uri)
-        return (Bucket(self._gcs, bucket) if bucket else Disk(self.folders), name)
+    def _file_system_of(self, uri: str) -> tuple[FileSystem, str]:
+        bucket, name = parse_storage_uri(uri)
+        return (GcsFileSystem(self._gcs, bucket) if bucket else LocalFileSystem(self.folders), name)

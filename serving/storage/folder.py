@@ -17,7 +17,7 @@ MAX_LISTED = 10 * MAX_FILES
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class SourceFile:
     """One file of a folder: its relative name, size in bytes, and a text that changes with its content.
 
     `origin` is what the folder copies it from.
@@ -29,21 +29,21 @@ class File:
     origin: Any
 
 
-class Folder(Protocol):
+class SourceFolder(Protocol):
     """Somewhere files are fetched from."""
 
     @property
     def uri(self) -> str:
         """The folder as messages and digests name it."""
 
-    def files(self) -> list[File]:
+    def list_files(self) -> list[SourceFile]:
         """Every file below the folder, at most MAX_LISTED. Raises when there is none."""
 
-    def copy(self, file: File, target: Path) -> None:
+    def copy_file(self, file: SourceFile, target: Path) -> None:
         """Write the very content that was listed to `target`. Called from several threads."""
 
 
-def check_names(uri: str, files: Sequence[File]) -> None:
+def check_file_names(uri: str, files: Sequence[SourceFile]) -> None:
     """Raise InvalidArgument when there are too many, or when they cannot be files of one folder."""
     if len(files) > MAX_FILES:
         count = f"at least {MAX_LISTED}" if len(files) == MAX_LISTED else str(len(files))
@@ -61,7 +61,7 @@ def check_names(uri: str, files: Sequence[File]) -> None:
             raise InvalidArgument(f"{uri} holds {file.name!r} both as a file and as a folder; rename one.")
 
 
-def digest_of(uri: str, files: Sequence[File]) -> str:
+def digest_listing(uri: str, files: Sequence[SourceFile]) -> str:
     """Name of the cache entry that holds these files: hex digest of what was listed."""
     listing = sorted((file.name, file.size, file.version) for file in files)
     return hashlib.sha256(json.dumps([uri, listing]).encode()).hexdigest()

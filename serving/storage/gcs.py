@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from serving.errors import Internal, InvalidArgument, NotFound, PermissionDenied, ServingError, Unavailable
-from serving.storage.folder import MAX_LISTED, File, Folder
+from serving.storage.folder import MAX_LISTED, SourceFile, SourceFolder
 
 # Requests at the same time: below the ten connections that the storage client's HTTP pool keeps.
-THREADS = 8
+MAX_CONCURRENT_REQUESTS = 8
 
 
 def emulator_host() -> str:
@@ -30,7 +30,7 @@ def emulator_host() -> str:
     return host if not host or "://" in host else f"http://{host}"
 
 
-class Gcs:
+class GcsClient:
     """Cloud Storage with its retries, and its errors in our words."""
 
     def __init__(self, patience: float) -> None:
@@ -40,49 +40,49 @@ class Gcs:
         # A copy in another process makes a client of its own.
         return {"_patience": self._patience}
 
-    def list(self, bucket: str, prefix: str) -> list[File]:
+    def list_objects(self, bucket: str, prefix: str) -> list[SourceFile]:
         """At most MAX_LISTED objects below `prefix`, without the placeholders that stand for folders."""
-        with self.errors(f"gs://{bucket}/{prefix}", no_bucket(bucket)):
-            blobs = self.client.list_blobs(bucket, prefix=prefix, **self.calls)
-            found = (_stored(blob, prefix) for blob in blobs if not blob.name.endswith("/"))
+        with self.translate_errors(f"gs://{bucket}/{prefix}", bucket_not_found(bucket)):
+            blobs = self.google_client.list_blobs(bucket, prefix=prefix, **self.call_options)
+            found = (_to_source_file(blob, prefix) for blob in blobs if not blob.name.endswith("/"))
             return list(islice(found, MAX_LISTED))
 
-    def file(self, bucket: str, name: str) -> tuple[Folder, File]:
+    def find_object(self, bucket: str, name: str) -> tuple[SourceFolder, SourceFile]:
         """One object, as a file of the folder that holds it."""
         uri = f"gs://{bucket}/{name}"
         missing = NotFound(f"There is no object {uri}. Check the name, or upload it first.")
         if not name:
             raise InvalidArgument(f"{uri} is a bucket; expected a single object.")
-        with self.errors(uri, missing):
-            blob = self.client.bucket(bucket).get_blob(name, **self.calls)
+        with self.translate_errors(uri, missing):
+            blob = self.google_client.bucket(bucket).get_blob(name, **self.call_options)
         if blob is None:
             raise missing
         parent, slash, _ = name.rpartition("/")
-        return GcsFolder(self, bucket, parent), _stored(blob, parent + slash)
+        return GcsSourceFolder(self, bucket, parent), _to_source_file(blob, parent + slash)
 
-    def download(self, blob: Any, target: Path) -> None:
+    def download_object(self, blob: Any, target: Path) -> None:
         """Write to `target` the generation that was listed, if its checksum is the one listed."""
         import google_crc32c  # noqa: PLC0415
 
         uri = f"gs://{blob.bucket.name}/{blob.name}"
         changed = Unavailable(f"{uri} was replaced or removed while it was being copied; try again.")
-        with self.errors(uri, changed), target.open("wb") as file:
+        with self.translate_errors(uri, changed), target.open("wb") as file:
             # The client checks no download that it had to resume, so the sum is taken here. Raw: the sum
             # is that of the stored bytes, also of objects that are stored compressed.
-            writer = _Summed(file, google_crc32c.Checksum())  # type: ignore[no-untyped-call]
+            writer = _ChecksumWriter(file, google_crc32c.Checksum())  # type: ignore[no-untyped-call]
             # A blob made anew: the download link of a listed one names the host it was uploaded through,
             # which for an emulator may be another than ours.
             object_ = blob.bucket.blob(blob.name, generation=blob.generation)
-            object_.download_to_file(writer, raw_download=True, checksum=None, **self.calls)
-        if writer.sum != blob.crc32c:
+            object_.download_to_file(writer, raw_download=True, checksum=None, **self.call_options)
+        if writer.base64_checksum != blob.crc32c:
             raise Unavailable(
-                f"{uri} arrived damaged: its CRC32C is {writer.sum}, not {blob.crc32c}; try again."
+                f"{uri} arrived damaged: its CRC32C is {writer.base64_checksum}, not {blob.crc32c}; try again."
             )
         if blob.content_encoding == "gzip":
-            _decompress(uri, target)
+            _decompress_file(uri, target)
 
     @cached_property
-    def client(self) -> Any:
+    def google_client(self) -> Any:
         """Google's client; threads may share it, processes may not."""
         from google.auth.credentials import AnonymousCredentials  # noqa: PLC0415
         from google.cloud.storage import Client  # noqa: PLC0415
@@ -95,7 +95,7 @@ class Gcs:
         return Client(project=None, credentials=anonymous, client_options={"api_endpoint": host})
 
     @cached_property
-    def calls(self) -> dict[str, Any]:
+    def call_options(self) -> dict[str, Any]:
         """The arguments with which every call of the client rides out a failure."""
         from google.cloud.storage.retry import DEFAULT_RETRY  # noqa: PLC0415
 
@@ -105,14 +105,14 @@ class Gcs:
         return {"retry": retry, "timeout": min(30.0, self._patience)}
 
     @contextmanager
-    def errors(self, uri: str, missing: ServingError) -> Iterator[None]:
+    def translate_errors(self, uri: str, missing: ServingError) -> Iterator[None]:
         """Turn the client's errors about `uri` into ours; `missing` is raised for a 404."""
         from google.api_core import exceptions as api  # noqa: PLC0415
         from google.auth import exceptions as auth  # noqa: PLC0415
         from google.cloud.storage.exceptions import DataCorruption  # noqa: PLC0415
 
         try:
-            with _one_tree():
+            with _translate_upload_errors():
                 yield
         except api.NotFound as error:
             raise missing from error
@@ -144,7 +144,7 @@ class Gcs:
 
 
 @contextmanager
-def _one_tree() -> Iterator[None]:
+def _translate_upload_errors() -> Iterator[None]:
     """Raise what a streamed upload raises as the client's other calls would have raised it."""
     from google.api_core.exceptions import from_http_response  # noqa: PLC0415
     from google.cloud.storage.exceptions import InvalidResponse  # noqa: PLC0415
@@ -155,19 +155,19 @@ def _one_tree() -> Iterator[None]:
         raise from_http_response(error.response) from error  # type: ignore[no-untyped-call]
 
 
-class GcsFolder:
+class GcsSourceFolder:
     """What lies below a prefix of a bucket."""
 
-    def __init__(self, gcs: Gcs, bucket: str, name: str) -> None:
+    def __init__(self, gcs: GcsClient, bucket: str, name: str) -> None:
         self._gcs = gcs
         self._bucket = bucket
         self._name = name
         self.uri = f"gs://{bucket}/{name}".rstrip("/")
 
-    def files(self) -> list[File]:
+    def list_files(self) -> list[SourceFile]:
         """Every object below it, at most MAX_LISTED. Raises when there is none."""
         # With its slash, or gs://b/model would also take in gs://b/model2.
-        files = self._gcs.list(self._bucket, f"{self._name}/" if self._name else "")
+        files = self._gcs.list_objects(self._bucket, f"{self._name}/" if self._name else "")
         if files:
             return files
         missing = NotFound(
@@ -176,27 +176,27 @@ class GcsFolder:
         if not self._name:
             raise missing
         try:
-            self._gcs.file(self._bucket, self._name)
+            self._gcs.find_object(self._bucket, self._name)
         except NotFound:
             raise missing from None
         parent = self.uri.rpartition("/")[0]
         raise InvalidArgument(f"{self.uri} is a single object, not a folder. Give its folder: {parent}")
 
-    def copy(self, file: File, target: Path) -> None:
+    def copy_file(self, file: SourceFile, target: Path) -> None:
         """Download the generation that was listed."""
-        self._gcs.download(file.origin, target)
+        self._gcs.download_object(file.origin, target)
 
 
-def no_bucket(bucket: str) -> NotFound:
+def bucket_not_found(bucket: str) -> NotFound:
     """The error for a bucket that is missing."""
     return NotFound(f"There is no bucket {bucket}. Check its name; the server does not make buckets.")
 
 
-def _stored(blob: Any, prefix: str) -> File:
-    return File(blob.name.removeprefix(prefix), blob.size, f"{blob.generation} {blob.crc32c}", blob)
+def _to_source_file(blob: Any, prefix: str) -> SourceFile:
+    return SourceFile(blob.name.removeprefix(prefix), blob.size, f"{blob.generation} {blob.crc32c}", blob)
 
 
-class _Summed:
+class _ChecksumWriter:
     """A file to write to that takes the CRC32C of what passes."""
 
     def __init__(self, file: IO[bytes], checksum: Any) -> None:
@@ -208,12 +208,12 @@ class _Summed:
         return self._file.write(data)
 
     @property
-    def sum(self) -> str:
+    def base64_checksum(self) -> str:
         """Base64 of the four bytes, as Cloud Storage writes it."""
         return b64encode(self._checksum.digest()).decode()
 
 
-def _decompress(uri: str, path: Path) -> None:
+def _decompress_file(uri: str, path: Path) -> None:
     packed = path.with_name(f".{path.name}.gz")
     path.rename(packed)
     try:

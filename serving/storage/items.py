@@ -10,7 +10,7 @@ from serving.errors import Unavailable
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class FileInfo:
     """One file or object as it was found.
 
     `uri` is gs://bucket/name or an absolute path, `size` in bytes as stored. `version` is a text that
@@ -23,7 +23,7 @@ class Item:
     gzip: bool
 
 
-class Place(Protocol):
+class FileSystem(Protocol):
     """A bucket, or the disks of this machine; names are those of `uris.parse`.
 
     Every method raises PermissionDenied, and Unavailable when the storage keeps failing.
@@ -32,16 +32,16 @@ class Place(Protocol):
     def uri(self, name: str) -> str:
         """What `name` is called outside of this place."""
 
-    def find(self, name: str) -> Item:
+    def stat(self, name: str) -> FileInfo:
         """One file. Raises NotFound, or InvalidArgument for a folder."""
 
-    def match(self, stem: str) -> list[Item]:
+    def list_prefix(self, stem: str) -> list[FileInfo]:
         """Files whose names start with `stem` and have no slash after it; no placeholders for folders."""
 
-    def list(self, folder: str) -> list[Item]:
+    def list(self, folder: str) -> list[FileInfo]:
         """Every file below a folder, complete ones only; none when there is no such folder."""
 
-    def open(self, name: str, item: Item, start: int) -> BinaryIO:
+    def open(self, name: str, item: FileInfo, start: int) -> BinaryIO:
         """Read what was found, from byte `start` on."""
 
     def create(self, name: str) -> AbstractContextManager[BinaryIO]:
@@ -53,7 +53,7 @@ class Place(Protocol):
     def write(self, name: str, data: bytes) -> None:
         """Create or replace a file."""
 
-    def claim(self, name: str, data: bytes) -> bool:
+    def create_if_absent(self, name: str, data: bytes) -> bool:
         """Create a file unless there is one; whether it was created."""
 
     def move(self, name: str, target: str) -> None:
@@ -69,7 +69,7 @@ class Place(Protocol):
         """Remove whatever lies below a folder."""
 
 
-def changed(uri: str) -> Unavailable:
+def file_changed_error(uri: str) -> Unavailable:
     """The error for content that is no longer what was found."""
     return Unavailable(
         f"{uri} was replaced or removed while it was being read; try again when nothing writes to it."

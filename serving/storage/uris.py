@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 from serving.errors import InvalidArgument
 
 
-def parse(uri: str) -> tuple[str, str]:
+def parse_storage_uri(uri: str) -> tuple[str, str]:
     """A URI as (bucket, object name), or as ("", absolute path) for a local one; no trailing slash."""
     expected = "expected gs://bucket/folder, file:///folder or a path"
     if not uri or "\0" in uri:

@@ -28,7 +28,7 @@ from serving.runtimes import Form, Rows, Runtime, Source, load
 from serving.runtimes.codec import Decoder, encode, encode_lines
 from serving.runtimes.describing import unknown
 from serving.runtimes.instances import Batch, count
-from serving.schema import Schema
+from serving.schema import ModelSchema
 from tests.batch.models import BUILDERS, LABELS, X, build_xgboost
 from tests.serving.runtimes.test_tensorflow_shared import export
 
@@ -85,7 +85,7 @@ class Fake:
     def warmup_requests(self) -> Iterable[tuple[Batch, dict[str, Any]]]:
         return ()
 
-    def schema(self, examples: Sequence[Any] = ()) -> Schema:
+    def schema(self, examples: Sequence[Any] = ()) -> ModelSchema:
         return unknown("fake")
 
 

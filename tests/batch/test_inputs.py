@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from batch import inputs
 from batch.inputs import Shard, Split
 from serving.errors import InvalidArgument, NotFound
-from serving.storage import Files, Item
+from serving.storage import FileInfo, FileStore
 
 MIB = 1 << 20
 
 
-def item(number: int, size: int, *, name: str = "", gzip: bool = False) -> Item:
-    return Item(f"/in/{number:05d}{name}", size, str(number), gzip)
+def item(number: int, size: int, *, name: str = "", gzip: bool = False) -> FileInfo:
+    return FileInfo(f"/in/{number:05d}{name}", size, str(number), gzip)
 
 
 sizes = st.integers(0, 300 * MIB) | st.integers(0, 20)
@@ -41,7 +41,7 @@ def weight(shard: Shard) -> int:
 @given(some_items, st.integers(1, 40), formats)
 @example((item(0, 5), item(1, 0, name=".gz")), 1, "JSON")
 @example((item(0, 5), item(1, 0)), 3, "TF_RECORD")
-def test_every_byte_is_in_one_split(found: tuple[Item, ...], workers: int, data_format: str) -> None:
+def test_every_byte_is_in_one_split(found: tuple[FileInfo, ...], workers: int, data_format: str) -> None:
     """Splits cover each file without gap or overlap, in the order of the files; shards count from 0."""
     if not any(one.size for one in found):
         return
@@ -61,7 +61,7 @@ def test_every_byte_is_in_one_split(found: tuple[Item, ...], workers: int, data_
 
 
 @given(some_items, st.integers(1, 40), formats)
-def test_what_cannot_be_cut_is_whole(found: tuple[Item, ...], workers: int, data_format: str) -> None:
+def test_what_cannot_be_cut_is_whole(found: tuple[FileInfo, ...], workers: int, data_format: str) -> None:
     """Compressed files and TFRecord files are one split each, from their beginning to their end."""
     if not any(one.size for one in found):
         return
@@ -118,7 +118,7 @@ def test_compressed_files_are_balanced_as_what_they_hold() -> None:
 )
 def test_what_is_compressed(name: str, gzip: bool, data_format: str, compressed: bool) -> None:
     """Lines by their name, TFRecord files by their format, and whatever the bucket says is compressed."""
-    assert inputs.is_compressed(Item(f"gs://b/{name}", 1, "1", gzip), data_format) is compressed
+    assert inputs.is_compressed(FileInfo(f"gs://b/{name}", 1, "1", gzip), data_format) is compressed
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_compressed_input_is_worth_more_workers() -> None:
 
 
 @given(some_items, st.integers(1, 40), formats)
-def test_the_largest_shards_go_first(found: tuple[Item, ...], workers: int, data_format: str) -> None:
+def test_the_largest_shards_go_first(found: tuple[FileInfo, ...], workers: int, data_format: str) -> None:
     """The same shards, those with the most to read at the front."""
     if not any(one.size for one in found):
         return
@@ -162,7 +162,7 @@ def test_a_file_is_read_once(tmp_path: Path) -> None:
         (tmp_path / name).write_text("1\n")
     paths = [f"{tmp_path}/b", f"{tmp_path}/a*", f"{tmp_path}/*", f"file://{tmp_path}/a2", f"{tmp_path}/b"]
 
-    found = inputs.find_inputs(Files(), paths)
+    found = inputs.find_inputs(FileStore(), paths)
 
     assert [Path(one.uri).name for one in found] == ["b", "a1", "a2"]
 
@@ -187,7 +187,7 @@ def test_what_is_no_input_is_refused(
     (tmp_path / "also-empty").touch()
 
     with pytest.raises(kind) as caught:
-        inputs.find_inputs(Files(), [path.format(tmp_path) for path in paths])
+        inputs.find_inputs(FileStore(), [path.format(tmp_path) for path in paths])
 
     assert words in str(caught.value)
 
@@ -196,7 +196,7 @@ def test_an_empty_file_among_others_is_no_harm(tmp_path: Path) -> None:
     """It is found, and nothing is planned for it."""
     (tmp_path / "a").touch()
     (tmp_path / "b").write_text("1\n")
-    found = inputs.find_inputs(Files(), [f"{tmp_path}/*"])
+    found = inputs.find_inputs(FileStore(), [f"{tmp_path}/*"])
     (shard,) = inputs.plan_shards(found, 1, "JSON")
 
     assert len(found) == 2

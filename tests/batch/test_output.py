@@ -15,7 +15,7 @@ from batch.messages import FailureStatus, JobOutcome, JobReport, JobRequest, Mod
 from batch.output import OutputFolder
 from batch.writers import SealedShard
 from serving.errors import FailedPrecondition, InvalidOutputs, NotFound
-from serving.storage import Files
+from serving.storage import FileStore
 from tests.emulator import Emulator
 
 pytestmark = [
@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:unclosed.*socket:ResourceWarning"),
 ]
 
-FILES = Files(patience=10)
+FILES = FileStore(retry_seconds=10)
 DONE = JobReport(done=JobOutcome(3, 2, 1.5, 2.5))
 
 
@@ -36,7 +36,7 @@ class Place:
     root: str
 
     def output(
-        self, uid: str = "u1", attempt: int = 1, *, output_format: str = "JSON", files: Files = FILES
+        self, uid: str = "u1", attempt: int = 1, *, output_format: str = "JSON", files: FileStore = FILES
     ) -> OutputFolder:
         request = JobRequest(
             job=f"job_{uid}",
@@ -277,11 +277,11 @@ class Died(BaseException):
     """The end of a process."""
 
 
-class Dying(Files):
+class Dying(FileStore):
     """Publishes so many files, then dies."""
 
     def __init__(self, left: int) -> None:
-        super().__init__(patience=10)
+        super().__init__(retry_seconds=10)
         self._calls = iter([True] * left)
 
     def move(self, source: str, target: str) -> None:

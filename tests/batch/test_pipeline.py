@@ -33,7 +33,7 @@ from batch.handler import RuntimeHandler, SharedModel
 from batch.inputs import Shard, Split
 from batch.messages import FailureStatus, JobCounts, JobPhase, JobReport, JobRequest, ModelSource
 from serving.runtimes import Source, load
-from serving.storage import Files, Item
+from serving.storage import FileInfo, FileStore
 from tests.batch.models import X, build_sklearn, build_xgboost
 from tests.server import until
 from tests.written import as_written
@@ -358,9 +358,9 @@ def test_cleaning_up(folders: Folders) -> None:
 def test_every_step_can_be_sent(folders: Folders) -> None:
     """Steps and what they hold go to workers by cloudpickle, before they are first used."""
     model = SharedModel(ModelSource(model_dir=str(folders.root / "model")), "", 0)
-    split = Split(Item("gs://bucket/x", 1, "1", gzip=False), 0, 1)
+    split = Split(FileInfo("gs://bucket/x", 1, "1", gzip=False), 0, 1)
     plan = pipeline.PipelinePlan(
-        Files(), [Shard(0, (split,))], "JSON", "JSON", model, {}, 0, ("id",), "gs://b/out", ""
+        FileStore(), [Shard(0, (split,))], "JSON", "JSON", model, {}, 0, ("id",), "gs://b/out", ""
     )
     steps = beam.Pipeline()
     pipeline.build_pipeline(steps, plan)

@@ -19,7 +19,7 @@ from batch import inputs, readers
 from batch.blocks import RecordBlock
 from batch.inputs import Shard, Split
 from serving.errors import InvalidArgument, Unavailable
-from serving.storage import Files, Item
+from serving.storage import FileInfo, FileStore
 from tests.emulator import Emulator
 
 BOM = b"\xef\xbb\xbf"
@@ -32,18 +32,18 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readers, "BLOCK_BYTES", 7)
 
 
-def item_of(path: Path) -> Item:
-    (item,) = Files().find(str(path))
+def item_of(path: Path) -> FileInfo:
+    (item,) = FileStore().glob(str(path))
     return item
 
 
-def read(path: Path | Item, *cuts: int, data_format: str = "JSON") -> list[list[RecordBlock]]:
+def read(path: Path | FileInfo, *cuts: int, data_format: str = "JSON") -> list[list[RecordBlock]]:
     """The blocks of a file that is cut at these bytes, one list per split."""
-    item = path if isinstance(path, Item) else item_of(path)
+    item = path if isinstance(path, FileInfo) else item_of(path)
     bounds = [0, *sorted({cut for cut in cuts if 0 < cut < item.size}), None]
     splits = [Split(item, start or 0, end) for start, end in itertools.pairwise(bounds)]
     return [
-        list(readers.read_shard(Files(), Shard(number, (split,)), data_format))
+        list(readers.read_shard(FileStore(), Shard(number, (split,)), data_format))
         for number, split in enumerate(splits)
     ]
 
@@ -117,7 +117,7 @@ def test_a_shard_may_have_many_files(tmp_path: Path) -> None:
     for name in "abc":
         (tmp_path / name).write_text(f"{name}1\n{name}2\n")
     splits = tuple(Split(item_of(tmp_path / name)) for name in "abc")
-    blocks = list(readers.read_shard(Files(), Shard(4, splits), "TEXT"))
+    blocks = list(readers.read_shard(FileStore(), Shard(4, splits), "TEXT"))
 
     assert [(block.shard, block.index) for block in blocks] == [(4, 0), (4, 1), (4, 2), (4, 3)]
     assert [block.data for block in blocks] == [b"a1\na2", b"b1\nb2", b"c1\nc2", b""]
@@ -220,7 +220,7 @@ def test_a_bucket_says_what_is_compressed(emulator: Emulator) -> None:
     """An object with Content-Encoding: gzip is read through gzip whatever its name."""
     uri = f"gs://{emulator.bucket()}/lines.jsonl"
     emulator.put(uri, gzip.compress(b"[1]\n[2]\n"), encoding="gzip")
-    (item,) = Files().find(uri)
+    (item,) = FileStore().glob(uri)
 
     assert lines_of(read(item)) == [(0, b"[1]"), (4, b"[2]")]
 
@@ -231,7 +231,7 @@ def test_a_bucket_is_cut_like_a_disk(emulator: Emulator, small_blocks: None) -> 
     content = b"".join(b"%d\n" % number for number in range(8, 14))
     uri = f"gs://{emulator.bucket()}/lines.jsonl"
     emulator.put(uri, content)
-    (item,) = Files().find(uri)
+    (item,) = FileStore().glob(uri)
 
     assert lines_of(read(item, 1, 2, 7, 8)) == list(lines_in(content))
 
@@ -327,9 +327,9 @@ def test_plans_and_readers_agree(tmp_path: Path) -> None:
         wanted += content.split()
         name = f"f{number:02d}" + (".gz" if number % 3 == 0 else "")
         (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
-    items = inputs.find_inputs(Files(), [f"{tmp_path}/*"])
+    items = inputs.find_inputs(FileStore(), [f"{tmp_path}/*"])
     shards = inputs.plan_shards(items, 7, "JSON")
-    found = lines_of([list(readers.read_shard(Files(), shard, "JSON")) for shard in shards])
+    found = lines_of([list(readers.read_shard(FileStore(), shard, "JSON")) for shard in shards])
 
     assert len(shards) > 4
     assert [line for _, line in found] == wanted

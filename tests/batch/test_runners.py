@@ -37,7 +37,7 @@ from batch.messages import EMBEDDED, JobCounts, JobReport, JobRequest, ModelSour
 from batch.pipeline import PipelinePlan
 from batch.runners import RemoteRunner, RunnerRequest
 from serving.errors import FailedPrecondition, InvalidArgument, ServingError
-from serving.storage import Files
+from serving.storage import FileStore
 from tests.emulator import Emulator
 from tests.server import until
 
@@ -201,7 +201,7 @@ def run_fake(
     options = PipelineOptions([])
     remote.run_remote(
         PipelinePlan(
-            Files(),
+            FileStore(),
             [Shard(0, ())],
             "JSON",
             "JSON",

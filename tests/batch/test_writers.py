@@ -12,7 +12,7 @@ from batch import writers
 from batch.blocks import EncodedBlock, RejectedRecord, ShardPiece
 from batch.writers import PieceWriter, SealedShard, read_sealed, seal_shard, sum_shards
 from serving.errors import Internal, InvalidOutputs, NotFound
-from serving.storage import Files
+from serving.storage import FileStore
 
 
 def encoded(
@@ -33,7 +33,7 @@ def end(index: int) -> EncodedBlock:
 
 def written(folder: Path, *blocks: EncodedBlock) -> ShardPiece:
     """What a bundle with these blocks leaves."""
-    writer = PieceWriter(Files(), str(folder), blocks[0].shard, blocks[0].index)
+    writer = PieceWriter(FileStore(), str(folder), blocks[0].shard, blocks[0].index)
     for block in blocks:
         writer.add(block)
     return writer.close()
@@ -78,9 +78,9 @@ def test_no_errors_are_no_file(tmp_path: Path) -> None:
 
 def test_nothing_appears_before_it_is_whole(tmp_path: Path) -> None:
     """Open pieces are no files; what is given up never becomes one."""
-    writer = PieceWriter(Files(), str(tmp_path), 0, 0)
+    writer = PieceWriter(FileStore(), str(tmp_path), 0, 0)
     writer.add(encoded(0, b"1\n", RejectedRecord(0, "x", "")))
-    assert Files().list(str(tmp_path)) == []
+    assert FileStore().list(str(tmp_path)) == []
     writer.abandon()
 
     assert files_in(tmp_path) == []
@@ -125,7 +125,7 @@ def test_a_piece_can_be_sent(tmp_path: Path) -> None:
 def test_one_piece_is_the_shard(tmp_path: Path) -> None:
     """Its files are the shard's; nothing is copied."""
     piece = written(tmp_path, encoded(0, b"1\n", RejectedRecord(5, "x", "")), end(1))
-    sealed = seal_shard(Files(), str(tmp_path), 2, [piece])
+    sealed = seal_shard(FileStore(), str(tmp_path), 2, [piece])
 
     assert (sealed.results, sealed.errors) == (piece.results, piece.errors)
     assert (sealed.shard, sealed.predictions, sealed.stats) == (2, 1, {"x": 1})
@@ -139,7 +139,7 @@ def test_pieces_are_joined_in_order(tmp_path: Path) -> None:
         written(tmp_path, encoded(0, b"a\n", header=("h",)), encoded(1, b"b\n", bad[0])),
         written(tmp_path, encoded(2, b"")),
     ]
-    sealed = seal_shard(Files(), str(tmp_path), 2, pieces)
+    sealed = seal_shard(FileStore(), str(tmp_path), 2, pieces)
 
     assert Path(sealed.results).read_bytes() == b"a\nb\nd\n"
     assert [json.loads(line)["offset"] for line in Path(sealed.errors).read_text().splitlines()] == [1, 2]
@@ -160,11 +160,11 @@ def test_a_shard_that_is_not_whole(tmp_path: Path) -> None:
         [],
     ):
         with pytest.raises(Internal, match="Shard 2 is not whole"):
-            seal_shard(Files(), folder, 2, pieces)
+            seal_shard(FileStore(), folder, 2, pieces)
     with pytest.raises(NotFound):
-        read_sealed(Files(), folder, 3)
+        read_sealed(FileStore(), folder, 3)
 
-    assert seal_shard(Files(), folder, 2, [last, first, second]).predictions == 2
+    assert seal_shard(FileStore(), folder, 2, [last, first, second]).predictions == 2
 
 
 def test_pieces_that_overlap_are_not_whole(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_pieces_that_overlap_are_not_whole(tmp_path: Path) -> None:
     last = written(tmp_path, end(2))
 
     with pytest.raises(Internal, match="not whole"):
-        seal_shard(Files(), str(tmp_path), 2, [*twice, last])
+        seal_shard(FileStore(), str(tmp_path), 2, [*twice, last])
 
 
 def test_pieces_with_other_columns(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_pieces_with_other_columns(tmp_path: Path) -> None:
     ]
 
     with pytest.raises(InvalidOutputs, match="Use outputDataFormat JSON"):
-        seal_shard(Files(), str(tmp_path), 2, pieces)
+        seal_shard(FileStore(), str(tmp_path), 2, pieces)
 
 
 def test_seals_are_read_back(tmp_path: Path) -> None:
@@ -193,15 +193,15 @@ def test_seals_are_read_back(tmp_path: Path) -> None:
         piece = written(
             tmp_path, encoded(0, b"1\n" * (shard + 1), RejectedRecord(0, f"r{shard}", "")), end(1)
         )
-        seal_shard(Files(), str(tmp_path), shard, [piece])
-    found = read_sealed(Files(), str(tmp_path), 2)
+        seal_shard(FileStore(), str(tmp_path), shard, [piece])
+    found = read_sealed(FileStore(), str(tmp_path), 2)
 
     assert [(one.shard, one.predictions, one.stats) for one in found] == [
         (0, 1, {"r0": 1}),
         (1, 2, {"r1": 1}),
     ]
     with pytest.raises(NotFound):
-        read_sealed(Files(), str(tmp_path), 3)
+        read_sealed(FileStore(), str(tmp_path), 3)
 
 
 def test_totals_are_over_all_shards() -> None:

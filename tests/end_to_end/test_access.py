@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from serving.errors import InvalidArgument
-from serving.tls import Certificate
+from serving.tls import CertificateFiles
 from tests.calls import call, grpc, infer_request
 from tests.certificates import write_certificate
 from tests.server import Server, running_server, until
@@ -159,4 +159,4 @@ def test_files_that_do_not_work_are_told_at_the_start(
 ) -> None:
     """Before anything listens."""
     with pytest.raises(InvalidArgument, match=message):
-        Certificate.checked(*(str(files / file) if file else "" for file in (chain, key)))
+        CertificateFiles.from_settings(*(str(files / file) if file else "" for file in (chain, key)))

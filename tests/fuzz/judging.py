@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from serving.errors import ServingError, http_status, to_wire
+from serving.errors import ServingError, error_to_json, http_status
 
 
 def refused(does: Callable[[], Any]) -> bool:
@@ -19,7 +19,7 @@ def refused(does: Callable[[], Any]) -> bool:
         assert 400 <= http_status(error) < 500 or http_status(error) == 501, (
             f"{type(error).__name__}: {error}"
         )
-        orjson.dumps(to_wire(error))
+        orjson.dumps(error_to_json(error))
         return True
     return False
 

@@ -13,7 +13,7 @@ from serving.node.dialects.readers import Readers
 from serving.protocols import PLAIN, Call
 from serving.runtimes import Runtime
 from serving.runtimes.codec import Decoder
-from serving.schema import Schema
+from serving.schema import ModelSchema
 from tests.fuzz import making
 from tests.fuzz.judging import refused
 
@@ -55,6 +55,6 @@ class Asking:
         refused(does)
 
 
-def _questions(schema: Schema) -> list[tuple[Call, bytes]]:
+def _questions(schema: ModelSchema) -> list[tuple[Call, bytes]]:
     asked = [*practice.questions(schema), *practice_grpc.questions(schema)]
     return [(question.call, question.body) for question in asked if question.call is not PLAIN]

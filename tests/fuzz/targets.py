@@ -31,9 +31,16 @@ from serving.gateway.api.paging import Listing
 from serving.gateway.api.requests import read, read_json, read_mask
 from serving.gateway.catalog import jobs, lookup, models, versions
 from serving.gateway.records import Deployed, Draft, ModelRecord, Stamp, State, VersionRecord
-from serving.names import ModelName, VersionName, check_id, check_location, check_project, parse_target
-from serving.resources import Job, Model, Version, VersionState, operation_to_wire
-from serving.resources import to_wire as resource_to_wire
+from serving.names import (
+    ModelName,
+    VersionName,
+    check_id,
+    check_location,
+    check_project,
+    parse_model_or_version_name,
+)
+from serving.resources import Job, Model, Version, VersionState, operation_to_json
+from serving.resources import resource_to_json as resource_to_wire
 from serving.runtimes import Array, Column, Columns, Form, Rows, Runtime, Source, load
 from serving.runtimes.codec import Decoder, encode
 from serving.runtimes.conversion import from_rows
@@ -219,7 +226,7 @@ def _create_version(body: bytes) -> None:
         draft = Draft(STATE)
         operation = versions.create_version(draft, _stamp(), _NAME.parent, version)
         _kept(draft)
-        orjson.dumps(operation_to_wire(operation))
+        orjson.dumps(operation_to_json(operation))
 
     refused(does)
 
@@ -233,7 +240,7 @@ def _patch(given: tuple[str, bytes]) -> None:
         draft = Draft(STATE)
         operation = versions.update_version(draft, _stamp(), _NAME, version, mask)
         _kept(draft)
-        orjson.dumps(operation_to_wire(operation))
+        orjson.dumps(operation_to_json(operation))
 
     def does_model() -> None:
         request = _request(body, query)
@@ -241,7 +248,7 @@ def _patch(given: tuple[str, bytes]) -> None:
         draft = Draft(STATE)
         operation = models.update_model(draft, _stamp(), _NAME.parent, model, mask)
         _kept(draft)
-        orjson.dumps(operation_to_wire(operation))
+        orjson.dumps(operation_to_json(operation))
 
     refused(does)
     refused(does_model)
@@ -288,7 +295,7 @@ def _names(text: str) -> None:
         check_project,
         check_location,
         lambda given: check_id(given, "model.name"),
-        lambda given: lookup.resolve(STATE, parse_target(given)),
+        lambda given: lookup.resolve(STATE, parse_model_or_version_name(given)),
         lambda given: lookup.get_model(STATE, ModelName("p", given)),
     ):
         refused(lambda check=check: check(text))  # type: ignore[misc]

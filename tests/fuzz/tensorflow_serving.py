@@ -14,16 +14,16 @@ from serving.node.dialects.tensorflow import reader
 from serving.protocols import Call, Dialect
 from serving.runtimes.codec import Decoder
 from serving.runtimes.instances import Tensors
-from serving.schema import Signature, Tensor
+from serving.schema import ModelSignature, TensorSpec
 from tests.fuzz import making
 from tests.fuzz.judging import refused, same
 from tests.serving.node.dialects import models
 
-_ROWS = Tensor("x", "FP32", (-1, 4))
-_INTEGERS = Tensor("x", "INT8", (-1, -1))
-_ANY = Tensor("x", "FP64", None)
-_TEXT = Tensor("s", "BYTES", (-1,))
-_EXAMPLES = Signature((_TEXT,), (Tensor("outputs", "FP32", (-1,)),))
+_ROWS = TensorSpec("x", "FP32", (-1, 4))
+_INTEGERS = TensorSpec("x", "INT8", (-1, -1))
+_ANY = TensorSpec("x", "FP64", None)
+_TEXT = TensorSpec("s", "BYTES", (-1,))
+_EXAMPLES = ModelSignature((_TEXT,), (TensorSpec("outputs", "FP32", (-1,)),))
 
 _MODELS: Mapping[str, Model] = {
     "rows": models.graph(_ROWS, examples=_EXAMPLES),

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from serving.beside import open_grpc
-from serving.config import FrontSettings
+from serving.beside import bind_grpc_server
+from serving.config import ServerSettings
 from serving.errors import FailedPrecondition
-from serving.http import most_connections
+from serving.http import max_connections_per_port
 
 
 def opened(port: str) -> tuple[Any, list[str]]:
@@ -18,8 +18,8 @@ def opened(port: str) -> tuple[Any, list[str]]:
     announced: list[str] = []
 
     async def main() -> Any:
-        settings = FrontSettings(grpc_port=port)
-        return open_grpc(settings, "127.0.0.1", None, lambda: None, announced.append)  # type: ignore[arg-type, return-value]
+        settings = ServerSettings(grpc_port=port)
+        return bind_grpc_server(settings, "127.0.0.1", None, lambda: None, announced.append)  # type: ignore[arg-type, return-value]
 
     return asyncio.run(main()), announced
 
@@ -37,9 +37,9 @@ def test_both_ports_together_leave_files_for_the_server() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (1000, hard))
     try:
-        assert most_connections(FrontSettings()) == 800
-        assert most_connections(FrontSettings(grpc_port="0")) == 400
-        assert most_connections(FrontSettings(grpc_port="0", max_connections=10)) == 10
+        assert max_connections_per_port(ServerSettings()) == 800
+        assert max_connections_per_port(ServerSettings(grpc_port="0")) == 400
+        assert max_connections_per_port(ServerSettings(grpc_port="0", max_connections=10)) == 10
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 

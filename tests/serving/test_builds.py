@@ -13,10 +13,10 @@ import msgspec
 import pytest
 
 from serving import builds
-from serving.builds import Code
+from serving.builds import InstalledCode
 from serving.errors import LoadFailed
-from serving.prepare import Request
-from serving.storage import Storage
+from serving.prepare import PreparationRequest
+from serving.storage import ArtifactFetcher
 from tests.end_to_end.models import wheel
 from tests.server import until
 from tests.serving.test_packages import sdist
@@ -33,8 +33,8 @@ def no_index(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def storage(tmp_path: Path) -> Storage:
-    return Storage(tmp_path / "cache", 1 << 30)
+def storage(tmp_path: Path) -> ArtifactFetcher:
+    return ArtifactFetcher(tmp_path / "cache", 1 << 30)
 
 
 def counting(tmp_path: Path, *, after: str = "", name: str = "user") -> Path:
@@ -53,23 +53,23 @@ def built(tmp_path: Path) -> int:
     return (tmp_path / "builds").read_text().count("built") if (tmp_path / "builds").exists() else 0
 
 
-def test_the_same_packages_are_built_once(tmp_path: Path, storage: Storage) -> None:
+def test_the_same_packages_are_built_once(tmp_path: Path, storage: ArtifactFetcher) -> None:
     """Each version has files of its own all the same; other archives are other builds."""
     archive = counting(tmp_path)
 
-    first = builds.install([archive], tmp_path / "first", "", storage)
+    first = builds.install_cached([archive], tmp_path / "first", "", storage)
     once = built(tmp_path)
-    second = builds.install([archive], tmp_path / "second", "", storage)
+    second = builds.install_cached([archive], tmp_path / "second", "", storage)
 
-    assert first == Code((tmp_path / "first/packages",))
-    assert second == Code((tmp_path / "second/packages",))
+    assert first == InstalledCode((tmp_path / "first/packages",))
+    assert second == InstalledCode((tmp_path / "second/packages",))
     assert built(tmp_path) == once > 0
     files = [tmp_path / name / "packages/user.py" for name in ("first", "second")]
     assert not files[0].samefile(files[1])
     assert [file.read_text() for file in files] == ["ANSWER = 42\n"] * 2
 
     other = counting(tmp_path / "other", name="user")
-    builds.install([other], tmp_path / "third", "", storage)
+    builds.install_cached([other], tmp_path / "third", "", storage)
     assert built(tmp_path / "other") > 0
 
 
@@ -78,20 +78,20 @@ def test_a_build_depends_on_the_libraries_it_was_made_for(
 ) -> None:
     """On the interpreter, what that has, and where packages come from."""
     archive = wheel(tmp_path, "user", "1.0", {"user.py": ""})
-    first = builds.digest([archive], "")
+    first = builds.digest_inputs([archive], "")
 
-    assert builds.digest([archive], "") == first
-    assert builds.digest([archive], sys.executable) != first
+    assert builds.digest_inputs([archive], "") == first
+    assert builds.digest_inputs([archive], sys.executable) != first
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/simple")
-    assert builds.digest([archive], "") != first
+    assert builds.digest_inputs([archive], "") != first
 
 
-def test_an_environment_is_kept_too(tmp_path: Path, storage: Storage) -> None:
+def test_an_environment_is_kept_too(tmp_path: Path, storage: ArtifactFetcher) -> None:
     """What conflicts with the server gets one that has the server's other libraries, and can be moved."""
     archive = wheel(tmp_path, "idna", "0.1", {"idna.py": "ANSWER = 'of the package'\n"})
 
-    first = builds.install([archive], tmp_path / "first", "", storage)
-    second = builds.install([archive], tmp_path / "second", "", storage)
+    first = builds.install_cached([archive], tmp_path / "first", "", storage)
+    second = builds.install_cached([archive], tmp_path / "second", "", storage)
 
     assert first.interpreter == str(tmp_path / "first/environment/bin/python")
     assert "other versions than the server has" in first.warnings[0]
@@ -103,12 +103,14 @@ def test_an_environment_is_kept_too(tmp_path: Path, storage: Storage) -> None:
         assert done.stdout.split()[3] == str(Path(one.interpreter).parents[1])
 
 
-def test_what_cannot_be_installed_apart_either_says_both_reasons(tmp_path: Path, storage: Storage) -> None:
+def test_what_cannot_be_installed_apart_either_says_both_reasons(
+    tmp_path: Path, storage: ArtifactFetcher
+) -> None:
     """And the command that helps."""
     archive = wheel(tmp_path, "old", "0.1", {"old.py": ""}, requires="numpy<1.0")
 
     with pytest.raises(LoadFailed) as failed:
-        builds.install([archive], tmp_path / "target", "", storage, runtime_version="2.1")
+        builds.install_cached([archive], tmp_path / "target", "", storage, runtime_version="2.1")
 
     assert "the server has numpy" in failed.value.message
     assert "An environment of its own failed too" in failed.value.message
@@ -117,13 +119,13 @@ def test_what_cannot_be_installed_apart_either_says_both_reasons(tmp_path: Path,
 
 
 def test_modules_that_are_listed_as_scripts_are_found_by_another_interpreter(
-    tmp_path: Path, storage: Storage
+    tmp_path: Path, storage: ArtifactFetcher
 ) -> None:
     """As Google's tutorial of custom routines has them, whose runtime version has an interpreter."""
     modules = {"user.py": "from other import ANSWER\n", "other.py": "ANSWER = 42\n"}
     archive = sdist(tmp_path, "user", "scripts=['user.py', 'other.py']", modules)
 
-    code = builds.install([archive], tmp_path / "target", sys.executable, storage)
+    code = builds.install_cached([archive], tmp_path / "target", sys.executable, storage)
 
     assert code.interpreter == str(tmp_path / "target/environment/bin/python")
     command = [code.interpreter, "-c", "import user; print(user.ANSWER, user.__file__)"]
@@ -132,7 +134,7 @@ def test_modules_that_are_listed_as_scripts_are_found_by_another_interpreter(
 
 
 def test_pins_that_only_another_python_can_have_name_the_command(
-    tmp_path: Path, storage: Storage, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, storage: ArtifactFetcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Packages for training pin versions of their time: which Python an index has them for is looked up."""
     offered = tmp_path / "index"
@@ -143,7 +145,7 @@ def test_pins_that_only_another_python_can_have_name_the_command(
     archive = wheel(tmp_path, "old", "0.1", {"old.py": ""}, requires="numpy==1.19.5")
 
     with pytest.raises(LoadFailed) as failed:
-        builds.install([archive], tmp_path / "target", "", storage, runtime_version="1.15")
+        builds.install_cached([archive], tmp_path / "target", "", storage, runtime_version="1.15")
 
     assert "For Python 3.9 there is numpy==1.19.5: `pilotlight runtimes add 1.15 --create --python " in (
         failed.value.message
@@ -152,37 +154,41 @@ def test_pins_that_only_another_python_can_have_name_the_command(
     assert "create the version again" in failed.value.message
 
 
-def test_a_package_may_be_called_as_one_of_the_server(tmp_path: Path, storage: Storage) -> None:
+def test_a_package_may_be_called_as_one_of_the_server(tmp_path: Path, storage: ArtifactFetcher) -> None:
     """Another process of the server's Python computes it, where it is found first."""
     archive = wheel(tmp_path, "user", "1.0", {"serving/__init__.py": ""})
 
-    code = builds.install([archive], tmp_path / "target", "", storage)
+    code = builds.install_cached([archive], tmp_path / "target", "", storage)
 
-    assert code == Code((tmp_path / "target/packages",), sys.executable)
+    assert code == InstalledCode((tmp_path / "target/packages",), sys.executable)
 
 
-def test_who_wants_the_same_at_the_same_time_waits_for_it(tmp_path: Path, storage: Storage) -> None:
+def test_who_wants_the_same_at_the_same_time_waits_for_it(tmp_path: Path, storage: ArtifactFetcher) -> None:
     """It is built once."""
     archive = counting(tmp_path)
-    builds.install([archive], tmp_path / "alone", "", Storage(tmp_path / "another", 1 << 30))
+    builds.install_cached([archive], tmp_path / "alone", "", ArtifactFetcher(tmp_path / "another", 1 << 30))
     once = built(tmp_path)
 
     with ThreadPoolExecutor(3) as pool:
         found = list(
-            pool.map(lambda name: builds.install([archive], tmp_path / name, "", storage), ("a", "b", "c"))
+            pool.map(
+                lambda name: builds.install_cached([archive], tmp_path / name, "", storage), ("a", "b", "c")
+            )
         )
 
     assert built(tmp_path) == 2 * once
     assert [code.folders[0].parent.name for code in found] == ["a", "b", "c"]
 
 
-def test_a_killed_build_is_made_again(tmp_path: Path, storage: Storage) -> None:
+def test_a_killed_build_is_made_again(tmp_path: Path, storage: ArtifactFetcher) -> None:
     """What it left is no build."""
     stuck = tmp_path / "stuck"
     stuck.touch()
     wait = f"__import__('time').sleep(600 * __import__('os').path.exists({str(stuck)!r}))"
     archive = counting(tmp_path, after=wait)
-    request = Request("", (str(archive),), str(tmp_path / "version"), str(tmp_path / "cache"), 1 << 30)
+    request = PreparationRequest(
+        "", (str(archive),), str(tmp_path / "version"), str(tmp_path / "cache"), 1 << 30
+    )
     with subprocess.Popen(
         [sys.executable, "-m", "serving.prepare"],
         stdin=subprocess.PIPE,
@@ -196,6 +202,6 @@ def test_a_killed_build_is_made_again(tmp_path: Path, storage: Storage) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
     stuck.unlink()
-    code = builds.install([archive], tmp_path / "target", "", storage)
+    code = builds.install_cached([archive], tmp_path / "target", "", storage)
 
     assert (code.folders[0] / "user.py").exists()

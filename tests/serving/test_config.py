@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from serving.config import ServeConfig, load
+from serving.config import ServeConfig, load_config
 from serving.errors import InvalidArgument
 
 
@@ -10,13 +10,13 @@ from serving.errors import InvalidArgument
 def test_a_value_out_of_bounds_is_refused(value: str, bound: str) -> None:
     """With the flag and the bound."""
     with pytest.raises(InvalidArgument, match=f"--otel-sample must be {bound}; it is {value}"):
-        load(ServeConfig, {"otel_sample": value})
+        load_config(ServeConfig, {"otel_sample": value})
 
 
 @pytest.mark.parametrize("value", ["on", "65536", "-1", "8500.5", ""])
 def test_a_port_of_grpc_that_cannot_be_is_refused(value: str) -> None:
     """It is off, or a number."""
     with pytest.raises(InvalidArgument, match="--grpc-port must be one of off or a port; it is"):
-        load(ServeConfig, {"grpc_port": value})
+        load_config(ServeConfig, {"grpc_port": value})
     for allowed in ("off", "0", "65535"):
-        assert load(ServeConfig, {"grpc_port": allowed}).grpc_port == allowed
+        assert load_config(ServeConfig, {"grpc_port": allowed}).grpc_port == allowed

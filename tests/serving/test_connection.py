@@ -20,17 +20,17 @@ import uvloop
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.server import ServerState
 
-from serving.config import FrontSettings
-from serving.connection import MAX_PIPELINED, Connection
+from serving.config import ServerSettings
+from serving.connection import MAX_PIPELINED, HttpConnection
 from serving.errors import Cancelled, NotFound, ServingError
-from serving.exchange import Exchange
-from serving.gate import SLICES, Gate
-from serving.wire import Receive, Scope, Send, too_large
+from serving.exchange import HttpRequest
+from serving.gate import SLICES, ConnectionLimiter
+from serving.wire import Receive, Scope, Send, body_too_large
 from tests.asgi import read_body, send_error, send_json
 from tests.certificates import write_certificate
 from tests.garbage import nothing_for_the_collector
 
-SETTINGS = FrontSettings(
+SETTINGS = ServerSettings(
     header_timeout=10,
     body_timeout=20,
     answer_timeout=30,
@@ -146,8 +146,8 @@ class World:
     by_exchanges: ClassVar[bool]
     certificate: ClassVar[Path | None] = None  # a folder with one
 
-    settings: FrontSettings
-    gate: Gate = field(init=False)
+    settings: ServerSettings
+    gate: ConnectionLimiter = field(init=False)
     port: int = 0
     now: float = 0.0
     bodies: list[int] = field(default_factory=list)
@@ -157,7 +157,7 @@ class World:
     clients: list[Client] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.gate = Gate(self.settings)
+        self.gate = ConnectionLimiter(self.settings)
 
     async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.scopes.append(scope)
@@ -188,35 +188,35 @@ class World:
 
     max_body_bytes = 1_000_000
 
-    def takes(self, method: str, path: str) -> bool:
+    def can_handle(self, method: str, path: str) -> bool:
         return True
 
-    def refuse(self, exchange: Exchange, error: ServingError) -> None:
-        exchange.refuse(error)
+    def on_request_error(self, exchange: HttpRequest, error: ServingError) -> None:
+        exchange.respond_error(error)
 
-    def begin(self, exchange: Exchange) -> None:
+    def on_request_head(self, exchange: HttpRequest) -> None:
         self.scopes.append(exchange.scope)
-        exchange.on_gone = self.left
+        exchange.on_disconnect = self.left
         path = exchange.head.path
         if path == "/early":
-            exchange.refuse(NotFound("There is no such thing."))
+            exchange.respond_error(NotFound("There is no such thing."))
         elif exchange.head.length > self.max_body_bytes:
-            exchange.refuse(too_large(self.max_body_bytes))
+            exchange.respond_error(body_too_large(self.max_body_bytes))
 
-    def complete(self, exchange: Exchange) -> None:
+    def on_request_complete(self, exchange: HttpRequest) -> None:
         path, size = exchange.head.path, len(exchange.body)
         if size > self.max_body_bytes:
-            exchange.refuse(too_large(self.max_body_bytes))
+            exchange.respond_error(body_too_large(self.max_body_bytes))
             return
         self.bodies.append(size)
         body = b"%b %d" % (path.encode(), size) + b" " * (_LENGTHS.get(path, 0))
         if path.startswith("/wait"):
             opened = asyncio.ensure_future(self.gates.setdefault(path, asyncio.Event()).wait())
-            opened.add_done_callback(lambda _: exchange.answer(200, body))
+            opened.add_done_callback(lambda _: exchange.respond(200, body))
         elif path == "/now":
-            exchange.answer(200, body)
+            exchange.respond(200, body)
         else:
-            asyncio.get_running_loop().call_soon(exchange.answer, 200, body)
+            asyncio.get_running_loop().call_soon(exchange.respond, 200, body)
 
     def left(self) -> None:
         self.gone += 1
@@ -242,7 +242,7 @@ class World:
         await settle()
         for _ in range(round(seconds * SLICES)):
             self.now += 1 / SLICES
-            self.gate.look(self.now)
+            self.gate.check_next_slice(self.now)
         await settle()
 
 
@@ -253,7 +253,7 @@ async def settle() -> None:
     await asyncio.sleep(0.002)
 
 
-def run(main: Callable[[World], Awaitable[None]], settings: FrontSettings = SETTINGS) -> None:
+def run(main: Callable[[World], Awaitable[None]], settings: ServerSettings = SETTINGS) -> None:
     """A test on an event loop of its own; at its end nothing is left in the server."""
 
     async def bounded() -> None:
@@ -263,9 +263,9 @@ def run(main: Callable[[World], Awaitable[None]], settings: FrontSettings = SETT
         config.load()
         state = ServerState()
 
-        def make() -> Connection:
+        def make() -> HttpConnection:
             handler = world if world.by_exchanges else None
-            return Connection(
+            return HttpConnection(
                 world.gate, handler, config=config, server_state=state, app_state={}, _loop=loop
             )
 
@@ -275,7 +275,7 @@ def run(main: Callable[[World], Awaitable[None]], settings: FrontSettings = SETT
             context.load_cert_chain(World.certificate / "cert.pem", World.certificate / "key.pem")
         server = await loop.create_server(make, "127.0.0.1", 0, ssl=context)
         world.port = server.sockets[0].getsockname()[1]
-        world.gate.look(0.0)
+        world.gate.check_next_slice(0.0)
         try:
             async with asyncio.timeout(20):
                 await main(world)
@@ -292,12 +292,12 @@ def run(main: Callable[[World], Awaitable[None]], settings: FrontSettings = SETT
             await settle()
             server.close()
         assert left == []
-        assert world.gate.open == 0
-        assert world.gate.arriving == 0
-        assert world.gate.unsent == 0
+        assert world.gate.open_connections == 0
+        assert world.gate.arriving_bytes == 0
+        assert world.gate.unsent_bytes == 0
         assert not state.tasks
 
-    with nothing_for_the_collector(Connection, Exchange, RequestResponseCycle) as check:
+    with nothing_for_the_collector(HttpConnection, HttpRequest, RequestResponseCycle) as check:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(bounded())
         check()
@@ -564,8 +564,8 @@ def test_who_does_not_read_the_answer_is_left(wire: None) -> None:
         for _ in range(62):  # what the kernel's buffers take at first is read too
             await slow.reader.read(1 << 18)
             await world.passes(1)
-        assert world.gate.open == 1
-        assert world.gate.refused == {"answer_timeout": 1}
+        assert world.gate.open_connections == 1
+        assert world.gate.rejections == {"answer_timeout": 1}
         lazy.writer.close()
         size = 0
         while size < 20_000_000:
@@ -591,8 +591,8 @@ def test_a_long_answer_is_to_be_read_in_ten_times_of_answer_timeout(wire: None) 
             await steady.reader.read(1 << 18)
             await steady.reader.read(1 << 18)
             await world.passes(1)
-        assert world.gate.open == 1
-        assert world.gate.refused == {"answer_timeout": 1}
+        assert world.gate.open_connections == 1
+        assert world.gate.rejections == {"answer_timeout": 1}
         slow.writer.close()
         assert await steady.reader.read(1 << 18)
 
@@ -609,17 +609,17 @@ def test_the_slowest_reader_makes_room_for_answers(wire: None) -> None:
         for _ in range(40):
             await steady.reader.readexactly(1 << 18)
             await world.passes(0.1)
-        assert world.gate.refused == {}
-        assert 45_000_000 < world.gate.unsent < 75_000_000
+        assert world.gate.rejections == {}
+        assert 45_000_000 < world.gate.unsent_bytes < 75_000_000
         fresh = await reading(world)
-        assert world.gate.refused == {"unsent_bytes": 1}
-        assert world.gate.unsent < 75_000_000
+        assert world.gate.rejections == {"unsent_bytes": 1}
+        assert world.gate.unsent_bytes < 75_000_000
         lazy.writer.close()
         for client in (steady, fresh):
             size = 0
             while size < 20_000_000:
                 size += len(await client.reader.read(1 << 20))
-        assert world.gate.open == 2
+        assert world.gate.open_connections == 2
 
     run(main, replace(SETTINGS, unsent_bytes=75_000_000))
 
@@ -647,7 +647,7 @@ def test_idle_connections_are_closed() -> None:
         fresh, used = await world.connect(), await world.sent(GOOD)
         assert (await used.answer()).status == 200
         await world.passes(58)
-        assert world.gate.open == 2
+        assert world.gate.open_connections == 2
         await world.passes(3)
         assert await fresh.ended() and await used.ended()
 
@@ -720,7 +720,7 @@ def test_the_slowest_of_too_many_bodies_is_refused() -> None:
         for client in (second, third):
             client.send(b"x" * 150_000)
             assert (await client.answer()).body == b"/a 400000"
-        assert world.gate.arriving == 0
+        assert world.gate.arriving_bytes == 0
 
     run(main)
 
@@ -733,7 +733,7 @@ def test_whole_requests_that_wait_behind_others_count_too() -> None:
         first = await world.sent(post(b"/wait", b"") + post(b"/a", body) * 5)
         await world.passes(2)
         others = [await world.sent(post(b"/wait", b"") + post(b"/a", body) * 4) for _ in range(2)]
-        assert world.gate.refused["arriving_bytes"] == 1
+        assert world.gate.rejections["arriving_bytes"] == 1
         world.gates["/wait"].set()
         assert [answer.body for answer in await first.answers(99)] == [b"/wait 0"]
         for other in others:
@@ -748,7 +748,7 @@ def test_heads_that_wait_behind_others_count_too() -> None:
     async def main(world: World) -> None:
         long = b"GET /a HTTP/1.1\r\nhost: t\r\nx-long: " + b"x" * 1900 + b"\r\n\r\n"
         clients = [await world.sent(post(b"/wait", b"") + long * 15) for _ in range(4)]
-        assert world.gate.refused["arriving_bytes"] == 1
+        assert world.gate.rejections["arriving_bytes"] == 1
         world.gates["/wait"].set()
         assert len(await clients[0].answers(99)) == 1
         for client in clients[1:]:
@@ -772,7 +772,7 @@ def test_bodies_that_the_application_works_on_count_too(kind: None) -> None:
         world.gates["/wait"].set()
         for client in works:
             assert (await client.answer()).body == b"/wait 300000"
-        assert world.gate.arriving == 0
+        assert world.gate.arriving_bytes == 0
         assert (await (await world.sent(post(b"/a", b"x" * 300_000))).answer()).status == 200
 
     run(main)
@@ -794,7 +794,7 @@ def test_the_rest_of_a_refused_body_is_not_kept(told: bool) -> None:
         for _ in range(28):
             client.send(b"x" * 3000 if told else chunk(3000))
             await world.passes(1)
-        assert world.gate.arriving == 0
+        assert world.gate.arriving_bytes == 0
         assert not await client.ended()
         await world.passes(4)
         assert await client.ended()
@@ -935,7 +935,7 @@ def test_clients_that_vanish_leave_nothing(data: bytes, how: str) -> None:
         await world.passes(1)
         await settle()
         if not (how == "half" and b"large" in data):  # what is sent already may still be read
-            assert world.gate.open == 0
+            assert world.gate.open_connections == 0
 
     run(main)
 

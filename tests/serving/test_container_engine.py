@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from serving.container_engine import container_of, expand, find_engine
+from serving.container_engine import expand_references, find_engine, make_run_config
 from serving.errors import FailedPrecondition, InvalidArgument
 from serving.gateway.catalog.checks import check_version
 from serving.names import VersionName
@@ -28,7 +28,7 @@ NAME = VersionName("p", "m", "v")
 )
 def test_references(text: str, expanded: str) -> None:
     """Those to what is known are replaced, those with two signs escaped, all else stays."""
-    assert expand(text, {"A": "1"}) == expanded
+    assert expand_references(text, {"A": "1"}) == expanded
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_the_command_line() -> None:
         ports=(ContainerPort(container_port=90),),
     )
     version = Version(container=spec, deployment_uri="gs://b/m", routes=RouteMap(health="/h"))
-    container = container_of(version, NAME, "/bin/docker", "sha256:1", memory_bytes=1 << 20)
+    container = make_run_config(version, NAME, "/bin/docker", "sha256:1", memory_bytes=1 << 20)
     command = container.run_command("name", Path("/model"))
 
     assert command[:6] == ["/bin/docker", "run", "--rm", "--name", "name", "--pull"]
@@ -126,7 +126,7 @@ def test_the_command_line() -> None:
 
 def test_an_image_as_it_is() -> None:
     """Without a command, arguments, files or limits there are no flags for them."""
-    container = container_of(Version(container=ContainerSpec(image="i")), NAME, "docker", "i")
+    container = make_run_config(Version(container=ContainerSpec(image="i")), NAME, "docker", "i")
     command = container.run_command("name", Path("/model"))
 
     assert command[-1] == "i"
@@ -152,11 +152,11 @@ def test_an_engine_that_is_not_there() -> None:
 )
 def test_trusted_images(image: str, trusted: bool) -> None:
     """Where sources are trusted by name, images are too."""
-    sources = TrustedSources.read("gs://bucket, docker://registry.example.com/team/")
+    sources = TrustedSources.from_setting("gs://bucket, docker://registry.example.com/team/")
 
     if trusted:
         sources.check_image("version.container.image", image)
     else:
         with pytest.raises(FailedPrecondition, match="no image that this server trusts"):
             sources.check_image("version.container.image", image)
-    TrustedSources.read("").check_image("version.container.image", image)
+    TrustedSources.from_setting("").check_image("version.container.image", image)

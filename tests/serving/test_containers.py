@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from serving.cli import server
-from serving.config import NodeConfig, load, load_node
-from serving.containers import ANY, EVERYWHERE, Contract, contract
+from serving.config import NodeConfig, load_config, load_node_config
+from serving.containers import ALL_INTERFACES, ANY_HOST, PlatformSettings, read_platform_settings
 from serving.errors import InvalidArgument
 
 VERTEX = {
@@ -35,59 +35,62 @@ def outside(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def values(found: Contract) -> dict[str, str]:
+def values(found: PlatformSettings) -> dict[str, str]:
     return {name: value for name, (_, value) in found.settings.items()}
 
 
 def test_outside_of_containers_nothing_is_asked_for() -> None:
     """No variable, no folder: the host stays a loopback address."""
-    assert contract({"HOME": "/root"}, (), NOWHERE) == Contract()
-    assert load_node({})[0] == NodeConfig()
+    assert read_platform_settings({"HOME": "/root"}, (), NOWHERE) == PlatformSettings()
+    assert load_node_config({})[0] == NodeConfig()
 
 
 def test_vertex_ai() -> None:
     """Port, both routes and the model; and it connects from outside."""
-    assert values(contract(VERTEX, (), NOWHERE)) == {
+    assert values(read_platform_settings(VERTEX, (), NOWHERE)) == {
         "port": "7080",
         "health_route": "/health",
         "predict_route": "/predict",
         "model_dir": "gs://managed/copy",
-        "host": EVERYWHERE,
-        "allowed_hosts": ANY,
+        "host": ALL_INTERFACES,
+        "allowed_hosts": ANY_HOST,
     }
 
 
 def test_cloud_run() -> None:
     """Only the port; Vertex AI's variable goes before it."""
-    assert values(contract({"PORT": "9000"}, (), NOWHERE)) == {
+    assert values(read_platform_settings({"PORT": "9000"}, (), NOWHERE)) == {
         "port": "9000",
-        "host": EVERYWHERE,
-        "allowed_hosts": ANY,
+        "host": ALL_INTERFACES,
+        "allowed_hosts": ANY_HOST,
     }
-    assert values(contract({"PORT": "9000", "AIP_HTTP_PORT": "7080"}, (), NOWHERE))["port"] == "7080"
+    assert (
+        values(read_platform_settings({"PORT": "9000", "AIP_HTTP_PORT": "7080"}, (), NOWHERE))["port"]
+        == "7080"
+    )
 
 
 def test_kubernetes() -> None:
     """Pods are called by the names of their services; where to listen is said by who starts the node."""
     kubernetes = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
-    assert values(contract(kubernetes, (), NOWHERE)) == {"allowed_hosts": ANY}
-    assert values(contract(kubernetes, {"allowed_hosts"}, NOWHERE)) == {}
+    assert values(read_platform_settings(kubernetes, (), NOWHERE)) == {"allowed_hosts": ANY_HOST}
+    assert values(read_platform_settings(kubernetes, {"allowed_hosts"}, NOWHERE)) == {}
 
 
 def test_kserve(tmp_path: Path) -> None:
     """The folder that its model is put into, if there is one and nobody has chosen another."""
-    assert values(contract({}, (), tmp_path)) == {
+    assert values(read_platform_settings({}, (), tmp_path)) == {
         "model_dir": str(tmp_path),
-        "host": EVERYWHERE,
-        "allowed_hosts": ANY,
+        "host": ALL_INTERFACES,
+        "allowed_hosts": ANY_HOST,
     }
-    assert contract({}, {"model_dir"}, tmp_path) == Contract()
-    assert values(contract(VERTEX, (), tmp_path))["model_dir"] == "gs://managed/copy"
+    assert read_platform_settings({}, {"model_dir"}, tmp_path) == PlatformSettings()
+    assert values(read_platform_settings(VERTEX, (), tmp_path))["model_dir"] == "gs://managed/copy"
 
 
 def test_an_empty_variable_says_nothing() -> None:
     """AIP_STORAGE_URI is empty where there is no model."""
-    assert contract(dict.fromkeys(VERTEX, ""), (), NOWHERE) == Contract()
+    assert read_platform_settings(dict.fromkeys(VERTEX, ""), (), NOWHERE) == PlatformSettings()
 
 
 def test_what_somebody_has_chosen_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -99,19 +102,23 @@ def test_what_somebody_has_chosen_stays(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setenv("PILOTLIGHT_PORT", "2")
     monkeypatch.setenv("PILOTLIGHT_PREDICT_ROUTE", "/from-variable")
 
-    found, asked = load_node({"port": 1}, file)
+    found, asked = load_node_config({"port": 1}, file)
 
     assert (found.port, found.predict_route, found.health_route) == (1, "/from-variable", "/from-file")
-    assert (found.model_dir, found.host) == ("gs://managed/copy", EVERYWHERE)
-    assert values(asked) == {"model_dir": "gs://managed/copy", "host": EVERYWHERE, "allowed_hosts": ANY}
-    assert load_node({"host": "127.0.0.1"})[0].host == "127.0.0.1"
+    assert (found.model_dir, found.host) == ("gs://managed/copy", ALL_INTERFACES)
+    assert values(asked) == {
+        "model_dir": "gs://managed/copy",
+        "host": ALL_INTERFACES,
+        "allowed_hosts": ANY_HOST,
+    }
+    assert load_node_config({"host": "127.0.0.1"})[0].host == "127.0.0.1"
 
 
 def test_other_commands_do_not_heed_the_platform(monkeypatch: pytest.MonkeyPatch) -> None:
     """`pilotlight local predict` has the settings of a node too."""
     monkeypatch.setenv("PORT", "not a port")
 
-    assert load(NodeConfig, {}) == NodeConfig()
+    assert load_config(NodeConfig, {}) == NodeConfig()
 
 
 @pytest.mark.parametrize(
@@ -130,7 +137,7 @@ def test_what_cannot_be_is_refused(
     monkeypatch.setenv(name, value)
 
     with pytest.raises(InvalidArgument, match=problem):
-        load_node({})
+        load_node_config({})
 
 
 def test_a_start_says_what_the_platform_has_asked_for(

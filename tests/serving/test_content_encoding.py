@@ -10,7 +10,13 @@ import zlib
 
 import pytest
 
-from serving.content_encoding import Unpacking, UnpackingQueue, check_encoding, encoding_of, unpack
+from serving.content_encoding import (
+    BodyDecompressor,
+    DecompressionQueue,
+    check_encoding,
+    decompress_body,
+    parse_content_encoding,
+)
 from serving.errors import BodyTooLarge, InvalidArgument, UnsupportedEncoding
 
 TEXT = b'{"instances": [1, 2, 3]}' * 50_000
@@ -20,7 +26,7 @@ MOST = 1 << 24
 
 def unpacked(encoding: str, packed: bytes, limit: int = MOST) -> bytes:
     """All of it, by as many steps as it takes."""
-    unpacking = Unpacking(encoding, packed, limit)
+    unpacking = BodyDecompressor(encoding, packed, limit)
     while not unpacking.step():
         pass
     assert unpacking.size == len(unpacking.body)
@@ -92,7 +98,7 @@ def test_many_empty_members_are_refused() -> None:
 )
 def test_the_encoding_is_read(headers: list[bytes], encoding: str) -> None:
     """What is packed twice is as unknown as what is packed in another way."""
-    assert encoding_of(headers) == encoding
+    assert parse_content_encoding(headers) == encoding
     if encoding not in ("", "gzip", "deflate"):
         with pytest.raises(UnsupportedEncoding, match="gzip or deflate"):
             check_encoding(encoding)
@@ -104,7 +110,9 @@ def test_others_have_their_turn() -> None:
 
     async def main() -> None:
         nonlocal turns
-        unpacking = asyncio.create_task(unpack(Unpacking("gzip", gzip.compress(TEXT), MOST), grown.append))
+        unpacking = asyncio.create_task(
+            decompress_body(BodyDecompressor("gzip", gzip.compress(TEXT), MOST), grown.append)
+        )
         while not unpacking.done():
             turns += 1
             await asyncio.sleep(0)
@@ -121,7 +129,7 @@ def test_the_queue_does_one_after_the_other() -> None:
     """The first one is over before the second begins."""
 
     async def main() -> None:
-        queue, left, order = UnpackingQueue(), {"a": 3, "b": 2}, ""
+        queue, left, order = DecompressionQueue(), {"a": 3, "b": 2}, ""
         over = asyncio.Event()
 
         def step(name: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from serving.config import FrontSettings
+from serving.config import ServerSettings
 from serving.cross_origin import CrossOriginPolicy
 from serving.errors import InvalidArgument
 
@@ -12,7 +12,7 @@ from serving.errors import InvalidArgument
 def policy(
     listening: str | None = "127.0.0.1", *, hosts: str = "", origins: str = "", scheme: str = "http"
 ) -> CrossOriginPolicy:
-    settings = FrontSettings(allowed_hosts=hosts, allowed_origins=origins)
+    settings = ServerSettings(allowed_hosts=hosts, allowed_origins=origins)
     return CrossOriginPolicy.from_settings(settings, listening, enforced=True, scheme=scheme)
 
 
@@ -21,7 +21,7 @@ def refused(
 ) -> str:
     """The setting that a refusal names; "" if there is none."""
     told = [None if value is None else value.encode() for value in (host, origin, fetch_site)]
-    error = found.check(*told)
+    error = found.find_violation(*told)
     if error is None:
         return ""
     (setting,) = (
@@ -146,19 +146,19 @@ def test_origins_can_be_allowed() -> None:
     some = policy(origins="https://app.example, http://localhost:3000")
     for origin in ("https://app.example", "http://localhost:3000"):
         assert refused(some, "localhost:8080", origin, "cross-site") == ""
-        assert (b"access-control-allow-origin", origin.encode()) in some.answer_headers(origin.encode())
+        assert (b"access-control-allow-origin", origin.encode()) in some.response_headers(origin.encode())
     for origin in ("http://app.example", "https://app.example:444", "http://localhost:3001"):
         assert refused(some, "localhost:8080", origin) == "allowed_origins"
-        assert some.answer_headers(origin.encode()) == ()
+        assert some.response_headers(origin.encode()) == ()
     assert refused(some, "evil.example", "https://app.example") == "allowed_hosts"
 
 
 def test_with_access_control_nothing_is_refused() -> None:
     """A token in a header is not the browser's to give; scripts of allowed origins may read answers."""
-    settings = FrontSettings(allowed_origins="https://app.example")
+    settings = ServerSettings(allowed_origins="https://app.example")
     found = CrossOriginPolicy.from_settings(settings, "0.0.0.0", enforced=False)
     assert refused(found, "evil.example", "http://evil.example", "cross-site") == ""
-    assert found.answer_headers(b"https://app.example")
+    assert found.response_headers(b"https://app.example")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.depth import ORJSON_LEVELS, TooDeepError, loads
+from serving.depth import ORJSON_MAX_DEPTH, TooDeepError, parse_json
 from serving.errors import InvalidInputs
 from serving.runtimes import Rows
 from serving.runtimes.codec import Decoder
@@ -35,9 +35,9 @@ def test_the_limit_is_exact(value: Any, levels: int) -> None:
     body = orjson.dumps(value)
     if depth(value) > levels:
         with pytest.raises(TooDeepError, match=f"more than {levels} levels"):
-            loads(body, levels)
+            parse_json(body, levels)
     else:
-        assert loads(body, levels) == value
+        assert parse_json(body, levels) == value
 
 
 @given(body=st.text(st.sampled_from('[]{},:"\\1 '), max_size=40).map(str.encode), levels=st.integers(2, 4))
@@ -47,28 +47,28 @@ def test_what_is_no_json_is_told_as_ever(body: bytes, levels: int) -> None:
         expected = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         with pytest.raises(orjson.JSONDecodeError) as caught:
-            loads(body, levels)
+            parse_json(body, levels)
         assert (caught.value.msg, caught.value.pos) == (error.msg, error.pos)
     else:
         if depth(expected) <= levels:
-            assert loads(body, levels) == expected
+            assert parse_json(body, levels) == expected
 
 
 @pytest.mark.parametrize("body", [b"[[[[1],[2]", b"[[[1]]],[[[2]]]", b"]" * 9 + b"[" * 9, b"[[[1]]][[[2]]]"])
 def test_two_texts_are_none(body: bytes) -> None:
     """Whatever is put around them."""
     with pytest.raises(orjson.JSONDecodeError):
-        loads(body, 3)
+        parse_json(body, 3)
 
 
-@pytest.mark.parametrize("levels", [100, ORJSON_LEVELS, 5000])
+@pytest.mark.parametrize("levels", [100, ORJSON_MAX_DEPTH, 5000])
 def test_no_limit_goes_beyond_that_of_the_parser(levels: int) -> None:
     """Which is found out fast."""
-    most = min(levels, ORJSON_LEVELS)
-    assert isinstance(loads(b"[" * most + b"]" * most, levels), list)
+    most = min(levels, ORJSON_MAX_DEPTH)
+    assert isinstance(parse_json(b"[" * most + b"]" * most, levels), list)
     for deep in (most + 1, 5_000_000):
         with pytest.raises(TooDeepError, match=f"more than {most} levels"):
-            loads(b"[" * deep + b"]" * deep, levels)
+            parse_json(b"[" * deep + b"]" * deep, levels)
 
 
 @pytest.mark.parametrize("key", [b"instances", b"other"])

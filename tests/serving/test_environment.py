@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from serving.environment import scrubbed
+from serving.environment import sanitize_environment
 
 SERVER = {
     "PATH": "/bin",
@@ -23,13 +23,13 @@ def test_models_see_of_the_environment_only_what_is_harmless() -> None:
     """And what they are given by name; a name is not a beginning of names."""
     harmless = {"PATH", "LC_ALL", "PYTHONPATH", "OMP_NUM_THREADS"}
 
-    assert scrubbed(SERVER).keys() == harmless
-    assert scrubbed(SERVER, "MINE, MISSING,").keys() == harmless | {"MINE"}
-    assert scrubbed(SERVER, "HOMEWOR").keys() == harmless
+    assert sanitize_environment(SERVER).keys() == harmless
+    assert sanitize_environment(SERVER, "MINE, MISSING,").keys() == harmless | {"MINE"}
+    assert sanitize_environment(SERVER, "HOMEWOR").keys() == harmless
 
 
 def test_jobs_see_what_it_takes_to_reach_storage() -> None:
     """Which is credentials, too."""
-    more = scrubbed(SERVER, storage=True).keys() - scrubbed(SERVER).keys()
+    more = sanitize_environment(SERVER, storage=True).keys() - sanitize_environment(SERVER).keys()
 
     assert more == {"GOOGLE_APPLICATION_CREDENTIALS", "STORAGE_EMULATOR_HOST", "HTTPS_PROXY"}

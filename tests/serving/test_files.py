@@ -27,7 +27,7 @@ from serving.errors import (
     ResourceExhausted,
     Unavailable,
 )
-from serving.storage import Files, Item
+from serving.storage import FileInfo, FileStore
 from tests.emulator import Answer, Emulator, Front
 
 pytestmark = [
@@ -52,7 +52,7 @@ class Place:
         for name in names:
             self.put(f"{self.root}/{name}", name.encode())
 
-    def names(self, items: list[Item]) -> list[str]:
+    def names(self, items: list[FileInfo]) -> list[str]:
         """Names of files, relative to the folder."""
         return [item.uri.removeprefix(f"{self.root}/") for item in items]
 
@@ -71,87 +71,87 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 
 @pytest.fixture
-def files() -> Files:
-    return Files(patience=10)
+def files() -> FileStore:
+    return FileStore(retry_seconds=10)
 
 
 # ---- finding ----
 
 
-def test_an_exact_path_is_one_file(files: Files, place: Place) -> None:
+def test_an_exact_path_is_one_file(files: FileStore, place: Place) -> None:
     """A path without a star finds the file of this name, with its size."""
     place.fill("a/1.json", "a/1.json.old")
 
-    found = files.find(f"{place.root}/a/1.json")
+    found = files.glob(f"{place.root}/a/1.json")
 
-    assert found == [Item(f"{place.root}/a/1.json", 8, found[0].version, gzip=False)]
+    assert found == [FileInfo(f"{place.root}/a/1.json", 8, found[0].version, gzip=False)]
 
 
-def test_a_star_reaches_one_folder(files: Files, place: Place) -> None:
+def test_a_star_reaches_one_folder(files: FileStore, place: Place) -> None:
     """`folder/*` and `prefix*` find files of one folder in order, none below it and none that is hidden."""
     place.fill("in/b", "in/a", "in/ab", "in/.hidden", "in/a-folder/x", "inside", "other")
 
-    found = [place.names(files.find(f"{place.root}/{pattern}")) for pattern in ("in/*", "in/a*", "in*")]
+    found = [place.names(files.glob(f"{place.root}/{pattern}")) for pattern in ("in/*", "in/a*", "in*")]
 
     assert found == [["in/a", "in/ab", "in/b"], ["in/a", "in/ab"], ["inside"]]
 
 
-def test_many_files_are_found(files: Files, tmp_path: Path) -> None:
+def test_many_files_are_found(files: FileStore, tmp_path: Path) -> None:
     """There is no limit of a thousand."""
     for number in range(1100):
         (tmp_path / f"{number:04}").touch()
 
-    assert len(files.find(f"{tmp_path}/*")) == len(files.list(str(tmp_path))) == 1100
+    assert len(files.glob(f"{tmp_path}/*")) == len(files.list(str(tmp_path))) == 1100
 
 
-def test_a_version_changes_with_the_content(files: Files, place: Place) -> None:
+def test_a_version_changes_with_the_content(files: FileStore, place: Place) -> None:
     """It stays while the file stays."""
     uri = f"{place.root}/a"
     place.put(uri, b"old")
-    versions = [files.find(uri)[0].version for _ in range(2)]
+    versions = [files.glob(uri)[0].version for _ in range(2)]
 
     place.put(uri, b"newer")
 
-    assert versions[0] == versions[1] != files.find(uri)[0].version
+    assert versions[0] == versions[1] != files.glob(uri)[0].version
 
 
 @pytest.mark.parametrize(
     "pattern", ["missing", "missing/x", "a/x", "a*x/1", "folder/none*", "missing/*", "a/*"]
 )
-def test_nothing_found_says_what_to_check(files: Files, place: Place, pattern: str) -> None:
+def test_nothing_found_says_what_to_check(files: FileStore, place: Place, pattern: str) -> None:
     """A path and a pattern that name nothing are NotFound, also below a file."""
     place.fill("a", "folder/.hidden", "folder/deeper/none")
     error = InvalidArgument if "*" in pattern[:-1] else NotFound
 
     with pytest.raises(error, match=r"Check the|not its last character") as caught:
-        files.find(f"{place.root}/{pattern}")
+        files.glob(f"{place.root}/{pattern}")
 
     assert f"{place.root}/{pattern}" in caught.value.message
 
 
 @pytest.mark.parametrize("slash", ["", "/"])
-def test_a_folder_needs_a_star(files: Files, place: Place, slash: str) -> None:
+def test_a_folder_needs_a_star(files: FileStore, place: Place, slash: str) -> None:
     """A folder is an error that says what to write."""
     place.fill("folder/a")
 
     with pytest.raises(InvalidArgument) as caught:
-        files.find(f"{place.root}/folder{slash}")
+        files.glob(f"{place.root}/folder{slash}")
 
     folder = f"{place.root}/folder"
     assert f"{folder} is a folder; write {folder}/* for" in caught.value.message
 
 
 @pytest.mark.parametrize("pattern", ["**", "*/a", "a*b", "*/"])
-def test_a_star_elsewhere_is_refused(files: Files, place: Place, pattern: str) -> None:
+def test_a_star_elsewhere_is_refused(files: FileStore, place: Place, pattern: str) -> None:
     """A star is the last character or none."""
     with pytest.raises(InvalidArgument, match="write FOLDER/"):
-        files.find(f"{place.root}/{pattern}")
+        files.glob(f"{place.root}/{pattern}")
 
 
 @pytest.mark.parametrize("uri", ["", "gs://", "s3://bucket/x", "file://host/x", "a\0b"])
-def test_other_uris_are_refused(files: Files, uri: str) -> None:
+def test_other_uris_are_refused(files: FileStore, uri: str) -> None:
     """They are refused wherever a URI is taken."""
-    for method in (files.find, files.read, files.create, files.delete, files.delete_folder, files.list):
+    for method in (files.glob, files.read, files.create, files.delete, files.delete_folder, files.list):
         with pytest.raises(InvalidArgument, match="expected gs://"):
             method(uri)
 
@@ -159,11 +159,11 @@ def test_other_uris_are_refused(files: Files, uri: str) -> None:
 # ---- reading ----
 
 
-def test_reading_starts_anywhere(files: Files, place: Place) -> None:
+def test_reading_starts_anywhere(files: FileStore, place: Place) -> None:
     """What was found is read from a byte on to its end; past the end there is nothing."""
     data = os.urandom(3 * MIB)
     place.put(f"{place.root}/a", data)
-    (item,) = files.find(f"{place.root}/a")
+    (item,) = files.glob(f"{place.root}/a")
 
     read = {}
     for start in (0, 1, 2 * MIB, len(data), len(data) + 1):
@@ -173,26 +173,26 @@ def test_reading_starts_anywhere(files: Files, place: Place) -> None:
     assert read == {start: data[start:] for start in read}
 
 
-def test_reading_lines(files: Files, place: Place) -> None:
+def test_reading_lines(files: FileStore, place: Place) -> None:
     """What is opened can be wrapped as any binary file."""
     place.put(f"{place.root}/a", "ä\nb\n".encode() * 1000)
-    (item,) = files.find(f"{place.root}/a")
+    (item,) = files.glob(f"{place.root}/a")
 
     with files.open(item) as file, io.TextIOWrapper(file, "utf-8") as text:
         assert list(text) == ["ä\n", "b\n"] * 1000
 
 
-def test_an_empty_file(files: Files, place: Place) -> None:
+def test_an_empty_file(files: FileStore, place: Place) -> None:
     """It is found, read and written like any other."""
     with files.create(f"{place.root}/a"):
         pass
-    (item,) = files.find(f"{place.root}/a")
+    (item,) = files.glob(f"{place.root}/a")
 
     with files.open(item) as file:
         assert (item.size, file.read(), file.read(1), file.readline()) == (0, b"", b"", b"")
 
 
-def test_a_large_file_is_streamed(files: Files, place: Place) -> None:
+def test_a_large_file_is_streamed(files: FileStore, place: Place) -> None:
     """20 MiB are written and read back in pieces, and come back as they went."""
     uri = f"{place.root}/deep/er/a"
     pieces = [os.urandom(MIB + 7) for _ in range(20)]
@@ -200,7 +200,7 @@ def test_a_large_file_is_streamed(files: Files, place: Place) -> None:
     with files.create(uri) as file:
         for piece in pieces:
             file.write(piece)
-    (item,) = files.find(uri)
+    (item,) = files.glob(uri)
     with files.open(item) as file:
         read = [file.read(MIB + 7) for _ in pieces]
         rest = file.read(1)
@@ -210,22 +210,22 @@ def test_a_large_file_is_streamed(files: Files, place: Place) -> None:
     assert item.size == 20 * (MIB + 7)
 
 
-def test_a_size_of_whole_chunks(files: Files, place: Place) -> None:
+def test_a_size_of_whole_chunks(files: FileStore, place: Place) -> None:
     """Nothing is odd about a file of exactly one upload chunk."""
     data = os.urandom(8 * MIB)
     with files.create(f"{place.root}/a") as file:
         file.write(data)
-    (item,) = files.find(f"{place.root}/a")
+    (item,) = files.glob(f"{place.root}/a")
 
     with files.open(item) as file:
         assert file.read() == data
 
 
-def test_a_file_replaced_before_it_is_read(files: Files, place: Place) -> None:
+def test_a_file_replaced_before_it_is_read(files: FileStore, place: Place) -> None:
     """What is opened is what was found, or Unavailable: also when the new content is as long as the old."""
     uri = f"{place.root}/a"
     place.put(uri, b"old" * 1000)
-    (item,) = files.find(uri)
+    (item,) = files.glob(uri)
     files.write(uri, b"new" * 1000)
 
     with (
@@ -237,11 +237,11 @@ def test_a_file_replaced_before_it_is_read(files: Files, place: Place) -> None:
         file.read()
 
 
-def test_a_file_changed_while_it_is_read(files: Files, place: Place) -> None:
+def test_a_file_changed_while_it_is_read(files: FileStore, place: Place) -> None:
     """A file that is written to meanwhile is noticed before its end is believed."""
     uri = f"{place.root}/a"
     place.put(uri, b"old" * 4 * MIB)
-    (item,) = files.find(uri)
+    (item,) = files.glob(uri)
 
     with pytest.raises(Unavailable, match="replaced or removed"), files.open(item) as file:
         assert file.read(3) == b"old"
@@ -250,18 +250,18 @@ def test_a_file_changed_while_it_is_read(files: Files, place: Place) -> None:
             pass
 
 
-def test_a_file_removed_before_it_is_read(files: Files, place: Place) -> None:
+def test_a_file_removed_before_it_is_read(files: FileStore, place: Place) -> None:
     """It is as if it had been replaced."""
     uri = f"{place.root}/a"
     place.fill("a")
-    (item,) = files.find(uri)
+    (item,) = files.glob(uri)
     files.delete(uri)
 
     with pytest.raises(Unavailable, match="replaced or removed"), files.open(item) as file:
         file.read()
 
 
-def test_a_small_file_is_read_whole(files: Files, place: Place) -> None:
+def test_a_small_file_is_read_whole(files: FileStore, place: Place) -> None:
     """One call, or NotFound with its name."""
     place.fill("a")
 
@@ -273,7 +273,7 @@ def test_a_small_file_is_read_whole(files: Files, place: Place) -> None:
 # ---- writing ----
 
 
-def test_a_file_appears_when_its_block_ends(files: Files, place: Place) -> None:
+def test_a_file_appears_when_its_block_ends(files: FileStore, place: Place) -> None:
     """Neither a new file nor a new content is seen before."""
     uri = f"{place.root}/a"
     seen = []
@@ -287,7 +287,9 @@ def test_a_file_appears_when_its_block_ends(files: Files, place: Place) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 9 * MIB])
-def test_a_block_that_raises_leaves_nothing(files: Files, place: Place, tmp_path: Path, size: int) -> None:
+def test_a_block_that_raises_leaves_nothing(
+    files: FileStore, place: Place, tmp_path: Path, size: int
+) -> None:
     """The error passes, no file appears and what was there stays."""
     place.fill("old")
     for name in ("old", "new"):
@@ -302,7 +304,7 @@ def test_a_block_that_raises_leaves_nothing(files: Files, place: Place, tmp_path
     assert not list(tmp_path.rglob("*.part"))
 
 
-def test_writing(files: Files, place: Place) -> None:
+def test_writing(files: FileStore, place: Place) -> None:
     """An object or a file, with the folders it needs, is created or replaced."""
     uri = f"{place.root}/logs/1.jsonl"
 
@@ -313,22 +315,22 @@ def test_writing(files: Files, place: Place) -> None:
     assert place.names(files.list(place.root)) == ["logs/1.jsonl"]
 
 
-def test_a_claim_is_made_once(files: Files, place: Place) -> None:
+def test_a_claim_is_made_once(files: FileStore, place: Place) -> None:
     """The first is told so, and what it wrote stays."""
     uri = f"{place.root}/deep/claim"
 
-    assert [files.claim(uri, name) for name in (b"a", b"b", b"a")] == [True, False, False]
+    assert [files.create_if_absent(uri, name) for name in (b"a", b"b", b"a")] == [True, False, False]
     assert files.read(uri) == b"a"
     assert place.names(files.list(place.root)) == ["deep/claim"]
 
 
-def test_of_many_claims_on_disk_one_wins(files: Files, tmp_path: Path) -> None:
+def test_of_many_claims_on_disk_one_wins(files: FileStore, tmp_path: Path) -> None:
     """Also when they come at the same time."""
     both = threading.Barrier(8)
 
     def claim(number: int) -> bool:
         both.wait(30)
-        return files.claim(f"{tmp_path}/claim", str(number).encode())
+        return files.create_if_absent(f"{tmp_path}/claim", str(number).encode())
 
     with ThreadPoolExecutor(8) as pool:
         told = list(pool.map(claim, range(8)))
@@ -338,7 +340,7 @@ def test_of_many_claims_on_disk_one_wins(files: Files, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["claim"]
 
 
-def test_claims_whose_partial_files_are_removed(files: Files, tmp_path: Path) -> None:
+def test_claims_whose_partial_files_are_removed(files: FileStore, tmp_path: Path) -> None:
     """They are made all the same, once; nothing else is removed."""
     over = threading.Event()
     other = tmp_path / ".claims.0a.part"
@@ -352,8 +354,8 @@ def test_claims_whose_partial_files_are_removed(files: Files, tmp_path: Path) ->
         removing = pool.submit(remove)
         try:
             for _ in range(20):
-                assert files.claim(f"{tmp_path}/claim", b"a")
-                assert not files.claim(f"{tmp_path}/claim", b"b")
+                assert files.create_if_absent(f"{tmp_path}/claim", b"a")
+                assert not files.create_if_absent(f"{tmp_path}/claim", b"b")
                 files.delete(f"{tmp_path}/claim")
         finally:
             over.set()
@@ -363,7 +365,7 @@ def test_claims_whose_partial_files_are_removed(files: Files, tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == [other]
 
 
-def test_moving(files: Files, place: Place) -> None:
+def test_moving(files: FileStore, place: Place) -> None:
     """A file gets another name, in a folder that need not be there, over one that has it."""
     place.fill("a", "b")
 
@@ -375,7 +377,7 @@ def test_moving(files: Files, place: Place) -> None:
     assert files.read(f"{place.root}/deep/c") == b"b"
 
 
-def test_moving_what_is_not_there(files: Files, place: Place) -> None:
+def test_moving_what_is_not_there(files: FileStore, place: Place) -> None:
     """It is NotFound and makes nothing."""
     with pytest.raises(NotFound, match="root/a"):
         files.move(f"{place.root}/a", f"{place.root}/deep/b")
@@ -383,7 +385,7 @@ def test_moving_what_is_not_there(files: Files, place: Place) -> None:
     assert files.list(place.root) == []
 
 
-def test_moving_elsewhere_is_refused(files: Files, emulator: Emulator, tmp_path: Path) -> None:
+def test_moving_elsewhere_is_refused(files: FileStore, emulator: Emulator, tmp_path: Path) -> None:
     """Neither from a disk to a bucket nor from one bucket to another."""
     bucket, other = f"gs://{emulator.bucket()}/a", f"gs://{emulator.bucket()}/a"
 
@@ -392,7 +394,7 @@ def test_moving_elsewhere_is_refused(files: Files, emulator: Emulator, tmp_path:
             files.move(source, target)
 
 
-def test_deleting(files: Files, place: Place) -> None:
+def test_deleting(files: FileStore, place: Place) -> None:
     """A file goes; one that is not there is no error."""
     place.fill("a", "b")
 
@@ -402,7 +404,7 @@ def test_deleting(files: Files, place: Place) -> None:
     assert place.names(files.list(place.root)) == ["b"]
 
 
-def test_deleting_a_folder(files: Files, place: Place) -> None:
+def test_deleting_a_folder(files: FileStore, place: Place) -> None:
     """All below it goes and nothing beside it; one that is not there is no error."""
     place.fill("in/a", "in/deep/.b", "inside", "out/a")
 
@@ -414,13 +416,13 @@ def test_deleting_a_folder(files: Files, place: Place) -> None:
 
 
 @pytest.mark.parametrize("uri", ["/", "gs://bucket", "gs://bucket/", "file:///"])
-def test_a_whole_storage_is_not_removed(files: Files, uri: str) -> None:
+def test_a_whole_storage_is_not_removed(files: FileStore, uri: str) -> None:
     """A mistake should not cost a disk."""
     with pytest.raises(InvalidArgument, match="it is not removed"):
         files.delete_folder(uri)
 
 
-def test_listing(files: Files, place: Place) -> None:
+def test_listing(files: FileStore, place: Place) -> None:
     """Files at any depth, hidden ones too, in order; an absent folder and a file hold none."""
     place.fill("b", "a/x", "a/deep/.y", "ab")
 
@@ -429,11 +431,11 @@ def test_listing(files: Files, place: Place) -> None:
     assert files.list(f"{place.root}/missing") == files.list(f"{place.root}/b") == []
 
 
-def test_files_go_to_other_processes(files: Files, place: Place) -> None:
+def test_files_go_to_other_processes(files: FileStore, place: Place) -> None:
     """Before and after they were used, with what was found."""
     place.fill("a")
     unused = pickle.dumps(files)
-    (item,) = files.find(f"{place.root}/a")
+    (item,) = files.glob(f"{place.root}/a")
     used = pickle.dumps((files, item))
 
     copy, copied = pickle.loads(used)
@@ -472,18 +474,18 @@ def locked() -> Iterator[Path]:
         folder.chmod(0o755)
 
 
-def test_a_refusal_of_the_disk(files: Files, locked: Path) -> None:
+def test_a_refusal_of_the_disk(files: FileStore, locked: Path) -> None:
     """What may not be read or written is PermissionDenied, and says what it is."""
     folder = locked
-    item = Item(f"{folder}/a", 1, "", gzip=False)
+    item = FileInfo(f"{folder}/a", 1, "", gzip=False)
     actions: list[Callable[[], object]] = [
-        lambda: files.find(f"{folder}/a"),
-        lambda: files.find(f"{folder}/*"),
+        lambda: files.glob(f"{folder}/a"),
+        lambda: files.glob(f"{folder}/*"),
         lambda: files.open(item),
         lambda: files.read(f"{folder}/a"),
         lambda: files.write(f"{folder}/b", b""),
         lambda: files.write(f"{folder}/b/c", b""),
-        lambda: files.claim(f"{folder}/b", b""),
+        lambda: files.create_if_absent(f"{folder}/b", b""),
         lambda: files.move(f"{folder}/a", f"{folder}/b"),
         lambda: files.delete(f"{folder}/a"),
         lambda: files.delete_folder(str(folder)),
@@ -494,7 +496,7 @@ def test_a_refusal_of_the_disk(files: Files, locked: Path) -> None:
                 action()
 
 
-def test_a_full_disk(files: Files) -> None:
+def test_a_full_disk(files: FileStore) -> None:
     """ResourceExhausted says which file has no room; nothing of it is left."""
     full = Path("/dev/full")
     if not full.exists():
@@ -515,7 +517,7 @@ def test_a_full_disk(files: Files) -> None:
         partial.unlink(missing_ok=True)
 
 
-def test_a_file_where_a_folder_is_needed(files: Files, tmp_path: Path) -> None:
+def test_a_file_where_a_folder_is_needed(files: FileStore, tmp_path: Path) -> None:
     """And a folder where a file is: both are named."""
     put(f"{tmp_path}/a", b"1")
     put(f"{tmp_path}/folder/b", b"1")
@@ -531,43 +533,43 @@ def test_a_file_where_a_folder_is_needed(files: Files, tmp_path: Path) -> None:
         files.delete_folder(f"{tmp_path}/a")
 
 
-def test_links_are_followed(files: Files, tmp_path: Path) -> None:
+def test_links_are_followed(files: FileStore, tmp_path: Path) -> None:
     """A link is found under its own name; one that leads nowhere is an error that names it."""
     put(f"{tmp_path}/blobs/1", b"one")
     (tmp_path / "in").mkdir()
     (tmp_path / "in/a").symlink_to("../blobs/1")
-    found = files.find(f"{tmp_path}/in/*")
+    found = files.glob(f"{tmp_path}/in/*")
     (tmp_path / "in/b").symlink_to("gone")
 
     assert [(item.uri, item.size) for item in found] == [(f"{tmp_path}/in/a", 3)]
     with pytest.raises(InvalidArgument, match="in/b is a symbolic link to gone, which does not exist"):
-        files.find(f"{tmp_path}/in/*")
+        files.glob(f"{tmp_path}/in/*")
 
 
-def test_a_pipe_is_no_file(files: Files, tmp_path: Path) -> None:
+def test_a_pipe_is_no_file(files: FileStore, tmp_path: Path) -> None:
     """Reading it could wait for ever."""
     os.mkfifo(tmp_path / "pipe")
 
     for pattern in ("pipe", "*"):
         with pytest.raises(InvalidArgument, match="pipe is not a regular file"):
-            files.find(f"{tmp_path}/{pattern}")
+            files.glob(f"{tmp_path}/{pattern}")
 
 
 def test_a_file_uri_and_a_relative_path(
-    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    files: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both are found under their absolute path."""
     put(f"{tmp_path}/my folder/a", b"1")
     monkeypatch.chdir(tmp_path)
 
     for pattern in ("my folder/*", "my folder/a", f"file://{tmp_path}/my%20folder/*"):
-        assert [item.uri for item in files.find(pattern)] == [f"{tmp_path}/my folder/a"]
+        assert [item.uri for item in files.glob(pattern)] == [f"{tmp_path}/my folder/a"]
 
 
-def test_a_change_is_noticed_when_a_part_was_read(files: Files, tmp_path: Path) -> None:
+def test_a_change_is_noticed_when_a_part_was_read(files: FileStore, tmp_path: Path) -> None:
     """Who stops before the end is told when closing."""
     put(f"{tmp_path}/a", b"old")
-    (item,) = files.find(f"{tmp_path}/a")
+    (item,) = files.glob(f"{tmp_path}/a")
 
     file = files.open(item)
     file.read(1)
@@ -579,7 +581,7 @@ def test_a_change_is_noticed_when_a_part_was_read(files: Files, tmp_path: Path) 
     assert file.closed
 
 
-def test_a_killed_writer_leaves_what_nobody_lists(files: Files, tmp_path: Path) -> None:
+def test_a_killed_writer_leaves_what_nobody_lists(files: FileStore, tmp_path: Path) -> None:
     """What it had not finished is no file, and goes with its folder."""
     script = f"""
 import os
@@ -593,7 +595,7 @@ with Files().create({str(tmp_path / "in/a")!r}) as file:
     assert len(list((tmp_path / "in").iterdir())) == 1
     assert files.list(str(tmp_path)) == []
     with pytest.raises(NotFound):
-        files.find(f"{tmp_path}/in/*")
+        files.glob(f"{tmp_path}/in/*")
     files.delete_folder(str(tmp_path / "in"))
     assert list(tmp_path.iterdir()) == []
 
@@ -614,7 +616,7 @@ assert not {{'google.cloud.storage', 'google.auth', 'requests'}} & set(sys.modul
 # ---- Cloud Storage ----
 
 
-def test_placeholders_of_folders_are_no_files(files: Files, emulator: Emulator) -> None:
+def test_placeholders_of_folders_are_no_files(files: FileStore, emulator: Emulator) -> None:
     """Consoles make an object `folder/` for a folder: it is not found, but goes with it."""
     from google.api_core.exceptions import NotFound as Missing
 
@@ -622,14 +624,14 @@ def test_placeholders_of_folders_are_no_files(files: Files, emulator: Emulator) 
     for name in ("in/", "in/a", "in/deep/"):
         emulator.put(f"{root}/{name}", b"")
 
-    assert [item.uri for item in files.find(f"{root}/in/*")] == [f"{root}/in/a"]
+    assert [item.uri for item in files.glob(f"{root}/in/*")] == [f"{root}/in/a"]
     assert [item.uri for item in files.list(root)] == [f"{root}/in/a"]
     files.delete_folder(f"{root}/in")
     with pytest.raises(Missing):
         emulator.get(f"{root}/in/")
 
 
-def test_a_listing_of_many_pages(files: Files, front: Front) -> None:
+def test_a_listing_of_many_pages(files: FileStore, front: Front) -> None:
     """Cloud Storage answers a thousand at a time; all pages are asked for."""
 
     def answer(path: str, _: Callable[[], Answer]) -> Answer:
@@ -640,22 +642,22 @@ def test_a_listing_of_many_pages(files: Files, front: Front) -> None:
 
     front.answer = answer
 
-    assert [item.uri for item in files.find("gs://bucket/in/*")] == ["gs://bucket/in/0", "gs://bucket/in/1"]
+    assert [item.uri for item in files.glob("gs://bucket/in/*")] == ["gs://bucket/in/0", "gs://bucket/in/1"]
     assert all("nextPageToken" in path for path in front.paths)
 
 
-def test_a_whole_bucket_is_a_folder(files: Files, emulator: Emulator) -> None:
+def test_a_whole_bucket_is_a_folder(files: FileStore, emulator: Emulator) -> None:
     """Its objects are found by a star."""
     root = f"gs://{emulator.bucket()}"
     emulator.put(f"{root}/a", b"1")
 
-    assert [item.uri for item in files.find(f"{root}/*")] == [f"{root}/a"]
+    assert [item.uri for item in files.glob(f"{root}/*")] == [f"{root}/a"]
     for uri in (root, f"{root}/"):
         with pytest.raises(InvalidArgument, match=r"is a folder; write gs://\S+/\* for"):
-            files.find(uri)
+            files.glob(uri)
 
 
-def test_a_bucket_that_is_missing(files: Files, emulator: Emulator) -> None:
+def test_a_bucket_that_is_missing(files: FileStore, emulator: Emulator) -> None:
     """It is named, by reading and by writing; there is nothing in it to remove."""
     uri = "gs://no-such-bucket/a"
 
@@ -664,10 +666,10 @@ def test_a_bucket_that_is_missing(files: Files, emulator: Emulator) -> None:
             file.write(b"1")
 
     actions: list[Callable[[], object]] = [
-        lambda: files.find(uri),
-        lambda: files.find(f"{uri}*"),
+        lambda: files.glob(uri),
+        lambda: files.glob(f"{uri}*"),
         lambda: files.write(uri, b"1"),
-        lambda: files.claim(uri, b"1"),
+        lambda: files.create_if_absent(uri, b"1"),
         create,
     ]
     for action in actions:
@@ -678,26 +680,26 @@ def test_a_bucket_that_is_missing(files: Files, emulator: Emulator) -> None:
     assert files.list(uri) == []
 
 
-def test_a_bucket_is_no_object(files: Files) -> None:
+def test_a_bucket_is_no_object(files: FileStore) -> None:
     """A name is needed to read or write."""
     for write in (files.create("gs://bucket").__enter__, lambda: files.write("gs://bucket", b"")):
         with pytest.raises(InvalidArgument, match="expected an object to write"):
             write()
     with pytest.raises(InvalidArgument, match="expected an object to write"):
-        files.claim("gs://bucket", b"")
+        files.create_if_absent("gs://bucket", b"")
     for read in (files.read, files.delete, lambda uri: files.move(uri, f"{uri}/a")):
         with pytest.raises(InvalidArgument, match="expected a single object"):
             read("gs://bucket")
 
 
-def test_compressed_objects_stay_compressed(files: Files, emulator: Emulator) -> None:
+def test_compressed_objects_stay_compressed(files: FileStore, emulator: Emulator) -> None:
     """An object stored with `Content-Encoding: gzip` says so, is read as it is stored, and moves as it is."""
     root = f"gs://{emulator.bucket()}"
     packed = gzip.compress(b"content" * 1000)
     emulator.put(f"{root}/a", packed, encoding="gzip")
 
     files.move(f"{root}/a", f"{root}/b")
-    (item,) = files.find(f"{root}/b")
+    (item,) = files.glob(f"{root}/b")
 
     assert (item.gzip, item.size) == (True, len(packed))
     assert files.read(f"{root}/b") == packed
@@ -705,11 +707,11 @@ def test_compressed_objects_stay_compressed(files: Files, emulator: Emulator) ->
         assert file.read() == packed[10:]
 
 
-def test_chunks_bound_the_memory(files: Files, emulator: Emulator, front: Front) -> None:
+def test_chunks_bound_the_memory(files: FileStore, emulator: Emulator, front: Front) -> None:
     """A download asks for a few MiB at a time, for all of the object once, and keeps no more than two."""
     uri = f"gs://{emulator.bucket()}/a"
     emulator.put(uri, os.urandom(20 * MIB))
-    (item,) = files.find(uri)
+    (item,) = files.glob(uri)
     with files.open(item) as file:
         file.read(1)
         tracemalloc.start()
@@ -726,7 +728,7 @@ def test_chunks_bound_the_memory(files: Files, emulator: Emulator, front: Front)
 @pytest.mark.parametrize("status", [429, 503])
 @pytest.mark.parametrize("where", ["alt=media", "prefix=", "uploadType", "upload_id", "rewriteTo"])
 def test_transient_failures_are_retried(
-    emulator: Emulator, front: Front, files: Files, where: str, status: int
+    emulator: Emulator, front: Front, files: FileStore, where: str, status: int
 ) -> None:
     """Two failures in a row, wherever they are, do not fail anything."""
     root = f"gs://{emulator.bucket()}"
@@ -736,7 +738,7 @@ def test_transient_failures_are_retried(
     with files.create(f"{root}/a") as file:
         file.write(data)
     files.move(f"{root}/a", f"{root}/b")
-    (item,) = files.find(f"{root}/*")
+    (item,) = files.glob(f"{root}/*")
     with files.open(item) as file:
         read = file.read()
 
@@ -749,8 +751,8 @@ def test_retries_end(emulator: Emulator, front: Front, where: str) -> None:
     """When Cloud Storage fails for longer than our patience, the error is Unavailable and says how long."""
     root = f"gs://{emulator.bucket()}"
     emulator.put(f"{root}/a", b"1")
-    files = Files(patience=0.5)
-    (item,) = files.find(f"{root}/a")
+    files = FileStore(retry_seconds=0.5)
+    (item,) = files.glob(f"{root}/a")
     front.fail(503, times=1000, where=where)
 
     with pytest.raises(Unavailable, match=r"kept failing on gs://\S+ for 0.5 s: HTTP status 503"):
@@ -768,11 +770,11 @@ def test_retries_end(emulator: Emulator, front: Front, where: str) -> None:
     assert [item.uri for item in files.list(root)] == [f"{root}/a"]
 
 
-def test_a_refusal_of_the_bucket(emulator: Emulator, front: Front, files: Files) -> None:
+def test_a_refusal_of_the_bucket(emulator: Emulator, front: Front, files: FileStore) -> None:
     """A 403 is not retried, and the error says what is missing."""
     root = f"gs://{emulator.bucket()}"
     emulator.put(f"{root}/a", b"1")
-    (item,) = files.find(f"{root}/a")
+    (item,) = files.glob(f"{root}/a")
     front.fail(403, times=1000)
 
     def create() -> None:
@@ -780,12 +782,12 @@ def test_a_refusal_of_the_bucket(emulator: Emulator, front: Front, files: Files)
             file.write(b"1")
 
     actions: list[Callable[[], object]] = [
-        lambda: files.find(f"{root}/a"),
-        lambda: files.find(f"{root}/*"),
+        lambda: files.glob(f"{root}/a"),
+        lambda: files.glob(f"{root}/*"),
         lambda: files.open(item).read(),
         lambda: files.read(f"{root}/a"),
         lambda: files.write(f"{root}/b", b""),
-        lambda: files.claim(f"{root}/b", b""),
+        lambda: files.create_if_absent(f"{root}/b", b""),
         lambda: files.move(f"{root}/a", f"{root}/b"),
         lambda: files.delete(f"{root}/a"),
         lambda: files.delete_folder(f"{root}/a"),
@@ -797,18 +799,18 @@ def test_a_refusal_of_the_bucket(emulator: Emulator, front: Front, files: Files)
             action()
 
 
-def test_a_generation_that_is_gone(emulator: Emulator, front: Front, files: Files) -> None:
+def test_a_generation_that_is_gone(emulator: Emulator, front: Front, files: FileStore) -> None:
     """Cloud Storage itself answers 404 for a generation that was replaced."""
     uri = f"gs://{emulator.bucket()}/a"
     emulator.put(uri, b"1")
-    (item,) = files.find(uri)
+    (item,) = files.glob(uri)
     front.fail(404, times=1, where="alt=media")
 
     with pytest.raises(Unavailable, match="replaced or removed"), files.open(item) as file:
         file.read()
 
 
-def test_damage_on_the_way_up_is_noticed(emulator: Emulator, front: Front, files: Files) -> None:
+def test_damage_on_the_way_up_is_noticed(emulator: Emulator, front: Front, files: FileStore) -> None:
     """Cloud Storage says which checksum it stored; another than ours is an error."""
     front.replace(b'"crc32c": "', b'"crc32c": "x')
 
@@ -819,7 +821,7 @@ def test_damage_on_the_way_up_is_noticed(emulator: Emulator, front: Front, files
         file.write(b"1")
 
 
-def claimed(front: Front, files: Files, uri: str, *, stored: bool) -> bool:
+def claimed(front: Front, files: FileStore, uri: str, *, stored: bool) -> bool:
     """Claim where Cloud Storage says that the condition fails, after it has stored what was sent or not."""
 
     def answer(path: str, forward: Callable[[], Answer]) -> Answer:
@@ -830,19 +832,19 @@ def claimed(front: Front, files: Files, uri: str, *, stored: bool) -> bool:
         return Answer(412)
 
     front.answer = answer
-    return files.claim(uri, b"ours")
+    return files.create_if_absent(uri, b"ours")
 
 
-def test_a_claim_stands_on_a_condition(emulator: Emulator, front: Front, files: Files) -> None:
+def test_a_claim_stands_on_a_condition(emulator: Emulator, front: Front, files: FileStore) -> None:
     """Where somebody else was a moment faster it is theirs, though we saw nothing before."""
     uri = f"gs://{emulator.bucket()}/claim"
 
     assert not claimed(front, files, uri, stored=False)
 
 
-def test_a_claim_whose_answer_was_lost(emulator: Emulator, front: Front, files: Files) -> None:
+def test_a_claim_whose_answer_was_lost(emulator: Emulator, front: Front, files: FileStore) -> None:
     """A repeated upload finds the object that it made itself: the claim is ours."""
     uri = f"gs://{emulator.bucket()}/claim"
 
     assert claimed(front, files, uri, stored=True)
-    assert not files.claim(uri, b"ours")
+    assert not files.create_if_absent(uri, b"ours")

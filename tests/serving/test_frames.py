@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import uvloop
 
-from serving.frames import Body, End
+from serving.frames import Body, FrameProtocol
 
 HEAD = struct.Struct("<IIQ")  # number, bytes in front of the body, and of both
 LONG = 4 << 20
 
 
-class Keeping(End):
+class Keeping(FrameProtocol):
     """Keeps what it gets."""
 
     def __init__(self) -> None:
@@ -25,16 +25,16 @@ class Keeping(End):
         self.got: list[tuple[int, int]] = []
         self.writes = 0
 
-    def frame(self, head: tuple[Any, ...], front: bytes, body: Body) -> None:
+    def on_frame(self, head: tuple[Any, ...], front: bytes, body: Body) -> None:
         self.got.append((head[0], len(body)))
 
-    def closed(self) -> None:
+    def on_close(self) -> None:
         pass
 
-    def read(self) -> None:
+    def on_frames_read(self) -> None:
         pass
 
-    def written(self) -> None:
+    def on_drain(self) -> None:
         self.writes += 1
 
     def put(self, number: int, size: int) -> None:
@@ -136,7 +136,7 @@ def test_all_is_sent_before_the_end(kind: str) -> None:
         await world.full()
         world.end.put(2, LONG)
         world.end.put(3, 10)
-        world.end.finish()
+        world.end.close_when_sent()
 
         assert await world.read(0) == [(1, LONG), (2, LONG), (3, 10)]
 

@@ -16,11 +16,11 @@ import uvicorn
 import uvloop
 from uvicorn.server import ServerState
 
-from serving.config import FrontSettings
-from serving.connection import Connection, Phase
-from serving.gate import SLICES, Gate
+from serving.config import ServerSettings
+from serving.connection import ConnectionPhase, HttpConnection
+from serving.gate import SLICES, ConnectionLimiter
 from serving.http import listen_tcp
-from serving.listener import Listener, ignore_shortage
+from serving.listener import ConnectionAcceptor, ignore_shortage
 from serving.wire import Receive, Scope, Send
 from tests.asgi import read_body, send_json
 from tests.certificates import write_certificate
@@ -77,8 +77,10 @@ class World:
     """A server that answers with the length of the body, with the time under the test's control."""
 
     trusted: ssl.SSLContext
-    gate: Gate = field(
-        default_factory=lambda: Gate(FrontSettings(max_connections=PLACES, header_timeout=SECONDS))
+    gate: ConnectionLimiter = field(
+        default_factory=lambda: ConnectionLimiter(
+            ServerSettings(max_connections=PLACES, header_timeout=SECONDS)
+        )
     )
     state: ServerState = field(default_factory=ServerState)
     port: int = 0
@@ -97,18 +99,18 @@ class World:
 
     async def silent(self, count: int) -> list[Client]:
         """Clients that have said nothing, once they have places."""
-        before = self.gate.open
+        before = self.gate.open_connections
         clients = [await self.connect(tls=False) for _ in range(count)]
         await self.until_open(before + count)
         return clients
 
     async def until_open(self, count: int) -> None:
-        await until(lambda: self.gate.open == count)
+        await until(lambda: self.gate.open_connections == count)
 
     async def passes(self, seconds: float) -> None:
         for _ in range(round(seconds * SLICES)):
             self.now += 1 / SLICES
-            self.gate.look(self.now)
+            self.gate.check_next_slice(self.now)
         await asyncio.sleep(0)
 
 
@@ -126,25 +128,25 @@ def run(folder: Path, main: Callable[[World], Awaitable[None]]) -> None:
         with listen_tcp("127.0.0.1", 0) as listening:
             world.port = listening.getsockname()[1]
 
-            def connect() -> Connection:
-                return Connection(
+            def connect() -> HttpConnection:
+                return HttpConnection(
                     world.gate, config=config, server_state=world.state, app_state={}, _loop=loop
                 )
 
-            listener = Listener(
+            listener = ConnectionAcceptor(
                 listening,
                 connect,
                 make_room=lambda: None,
-                tell=ignore_shortage,
-                secure=lambda accepted: connect().begin_handshake(accepted, context),
+                on_shortage=ignore_shortage,
+                begin_tls=lambda accepted: connect().begin_handshake(accepted, context),
             )
             listener.start()
-            world.gate.look(0.0)
+            world.gate.check_next_slice(0.0)
             async with asyncio.timeout(30):
                 await main(world)
                 for _, writer in world.clients:
                     writer.close()
-                await until(lambda: not world.gate.open and not world.state.connections)
+                await until(lambda: not world.gate.open_connections and not world.state.connections)
             listener.close()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -194,7 +196,7 @@ def test_requests_go_over_tls(tmp_path: Path) -> None:
             long = b"POST /a HTTP/1.1\r\nhost: t\r\ncontent-length: 3000000\r\n\r\n" + b"x" * 3_000_000
             assert await answer(client, long) == b"3000000"
             assert await answer(client) == b"0"
-            assert world.gate.open == len(world.state.connections) == 4, number
+            assert world.gate.open_connections == len(world.state.connections) == 4, number
 
     run(tmp_path, main)
 
@@ -209,14 +211,14 @@ def test_silent_connections_take_places_and_give_them_back(tmp_path: Path) -> No
         assert await answer(friend) == b"0"  # others are served meanwhile, and let in while there is place
         assert await answer(await world.connect()) == b"0"
         silent += await world.silent(1)
-        assert world.gate.open == PLACES
+        assert world.gate.open_connections == PLACES
         refused = [await world.connect(tls=False) for _ in range(3)]
         assert [await end(client) for client in refused] == [b"", b"", b""]
-        assert world.gate.refused == {"max_connections": 3}
+        assert world.gate.rejections == {"max_connections": 3}
 
         await world.passes(2)
         assert [await end(client) for client in silent[:-1]] == [b""] * (PLACES - 3)
-        assert world.gate.refused["header_timeout"] == PLACES - 3
+        assert world.gate.rejections["header_timeout"] == PLACES - 3
         assert await answer(friend) == b"0"
         assert await answer(await world.connect()) == b"0"
 
@@ -264,7 +266,7 @@ def test_what_is_no_handshake_leaves_nothing(tmp_path: Path, sent: bytes, how: s
             await world.passes(SECONDS + 1)
         await world.until_open(0)
         if how == "stay":
-            assert world.gate.refused == {"header_timeout" if hangs else "tls_handshake": PLACES // 2}
+            assert world.gate.rejections == {"header_timeout" if hangs else "tls_handshake": PLACES // 2}
         for client in world.clients:
             if how != "reset":
                 await end(client)
@@ -283,11 +285,11 @@ def test_a_handshake_that_drips(tmp_path: Path) -> None:
         for byte in hello[: SECONDS - 1]:
             client[1].write(bytes([byte]))
             await world.passes(1)
-            assert world.gate.open == 1
+            assert world.gate.open_connections == 1
         client[1].write(hello[SECONDS - 1 : SECONDS])
         await world.passes(2)
         assert await end(client) == b""
-        assert world.gate.refused == {"header_timeout": 1}
+        assert world.gate.rejections == {"header_timeout": 1}
 
     run(tmp_path, main)
 
@@ -302,15 +304,15 @@ def test_a_handshake_that_is_done_late(tmp_path: Path) -> None:
         client[1].write(handshake.hello())
         await handshake.finish()
         (connection,) = world.state.connections
-        assert isinstance(connection, Connection)
-        await until(lambda: connection.phase is Phase.REQUEST)
+        assert isinstance(connection, HttpConnection)
+        await until(lambda: connection.phase is ConnectionPhase.REQUEST)
         await world.passes(SECONDS + 1)
         assert (await handshake.answer()).startswith(b"HTTP/1.1 200")
-        assert world.gate.open == 1
+        assert world.gate.open_connections == 1
         await world.passes(76)
         client[1].close()
         await world.until_open(0)
-        assert not world.gate.refused
+        assert not world.gate.rejections
 
     run(tmp_path, main)
 
@@ -326,6 +328,6 @@ def test_it_stops_while_handshakes_hang(tmp_path: Path) -> None:
             for connection in list(world.state.connections):
                 connection.shutdown()
             assert [await end(client) for client in silent] == [b""] * (PLACES // 2)
-            assert world.gate.open == len(world.state.connections) == 0
+            assert world.gate.open_connections == len(world.state.connections) == 0
 
     run(tmp_path, main)

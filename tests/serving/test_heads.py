@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
-from serving.config import FrontSettings
-from serving.connection import Connection
+from serving.config import ServerSettings
+from serving.connection import HttpConnection
 from serving.errors import ServingError
-from serving.exchange import PREDICT, Exchange
-from serving.gate import Gate
-from serving.heads import Head, Heads
+from serving.exchange import PREDICT_SUFFIX, HttpRequest
+from serving.gate import ConnectionLimiter
+from serving.heads import RequestHead, RequestHeadCache
 
 
 class Echo:
@@ -27,18 +27,18 @@ class Echo:
     def __init__(self) -> None:
         self.asked: list[tuple[str, list[tuple[bytes, bytes]], bytes]] = []
 
-    def takes(self, method: str, path: str) -> bool:
-        return path.endswith(PREDICT)
+    def can_handle(self, method: str, path: str) -> bool:
+        return path.endswith(PREDICT_SUFFIX)
 
-    def refuse(self, exchange: Exchange, error: ServingError) -> None:
-        exchange.refuse(error)
+    def on_request_error(self, exchange: HttpRequest, error: ServingError) -> None:
+        exchange.respond_error(error)
 
-    def begin(self, exchange: Exchange) -> None:
+    def on_request_head(self, exchange: HttpRequest) -> None:
         pass
 
-    def complete(self, exchange: Exchange) -> None:
+    def on_request_complete(self, exchange: HttpRequest) -> None:
         self.asked.append((exchange.head.path, list(exchange.head.headers), exchange.body))
-        exchange.answer(200, b"{}")
+        exchange.respond(200, b"{}")
 
 
 class Wire:
@@ -76,10 +76,10 @@ async def no_app(scope: object, receive: object, send: object) -> None:
 CONFIG = uvicorn.Config(no_app, http="httptools", ws="none", log_config=None, interface="asgi3")
 
 
-async def told(gate: Gate, pieces: list[bytes]) -> Echo:
+async def told(gate: ConnectionLimiter, pieces: list[bytes]) -> Echo:
     """What a handler was asked through one connection."""
     echo, wire = Echo(), Wire()
-    connection = Connection(gate, echo, config=CONFIG, server_state=ServerState(), app_state={})
+    connection = HttpConnection(gate, echo, config=CONFIG, server_state=ServerState(), app_state={})
     connection.connection_made(cast(asyncio.Transport, wire))
     for piece in pieces:
         if not wire.closed:
@@ -128,12 +128,12 @@ def test_a_head_from_memory_says_what_it_says_when_it_is_read(sent: list[bytes],
         stream = b"".join(sent)
         at = [0, *sorted({cut for cut in cuts if cut < len(stream)}), len(stream)]
         pieces = [stream[begin:end] for begin, end in itertools.pairwise(at) if begin < end]
-        gate = Gate(FrontSettings())
+        gate = ConnectionLimiter(ServerSettings())
         for whole in sent:  # all of them are remembered, if they can be
             await told(gate, [whole])
         for way in (sent, pieces):
-            forgetful = Gate(FrontSettings())
-            forgetful.heads.keep = lambda raw, head: None  # type: ignore[method-assign]
+            forgetful = ConnectionLimiter(ServerSettings())
+            forgetful.head_cache.remember = lambda raw, head: None  # type: ignore[method-assign]
             assert (await told(gate, way)).asked == (await told(forgetful, way)).asked
 
     asyncio.run(main())
@@ -143,29 +143,31 @@ def test_what_is_the_same_is_read_once() -> None:
     """With other bodies of the same length, whole in one piece; clients share what is remembered."""
 
     async def main() -> None:
-        gate = Gate(FrontSettings())
+        gate = ConnectionLimiter(ServerSettings())
         for body in (b"a", b"b"):
             for _ in range(2):
                 assert (await told(gate, [request(body, []), request(body, [])])).asked[1][2] == body
-        assert len(gate.heads) == 1
+        assert len(gate.head_cache) == 1
 
     asyncio.run(main())
 
 
 def test_few_heads_are_remembered_and_no_long_ones() -> None:
     """Clients may make them up."""
-    heads = Heads()
+    heads = RequestHeadCache()
     for number in range(1000):
         raw = b"POST /m:predict HTTP/1.1\r\nx-request-id: %d\r\n\r\n" % number
-        heads.keep(raw, Head("POST", "/m:predict", [(b"x-request-id", b"%d" % number)]))
+        heads.remember(raw, RequestHead("POST", "/m:predict", [(b"x-request-id", b"%d" % number)]))
         assert heads.get(raw) is not None
         assert len(heads) <= 256
     long = b"POST /m:predict HTTP/1.1\r\nx: %b\r\n\r\n" % (b"x" * 1024)
-    heads.keep(long, Head("POST", "/m:predict", [(b"x", b"x" * 1024)]))
+    heads.remember(long, RequestHead("POST", "/m:predict", [(b"x", b"x" * 1024)]))
     assert heads.get(long) is None
 
 
 def test_what_is_heeded_is_the_first_of_its_name() -> None:
     """Like wherever else headers are looked at."""
-    head = Head("POST", "/", [(b"x-request-timeout", b"1"), (b"a", b"b"), (b"x-request-timeout", b"2")])
-    assert head.told == {b"x-request-timeout": b"1"}
+    head = RequestHead(
+        "POST", "/", [(b"x-request-timeout", b"1"), (b"a", b"b"), (b"x-request-timeout", b"2")]
+    )
+    assert head.prediction_headers == {b"x-request-timeout": b"1"}

@@ -14,7 +14,7 @@ import pytest
 import uvloop
 
 from serving import listener as module
-from serving.listener import Listener
+from serving.listener import ConnectionAcceptor
 
 
 class Echo(asyncio.Protocol):
@@ -39,11 +39,11 @@ class World:
         self.told: list[str] = []
         self.asked_for_room = 0
         self.idle: list[socket.socket] = []
-        self.listener = Listener(
+        self.listener = ConnectionAcceptor(
             self.listening,
             self._connect,
             make_room=self._make_room,
-            tell=self.told.append,
+            on_shortage=self.told.append,
         )
 
     def _connect(self) -> Echo:
@@ -104,7 +104,7 @@ def no_files() -> Iterator[None]:
 
 def test_connections_wait_for_a_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
     """None is reset; they are served as soon as there is one, and it is told that there was none."""
-    monkeypatch.setattr(module, "_HELD_AT_MOST", 1000.0)
+    monkeypatch.setattr(module, "_MAX_HOLD_SECONDS", 1000.0)
 
     async def main(world: World) -> None:
         clients = [world.client() for _ in range(5)]
@@ -124,7 +124,7 @@ def test_connections_wait_for_a_descriptor(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_idle_connections_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever asks now has more need of a descriptor."""
-    monkeypatch.setattr(module, "_HELD_AT_MOST", 1000.0)
+    monkeypatch.setattr(module, "_MAX_HOLD_SECONDS", 1000.0)
 
     async def main(world: World) -> None:
         client = world.client()
@@ -139,7 +139,7 @@ def test_idle_connections_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_after_a_moment_they_are_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
     """One after the other, with the descriptor that is kept for that."""
-    monkeypatch.setattr(module, "_HELD_AT_MOST", 0.2)
+    monkeypatch.setattr(module, "_MAX_HOLD_SECONDS", 0.2)
 
     async def main(world: World) -> None:
         clients = [world.client() for _ in range(5)]

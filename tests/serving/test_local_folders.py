@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from serving.errors import FailedPrecondition, InvalidArgument, ServingError
-from serving.local_folders import LocalFolders
-from serving.sources import check_folders
-from serving.storage import Files, Item, Storage
+from serving.local_folders import LocalFolderPolicy
+from serving.sources import check_local_uri
+from serving.storage import ArtifactFetcher, FileInfo, FileStore
 
 SECRET = b"secret\n"
 
@@ -25,8 +25,8 @@ class Machine:
         for folder in (self.state, self.open, self.closed):
             (folder / "below").mkdir(parents=True)
             (folder / "file").write_bytes(SECRET)
-        self.anywhere = LocalFolders.read("", self.state)
-        self.folders = LocalFolders.read(f" {self.open} ,", self.state)
+        self.anywhere = LocalFolderPolicy.from_setting("", self.state)
+        self.folders = LocalFolderPolicy.from_setting(f" {self.open} ,", self.state)
 
 
 @pytest.fixture
@@ -34,9 +34,9 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-def is_open(folders: LocalFolders, uri: str) -> bool:
+def is_open(folders: LocalFolderPolicy, uri: str) -> bool:
     try:
-        check_folders(folders, "field", uri)
+        check_local_uri(folders, "field", uri)
     except FailedPrecondition as error:
         assert error.field == "field"
         assert "local_folders" in error.message
@@ -80,7 +80,7 @@ def test_what_nobody_may_name(machine: Machine, uri: str) -> None:
     (machine.closed / "link").symlink_to("../closed/../state")
     (machine.closed / "link-to-file").symlink_to(machine.state / "file")
     uri = uri.format(state=machine.state, closed=machine.closed)
-    everything = LocalFolders.read("/", machine.state)
+    everything = LocalFolderPolicy.from_setting("/", machine.state)
 
     assert not is_open(machine.anywhere, uri)
     assert not is_open(machine.folders, uri)
@@ -118,7 +118,7 @@ def test_a_state_folder_behind_a_link(tmp_path: Path) -> None:
     """However the server was told of it."""
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
-    folders = LocalFolders.read("", tmp_path / "link")
+    folders = LocalFolderPolicy.from_setting("", tmp_path / "link")
 
     assert not is_open(folders, f"{tmp_path}/real/state.db")
     assert not is_open(folders, f"{tmp_path}/link/state.db")
@@ -129,7 +129,7 @@ def test_the_refusal_tells_nothing_of_what_is_there(machine: Machine) -> None:
     said = []
     for name in ("file", "nope"):
         with pytest.raises(FailedPrecondition) as caught:
-            Files(folders=machine.folders).find(f"{machine.closed}/{name}")
+            FileStore(folders=machine.folders).glob(f"{machine.closed}/{name}")
         said.append(caught.value.message.replace(name, "NAME"))
 
     assert said[0] == said[1]
@@ -142,26 +142,28 @@ def test_a_link_that_may_not_be_read(setting: str, machine: Machine, monkeypatch
     def refuse(path: str) -> str:
         raise PermissionError(errno.EACCES, "Permission denied", path)
 
-    folders = LocalFolders.read(setting, machine.state)
+    folders = LocalFolderPolicy.from_setting(setting, machine.state)
     monkeypatch.setattr(os.path, "realpath", refuse)
 
     with pytest.raises(FailedPrecondition, match="/proc/1/root/etc cannot be followed: Permission denied"):
-        check_folders(folders, "field", "/proc/1/root/etc")
+        check_local_uri(folders, "field", "/proc/1/root/etc")
 
 
 def test_only_absolute_folders_can_be_opened(tmp_path: Path) -> None:
     """A relative one would depend on where the server was started."""
     with pytest.raises(InvalidArgument, match="local_folders: data"):
-        LocalFolders.read("/srv,data", tmp_path)
+        LocalFolderPolicy.from_setting("/srv,data", tmp_path)
 
 
 def test_a_folder_that_holds_the_state_folder_is_no_model(machine: Machine) -> None:
     """Its copy would have the state in it; neither is it removed with all that is below it."""
     parent = machine.state.parent
     with pytest.raises(FailedPrecondition, match="contains the server's state folder"):
-        Storage(machine.state / "cache", 0, folders=machine.anywhere).fetch(str(parent), parent / "copy")
+        ArtifactFetcher(machine.state / "cache", 0, folders=machine.anywhere).fetch(
+            str(parent), parent / "copy"
+        )
     with pytest.raises(FailedPrecondition, match="contains the server's state folder"):
-        Files(folders=machine.anywhere).delete_folder(str(parent))
+        FileStore(folders=machine.anywhere).delete_folder(str(parent))
 
     assert (machine.state / "file").read_bytes() == SECRET
 
@@ -173,40 +175,40 @@ def test_links_inside_a_model_are_followed_into_open_folders_only(
 ) -> None:
     """To a file or to a folder."""
     (machine.open / name).symlink_to(machine.state / target)
-    storage = Storage(machine.state / "cache", 0, folders=machine.folders)
+    storage = ArtifactFetcher(machine.state / "cache", 0, folders=machine.folders)
     with pytest.raises(FailedPrecondition, match="state folder"):
         storage.fetch(str(machine.open), machine.state / "copy")
 
 
 def test_an_archive_elsewhere_is_not_fetched(machine: Machine) -> None:
     """Packages are files of the same folders."""
-    storage = Storage(machine.state / "cache", 0, folders=machine.folders)
+    storage = ArtifactFetcher(machine.state / "cache", 0, folders=machine.folders)
     with pytest.raises(FailedPrecondition, match="local_folders"):
         storage.fetch_file(f"{machine.closed}/file", machine.state / "copy")
 
 
 def test_each_file_that_a_pattern_finds_is_checked(machine: Machine) -> None:
     """A link among the files of an open folder is refused, not read and not passed over."""
-    files = Files(folders=machine.folders)
-    assert [item.uri for item in files.find(f"{machine.open}/*")] == [f"{machine.open}/file"]
+    files = FileStore(folders=machine.folders)
+    assert [item.uri for item in files.glob(f"{machine.open}/*")] == [f"{machine.open}/file"]
     (machine.open / "f-link").symlink_to(machine.state / "file")
 
     with pytest.raises(FailedPrecondition, match="f-link"):
-        files.find(f"{machine.open}/f*")
+        files.glob(f"{machine.open}/f*")
 
 
-def use_create(files: Files, uri: str, _: Item) -> None:
+def use_create(files: FileStore, uri: str, _: FileInfo) -> None:
     with files.create(uri) as file:
         file.write(b"mine")
 
 
-USES: dict[str, Callable[[Files, str, Item], object]] = {
-    "find": lambda files, uri, _: files.find(uri),
-    "open": lambda files, uri, item: files.open(Item(uri, item.size, item.version, gzip=False)).read(),
+USES: dict[str, Callable[[FileStore, str, FileInfo], object]] = {
+    "find": lambda files, uri, _: files.glob(uri),
+    "open": lambda files, uri, item: files.open(FileInfo(uri, item.size, item.version, gzip=False)).read(),
     "read": lambda files, uri, _: files.read(uri),
     "create": use_create,
     "write": lambda files, uri, _: files.write(uri, b"mine"),
-    "claim": lambda files, uri, _: files.claim(f"{uri}-new", b"mine"),
+    "claim": lambda files, uri, _: files.create_if_absent(f"{uri}-new", b"mine"),
     "move from": lambda files, uri, item: files.move(uri, f"{item.uri}-new"),
     "move to": lambda files, uri, item: files.move(item.uri, uri),
     "delete": lambda files, uri, _: files.delete(uri),
@@ -217,14 +219,14 @@ USES: dict[str, Callable[[Files, str, Item], object]] = {
 
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
 def test_a_link_made_after_the_check_is_found(
-    machine: Machine, use: Callable[[Files, str, Item], object]
+    machine: Machine, use: Callable[[FileStore, str, FileInfo], object]
 ) -> None:
     """Whatever was found out before, each use looks again."""
-    files = Files(folders=machine.folders)
+    files = FileStore(folders=machine.folders)
     folder = machine.open / "below"
     (folder / "file").write_bytes(SECRET)
-    (item,) = files.find(str(folder / "file"))
-    (own,) = files.find(str(machine.open / "file"))
+    (item,) = files.glob(str(folder / "file"))
+    (own,) = files.glob(str(machine.open / "file"))
     # The very file that was found, elsewhere: neither its size nor its time tells.
     folder.rename(machine.closed / "moved")
     folder.symlink_to(machine.closed / "moved")
@@ -238,9 +240,9 @@ def test_a_link_made_after_the_check_is_found(
 def test_what_is_open_is_judged_by_what_it_is(machine: Machine) -> None:
     """A path may change between check and use, a descriptor does not."""
     with (machine.closed / "file").open() as file, pytest.raises(FailedPrecondition):
-        machine.folders.check_open(file.fileno(), f"{machine.open}/file")
+        machine.folders.check_open_file(file.fileno(), f"{machine.open}/file")
     with (machine.open / "file").open() as file:
-        machine.folders.check_open(file.fileno(), f"{machine.open}/file")
+        machine.folders.check_open_file(file.fileno(), f"{machine.open}/file")
 
 
 @pytest.mark.parametrize("name", ["pipe", "pipe*"])
@@ -249,14 +251,14 @@ def test_a_pipe_is_no_input(machine: Machine, name: str) -> None:
     os.mkfifo(machine.open / "pipe")
 
     with pytest.raises(InvalidArgument, match="not a regular file"):
-        Files(folders=machine.folders).find(f"{machine.open}/{name}")
+        FileStore(folders=machine.folders).glob(f"{machine.open}/{name}")
 
 
 @pytest.mark.timeout(20)
 def test_a_pipe_in_the_place_of_a_file_that_was_found(machine: Machine) -> None:
     """The job does not hang on it."""
-    files = Files(folders=machine.folders)
-    (item,) = files.find(f"{machine.open}/file")
+    files = FileStore(folders=machine.folders)
+    (item,) = files.glob(f"{machine.open}/file")
     (machine.open / "file").unlink()
     os.mkfifo(machine.open / "file")
 

@@ -6,12 +6,12 @@ import json
 import logging
 import sys
 
-from serving.log_lines import JsonLines, TextLines
+from serving.log_lines import JsonFormatter, TextFormatter
 
 
 def line(message: str, *args: object, level: int = logging.INFO, error: bool = False) -> str:
     raised = sys.exc_info() if error else None
-    return JsonLines().format(logging.LogRecord("a.b", level, "", 0, message, args, raised))
+    return JsonFormatter().format(logging.LogRecord("a.b", level, "", 0, message, args, raised))
 
 
 def test_a_line_is_an_object() -> None:
@@ -38,4 +38,4 @@ def test_a_line_of_text_controls_no_terminal() -> None:
     """What a model prints is in it; a traceback keeps its lines."""
     record = logging.LogRecord("a.b", logging.INFO, "", 0, "node 1: %s\ntwo", ("a\x1b[2J\r\x9b31mü",), None)
 
-    assert TextLines("%(message)s").format(record) == "node 1: a\\x1b[2J\\r\\x9b31mü\ntwo"
+    assert TextFormatter("%(message)s").format(record) == "node 1: a\\x1b[2J\\r\\x9b31mü\ntwo"

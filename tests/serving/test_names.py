@@ -5,14 +5,16 @@ from __future__ import annotations
 import pytest
 
 from serving.errors import InvalidArgument
-from serving.names import VersionName, check_id, check_job_id, parse_target
+from serving.names import VersionName, check_id, check_job_id, parse_model_or_version_name
 
 
 @pytest.mark.parametrize("name", ["m", "Iris_2", "sklearn-iris", "v1.0.3", "a..b", "m-", "x" * 128])
 def test_names_of_other_servers_are_taken(name: str) -> None:
     """A letter, then letters, digits, `_`, `-` and `.`: whole segments of a path, never "." or ".."."""
     assert check_id(name, "model.name") == name
-    assert parse_target(f"projects/p/models/{name}/versions/{name}") == VersionName("p", name, name)
+    assert parse_model_or_version_name(f"projects/p/models/{name}/versions/{name}") == VersionName(
+        "p", name, name
+    )
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from serving.errors import LoadFailed
-from serving.packages import Installed, imports_tensorflow, install, search_path
+from serving.packages import InstallResult, imports_tensorflow, install_packages, search_path
 from tests.end_to_end.models import wheel
 
 
@@ -63,9 +63,9 @@ def test_a_package_is_installed_without_an_index(tmp_path: Path) -> None:
         {"routine/__init__.py": "import numpy\nANSWER = int(numpy.int64(42))\n"},
     )
 
-    done = install([archive], tmp_path / "target")
+    done = install_packages([archive], tmp_path / "target")
 
-    assert done == Installed(("my-routine==0.1",), ())
+    assert done == InstallResult(("my-routine==0.1",), ())
     assert imported(tmp_path / "target", "routine.ANSWER", "routine") == "42"
     assert not (tmp_path / "target/numpy").exists()
     assert installed_here() == before
@@ -81,9 +81,9 @@ def test_googles_own_example_works(tmp_path: Path) -> None:
     )
     target = tmp_path / "target"
 
-    done = install([archive], target)
+    done = install_packages([archive], target)
 
-    assert done == Installed(("my_custom_code==0.1",), ())
+    assert done == InstallResult(("my_custom_code==0.1",), ())
     assert search_path(target) == (target, target / "bin")
     assert imported(target, "predictor.MyPredictor.__name__", "predictor") == "MyPredictor"
 
@@ -93,7 +93,7 @@ def test_archives_may_need_each_other(tmp_path: Path) -> None:
     lower = wheel(tmp_path, "lower", "2.0", {"lower.py": "NAME = 'lower'\n"})
     upper = wheel(tmp_path, "upper", "0.1", {"upper.py": "import lower\n"}, requires="lower>=2")
 
-    done = install([upper, lower], tmp_path / "target")
+    done = install_packages([upper, lower], tmp_path / "target")
 
     assert sorted(done.packages) == ["lower==2.0", "upper==0.1"]
     assert imported(tmp_path / "target", "upper.lower.NAME", "upper") == "lower"
@@ -108,7 +108,7 @@ def test_missing_requirements_come_from_where_the_operator_says(
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
 
-    done = install([archive], tmp_path / "target")
+    done = install_packages([archive], tmp_path / "target")
 
     assert sorted(done.packages) == ["dependency==1.5", "user==1.0"]
     assert imported(tmp_path / "target", "user.__name__", "user") == "user"
@@ -124,7 +124,7 @@ def test_settings_that_would_install_elsewhere_are_ignored(
     monkeypatch.setenv("PIP_TARGET", str(tmp_path / "elsewhere"))
     monkeypatch.setenv("PYTHONUSERBASE", str(tmp_path / "user"))
 
-    install([wheel(tmp_path, "user", "1.0", {"user.py": ""})], tmp_path / "target")
+    install_packages([wheel(tmp_path, "user", "1.0", {"user.py": ""})], tmp_path / "target")
 
     assert (tmp_path / "target/user.py").exists()
     assert not (tmp_path / "elsewhere").exists()
@@ -137,7 +137,7 @@ def test_what_cannot_be_found_is_named_within_seconds(tmp_path: Path) -> None:
     began = time.monotonic()
 
     with pytest.raises(LoadFailed) as failure:
-        install([archive], tmp_path / "target")
+        install_packages([archive], tmp_path / "target")
 
     assert time.monotonic() - began < 20
     assert failure.value.detail == (
@@ -153,7 +153,7 @@ def test_a_conflict_names_both_versions(tmp_path: Path) -> None:
     archive = wheel(tmp_path, "old", "0.1", {"old.py": ""}, requires="numpy<1.0")
 
     with pytest.raises(LoadFailed) as failure:
-        install([innocent, archive], tmp_path / "target")
+        install_packages([innocent, archive], tmp_path / "target")
 
     assert failure.value.detail == (
         f"User-provided package {archive.name} failed to install: old 0.1 depends on numpy<1.0, but the "
@@ -166,7 +166,7 @@ def test_another_version_of_what_the_server_has_is_a_conflict(tmp_path: Path) ->
     archive = wheel(tmp_path, "scikit_learn", "0.20.2", {"sklearn/__init__.py": ""})
 
     with pytest.raises(LoadFailed) as failure:
-        install([archive], tmp_path / "target")
+        install_packages([archive], tmp_path / "target")
 
     here = metadata.version("scikit-learn")
     assert f"the package is scikit-learn 0.20.2, but the server has scikit-learn {here}" in str(failure.value)
@@ -190,7 +190,7 @@ def test_a_package_that_cannot_be_built(
     with pytest.raises(
         LoadFailed, match=r"User-provided package broken-0\.1\.tar\.gz failed to install: "
     ) as failure:
-        install([archive], tmp_path / "target")
+        install_packages([archive], tmp_path / "target")
 
     assert words in failure.value.message
     assert "Traceback" not in failure.value.message
@@ -213,7 +213,7 @@ def test_an_archive_that_is_none(tmp_path: Path, name: str, words: str) -> None:
     archive.write_bytes(b"garbage")
 
     with pytest.raises(LoadFailed, match=f"User-provided package {name} failed to install: .*{words}"):
-        install([archive], tmp_path / "target")
+        install_packages([archive], tmp_path / "target")
 
 
 def test_a_build_that_does_not_end_in_time(tmp_path: Path) -> None:
@@ -221,14 +221,14 @@ def test_a_build_that_does_not_end_in_time(tmp_path: Path) -> None:
     archive = sdist(tmp_path, "slow", "**__import__('time').sleep(20)")
 
     with pytest.raises(LoadFailed, match=r"package slow-0\.1\.tar\.gz .*not done after 2 s.*build_timeout"):
-        install([archive], tmp_path / "target", timeout=2)
+        install_packages([archive], tmp_path / "target", timeout=2)
 
 
 def test_temporary_files_of_a_build_are_beside_its_target(tmp_path: Path) -> None:
     """A kill leaves nothing anywhere else."""
     said = tmp_path / "said"
     look = f"__import__('pathlib').Path({str(said)!r}).write_text(__import__('tempfile').gettempdir())"
-    install([sdist(tmp_path, "user", f"zip_safe=bool({look})")], tmp_path / "version" / "target")
+    install_packages([sdist(tmp_path, "user", f"zip_safe=bool({look})")], tmp_path / "version" / "target")
 
     assert Path(said.read_text()).is_relative_to(tmp_path / "version")
     assert [path.name for path in (tmp_path / "version").iterdir()] == ["target"]
@@ -238,7 +238,7 @@ def test_a_hidden_module_is_a_warning(tmp_path: Path) -> None:
     """The server's modules are found first; a package's module of the same name is worth a word."""
     archive = wheel(tmp_path, "user", "1.0", {"json.py": "", "numpy/__init__.py": "", "mine.py": ""})
 
-    warnings = install([archive], tmp_path / "target").warnings
+    warnings = install_packages([archive], tmp_path / "target").warnings
 
     assert [text.split(" (")[0] for text in sorted(warnings)] == [
         "The server has a module json of its own",
@@ -248,7 +248,7 @@ def test_a_hidden_module_is_a_warning(tmp_path: Path) -> None:
 
 def test_a_package_without_modules_is_a_warning(tmp_path: Path) -> None:
     """An empty package installs without a murmur; we say so, for its class will not be found."""
-    warnings = install([wheel(tmp_path, "empty", "1.0", {})], tmp_path / "target").warnings
+    warnings = install_packages([wheel(tmp_path, "empty", "1.0", {})], tmp_path / "target").warnings
 
     assert warnings == (
         "The packages hold no Python module. Name them in setup.py: py_modules, packages or scripts.",

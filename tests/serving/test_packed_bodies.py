@@ -88,10 +88,10 @@ def test_others_are_answered_while_a_body_is_unpacked() -> None:
         quick.send(post(b"/quick", BODY))
         while len(world.bodies) < 2:
             await asyncio.sleep(0)
-            most = max(most, world.gate.arriving)
+            most = max(most, world.gate.arriving_bytes)
         assert world.bodies == [len(BODY), 999_999]
         assert most > 700_000
-        assert world.gate.arriving == 0
+        assert world.gate.arriving_bytes == 0
 
     run(main)
 
@@ -102,12 +102,12 @@ def test_a_client_that_leaves_is_not_unpacked_for() -> None:
     async def main(world: World) -> None:
         client = await world.connect()
         client.send(post(b"/a", gzip.compress(b"\0" * 999_999), GZIP))
-        while not world.gate.arriving:  # noqa: ASYNC110  nobody tells of it
+        while not world.gate.arriving_bytes:  # noqa: ASYNC110  nobody tells of it
             await asyncio.sleep(0)
         (connection,) = (one for members in world.gate._slices for one in members)
         connection.transport.abort()
         await settle()
-        assert (world.bodies, world.gone, world.gate.arriving) == ([], 1, 0)
+        assert (world.bodies, world.gone, world.gate.arriving_bytes) == ([], 1, 0)
 
     run(main)
 

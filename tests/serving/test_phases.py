@@ -4,7 +4,7 @@ import mmap
 
 import pytest
 
-from serving.phases import BOUNDS, NODE_BYTES, NODE_PHASES, Histograms, cells
+from serving.phases import BOUNDS, NODE_BYTES, NODE_PHASES, LatencyHistograms, as_cells
 
 
 def test_the_buckets_begin_below_a_millisecond() -> None:
@@ -17,32 +17,32 @@ def test_the_buckets_begin_below_a_millisecond() -> None:
 @pytest.mark.parametrize("shared", [False, True], ids=["own", "shared"])
 def test_a_request_is_in_the_first_bucket_that_is_no_smaller(shared: bool) -> None:
     """Its bound included; what is over all bounds is in the last one, and each phase is on its own."""
-    histograms = Histograms(
-        len(NODE_PHASES), cells(memoryview(mmap.mmap(-1, NODE_BYTES))) if shared else None
+    histograms = LatencyHistograms(
+        len(NODE_PHASES), as_cells(memoryview(mmap.mmap(-1, NODE_BYTES))) if shared else None
     )
     for seconds in (0.0, 0.000_05, 0.000_06, 60.0, 61.0):
-        histograms.add(2, seconds)
+        histograms.record(2, seconds)
 
-    found = histograms.read(2)
+    found = histograms.read_phase(2)
     assert found.counts == (2, 1, *[0] * (len(BOUNDS) - 3), 1, 1)
     assert found.seconds == pytest.approx(121.000_11)
-    assert not any(histograms.read(1).counts + histograms.read(3).counts)
+    assert not any(histograms.read_phase(1).counts + histograms.read_phase(3).counts)
 
 
 def test_clocks_that_step_back_do_no_harm() -> None:
     """Less than nothing counts as nothing."""
-    histograms = Histograms(1)
-    histograms.add(0, -1.0)
+    histograms = LatencyHistograms(1)
+    histograms.record(0, -1.0)
 
-    assert (histograms.read(0).counts[0], histograms.read(0).seconds) == (1, 0.0)
+    assert (histograms.read_phase(0).counts[0], histograms.read_phase(0).seconds) == (1, 0.0)
 
 
 def test_rows_add_up() -> None:
     """Those of several nodes tell of one version."""
-    one, other = Histograms(2), Histograms(2)
-    one.add(1, 0.3)
-    other.add(1, 0.4)
-    one.add_all(other.cells)
+    one, other = LatencyHistograms(2), LatencyHistograms(2)
+    one.record(1, 0.3)
+    other.record(1, 0.4)
+    one.merge(other.cells)
 
-    assert one.read(1).seconds == pytest.approx(0.7)
-    assert sum(one.read(1).counts) == 2
+    assert one.read_phase(1).seconds == pytest.approx(0.7)
+    assert sum(one.read_phase(1).counts) == 2

@@ -9,7 +9,14 @@ import msgspec
 import pytest
 
 from serving.errors import InvalidArgument, LoadFailed
-from serving.prepare import Failed, Phase, Prepared, Report, Request, prepare
+from serving.prepare import (
+    PreparationFailure,
+    PreparationPhase,
+    PreparationReport,
+    PreparationRequest,
+    PreparedVersion,
+    prepare_version,
+)
 from tests.emulator import Emulator
 from tests.end_to_end.models import archive, wheel
 
@@ -26,16 +33,16 @@ def no_index(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
 
 
-def asking(tmp_path: Path, uri: str, *packages: str) -> Request:
-    return Request(uri, packages, str(tmp_path / "version"), str(tmp_path / "cache"), 1 << 30)
+def asking(tmp_path: Path, uri: str, *packages: str) -> PreparationRequest:
+    return PreparationRequest(uri, packages, str(tmp_path / "version"), str(tmp_path / "cache"), 1 << 30)
 
 
-def reports(request: bytes) -> list[Report]:
+def reports(request: bytes) -> list[PreparationReport]:
     """What the program prints for this input; it must succeed, and print nothing else."""
     done = subprocess.run(
         [sys.executable, "-m", "serving.prepare"], input=request, capture_output=True, check=True
     )
-    return [msgspec.json.decode(line, type=Report) for line in done.stdout.splitlines()]
+    return [msgspec.json.decode(line, type=PreparationReport) for line in done.stdout.splitlines()]
 
 
 def test_model_and_packages_are_made_ready(emulator: Emulator, tmp_path: Path) -> None:
@@ -48,7 +55,10 @@ def test_model_and_packages_are_made_ready(emulator: Emulator, tmp_path: Path) -
     *phases, last = reports(msgspec.json.encode(asking(tmp_path, f"{uri}/model", f"{uri}/{archive.name}")))
 
     version = tmp_path / "version"
-    assert phases == [Report(phase=Phase.FETCHING), Report(phase=Phase.INSTALLING)]
+    assert phases == [
+        PreparationReport(phase=PreparationPhase.FETCHING),
+        PreparationReport(phase=PreparationPhase.INSTALLING),
+    ]
     assert last.done is not None
     assert last.done.model_dir == str(version / "model")
     assert last.done.packages == (str(version / "code/packages"),)
@@ -103,7 +113,7 @@ def test_what_a_killed_attempt_left_is_removed(tmp_path: Path) -> None:
     for name in ("model/old", ".model.part/old", "code/old"):
         (tmp_path / "version" / name).mkdir(parents=True)
 
-    prepare(asking(tmp_path, str(tmp_path / "model")), print)
+    prepare_version(asking(tmp_path, str(tmp_path / "model")), print)
 
     assert [path.name for path in (tmp_path / "version").iterdir()] == ["model"]
     assert [path.name for path in (tmp_path / "version/model").iterdir()] == ["new"]
@@ -112,11 +122,11 @@ def test_what_a_killed_attempt_left_is_removed(tmp_path: Path) -> None:
 def test_packages_alone_will_do(tmp_path: Path) -> None:
     """A custom routine may need no files: its model folder is then empty."""
     archive = wheel(tmp_path, "user", "1.0", {"predictor.py": ""})
-    phases: list[Phase] = []
+    phases: list[PreparationPhase] = []
 
-    prepared = prepare(asking(tmp_path, "", str(archive)), phases.append)
+    prepared = prepare_version(asking(tmp_path, "", str(archive)), phases.append)
 
-    assert prepared == Prepared(
+    assert prepared == PreparedVersion(
         model_dir=str(tmp_path / "version/model"),
         packages=(str(tmp_path / "version/code/packages"),),
         files=0,
@@ -125,7 +135,7 @@ def test_packages_alone_will_do(tmp_path: Path) -> None:
         warnings=(),
         tensorflow=False,
     )
-    assert phases == [Phase.FETCHING, Phase.INSTALLING]
+    assert phases == [PreparationPhase.FETCHING, PreparationPhase.INSTALLING]
     assert not list((tmp_path / "version/model").iterdir())
 
 
@@ -133,7 +143,7 @@ def test_packages_that_import_tensorflow_are_told(tmp_path: Path) -> None:
     """So that the version's nodes start from a process that has it."""
     archive = wheel(tmp_path, "user", "1.0", {"predictor.py": "import tensorflow as tf"})
 
-    assert prepare(asking(tmp_path, "", str(archive)), print).tensorflow
+    assert prepare_version(asking(tmp_path, "", str(archive)), print).tensorflow
 
 
 def test_a_saved_model_takes_tensorflow(tmp_path: Path) -> None:
@@ -141,7 +151,7 @@ def test_a_saved_model_takes_tensorflow(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model/saved_model.pb").write_bytes(b"")
 
-    assert prepare(asking(tmp_path, str(tmp_path / "model")), print).tensorflow
+    assert prepare_version(asking(tmp_path, str(tmp_path / "model")), print).tensorflow
 
 
 def test_failures_are_reported_with_their_status(tmp_path: Path) -> None:
@@ -162,7 +172,7 @@ def test_failures_are_reported_with_their_status(tmp_path: Path) -> None:
         "Failed to load model: User-provided package broken-0.1.tar.gz failed to install: "
     )
     message = "Not a request to prepare: Object missing required field `deployment_uri`"
-    assert unreadable.failed == Failed("INVALID_ARGUMENT", message)
+    assert unreadable.failed == PreparationFailure("INVALID_ARGUMENT", message)
 
 
 def test_impossible_requests_touch_nothing(tmp_path: Path) -> None:
@@ -170,11 +180,11 @@ def test_impossible_requests_touch_nothing(tmp_path: Path) -> None:
     twice = asking(tmp_path, "", "gs://a/user-1.0.tar.gz", "gs://b/user-1.0.tar.gz")
 
     with pytest.raises(InvalidArgument, match="both are empty"):
-        prepare(asking(tmp_path, ""), print)
+        prepare_version(asking(tmp_path, ""), print)
     with pytest.raises(
         InvalidArgument, match=r"Several packageUris end in user-1\.0\.tar\.gz\. Their file names"
     ):
-        prepare(twice, print)
+        prepare_version(twice, print)
     assert not list(tmp_path.iterdir())
 
 
@@ -208,7 +218,7 @@ def test_a_build_that_never_ends_leaves_nothing(tmp_path: Path) -> None:
     )
     os.close(remote_lifeline)
     os.close(lifeline)
-    last = msgspec.json.decode(done.stdout.splitlines()[-1], type=Report)
+    last = msgspec.json.decode(done.stdout.splitlines()[-1], type=PreparationReport)
 
     assert last.failed is not None
     assert "not done after 4 s, and was ended (setting build_timeout)" in last.failed.message
@@ -225,7 +235,7 @@ def test_the_unforeseen_is_reported_too(tmp_path: Path) -> None:
         [sys.executable, "-m", "serving.prepare"], input=request, capture_output=True, check=True
     )
 
-    failed = msgspec.json.decode(done.stdout, type=Report).failed
+    failed = msgspec.json.decode(done.stdout, type=PreparationReport).failed
     assert failed is not None
     assert failed.status == "INTERNAL"
     assert failed.message.startswith("NotADirectoryError: ")
@@ -249,7 +259,7 @@ def test_a_binary_file_of_xgboost_is_converted_once(tmp_path: Path) -> None:
     original = (OLD_MODELS / "1.7.6-logistic.bst").read_bytes()
     (folder / "model.bst").write_bytes(original)
 
-    prepared = prepare(asking(tmp_path, str(folder)), lambda _: None)
+    prepared = prepare_version(asking(tmp_path, str(folder)), lambda _: None)
 
     assert (Path(prepared.model_dir) / "model.bst").read_bytes().startswith(b"{L")
     assert sorted(path.name for path in Path(prepared.model_dir).iterdir()) == ["model.bst"]
@@ -266,7 +276,7 @@ def test_what_cannot_be_converted_is_refused_with_a_command(tmp_path: Path) -> N
     with pytest.raises(
         LoadFailed, match=r"could not be converted: it is cut off after.*pip install 'xgboost<3.1'"
     ):
-        prepare(asking(tmp_path, str(folder)), lambda _: None)
+        prepare_version(asking(tmp_path, str(folder)), lambda _: None)
 
 
 def test_the_files_of_a_routine_are_left_alone(tmp_path: Path) -> None:
@@ -277,6 +287,6 @@ def test_the_files_of_a_routine_are_left_alone(tmp_path: Path) -> None:
     (folder / "model.bst").write_bytes(original)
     archive = wheel(tmp_path, "user", "1.0", {"predictor.py": ""})
 
-    prepared = prepare(asking(tmp_path, str(folder), str(archive)), lambda _: None)
+    prepared = prepare_version(asking(tmp_path, str(folder), str(archive)), lambda _: None)
 
     assert (Path(prepared.model_dir) / "model.bst").read_bytes() == original

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from serving.shortage import shortage_of
+from serving.shortage import find_shortage
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from serving.shortage import shortage_of
 )
 def test_a_shortage(error: Exception, missing: str) -> None:
     """It names what is missing, and when to try again."""
-    told = shortage_of(error)
+    told = find_shortage(error)
 
     assert told is not None
     assert told.status == "UNAVAILABLE"
@@ -34,4 +34,4 @@ def test_a_shortage(error: Exception, missing: str) -> None:
 @pytest.mark.parametrize("error", [FileNotFoundError(errno.ENOENT, "x"), RuntimeError("x"), ValueError("x")])
 def test_other_errors(error: Exception) -> None:
     """They are what they are."""
-    assert shortage_of(error) is None
+    assert find_shortage(error) is None

@@ -10,7 +10,7 @@ from serving.sources import TrustedSources
 
 def trusts(setting: str, uri: str) -> bool:
     try:
-        TrustedSources.read(setting).check([("version.deployment_uri", uri)])
+        TrustedSources.from_setting(setting).check_uris([("version.deployment_uri", uri)])
     except FailedPrecondition:
         return False
     return True
@@ -19,7 +19,7 @@ def trusts(setting: str, uri: str) -> bool:
 @pytest.mark.parametrize("uri", ["gs://bucket/model", "/anywhere", "file:///anywhere", "relative/path", ""])
 def test_without_the_setting_all_is_trusted(uri: str) -> None:
     """As it was before there was one."""
-    assert TrustedSources.read("").any
+    assert TrustedSources.from_setting("").allows_everything
     assert trusts(" , ", uri)
 
 
@@ -95,9 +95,11 @@ def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_refusal_says_what_to_do() -> None:
     """It names the field, the URI, the setting and what it is."""
-    sources = TrustedSources.read("gs://bucket/models,/srv/models/")
+    sources = TrustedSources.from_setting("gs://bucket/models,/srv/models/")
     with pytest.raises(FailedPrecondition) as caught:
-        sources.check([("version.deployment_uri", "/srv/models/a"), ("version.package_uris", "/tmp/a.whl")])
+        sources.check_uris(
+            [("version.deployment_uri", "/srv/models/a"), ("version.package_uris", "/tmp/a.whl")]
+        )
 
     assert caught.value.field == "version.package_uris"
     assert "/tmp/a.whl is no source that this server trusts" in caught.value.message
@@ -110,4 +112,4 @@ def test_the_refusal_says_what_to_do() -> None:
 def test_a_setting_that_cannot_be_is_refused(setting: str) -> None:
     """By its name."""
     with pytest.raises(InvalidArgument, match="trusted_sources: "):
-        TrustedSources.read(setting)
+        TrustedSources.from_setting(setting)

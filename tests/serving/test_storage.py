@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from serving.errors import InvalidArgument, NotFound, PermissionDenied, ServingError, Unavailable
-from serving.storage import MAX_FILES, Fetched, Storage, emulator_host
-from serving.storage.cache import Cache
-from serving.storage.folder import File
+from serving.storage import MAX_FILES, ArtifactFetcher, FetchResult, emulator_host
+from serving.storage.cache import ArtifactCache
+from serving.storage.folder import SourceFile
 from tests.emulator import Answer, Emulator, Front
 
 pytestmark = [
@@ -35,8 +35,8 @@ print(Storage(Path(sys.argv[1]), 1 << 30, patience=5).fetch(sys.argv[2], Path(sy
 
 
 @pytest.fixture
-def storage(tmp_path: Path) -> Storage:
-    return Storage(tmp_path / "cache", ROOMY, patience=10)
+def storage(tmp_path: Path) -> ArtifactFetcher:
+    return ArtifactFetcher(tmp_path / "cache", ROOMY, retry_seconds=10)
 
 
 def fetching(tmp_path: Path, uri: str, name: str) -> subprocess.Popen[str]:
@@ -67,7 +67,9 @@ def make(folder: Path, files: dict[str, bytes]) -> Path:
 # ---- Cloud Storage ----
 
 
-def test_a_bucket_folder_arrives_complete(emulator: Emulator, storage: Storage, tmp_path: Path) -> None:
+def test_a_bucket_folder_arrives_complete(
+    emulator: Emulator, storage: ArtifactFetcher, tmp_path: Path
+) -> None:
     """Everything below the folder arrives, with or without a trailing slash, and nothing of its namesakes."""
     uri = f"gs://{emulator.bucket()}/deep/model"
     files = {"saved_model.pb": b"graph", "variables/variables.data": b"\0" * 100_000, "assets/empty": b""}
@@ -81,10 +83,10 @@ def test_a_bucket_folder_arrives_complete(emulator: Emulator, storage: Storage, 
     slashed = storage.fetch(f"{uri}/", tmp_path / "b")
 
     assert tree(tmp_path / "a") == tree(tmp_path / "b") == files
-    assert fetched == slashed == Fetched(3, 100_005, fetched.digest)
+    assert fetched == slashed == FetchResult(3, 100_005, fetched.digest)
 
 
-def test_a_whole_bucket_may_be_a_model(emulator: Emulator, storage: Storage, tmp_path: Path) -> None:
+def test_a_whole_bucket_may_be_a_model(emulator: Emulator, storage: ArtifactFetcher, tmp_path: Path) -> None:
     """A URI of a bucket alone means everything in it."""
     bucket = emulator.bucket()
     emulator.put(f"gs://{bucket}/model.pkl", b"1")
@@ -94,7 +96,7 @@ def test_a_whole_bucket_may_be_a_model(emulator: Emulator, storage: Storage, tmp
     assert tree(tmp_path / "model") == {"model.pkl": b"1"}
 
 
-def test_what_was_fetched_never_changes(emulator: Emulator, storage: Storage, tmp_path: Path) -> None:
+def test_what_was_fetched_never_changes(emulator: Emulator, storage: ArtifactFetcher, tmp_path: Path) -> None:
     """A replaced object is fetched anew, and leaves alone what was fetched before."""
     uri = f"gs://{emulator.bucket()}/model"
     emulator.put(f"{uri}/model.pkl", b"old")
@@ -109,7 +111,7 @@ def test_what_was_fetched_never_changes(emulator: Emulator, storage: Storage, tm
 
 
 def test_the_second_fetch_downloads_nothing(
-    emulator: Emulator, front: Front, storage: Storage, tmp_path: Path
+    emulator: Emulator, front: Front, storage: ArtifactFetcher, tmp_path: Path
 ) -> None:
     """A folder in the cache is copied from there."""
     uri = f"gs://{emulator.bucket()}/model"
@@ -122,7 +124,9 @@ def test_the_second_fetch_downloads_nothing(
     assert tree(tmp_path / "a") == tree(tmp_path / "b") == {"model.pkl": b"1"}
 
 
-def test_compressed_objects_are_unpacked(emulator: Emulator, storage: Storage, tmp_path: Path) -> None:
+def test_compressed_objects_are_unpacked(
+    emulator: Emulator, storage: ArtifactFetcher, tmp_path: Path
+) -> None:
     """An object stored with `Content-Encoding: gzip` arrives as what was compressed."""
     uri = f"gs://{emulator.bucket()}"
     emulator.put(f"{uri}/good/model.json", gzip.compress(b"{}"), encoding="gzip")
@@ -137,7 +141,7 @@ def test_compressed_objects_are_unpacked(emulator: Emulator, storage: Storage, t
 
 @pytest.mark.parametrize("name", ["../evil", "a/../../evil", "/evil", "a//evil", "./evil"])
 def test_names_that_lead_out_of_the_folder_are_refused(
-    emulator: Emulator, front: Front, storage: Storage, tmp_path: Path, name: str
+    emulator: Emulator, front: Front, storage: ArtifactFetcher, tmp_path: Path, name: str
 ) -> None:
     """No object can be written elsewhere than below the destination, whatever Cloud Storage calls it."""
     uri = f"gs://{emulator.bucket()}/model"
@@ -149,7 +153,7 @@ def test_names_that_lead_out_of_the_folder_are_refused(
 
 
 def test_an_object_that_is_also_a_folder_is_refused(
-    emulator: Emulator, front: Front, storage: Storage, tmp_path: Path
+    emulator: Emulator, front: Front, storage: ArtifactFetcher, tmp_path: Path
 ) -> None:
     """Buckets may hold `a` and `a/b`, file systems may not: the error says which name it is."""
     uri = f"gs://{emulator.bucket()}/model"
@@ -161,7 +165,7 @@ def test_an_object_that_is_also_a_folder_is_refused(
         storage.fetch(uri, tmp_path / "model")
 
 
-def test_missing_things_are_named(emulator: Emulator, storage: Storage, tmp_path: Path) -> None:
+def test_missing_things_are_named(emulator: Emulator, storage: ArtifactFetcher, tmp_path: Path) -> None:
     """No bucket, nothing below the folder, and an object instead of a folder are three different errors."""
     bucket, empty = emulator.bucket(), emulator.bucket()
     emulator.put(f"gs://{bucket}/dir/model.pkl", b"1")
@@ -183,7 +187,7 @@ def test_missing_things_are_named(emulator: Emulator, storage: Storage, tmp_path
 @pytest.mark.parametrize(
     "uri", ["", "gs://", "gs:///model", "s3://bucket/model", "file://host/model", "a\0b"]
 )
-def test_other_uris_are_refused(storage: Storage, tmp_path: Path, uri: str) -> None:
+def test_other_uris_are_refused(storage: ArtifactFetcher, tmp_path: Path, uri: str) -> None:
     """A URI that names no bucket, or has a scheme we do not serve, is an error that says what is expected."""
     with pytest.raises(InvalidArgument, match="expected gs://bucket/folder, file:///folder or a path"):
         storage.fetch(uri, tmp_path / "model")
@@ -195,7 +199,7 @@ def test_other_uris_are_refused(storage: Storage, tmp_path: Path, uri: str) -> N
 @pytest.mark.parametrize("status", [429, 500, 503])
 @pytest.mark.parametrize("where", ["prefix=", "alt=media"])
 def test_transient_failures_are_retried(
-    emulator: Emulator, front: Front, storage: Storage, tmp_path: Path, status: int, where: str
+    emulator: Emulator, front: Front, storage: ArtifactFetcher, tmp_path: Path, status: int, where: str
 ) -> None:
     """Two failures in a row, of the listing or of a download, do not fail the fetch."""
     uri = f"gs://{emulator.bucket()}/model"
@@ -217,7 +221,7 @@ def test_retries_end(emulator: Emulator, front: Front, tmp_path: Path, where: st
     began = time.monotonic()
 
     with pytest.raises(Unavailable, match=r"kept failing on gs://\S+ for 0.5 s: HTTP status 503"):
-        Storage(tmp_path / "cache", ROOMY, patience=0.5).fetch(uri, tmp_path / "model")
+        ArtifactFetcher(tmp_path / "cache", ROOMY, retry_seconds=0.5).fetch(uri, tmp_path / "model")
 
     assert time.monotonic() - began < 15
     assert not (tmp_path / "model").exists()
@@ -228,11 +232,13 @@ def test_an_unreachable_storage_is_unavailable(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "127.0.0.1:1")
 
     with pytest.raises(Unavailable, match="kept failing"):
-        Storage(tmp_path / "cache", ROOMY, patience=0.3).fetch("gs://bucket/model", tmp_path / "model")
+        ArtifactFetcher(tmp_path / "cache", ROOMY, retry_seconds=0.3).fetch(
+            "gs://bucket/model", tmp_path / "model"
+        )
 
 
 def test_a_download_that_breaks_off_is_resumed(
-    emulator: Emulator, front: Front, storage: Storage, tmp_path: Path
+    emulator: Emulator, front: Front, storage: ArtifactFetcher, tmp_path: Path
 ) -> None:
     """A connection closed half-way costs the rest of the file only, and the whole is checked."""
     uri = f"gs://{emulator.bucket()}/model"
@@ -252,7 +258,7 @@ def test_a_download_that_breaks_off_is_resumed(
 
 
 def test_damage_on_the_way_is_noticed(
-    emulator: Emulator, front: Front, storage: Storage, tmp_path: Path
+    emulator: Emulator, front: Front, storage: ArtifactFetcher, tmp_path: Path
 ) -> None:
     """A download whose CRC32C is not the listed one is refused and leaves nothing behind."""
     uri = f"gs://{emulator.bucket()}/model"
@@ -266,7 +272,7 @@ def test_damage_on_the_way_is_noticed(
 
 
 def test_an_object_removed_meanwhile_is_unavailable(
-    emulator: Emulator, front: Front, storage: Storage, tmp_path: Path
+    emulator: Emulator, front: Front, storage: ArtifactFetcher, tmp_path: Path
 ) -> None:
     """A generation that goes between listing and download makes the caller try again."""
     uri = f"gs://{emulator.bucket()}/model"
@@ -281,7 +287,7 @@ def test_an_object_removed_meanwhile_is_unavailable(
     ("status", "words"), [(401, "needs Google credentials"), (403, "storage.objectViewer")]
 )
 def test_a_refusal_is_permission_denied_at_once(
-    emulator: Emulator, front: Front, storage: Storage, tmp_path: Path, status: int, words: str
+    emulator: Emulator, front: Front, storage: ArtifactFetcher, tmp_path: Path, status: int, words: str
 ) -> None:
     """A 401 or 403 is not retried, and the error says what is missing."""
     front.fail(status, times=1000)
@@ -291,7 +297,9 @@ def test_a_refusal_is_permission_denied_at_once(
     assert len(front.paths) == 1
 
 
-def test_an_impossible_bucket_name_is_invalid(emulator: Emulator, front: Front, storage: Storage) -> None:
+def test_an_impossible_bucket_name_is_invalid(
+    emulator: Emulator, front: Front, storage: ArtifactFetcher
+) -> None:
     """What Cloud Storage calls a bad request is an invalid argument of ours."""
     front.fail(400, times=1)
 
@@ -342,7 +350,7 @@ def test_the_emulator_may_be_named_without_scheme(
 # ---- local folders ----
 
 
-def test_local_folders_are_copied(storage: Storage, tmp_path: Path) -> None:
+def test_local_folders_are_copied(storage: ArtifactFetcher, tmp_path: Path) -> None:
     """A path and its file:// form give the same files, which later changes do not reach."""
     source = make(tmp_path / "my model", {"model.pkl": b"old", "sub/x": b"x"})
 
@@ -351,14 +359,14 @@ def test_local_folders_are_copied(storage: Storage, tmp_path: Path) -> None:
     (source / "model.pkl").write_bytes(b"new")
     changed = storage.fetch(str(source), tmp_path / "c")
 
-    assert plain == uri == Fetched(2, 4, plain.digest)
+    assert plain == uri == FetchResult(2, 4, plain.digest)
     assert changed.digest != plain.digest
     assert tree(tmp_path / "a") == tree(tmp_path / "b") == {"model.pkl": b"old", "sub/x": b"x"}
     assert tree(tmp_path / "c") == {"model.pkl": b"new", "sub/x": b"x"}
 
 
 def test_a_relative_path_starts_at_the_working_directory(
-    storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    storage: ArtifactFetcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A plain path may be relative."""
     make(tmp_path / "model", {"model.pkl": b"1"})
@@ -369,7 +377,7 @@ def test_a_relative_path_starts_at_the_working_directory(
     assert tree(tmp_path / "copy") == {"model.pkl": b"1"}
 
 
-def test_symbolic_links_are_followed(storage: Storage, tmp_path: Path) -> None:
+def test_symbolic_links_are_followed(storage: ArtifactFetcher, tmp_path: Path) -> None:
     """Links to files and folders arrive as what they point to, and are not links any more."""
     make(tmp_path / "blobs", {"123": b"weights", "vars/a": b"a"})
     model = make(tmp_path / "model", {"config": b"c"})
@@ -384,7 +392,7 @@ def test_symbolic_links_are_followed(storage: Storage, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("link", ["gone", "."])
-def test_links_that_lead_nowhere_are_named(storage: Storage, tmp_path: Path, link: str) -> None:
+def test_links_that_lead_nowhere_are_named(storage: ArtifactFetcher, tmp_path: Path, link: str) -> None:
     """A dangling link and a link to a folder around it are errors that name the link."""
     model = make(tmp_path / "model", {"model.pkl": b"1"})
     (model / "link").symlink_to(link)
@@ -393,7 +401,7 @@ def test_links_that_lead_nowhere_are_named(storage: Storage, tmp_path: Path, lin
         storage.fetch(str(model), tmp_path / "copy")
 
 
-def test_a_pipe_is_not_a_model_file(storage: Storage, tmp_path: Path) -> None:
+def test_a_pipe_is_not_a_model_file(storage: ArtifactFetcher, tmp_path: Path) -> None:
     """What is not a regular file is refused; reading it could wait for ever."""
     model = make(tmp_path / "model", {"model.pkl": b"1"})
     os.mkfifo(model / "pipe")
@@ -402,7 +410,7 @@ def test_a_pipe_is_not_a_model_file(storage: Storage, tmp_path: Path) -> None:
         storage.fetch(str(model), tmp_path / "copy")
 
 
-def test_local_folders_that_are_none(storage: Storage, tmp_path: Path) -> None:
+def test_local_folders_that_are_none(storage: ArtifactFetcher, tmp_path: Path) -> None:
     """A missing folder, an empty one and a file are three different errors."""
     (tmp_path / "empty").mkdir()
     make(tmp_path, {"model.pkl": b"1"})
@@ -415,7 +423,7 @@ def test_local_folders_that_are_none(storage: Storage, tmp_path: Path) -> None:
         storage.fetch(str(tmp_path / "model.pkl"), tmp_path / "copy")
 
 
-def test_too_many_files(storage: Storage, tmp_path: Path) -> None:
+def test_too_many_files(storage: ArtifactFetcher, tmp_path: Path) -> None:
     """More files than a model may have are refused, with the limit and, within reason, their number."""
     model = make(tmp_path / "model", {str(number): b"" for number in range(MAX_FILES + 1)})
     (tmp_path / "lake").mkdir()
@@ -428,7 +436,7 @@ def test_too_many_files(storage: Storage, tmp_path: Path) -> None:
         storage.fetch(str(tmp_path / "lake"), tmp_path / "copy")
 
 
-def test_the_destination_must_be_new(storage: Storage, tmp_path: Path) -> None:
+def test_the_destination_must_be_new(storage: ArtifactFetcher, tmp_path: Path) -> None:
     """A fetch never mixes its files with others."""
     source = make(tmp_path / "model", {"model.pkl": b"1"})
     make(tmp_path / "copy", {"other": b"2"})
@@ -465,7 +473,7 @@ def test_two_processes_download_once(emulator: Emulator, front: Front, tmp_path:
 
 
 def test_a_killed_fetch_leaves_no_rubbish_for_long(
-    emulator: Emulator, front: Front, storage: Storage, tmp_path: Path
+    emulator: Emulator, front: Front, storage: ArtifactFetcher, tmp_path: Path
 ) -> None:
     """After a kill -9 half-way, the next fetch removes what was left, and the same fetch works."""
     uri = f"gs://{emulator.bucket()}/model"
@@ -501,7 +509,7 @@ def test_a_killed_fetch_leaves_no_rubbish_for_long(
 
 
 def test_a_running_fetch_is_not_swept(
-    emulator: Emulator, front: Front, storage: Storage, tmp_path: Path
+    emulator: Emulator, front: Front, storage: ArtifactFetcher, tmp_path: Path
 ) -> None:
     """What another process is still building stays."""
     uri = f"gs://{emulator.bucket()}/model"
@@ -527,10 +535,10 @@ def test_a_running_fetch_is_not_swept(
 
 def test_eviction_takes_the_least_used(tmp_path: Path) -> None:
     """Over the cap, entries go by least use; those that were fetched from them stay as they are."""
-    cache = Cache(tmp_path / "cache", 350)
-    files = [File("part 1", 60, "", b"x" * 60), File("part 2", 40, "", b"y" * 40)]
+    cache = ArtifactCache(tmp_path / "cache", 350)
+    files = [SourceFile("part 1", 60, "", b"x" * 60), SourceFile("part 2", 40, "", b"y" * 40)]
 
-    def copy(file: File, target: Path) -> None:
+    def copy(file: SourceFile, target: Path) -> None:
         target.write_bytes(file.origin)
 
     def fetch(name: str) -> Path:
@@ -552,7 +560,9 @@ def test_eviction_takes_the_least_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["bucket", "folder"])
-def test_versions_share_no_file(emulator: Emulator, storage: Storage, tmp_path: Path, place: str) -> None:
+def test_versions_share_no_file(
+    emulator: Emulator, storage: ArtifactFetcher, tmp_path: Path, place: str
+) -> None:
     """What code does to the files of one, as whatever user, changes none of another or of a later one."""
     source = make(tmp_path / "source", {"model.pkl": b"good", "deep/vocabulary": b"good"})
     uri = str(source)
@@ -579,7 +589,7 @@ def test_a_cache_folder_may_hold_other_things(emulator: Emulator, tmp_path: Path
     uri = f"gs://{emulator.bucket()}/model"
     emulator.put(f"{uri}/model.pkl", b"1")
 
-    Storage(tmp_path / "cache", 0, patience=10).fetch(uri, tmp_path / "copy")
+    ArtifactFetcher(tmp_path / "cache", 0, retry_seconds=10).fetch(uri, tmp_path / "copy")
 
     assert tree(tmp_path / "cache/precious") == {"file": b"x" * 1000}
     assert (tmp_path / "cache/notes").exists()
@@ -590,17 +600,19 @@ def test_an_artefact_over_the_cap_is_served(emulator: Emulator, tmp_path: Path) 
     uri = f"gs://{emulator.bucket()}/model"
     emulator.put(f"{uri}/model.pkl", b"x" * 1000)
 
-    assert Storage(tmp_path / "cache", 10, patience=10).fetch(uri, tmp_path / "copy").bytes == 1000
+    assert (
+        ArtifactFetcher(tmp_path / "cache", 10, retry_seconds=10).fetch(uri, tmp_path / "copy").bytes == 1000
+    )
 
 
-def test_a_local_folder_is_not_kept_in_the_cache(storage: Storage, tmp_path: Path) -> None:
+def test_a_local_folder_is_not_kept_in_the_cache(storage: ArtifactFetcher, tmp_path: Path) -> None:
     """It is as near as the cache."""
     storage.fetch(str(make(tmp_path / "model", {"model.pkl": b"1"})), tmp_path / "copy")
 
     assert not (tmp_path / "cache").exists()
 
 
-def test_another_file_system_gets_a_copy(storage: Storage, tmp_path: Path) -> None:
+def test_another_file_system_gets_a_copy(storage: ArtifactFetcher, tmp_path: Path) -> None:
     """Where the kernel copies nothing by itself."""
     shm = Path("/dev/shm")
     if not shm.is_dir() or shm.stat().st_dev == tmp_path.stat().st_dev:
@@ -620,7 +632,7 @@ def test_another_file_system_gets_a_copy(storage: Storage, tmp_path: Path) -> No
 # ---- single files ----
 
 
-def test_one_file_can_be_fetched(emulator: Emulator, storage: Storage, tmp_path: Path) -> None:
+def test_one_file_can_be_fetched(emulator: Emulator, storage: ArtifactFetcher, tmp_path: Path) -> None:
     """A package archive arrives under its own name, from a bucket or a path."""
     uri = f"gs://{emulator.bucket()}"
     emulator.put(f"{uri}/dir/pkg-0.1.tar.gz", b"gs")
@@ -646,7 +658,12 @@ def test_one_file_can_be_fetched(emulator: Emulator, storage: Storage, tmp_path:
     ],
 )
 def test_one_file_that_is_none(
-    emulator: Emulator, storage: Storage, tmp_path: Path, uri: str, error: type[ServingError], words: str
+    emulator: Emulator,
+    storage: ArtifactFetcher,
+    tmp_path: Path,
+    uri: str,
+    error: type[ServingError],
+    words: str,
 ) -> None:
     """Missing files and folders are named."""
     bucket = emulator.bucket()
@@ -656,7 +673,7 @@ def test_one_file_that_is_none(
         storage.fetch_file(uri.format(**names), tmp_path / "archives")
 
 
-def test_one_file_stays_in_its_folder(front: Front, storage: Storage, tmp_path: Path) -> None:
+def test_one_file_stays_in_its_folder(front: Front, storage: ArtifactFetcher, tmp_path: Path) -> None:
     """An object named like the folder above cannot be fetched."""
     item = {"name": "dir/..", "size": "1", "generation": "1", "crc32c": "AAAAAA=="}
     front.answer = lambda *_: Answer(200, [("Content-Type", "application/json")], json.dumps(item).encode())

@@ -7,29 +7,39 @@ from pathlib import Path
 import pytest
 
 from serving import verdicts
-from serving.verdicts import PLAIN, Damaged, Key, Range, Tried, Verdict
+from serving.verdicts import (
+    PLAIN_STRATEGY,
+    AccelerationKey,
+    AccelerationRecord,
+    CandidateOutcome,
+    DamagedRecordError,
+    RowRange,
+)
 
-KEY = Key("digest", "libraries", "processor")
-VERDICT = Verdict(
+KEY = AccelerationKey("digest", "libraries", "processor")
+VERDICT = AccelerationRecord(
     key=KEY,
-    tried=(Tried(name="one", form="form-0", checksum=7), Tried(name="two", refused="it differs")),
-    ranges=(Range(rows=1, way="one", seconds=1e-5, plain_seconds=1e-4),),
+    tried=(
+        CandidateOutcome(name="one", form="form-0", checksum=7),
+        CandidateOutcome(name="two", refused="it differs"),
+    ),
+    ranges=(RowRange(rows=1, way="one", seconds=1e-5, plain_seconds=1e-4),),
     spread={"": 1e-9},
     seconds=0.1,
 )
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    verdicts.write(tmp_path / "new", VERDICT)
+    verdicts.write_record(tmp_path / "new", VERDICT)
 
-    assert verdicts.read(tmp_path / "new") == VERDICT
-    assert [file.name for file in (tmp_path / "new").iterdir()] == [verdicts.FILE]
-    assert verdicts.read(tmp_path / "none") is None
+    assert verdicts.read_record(tmp_path / "new") == VERDICT
+    assert [file.name for file in (tmp_path / "new").iterdir()] == [verdicts.RECORD_FILE]
+    assert verdicts.read_record(tmp_path / "none") is None
 
 
 def test_damage_of_any_kind_is_found(tmp_path: Path) -> None:
-    verdicts.write(tmp_path, VERDICT)
-    file = tmp_path / verdicts.FILE
+    verdicts.write_record(tmp_path, VERDICT)
+    file = tmp_path / verdicts.RECORD_FILE
     text = file.read_bytes()
     damaged = [
         text[:-5],
@@ -41,26 +51,26 @@ def test_damage_of_any_kind_is_found(tmp_path: Path) -> None:
 
     for other in damaged:
         file.write_bytes(other)
-        with pytest.raises(Damaged, match=r"verdict\.json"):
-            verdicts.read(tmp_path)
+        with pytest.raises(DamagedRecordError, match=r"verdict\.json"):
+            verdicts.read_record(tmp_path)
 
 
 def test_what_is_withdrawn_stays_so(tmp_path: Path) -> None:
-    verdicts.write(tmp_path, VERDICT)
-    verdicts.withdraw(tmp_path, "row 3")
-    verdicts.withdraw(tmp_path, "row 4")
-    found = verdicts.read(tmp_path)
+    verdicts.write_record(tmp_path, VERDICT)
+    verdicts.withdraw_acceleration(tmp_path, "row 3")
+    verdicts.withdraw_acceleration(tmp_path, "row 4")
+    found = verdicts.read_record(tmp_path)
 
     assert found is not None
     assert found.withdrawn == "row 3"
-    assert VERDICT.accelerates
-    assert not found.accelerates
+    assert VERDICT.is_accelerated
+    assert not found.is_accelerated
 
 
 def test_ranges_that_are_all_plain_accelerate_nothing() -> None:
-    plain = Range(rows=1, way=PLAIN, seconds=1.0, plain_seconds=1.0)
+    plain = RowRange(rows=1, way=PLAIN_STRATEGY, seconds=1.0, plain_seconds=1.0)
 
-    assert not Verdict(key=KEY, ranges=(plain,)).accelerates
+    assert not AccelerationRecord(key=KEY, ranges=(plain,)).is_accelerated
 
 
 def test_a_digest_is_that_of_names_and_contents(tmp_path: Path) -> None:
@@ -69,18 +79,18 @@ def test_a_digest_is_that_of_names_and_contents(tmp_path: Path) -> None:
         folder = tmp_path / f"{name}{content}"
         folder.mkdir()
         (folder / name).write_text(content)
-        digests.add(verdicts.digest_of(folder))
+        digests.add(verdicts.digest_folder(folder))
     (tmp_path / "same").mkdir()
     (tmp_path / "same" / "a").write_text("1")
 
     assert len(digests) == 3
-    assert verdicts.digest_of(tmp_path / "same") in digests
+    assert verdicts.digest_folder(tmp_path / "same") in digests
 
 
 def test_the_libraries_and_the_processor_are_known() -> None:
-    assert {part.partition("=")[0] for part in verdicts.libraries().split()} >= {
+    assert {part.partition("=")[0] for part in verdicts.describe_libraries().split()} >= {
         "numpy",
         "treelite",
         "xgboost",
     }
-    assert verdicts.processor() == verdicts.processor() != ""
+    assert verdicts.describe_processor() == verdicts.describe_processor() != ""

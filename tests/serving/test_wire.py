@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from serving.wire import headers
+from serving.wire import select_headers
 
 WANTED = frozenset({b"x-a", b"x-b"})
 
@@ -19,4 +19,4 @@ WANTED = frozenset({b"x-a", b"x-b"})
 )
 def test_the_headers_that_are_wanted(given: list[tuple[bytes, bytes]], found: dict[bytes, bytes]) -> None:
     """Those and no others; of a repeated one the last counts."""
-    assert headers({"headers": given}, WANTED) == found
+    assert select_headers({"headers": given}, WANTED) == found

@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from serving.config import ServeConfig
 from serving.errors import ModelError, ServingError, http_status
-from serving.exchange import PREDICT
+from serving.exchange import PREDICT_SUFFIX
 from serving.gateway.app import Gateway
 from serving.gateway.store import SqlStore
 from serving.gateway.targets import PREFIX
@@ -84,7 +84,7 @@ def test_every_method_has_a_route(routes: dict[str, Route]) -> None:
         assert verb in (route.methods or ()), name
         assert re.sub(r"\{[^}]*\}", "{}", route.path) == re.sub(r"\{[^}]*\}", "{}", path), name
     assert DISCOVERED["ml.projects.predict"][1].startswith(PREFIX)
-    assert DISCOVERED["ml.projects.predict"][1].endswith(PREDICT)
+    assert DISCOVERED["ml.projects.predict"][1].endswith(PREDICT_SUFFIX)
 
 
 def test_the_table_says_what_the_routes_do(routes: dict[str, Route]) -> None:

@@ -20,7 +20,7 @@ from serving.resources import (
     RpcStatus,
     Version,
     VersionState,
-    from_wire,
+    resource_from_json,
 )
 from tests.wire.test_discovery import discovery
 
@@ -108,24 +108,24 @@ def test_an_int64_is_read_as_a_number_too(schema: str) -> None:
 
     for name in found:
         for number in (7, "7"):
-            read = from_wire(kind, {name: number})
-            assert resources.to_wire(read) == {name: "7"}, name
+            read = resource_from_json(kind, {name: number})
+            assert resources.resource_to_json(read) == {name: "7"}, name
 
 
 @pytest.mark.parametrize("flag", [True, [7], {"value": 7}])
 def test_what_is_no_number_is_not_read_as_one(flag: object) -> None:
     """It is refused with the place."""
     with pytest.raises(InvalidArgument, match="batchSize"):
-        from_wire(Job, {"predictionInput": {"batchSize": flag}})
+        resource_from_json(Job, {"predictionInput": {"batchSize": flag}})
 
 
 @pytest.mark.parametrize("nodes", [1 << 31, str(1 << 31), -(1 << 40), 1 << 63, 1e30, "9" * 30, "9" * 5000])
 def test_integers_have_32_bits(nodes: object) -> None:
     """What could not be written into an answer is not taken; the field is named."""
     with pytest.raises(InvalidArgument, match=r'"manualScaling\.nodes" is no number of 32 bits'):
-        from_wire(Version, {"manual_scaling": {"nodes": nodes}})
+        resource_from_json(Version, {"manual_scaling": {"nodes": nodes}})
 
-    assert from_wire(Version, {"manualScaling": {"nodes": str((1 << 31) - 1)}}).manual_scaling
+    assert resource_from_json(Version, {"manualScaling": {"nodes": str((1 << 31) - 1)}}).manual_scaling
 
 
 def test_everything_starts_from_here() -> None:

@@ -16,7 +16,7 @@ from serving.cli.formats.projection import Column, Format
 from serving.cli.formats.records import sort
 from serving.cli.formats.transforms import text_of
 from serving.cli.tables import table_lines
-from serving.log_lines import printable
+from serving.log_lines import escape_control_characters
 
 
 def lines_of(form: Format, found: Any) -> Iterable[str]:
@@ -97,7 +97,7 @@ def _csv(form: Format, records: Sequence[Any], several: bool) -> Iterator[str]:
 
 def _format_cells(form: Format, record: Any) -> list[str]:
     delimiter = form.attributes.get("delimiter", ";")
-    cells = [printable(text_of(column.value(record), delimiter)) for column in form.columns]
+    cells = [escape_control_characters(text_of(column.value(record), delimiter)) for column in form.columns]
     return [f'"{cell}"' for cell in cells] if form.name == "value" and "quote" in form.attributes else cells
 
 
@@ -112,7 +112,7 @@ def _csv_line(form: Format, cells: Sequence[str]) -> str:
 
 def _list(form: Format, records: Sequence[Any], several: bool) -> Iterator[str]:
     if title := form.attributes.get("title"):
-        yield printable(title)
+        yield escape_control_characters(title)
     for record in records:
         if form.columns:
             values = [shown(column.value(record)) for column in form.columns]
@@ -123,7 +123,7 @@ def _list(form: Format, records: Sequence[Any], several: bool) -> Iterator[str]:
         if "compact" in form.attributes:
             values = [" ".join(filter(None, values))]
         for number, value in enumerate(values):
-            yield printable(f" - {value}" if number == 0 else f"   {value}")
+            yield escape_control_characters(f" - {value}" if number == 0 else f"   {value}")
 
 
 def _flattened(form: Format, records: Sequence[Any], several: bool) -> Iterator[str]:
@@ -134,7 +134,7 @@ def _flattened(form: Format, records: Sequence[Any], several: bool) -> Iterator[
         pairs = list(_leaves(record, ""))
         width = 0 if "no-pad" in form.attributes else max((len(key) for key, _ in pairs), default=0)
         for key, value in pairs:
-            yield printable(f"{key}{separator}{' ' * max(0, width - len(key))}{value}")
+            yield escape_control_characters(f"{key}{separator}{' ' * max(0, width - len(key))}{value}")
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, str]]:
@@ -151,7 +151,7 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, str]]:
 def _config(form: Format, records: Sequence[Any], several: bool) -> Iterator[str]:
     for record in _whole(form, records):
         for line in _section(record, ""):
-            yield printable(line)
+            yield escape_control_characters(line)
 
 
 def _section(value: Any, path: str) -> Iterator[str]:

@@ -28,7 +28,7 @@ def grpc_port(settings: ServeConfig, server: int | None) -> Finding:
 
 def port(host: str, number: int, server: int | None, *, setting: str = "port") -> Finding:
     """Whether the port can be had; `server` is the pid of the server that uses the state folder, if any."""
-    check, flag = setting.replace("_", " "), config.flag(setting)
+    check, flag = setting.replace("_", " "), config.flag_of_setting(setting)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_STREAM) as listener:

@@ -15,7 +15,10 @@ from serving.predictor.interpreter_check import check
 def checks(state_dir: Path, given: Sequence[str], *, quick: bool) -> list[Callable[[], Finding]]:
     """One for each runtime version of the setting and of the state folder."""
     try:
-        known = {**interpreters.read(state_dir / interpreters.FILE), **interpreters.parse(given)}
+        known = {
+            **interpreters.read_interpreters(state_dir / interpreters.INTERPRETERS_FILE),
+            **interpreters.parse_interpreters(given),
+        }
     except InvalidArgument as error:
         finding = fail(
             "runtimes", error.message, "Correct the setting, or `pilotlight runtimes add` it again."
@@ -29,7 +32,7 @@ def runtime(version: str, python: str, *, quick: bool) -> Finding:
     name = f"runtime {version}"
     again = f"pilotlight runtimes add {version} --python PATH, or --create"
     try:
-        interpreters.checked_python(python)
+        interpreters.resolve_interpreter(python)
         if quick:
             return ok(name, f"{python} is there.")
         found = check(python)

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 
 from serving.cli.health.finding import Finding, fail, ok, warn
 from serving.errors import ServingError
-from serving.storage import Files, emulator_host
-from serving.storage.gcs import Gcs, no_bucket
-from serving.storage.uris import parse
+from serving.storage import FileStore, emulator_host
+from serving.storage.gcs import GcsClient, bucket_not_found
+from serving.storage.uris import parse_storage_uri
 
 # Where the credentials of a machine in Google Cloud come from.
 _METADATA = ("169.254.169.254", 80)
@@ -64,12 +64,14 @@ def bucket(uri: str) -> Finding:
     check = "bucket"
     begin = time.perf_counter()
     try:
-        name, prefix = parse(uri)
+        name, prefix = parse_storage_uri(uri)
         if not name:
             return fail(check, f"{uri} is no bucket.", "Write --bucket gs://BUCKET or gs://BUCKET/FOLDER.")
-        gcs = Gcs(_PATIENCE)
-        with gcs.errors(uri, no_bucket(name)):
-            found = len(list(gcs.client.list_blobs(name, prefix=prefix, max_results=1, **gcs.calls)))
+        gcs = GcsClient(_PATIENCE)
+        with gcs.translate_errors(uri, bucket_not_found(name)):
+            found = len(
+                list(gcs.google_client.list_blobs(name, prefix=prefix, max_results=1, **gcs.call_options))
+            )
     except ServingError as error:
         return fail(check, error.message, "The models in it cannot be deployed until this works.")
     took = f"{(time.perf_counter() - begin) * 1000:.0f} ms"
@@ -81,7 +83,7 @@ def bucket(uri: str) -> Finding:
 def bucket_writable(uri: str) -> Finding:
     """Whether an object can be written there, read again and removed."""
     check = "bucket write"
-    files = Files(patience=_PATIENCE)
+    files = FileStore(retry_seconds=_PATIENCE)
     probe = f"{uri.rstrip('/')}/.pilotlight-doctor-{uuid.uuid4().hex}"
     begin = time.perf_counter()
     try:

@@ -25,7 +25,7 @@ from serving.gateway.access.tokens import TokenRecord, hash_of, looks_like_one
 from serving.gateway.api.requests import Endpoint
 from serving.gateway.methods import Method
 from serving.gateway.thread_pool import ThreadPool
-from serving.wire import Scope, header
+from serving.wire import Scope, find_header
 
 logger = logging.getLogger(__name__)
 
@@ -114,7 +114,7 @@ class Access:
         self._allowed.add(decision)
 
     def _authenticate(self, scope: Scope) -> Caller:
-        given = header(scope, b"authorization")
+        given = find_header(scope, b"authorization")
         caller = ANONYMOUS if given is None else self._known(given)
         note_caller(scope, caller)
         return caller

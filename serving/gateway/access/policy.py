@@ -22,7 +22,7 @@ ADMIN = Caller("user:admin@localhost")
 
 _EVERYBODY, _EVERY_CALLER = "allUsers", "allAuthenticatedUsers"
 _PRINCIPAL = re.compile(r"(user|serviceAccount):[^\s:@,]+@[^\s:@,]+")
-_MOST_MEMBERS = 1500
+_MAX_MEMBERS = 1500
 _VERSIONS = (0, 1, 3)
 # Parts of a name: nothing is so deep that a policy could be on it, or above it on anything but the server.
 _DEEPEST = 16
@@ -95,8 +95,8 @@ def checked(given: Policy) -> tuple[Binding, ...]:
         members.setdefault(binding.role, set()).update(
             _check_member(member, binding.role, f"bindings[{number}].members") for member in binding.members
         )
-    if sum(len(one) for one in members.values()) > _MOST_MEMBERS:
-        raise _wrong("bindings", f"A policy can have at most {_MOST_MEMBERS} members.")
+    if sum(len(one) for one in members.values()) > _MAX_MEMBERS:
+        raise _wrong("bindings", f"A policy can have at most {_MAX_MEMBERS} members.")
     return tuple(Binding(role=role, members=tuple(sorted(found))) for role, found in members.items() if found)
 
 

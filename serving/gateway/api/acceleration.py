@@ -14,7 +14,7 @@ from serving.gateway.catalog.lookup import get_version
 from serving.gateway.deployment import Deployment
 from serving.gateway.records import State, VersionRecord
 from serving.gateway.thread_pool import ThreadPool
-from serving.verdicts import PLAIN, Damaged, Range, Verdict
+from serving.verdicts import PLAIN_STRATEGY, AccelerationRecord, DamagedRecordError, RowRange
 
 Json = dict[str, Any]
 
@@ -48,13 +48,13 @@ class AccelerationApi:
             reason = _USER_CODE if self._deployment.accelerates else _OFF
         else:
             try:
-                verdict = verdicts.read(place.folder)
-            except Damaged as error:
+                verdict = verdicts.read_record(place.folder)
+            except DamagedRecordError as error:
                 reason = str(error)
             else:
                 reason = _reason(verdict, place.key)
         serves = not reason
-        told: Json = {"version": str(record.name), "way": _way(verdict) if serves else PLAIN}
+        told: Json = {"version": str(record.name), "way": _way(verdict) if serves else PLAIN_STRATEGY}
         if reason:
             told["reason"] = reason
         if verdict is not None:
@@ -66,7 +66,7 @@ class AccelerationApi:
         return told
 
 
-def _reason(verdict: Verdict | None, key: verdicts.Key) -> str:
+def _reason(verdict: AccelerationRecord | None, key: verdicts.AccelerationKey) -> str:
     """Why the plain path serves, "" if a faster one does."""
     if verdict is None:
         return _UNKNOWN
@@ -74,16 +74,16 @@ def _reason(verdict: Verdict | None, key: verdicts.Key) -> str:
         return _OTHERS
     if verdict.withdrawn:
         return _WITHDRAWN.format(verdict.withdrawn)
-    return verdict.failure or ("" if verdict.accelerates else _NO_GAIN)
+    return verdict.failure or ("" if verdict.is_accelerated else _NO_GAIN)
 
 
-def _way(verdict: Verdict | None) -> str:
+def _way(verdict: AccelerationRecord | None) -> str:
     """The ways that serve, the one for single rows first."""
     ranges = () if verdict is None else verdict.ranges
     return ", ".join(dict.fromkeys(one.way for one in ranges))
 
 
-def _range(one: Range) -> Json:
+def _range(one: RowRange) -> Json:
     return {
         "rows": one.rows,
         "way": one.way,

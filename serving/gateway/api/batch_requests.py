@@ -12,17 +12,17 @@ from typing import Any, Protocol
 from starlette.requests import Request
 from starlette.responses import Response
 
-from serving.content_encoding import Unpacking, unpack
-from serving.conversation import Answers, Conversation
+from serving.content_encoding import BodyDecompressor, decompress_body
+from serving.conversation import PredictionHandler, PredictionRequest
 from serving.errors import DeadlineExceeded, Internal, ResourceExhausted, ServingError
 from serving.exchange import CONTENT_TYPE
 from serving.gateway.api.requests import read_body
 from serving.gateway.multipart import Part, boundary_of, parse_batch, render_answer, render_batch
-from serving.heads import Head
+from serving.heads import RequestHead
 from serving.protocols import Reply
 from serving.protocols.errors import refusal
 from serving.protocols.paths import dialect_of
-from serving.wire import JSON, LENGTH, Headers, Message, Receive, Scope, Send
+from serving.wire import BODY_LENGTH, JSON_CONTENT_TYPE, Headers, Message, Receive, Scope, Send
 
 logger = logging.getLogger(__name__)
 
@@ -37,15 +37,15 @@ class App(Protocol):
         """As ASGI has it."""
 
 
-class Predictions(Answers, Protocol):
+class Predictions(PredictionHandler, Protocol):
     """What answers predictions, and counts the bytes of bodies."""
 
     max_body_bytes: int
 
-    def takes(self, method: str, path: str) -> bool:
+    def can_handle(self, method: str, path: str) -> bool:
         """Whether it answers requests for a path."""
 
-    def refuse(self, exchange: Conversation, error: ServingError) -> None:
+    def on_request_error(self, exchange: PredictionRequest, error: ServingError) -> None:
         """Answer with an error."""
 
     def hold(self, size: int) -> None:
@@ -130,10 +130,10 @@ class BatchRequests:
             "raw_path": path,
             "query_string": query,
             "headers": headers,
-            LENGTH: len(part.body),
+            BODY_LENGTH: len(part.body),
         }
         try:
-            if self._predictions.takes(part.method, scope["path"]):
+            if self._predictions.can_handle(part.method, scope["path"]):
                 return await self._predict(scope, part.body)
             return await self._call(scope, part.body, request.receive)
         except Exception:
@@ -174,22 +174,22 @@ class BatchRequests:
             held += size
 
         try:
-            predictions.begin(prediction)
+            predictions.on_request_head(prediction)
             if not prediction.response_complete:
                 try:
                     if body and (encoding := prediction.head.encoding):
-                        unpacking = Unpacking(encoding, body, predictions.max_body_bytes)
-                        prediction.body = await unpack(unpacking, hold)
+                        unpacking = BodyDecompressor(encoding, body, predictions.max_body_bytes)
+                        prediction.body = await decompress_body(unpacking, hold)
                 except ServingError as error:
-                    predictions.refuse(prediction, error)
+                    predictions.on_request_error(prediction, error)
                 else:
                     predictions.free(held)
                     held = 0
-                    predictions.complete(prediction)
+                    predictions.on_request_complete(prediction)
             return await prediction.reply
         finally:
             predictions.free(held)
-            prediction.leave()
+            prediction.disconnect()
 
 
 # What parts have in common: where the connection comes from and goes to.
@@ -197,35 +197,44 @@ _OF_THE_CONNECTION = ("type", "asgi", "http_version", "server", "client", "schem
 
 
 class _Prediction:
-    """A prediction among the parts; see `serving.conversation.Conversation`."""
+    """A prediction among the parts; see `serving.conversation.PredictionRequest`."""
 
-    __slots__ = ("body", "head", "late", "on_gone", "reply", "response_complete", "scope", "state")
+    __slots__ = (
+        "body",
+        "head",
+        "is_past_deadline",
+        "on_disconnect",
+        "reply",
+        "response_complete",
+        "scope",
+        "state",
+    )
 
     def __init__(self, scope: Scope, body: bytes) -> None:
         self.scope = scope
-        self.head = Head(scope["method"], scope["path"], scope["headers"], length=len(body))
+        self.head = RequestHead(scope["method"], scope["path"], scope["headers"], length=len(body))
         self.body = body
         self.reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self.on_gone: Callable[[], None] | None = None
+        self.on_disconnect: Callable[[], None] | None = None
         self.state: Any = None
-        self.response_complete = self.late = False
+        self.response_complete = self.is_past_deadline = False
 
-    def answer(self, status: int, body: bytes, headers: Headers = ()) -> None:
+    def respond(self, status: int, body: bytes, headers: Headers = ()) -> None:
         """Take the answer."""
         if not self.response_complete:
             self._end()
-            own = headers if headers and headers[0][0] == CONTENT_TYPE else (JSON, *headers)
+            own = headers if headers and headers[0][0] == CONTENT_TYPE else (JSON_CONTENT_TYPE, *headers)
             self.reply.set_result(Reply(status, body, own))
 
-    def refuse(self, error: ServingError, headers: Headers = ()) -> None:
+    def respond_error(self, error: ServingError, headers: Headers = ()) -> None:
         """Answer with an error."""
         status, body, own = refusal(error, dialect_of(self.head.path))
-        self.answer(status, body, (*own, *headers))
+        self.respond(status, body, (*own, *headers))
 
-    def leave(self) -> None:
+    def disconnect(self) -> None:
         """Nobody waits any more."""
         if not self.response_complete:
-            on_gone = self.on_gone
+            on_gone = self.on_disconnect
             self._end()
             if on_gone is not None:
                 on_gone()
@@ -233,9 +242,11 @@ class _Prediction:
     def _end(self) -> None:
         self.response_complete = True
         self.body = b""
-        self.on_gone = self.state = None
+        self.on_disconnect = self.state = None
 
 
 def _refused(part: Part, error: ServingError) -> Reply:
     status, body, headers = refusal(error, dialect_of(part.target.partition(b"?")[0].decode()))
-    return Reply(status, body, headers if headers and headers[0][0] == CONTENT_TYPE else (JSON, *headers))
+    return Reply(
+        status, body, headers if headers and headers[0][0] == CONTENT_TYPE else (JSON_CONTENT_TYPE, *headers)
+    )

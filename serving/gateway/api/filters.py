@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from serving.errors import InvalidArgument, field_error
-from serving.resources import camel
+from serving.resources import to_camel_case
 
 T = TypeVar("T")
 
@@ -163,7 +163,9 @@ def _value(resource: dict[str, Any], field: str) -> str:
     found: Any = resource
     inside_labels = False
     for part in field.split("."):
-        found = found.get(part if inside_labels else camel(part), "") if isinstance(found, dict) else ""
+        found = (
+            found.get(part if inside_labels else to_camel_case(part), "") if isinstance(found, dict) else ""
+        )
         inside_labels = part == "labels"
     return str(found).lower() if isinstance(found, bool) else str(found)
 

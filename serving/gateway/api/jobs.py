@@ -17,7 +17,7 @@ from serving.gateway.catalog import jobs as rules
 from serving.gateway.jobs.runner import Jobs as Runner
 from serving.gateway.records import JobRecord
 from serving.gateway.thread_pool import ThreadPool
-from serving.resources import Job, from_wire
+from serving.resources import Job, resource_from_json
 
 _LOG_LINES = 20
 _QUEUE = 62
@@ -44,7 +44,7 @@ class Jobs:
                 "job.training_input",
                 "Training is not offered by this server; a job has a predictionInput.",
             )
-        job = from_wire(Job, body)
+        job = resource_from_json(Job, body)
         sent = parts_of(body)
         project, caller = request.path_params["project"], caller_of(request.scope)
         self._check_model(caller, project, job)

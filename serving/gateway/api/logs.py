@@ -17,10 +17,10 @@ from serving.gateway.catalog.lookup import get_model, get_version
 from serving.gateway.log_files import Heading, LogFiles
 from serving.gateway.records import State, VersionRecord
 from serving.gateway.thread_pool import ThreadPool
-from serving.journal import Kind
+from serving.journal import LogKind
 from serving.names import VersionName
-from serving.sinks.entries import rfc3339
-from serving.sinks.places import own_folder, place
+from serving.sinks.entries import format_rfc3339
+from serving.sinks.places import fallback_folder, folder_of_address
 
 _LIMIT, _MOST = 100, 1000
 # Reads that are at work, and that may wait for it; one takes about a second at most.
@@ -44,7 +44,7 @@ class Logs:
         """The last entries of a version's log, or those before a `pageToken`, or those after a `cursor`."""
         query = request.query_params
         name = version_name(request)
-        kind = _kind(query.get("kind") or Kind.REQUESTS)
+        kind = _kind(query.get("kind") or LogKind.REQUESTS)
         limit, since = _limit(query.get("limit")), _since(query.get("since"))
         cursor, page_token = query.get("cursor", ""), query.get("pageToken", "")
         record = get_version(self._state(), name)
@@ -71,26 +71,26 @@ class Logs:
             reading.cancel()
             leaving.cancel()
 
-    def _meant(self, name: VersionName, kind: Kind) -> Callable[[Heading], bool]:
+    def _meant(self, name: VersionName, kind: LogKind) -> Callable[[Heading], bool]:
         """Several versions may log their requests to the same place, those of other projects too."""
         projects = {name.project} if self._guarded else {name.project, ""}
 
         def meant(heading: Heading) -> bool:
-            known = kind is not Kind.REQUESTS or heading.project in projects
+            known = kind is not LogKind.REQUESTS or heading.project in projects
             return known and heading.model == name.model and heading.model_version == name.version
 
         return meant
 
-    def _place(self, record: VersionRecord, kind: Kind) -> Path:
+    def _place(self, record: VersionRecord, kind: LogKind) -> Path:
         """Where the log is. Raises FailedPrecondition where there is none to be read here."""
         name = record.name
-        if kind is Kind.REQUESTS:
+        if kind is LogKind.REQUESTS:
             return self._requests(record)
         folder = self._folder / kind / name.project / name.model / name.version
         model = get_model(self._state(), name.parent).model
         switch, flag = {
-            Kind.ACCESS: (model.online_prediction_logging, "--enable-logging"),
-            Kind.CONSOLE: (model.online_prediction_console_logging, "--enable-console-logging"),
+            LogKind.ACCESS: (model.online_prediction_logging, "--enable-logging"),
+            LogKind.CONSOLE: (model.online_prediction_console_logging, "--enable-console-logging"),
         }[kind]
         if not switch and not folder.exists():
             raise FailedPrecondition(
@@ -107,8 +107,8 @@ class Logs:
                 "--sampling-percentage 0.1`."
             )
         address = config.bigquery_table_name
-        folder = place(address) or own_folder(self._folder, address)
-        if address.startswith("gs://") or (place(address) is None and not folder.exists()):
+        folder = folder_of_address(address) or fallback_folder(self._folder, address)
+        if address.startswith("gs://") or (folder_of_address(address) is None and not folder.exists()):
             raise FailedPrecondition(
                 f"The requests of {record.name} are logged to {address}; read them there."
             )
@@ -121,12 +121,12 @@ async def _has_left(request: Request) -> None:
         pass
 
 
-def _kind(text: str) -> Kind:
+def _kind(text: str) -> LogKind:
     try:
-        return Kind(text)
+        return LogKind(text)
     except ValueError:
         raise InvalidArgument(
-            f"Field: kind Error: {text!r} is no log; there are {', '.join(Kind)}.", field="kind"
+            f"Field: kind Error: {text!r} is no log; there are {', '.join(LogKind)}.", field="kind"
         ) from None
 
 
@@ -145,7 +145,7 @@ def _since(text: str | None) -> str:
         return ""
     try:
         moment = datetime.datetime.fromisoformat(text)
-        return rfc3339((moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)).timestamp())
+        return format_rfc3339((moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)).timestamp())
     except (ValueError, OverflowError):
         raise InvalidArgument(
             f"Field: since Error: {text!r} is no time like 2030-01-02T03:04:05Z.", field="since"

@@ -20,7 +20,7 @@ from serving.gateway.api.requests import (
 from serving.gateway.catalog import Catalog, lookup, models
 from serving.gateway.records import VersionRecord
 from serving.names import ModelName
-from serving.resources import Model, operation_to_wire, to_wire
+from serving.resources import Model, operation_to_json, resource_to_json
 
 
 class Models:
@@ -52,7 +52,7 @@ class Models:
         state = self._catalog.state
 
         def show(name: ModelName) -> dict[str, Any]:
-            return to_wire(lookup.render_model(state, state.models[name], self._fresh))
+            return resource_to_json(lookup.render_model(state, state.models[name], self._fresh))
 
         names = models.names_of_models(state, request.path_params["project"])
         return answer_page(request, "models", Listing(names, show))
@@ -61,9 +61,9 @@ class Models:
         """projects.models.patch."""
         mask, given = read_mask(request), await read(request, Model)
         operation = await self._catalog.change(models.update_model, model_name(request), given, mask)
-        return answer_json(operation_to_wire(operation))
+        return answer_json(operation_to_json(operation))
 
     async def delete(self, request: Request) -> Response:
         """projects.models.delete."""
         operation = await self._catalog.change(models.delete_model, model_name(request))
-        return answer_json(operation_to_wire(operation))
+        return answer_json(operation_to_json(operation))

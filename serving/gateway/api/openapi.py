@@ -17,7 +17,7 @@ from serving.gateway.api.requests import answer_json
 from serving.gateway.openapi import general, of_versions
 from serving.gateway.records import State, VersionRecord
 from serving.gateway.thread_pool import ThreadPool
-from serving.names import ModelName, VersionName, check_project, parse_target
+from serving.names import ModelName, VersionName, check_project, parse_model_or_version_name
 from serving.openapi import page
 from serving.resources import VersionState
 
@@ -107,14 +107,14 @@ def _parent(text: str) -> ModelName | str:
         return check_project(rest)
     if not text:
         return ""
-    name = parse_target(text)
+    name = parse_model_or_version_name(text)
     if isinstance(name, VersionName):
         raise field_error(InvalidArgument, "parent", "Name a project or a model, no version.")
     return name
 
 
 def _cursor(token: str) -> VersionName | None:
-    name = parse_target(named_by(token)) if token else None
+    name = parse_model_or_version_name(named_by(token)) if token else None
     if isinstance(name, ModelName):
         raise field_error(InvalidArgument, "page_token", "This is not a token that the document gave out.")
     return name

@@ -13,7 +13,7 @@ from serving.gateway.api.requests import answer_json, answer_page
 from serving.gateway.catalog import Catalog, operations
 from serving.gateway.index import operation_key
 from serving.gateway.operations import Operations as Runner
-from serving.resources import operation_to_wire
+from serving.resources import operation_to_json
 
 
 class Operations:
@@ -26,14 +26,14 @@ class Operations:
     async def get(self, request: Request) -> Response:
         """projects.operations.get."""
         record = operations.get_operation(self._catalog.state, _name(request))
-        return answer_json(operation_to_wire(record.operation))
+        return answer_json(operation_to_json(record.operation))
 
     async def list(self, request: Request) -> Response:
         """projects.operations.list."""
         state = self._catalog.state
 
         def show(key: tuple[int, str]) -> dict[str, Any]:
-            return operation_to_wire(state.operations[key[1]].operation)
+            return operation_to_json(state.operations[key[1]].operation)
 
         found = operations.list_operations(state, request.path_params["project"])
         listing = Listing(found, show, operator.itemgetter(1), operation_key)

@@ -19,7 +19,7 @@ from serving.errors import InvalidArgument
 from serving.gateway.api.requests import Endpoint, answer_json
 from serving.gateway.discovery import response_schema, schema
 from serving.gateway.methods import Method
-from serving.resources import camel
+from serving.resources import to_camel_case
 
 # Names that are wanted, each with what is wanted of it; nothing: all of it.
 Mask = dict[str, "Mask"]
@@ -86,7 +86,7 @@ def _parse(tokens: list[str], text: str, depth: int) -> Mask:
         while True:
             if not tokens or tokens[0] in _MARKS or level > _DEEPEST:
                 raise _bad(text)
-            name = camel(tokens.pop(0))
+            name = to_camel_case(tokens.pop(0))
             is_all = name in place and not place[name]
             place = {} if is_all else place.setdefault(name, {})
             level += 1

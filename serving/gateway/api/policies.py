@@ -15,7 +15,7 @@ from serving.gateway.access.policy import Policy, check_permissions, check_versi
 from serving.gateway.api.requests import Endpoint, answer, answer_json, read
 from serving.gateway.catalog import Catalog, policies
 from serving.gateway.methods import METHODS
-from serving.resources import Resource, camel
+from serving.resources import Resource, to_camel_case
 
 
 class SetIamPolicyRequest(Resource, frozen=True):
@@ -77,7 +77,7 @@ class Policies:
             sent = await read(request, SetIamPolicyRequest)
             if sent.policy is None:
                 raise field_error(InvalidArgument, "policy", "Say which policy to set.")
-            mask = [camel(path.strip()) for path in sent.update_mask.split(",") if path.strip()]
+            mask = [to_camel_case(path.strip()) for path in sent.update_mask.split(",") if path.strip()]
             name = _name(template, request)
             if mask:
                 return answer(await self._catalog.change(policies.set_policy, name, sent.policy, mask))

@@ -11,15 +11,15 @@ from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import Response
 
-from serving.depth import LEVELS, TooDeepError, loads
+from serving.depth import DEFAULT_MAX_DEPTH, TooDeepError, parse_json
 from serving.errors import InvalidArgument, ServingError
 from serving.gateway.api.paging import Listing
 from serving.names import ModelName, VersionName
 from serving.protocols import Dialect
 from serving.protocols.errors import refusal
-from serving.resources import Resource, from_wire
-from serving.resources import to_wire as resource_to_wire
-from serving.wire import check_length, too_large
+from serving.resources import Resource, resource_from_json
+from serving.resources import resource_to_json as resource_to_wire
+from serving.wire import body_too_large, check_body_length
 
 T = TypeVar("T", bound=msgspec.Struct)
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -58,7 +58,7 @@ def version_name(request: Request) -> VersionName:
 
 async def read(request: Request, kind: type[T]) -> T:
     """The resource in the body."""
-    return from_wire(kind, await read_json(request))
+    return resource_from_json(kind, await read_json(request))
 
 
 def read_mask(request: Request) -> Sequence[str]:
@@ -111,19 +111,19 @@ async def read_json(request: Request) -> Any:
 
 async def read_body(request: Request) -> bytes:
     """The bytes of the body."""
-    check_length(request.scope, MAX_BODY)
+    check_body_length(request.scope, MAX_BODY)
     body = b""
     async for chunk in request.stream():
         body += chunk
         if len(body) > MAX_BODY:
-            raise too_large(MAX_BODY)
+            raise body_too_large(MAX_BODY)
     return body
 
 
 async def _read_json(request: Request) -> Any:
     body = await read_body(request)
     try:
-        return loads(body or b"{}", LEVELS)
+        return parse_json(body or b"{}", DEFAULT_MAX_DEPTH)
     except TooDeepError as error:
         raise InvalidArgument(f"Invalid JSON payload received. {error}") from error
     except orjson.JSONDecodeError as error:

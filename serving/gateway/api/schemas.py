@@ -14,7 +14,7 @@ from serving.gateway.catalog.lookup import get_model, get_version
 from serving.gateway.records import State, VersionRecord
 from serving.gateway.schemas import Schemas
 from serving.names import VersionName
-from serving.schema import as_answered, to_wire
+from serving.schema import for_ai_platform, schema_to_json
 
 
 class SchemasApi:
@@ -39,6 +39,6 @@ class SchemasApi:
 
     async def _told(self, record: VersionRecord) -> Response:
         bare = record.deployed is not None and record.deployed.answers_bare(self._single_output)
-        schema = as_answered(await self._schemas.of(record), bare=bare)
-        told: dict[str, Any] = {"version": str(record.name), **to_wire(schema)}
+        schema = for_ai_platform(await self._schemas.of(record), bare=bare)
+        told: dict[str, Any] = {"version": str(record.name), **schema_to_json(schema)}
         return answer_json(told)

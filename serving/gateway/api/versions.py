@@ -22,7 +22,7 @@ from serving.gateway.catalog import Catalog, lookup, versions
 from serving.gateway.operations import Operations
 from serving.gateway.records import VersionRecord
 from serving.names import VersionName
-from serving.resources import Version, camel, operation_to_wire, to_wire
+from serving.resources import Version, operation_to_json, resource_to_json, to_camel_case
 
 
 class Versions:
@@ -51,7 +51,7 @@ class Versions:
             versions.create_version, model_name(request), version, most=self._most
         )
         self._operations.begin(operation)
-        return answer_json(operation_to_wire(operation))
+        return answer_json(operation_to_json(operation))
 
     async def get(self, request: Request) -> Response:
         """projects.models.versions.get."""
@@ -64,7 +64,7 @@ class Versions:
         state = self._catalog.state
 
         def show(name: VersionName) -> dict[str, Any]:
-            return to_wire(lookup.render_version(state, self._fresh(state.versions[name])))
+            return resource_to_json(lookup.render_version(state, self._fresh(state.versions[name])))
 
         names = versions.names_of_versions(state, model_name(request))
         return answer_page(request, "versions", Listing(names, show))
@@ -72,10 +72,10 @@ class Versions:
     async def patch(self, request: Request) -> Response:
         """projects.models.versions.patch."""
         mask, given = read_mask(request), await read(request, Version)
-        if any(camel(path.split(".")[0]) == "requestLoggingConfig" for path in mask):
+        if any(to_camel_case(path.split(".")[0]) == "requestLoggingConfig" for path in mask):
             await self._operations.check_logging(given)
         operation = await self._catalog.change(versions.update_version, version_name(request), given, mask)
-        return answer_json(operation_to_wire(operation))
+        return answer_json(operation_to_json(operation))
 
     async def set_default(self, request: Request) -> Response:
         """projects.models.versions.setDefault."""
@@ -85,4 +85,4 @@ class Versions:
         """projects.models.versions.delete."""
         operation = await self._catalog.change(versions.delete_version, version_name(request))
         self._operations.begin(operation)
-        return answer_json(operation_to_wire(operation))
+        return answer_json(operation_to_json(operation))

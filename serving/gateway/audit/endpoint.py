@@ -26,7 +26,7 @@ from serving.gateway.identity import request_id
 from serving.gateway.methods import Activity, Method
 from serving.protocols import Call
 from serving.protocols.errors import GRPC_STATUS
-from serving.wire import Headers, Scope, header
+from serving.wire import Headers, Scope, find_header
 
 _CALL = "pilotlight.audit_call"
 _UNKNOWN = 2
@@ -132,7 +132,7 @@ def describe(audit: Audit, method: Method, scope: Scope, body: Mapping[str, Any]
         principal=caller_of(scope).principal,
         request_id=request_id(scope),
         caller_ip=scope["client"][0] if scope.get("client") else "",
-        user_agent=(header(scope, b"user-agent") or b"").decode("latin-1"),
+        user_agent=(find_header(scope, b"user-agent") or b"").decode("latin-1"),
         request=body,
     )
 

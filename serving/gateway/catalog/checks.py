@@ -6,7 +6,7 @@ import base64
 import re
 from collections.abc import Iterable
 
-from serving.container_engine import container_of
+from serving.container_engine import make_run_config
 from serving.errors import (
     Aborted,
     FailedPrecondition,
@@ -126,7 +126,7 @@ def _check_container(version: Version, container: ContainerSpec, name: VersionNa
             raise field_error(
                 InvalidArgument, f"version.routes.{field}", f"{route!r} must be a path that begins with '/'."
             )
-    container_of(version, name, engine="", image="")  # raises for references that become too long
+    make_run_config(version, name, engine="", image="")  # raises for references that become too long
 
 
 def check_scaling(version: Version) -> None:

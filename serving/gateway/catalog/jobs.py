@@ -25,7 +25,7 @@ from serving.gateway.catalog.checks import bad_mask, check_etag, check_labels
 from serving.gateway.catalog.job_checks import check_input, check_options
 from serving.gateway.catalog.lookup import resolve
 from serving.gateway.records import Draft, JobRecord, Stamp, State, VersionRecord
-from serving.names import ModelName, VersionName, check_job_id, check_project, parse_target
+from serving.names import ModelName, VersionName, check_job_id, check_project, parse_model_or_version_name
 from serving.resources import (
     BatchOptions,
     Job,
@@ -33,9 +33,9 @@ from serving.resources import (
     PredictionInput,
     PredictionOutput,
     VersionState,
-    camel,
-    timestamp,
-    to_wire,
+    format_timestamp,
+    resource_to_json,
+    to_camel_case,
 )
 
 _CANCELLED = "The job was cancelled."
@@ -75,7 +75,7 @@ def create_job(draft: Draft, stamp: Stamp, project: str, job: Job, sent: Sent, *
         )
     stored = Job(
         batch_options=job.batch_options,
-        create_time=timestamp(stamp.now),
+        create_time=format_timestamp(stamp.now),
         etag=stamp.etag,
         job_id=job.job_id,
         labels=job.labels,
@@ -114,7 +114,7 @@ def list_jobs(state: State, project: str) -> Sequence[tuple[int, str]]:
 def render_job(record: JobRecord, position: int = 0) -> dict[str, Any]:
     """The job as answers carry it, what was sent as it was sent; `position` is its place in the queue."""
     job = msgspec.structs.replace(record.job, job_position=number_text(position))
-    built = {**to_wire(job), "predictionInput": record.given}
+    built = {**resource_to_json(job), "predictionInput": record.given}
     return built | ({"batchOptions": record.options} if record.options else {})
 
 
@@ -147,7 +147,7 @@ def update_job(draft: Draft, stamp: Stamp, name: str, given: Job, mask: Sequence
     record = get_job(draft, name)
     check_etag(given.etag, record.job.etag)
     for path in mask:
-        if camel(path) != "labels":
+        if to_camel_case(path) != "labels":
             raise bad_mask(path, ("labels",))
     check_labels(given.labels)
     job = msgspec.structs.replace(record.job, labels=given.labels, etag=stamp.etag)
@@ -188,7 +188,7 @@ def start_attempt(draft: Draft, stamp: Stamp, name: str) -> JobRecord:
     begun = _with_job(
         counted(record, 0, 0),
         state=JobState.PREPARING if is_queued else record.job.state,
-        start_time=record.job.start_time or timestamp(stamp.now),
+        start_time=record.job.start_time or format_timestamp(stamp.now),
     )
     return _put(draft, msgspec.structs.replace(begun, attempt=record.attempt + 1))
 
@@ -244,7 +244,7 @@ def _conclude(draft: Draft, stamp: Stamp, record: JobRecord, note: str) -> JobRe
 
 
 def _end(draft: Draft, stamp: Stamp, record: JobRecord, state: JobState, message: str = "") -> JobRecord:
-    ended = _with_job(record, state=state, error_message=message, end_time=timestamp(stamp.now))
+    ended = _with_job(record, state=state, error_message=message, end_time=format_timestamp(stamp.now))
     return _put(draft, msgspec.structs.replace(ended, failure=""))
 
 
@@ -286,7 +286,7 @@ def _version(draft: Draft, given: PredictionInput) -> VersionRecord | None:
     text = given.model_name or given.version_name
     field = f"prediction_input.{field}"
     try:
-        target = parse_target(text)
+        target = parse_model_or_version_name(text)
     except InvalidArgument:
         target = None
     if not isinstance(target, kind):

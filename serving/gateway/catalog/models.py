@@ -18,7 +18,7 @@ from serving.gateway.catalog.lookup import get_model, get_version, render_model
 from serving.gateway.catalog.operations import finished
 from serving.gateway.records import Draft, ModelRecord, Stamp, State
 from serving.names import ModelName, VersionName, check_id, check_project
-from serving.resources import Model, Operation, camel, to_wire
+from serving.resources import Model, Operation, resource_to_json, to_camel_case
 
 
 def create_model(draft: Draft, stamp: Stamp, project: str, model: Model, *, most: int = 0) -> Model:
@@ -54,7 +54,7 @@ def update_model(draft: Draft, stamp: Stamp, name: ModelName, given: Model, mask
     check_etag(given.etag, record.model.etag)
     model, default = record.model, record.default
     for path in mask:
-        match camel(path):
+        match to_camel_case(path):
             case "description":
                 model = msgspec.structs.replace(model, description=given.description)
             case "labels":
@@ -69,7 +69,9 @@ def update_model(draft: Draft, stamp: Stamp, name: ModelName, given: Model, mask
                 raise bad_mask(path, ("description", "labels", "default_version.name"))
     record = ModelRecord(name=name, model=msgspec.structs.replace(model, etag=stamp.etag), default=default)
     draft.put(record)
-    return finished(draft, stamp, name, "UPDATE_MODEL", ("Model", to_wire(render_model(draft, record))))
+    return finished(
+        draft, stamp, name, "UPDATE_MODEL", ("Model", resource_to_json(render_model(draft, record)))
+    )
 
 
 def delete_model(draft: Draft, stamp: Stamp, name: ModelName) -> Operation:

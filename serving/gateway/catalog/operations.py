@@ -11,7 +11,7 @@ from serving.errors import InvalidArgument, NotFound
 from serving.gateway.index import operation_key
 from serving.gateway.records import Draft, OperationRecord, Stamp, State, VersionRecord
 from serving.names import ModelName, VersionName, check_project
-from serving.resources import Operation, OperationMetadata, RpcStatus, Version, timestamp
+from serving.resources import Operation, OperationMetadata, RpcStatus, Version, format_timestamp
 
 _TYPES = "type.googleapis.com/google.cloud.ml.v1."
 
@@ -49,7 +49,7 @@ def enter_phase(draft: Draft, stamp: Stamp, operation: str, phase: str) -> Opera
     record = get_operation(draft, operation)
     metadata = record.operation.metadata
     metadata = msgspec.structs.replace(
-        metadata, phase=phase, start_time=metadata.start_time or timestamp(stamp.now)
+        metadata, phase=phase, start_time=metadata.start_time or format_timestamp(stamp.now)
     )
     draft.put(msgspec.structs.replace(record, operation=with_metadata(record, metadata)))
     return draft.operations[operation].operation
@@ -83,7 +83,9 @@ def end(
     """Note that an operation is done, with a response or an error."""
     kind, body = response or ("", {})
     typed = {"@type": _TYPES + kind if kind else "type.googleapis.com/google.protobuf.Empty", **body}
-    metadata = msgspec.structs.replace(record.operation.metadata, end_time=timestamp(stamp.now), phase="")
+    metadata = msgspec.structs.replace(
+        record.operation.metadata, end_time=format_timestamp(stamp.now), phase=""
+    )
     operation = msgspec.structs.replace(
         record.operation, metadata=metadata, done=True, error=error, response={} if error else typed
     )
@@ -113,7 +115,7 @@ def _new_operation(
     while f"{prefix}{millis}" in draft.operations:
         millis += 1
     metadata = OperationMetadata(
-        create_time=timestamp(stamp.now),
+        create_time=format_timestamp(stamp.now),
         operation_type=kind,
         model_name=str(target.parent if isinstance(target, VersionName) else target),
         version=version,

@@ -46,9 +46,9 @@ from serving.resources import (
     RpcStatus,
     Version,
     VersionState,
-    camel,
-    timestamp,
-    to_wire,
+    format_timestamp,
+    resource_to_json,
+    to_camel_case,
 )
 
 
@@ -69,7 +69,7 @@ def create_version(
     stored = msgspec.structs.replace(
         version,
         name=str(name),
-        create_time=timestamp(stamp.now),
+        create_time=format_timestamp(stamp.now),
         deployment_uri=version.deployment_uri.rstrip("/"),
         error_message="",
         etag=stamp.etag,
@@ -103,7 +103,7 @@ def finish_create(
     if not model.default:
         draft.put(msgspec.structs.replace(model, default=version.name.version))
     metadata = msgspec.structs.replace(record.operation.metadata, warnings=warnings, phase="")
-    response = ("Version", to_wire(render_version(draft, version)))
+    response = ("Version", resource_to_json(render_version(draft, version)))
     return end(
         draft, stamp, msgspec.structs.replace(record, operation=with_metadata(record, metadata)), response
     )
@@ -180,7 +180,7 @@ def update_version(
     check_scaling(version)
     record = msgspec.structs.replace(record, version=msgspec.structs.replace(version, etag=stamp.etag))
     draft.put(record)
-    response = ("Version", to_wire(render_version(draft, record)))
+    response = ("Version", resource_to_json(render_version(draft, record)))
     return finished(draft, stamp, name, "UPDATE_VERSION", response)
 
 
@@ -234,10 +234,10 @@ _VERSION_PATHS = (
 
 def _apply(version: Version, given: Version, path: str) -> Version:
     """The version with one path of an update mask taken from what was given."""
-    outer, _, inner = camel(path).partition(".")
+    outer, _, inner = to_camel_case(path).partition(".")
     if outer == "requestLoggingConfig":
         inner = ""  # its parts make no sense alone
-    elif camel(path) not in _VERSION_PATHS:
+    elif to_camel_case(path) not in _VERSION_PATHS:
         raise bad_mask(path, _VERSION_PATHS)
     name = _snake(outer)
     value: Any = getattr(given, name)

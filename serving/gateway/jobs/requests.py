@@ -13,8 +13,8 @@ from serving.errors import InvalidArgument
 from serving.gateway.catalog.job_checks import UNSPECIFIED, is_runner
 from serving.gateway.deployment import create_version_request
 from serving.gateway.records import Deployed, JobRecord, VersionRecord
-from serving.interpreters import Interpreters
-from serving.local_folders import LocalFolders
+from serving.interpreters import InterpreterRegistry
+from serving.local_folders import LocalFolderPolicy
 from serving.resources import BatchOptions, PredictionInput
 
 # What AI Platform took when a job said nothing.
@@ -32,8 +32,8 @@ class Defaults:
     options: tuple[str, ...]
     cache_dir: Path
     cache_bytes: int
-    folders: LocalFolders
-    interpreters: Interpreters
+    folders: LocalFolderPolicy
+    interpreters: InterpreterRegistry
     single_output: str
     long_decimals: bool
 
@@ -49,14 +49,14 @@ class Defaults:
             options = tuple(shlex.split(config.batch_options))
         except ValueError as error:
             raise InvalidArgument(f"batch_options cannot be split into options: {error}.") from error
-        folders = LocalFolders.read(config.local_folders, config.state_dir)
+        folders = LocalFolderPolicy.from_setting(config.local_folders, config.state_dir)
         return cls(
             config.batch_runner,
             options,
             config.state_dir / "cache",
             config.cache_bytes,
             folders,
-            Interpreters(interpreters.parse(config.runtime), config.state_dir),
+            InterpreterRegistry(interpreters.parse_interpreters(config.runtime), config.state_dir),
             config.single_output,
             config.long_decimals,
         )
@@ -103,9 +103,11 @@ def request_for(
     )
 
 
-def _source(given: PredictionInput, version: VersionRecord | None, interpreters: Interpreters) -> ModelSource:
+def _source(
+    given: PredictionInput, version: VersionRecord | None, interpreters: InterpreterRegistry
+) -> ModelSource:
     if version is None or version.deployed is None:
-        return ModelSource(uri=given.uri, interpreter=interpreters.of(given.runtime_version))
+        return ModelSource(uri=given.uri, interpreter=interpreters.find_interpreter(given.runtime_version))
     return ModelSource(
         model_dir=version.deployed.model_dir,
         uri=version.version.deployment_uri,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from autoscaler.supervision import Supervisor
 from batch.messages import JOB_FOLDER, FailureStatus, JobOutcome, JobPhase, JobReport, JobRequest
 from serving.config import FRAMEWORK_ENVIRONMENT, ServeConfig
-from serving.environment import scrubbed
+from serving.environment import sanitize_environment
 from serving.errors import FailedPrecondition, InvalidArgument
 from serving.gateway.catalog import Catalog
 from serving.gateway.catalog import jobs as rules
@@ -25,7 +25,7 @@ from serving.gateway.jobs.requests import Defaults, request_for
 from serving.gateway.records import JobRecord, State
 from serving.gateway.thread_pool import ThreadPool
 from serving.resources import BatchOptions, Job, PredictionInput
-from serving.sources import TrustedSources, check_folders
+from serving.sources import TrustedSources, check_local_uri
 
 logger = logging.getLogger(__name__)
 
@@ -88,9 +88,9 @@ class Jobs:
         self._threads = ThreadPool("jobs", _THREADS)
         self._defaults = Defaults.read(config)
         self._pace = pace or Pace()
-        self._sources = TrustedSources.read(config.trusted_sources)
+        self._sources = TrustedSources.from_setting(config.trusted_sources)
         environment = {
-            **scrubbed(environment, config.node_environment, storage=True),
+            **sanitize_environment(environment, config.node_environment, storage=True),
             **FRAMEWORK_ENVIRONMENT,
             "PYTHONUNBUFFERED": "1",
         }
@@ -140,7 +140,7 @@ class Jobs:
         require_beam()
         check_beam(job.batch_options or BatchOptions(), self._defaults.runner)
         if job.prediction_input is not None:
-            self._defaults.interpreters.of(job.prediction_input.runtime_version)
+            self._defaults.interpreters.find_interpreter(job.prediction_input.runtime_version)
             await self._threads.run(self._check_uris, job.prediction_input)
 
     async def cancel(self, name: str) -> JobRecord:
@@ -342,14 +342,14 @@ class Jobs:
         return f"Temporary files may be left in {request.output_path}/.pilotlight: {reason}"
 
     def _check_uris(self, given: PredictionInput) -> None:
-        self._sources.check([("prediction_input.uri", given.uri)])
+        self._sources.check_uris([("prediction_input.uri", given.uri)])
         folders = self._defaults.folders
-        check_folders(folders, "prediction_input.uri", given.uri, whole=True)
+        check_local_uri(folders, "prediction_input.uri", given.uri, whole=True)
         for path in given.input_paths:
-            check_folders(folders, "prediction_input.input_paths", path)
+            check_local_uri(folders, "prediction_input.input_paths", path)
         # A job has a folder of its own in the one for its results.
         for path in (given.output_path, f"{given.output_path}/{JOB_FOLDER}"):
-            check_folders(folders, "prediction_input.output_path", path)
+            check_local_uri(folders, "prediction_input.output_path", path)
 
     def _tidy(self, uid: str) -> None:
         """Leave of a job's local files only its log. Blocks."""

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from serving.depth import LEVELS
+from serving.depth import DEFAULT_MAX_DEPTH
 from serving.errors import ServingError
 from serving.protocols import Call, Reply
 from serving.runtimes import Runtime
 from serving.runtimes.codec import AnswerStyle, Decoder
 from serving.runtimes.instances import Batch
-from serving.schema import Schema
+from serving.schema import ModelSchema
 
 __all__ = ["Asked", "Call", "Make", "Model", "Reader", "Reply"]
 
@@ -28,9 +28,9 @@ class Model:
     """
 
     runtime: Runtime
-    schema: Schema
+    schema: ModelSchema
     decoder: Decoder
-    levels: int = LEVELS  # how deep JSON may be nested
+    levels: int = DEFAULT_MAX_DEPTH  # how deep JSON may be nested
     style: AnswerStyle = AnswerStyle()
 
 

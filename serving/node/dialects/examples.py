@@ -17,7 +17,7 @@ from serving.node.dialects import Model
 from serving.node.dialects.tensors import batch_of, signature_of
 from serving.runtimes.datatypes import BYTES
 from serving.runtimes.instances import Batch
-from serving.schema import Signature
+from serving.schema import ModelSignature
 
 # What contexts may add to the examples of a request, in bytes: each gets all of it.
 _ADDED = 16 << 20
@@ -72,7 +72,7 @@ def require_graph(model: Model, verb: str) -> None:
         )
 
 
-def _problem(verb: str, signature: Signature) -> str:
+def _problem(verb: str, signature: ModelSignature) -> str:
     """Why a signature cannot do it, "" if it can."""
     if len(signature.inputs) != 1 or signature.inputs[0].datatype != BYTES:
         taken = ", ".join(f"{one.name} ({one.datatype})" for one in signature.inputs) or "none"

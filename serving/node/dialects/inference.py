@@ -13,7 +13,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from serving.depth import TooDeepError, loads
+from serving.depth import TooDeepError, parse_json
 from serving.errors import InvalidInputs, InvalidOutputs, ServingError
 from serving.heads import JSON_BYTES
 from serving.media import BINARY
@@ -137,7 +137,7 @@ reader = Infer
 
 def _parsed(text: Body, levels: int) -> _Request:
     try:
-        value = loads(text, levels)
+        value = parse_json(text, levels)
     except TooDeepError as error:
         raise InvalidInputs(str(error)) from error
     except orjson.JSONDecodeError as error:

@@ -24,7 +24,7 @@ _UNWRITABLE = (TypeError, ValueError, orjson.JSONEncodeError)
 # ---- reading
 
 
-def loads(body: bytes | bytearray, levels: int) -> Any:
+def parse_json(body: bytes | bytearray, levels: int) -> Any:
     """The value of a text nested at most `levels` deep. Raises InvalidInputs as TensorFlow Serving does."""
     try:
         return _loads(body, levels)
@@ -37,12 +37,12 @@ def loads(body: bytes | bytearray, levels: int) -> Any:
 
 def _loads(body: bytes | bytearray, levels: int) -> Any:
     try:
-        return depth.loads(body, levels)
+        return depth.parse_json(body, levels)
     except orjson.JSONDecodeError:
         if b"NaN" not in body and b"Infinity" not in body:
             raise
     # With zeros in the place of the words it must be JSON. What says so says where it is not.
-    depth.loads(_WORD.sub(_zeros, body), levels)
+    depth.parse_json(_WORD.sub(_zeros, body), levels)
     return json.loads(body, parse_int=orjson.loads)
 
 

@@ -18,7 +18,7 @@ from serving.errors import InvalidArgument, InvalidInputs, InvalidOutputs, Servi
 from serving.node.dialects import Asked, Model, Reader, Reply
 from serving.node.dialects.example_json import serialised, shown
 from serving.node.dialects.examples import batch_of_examples, classes, regressions, require_graph
-from serving.node.dialects.tensor_json import loads, text_of, text_of_values, texts_of
+from serving.node.dialects.tensor_json import parse_json, text_of, text_of_values, texts_of
 from serving.node.dialects.tensors import batch_of, signature_of, tensors_of
 from serving.protocols import Call
 from serving.protocols.errors import BARE_JSON, refusal
@@ -28,7 +28,7 @@ from serving.runtimes.codec import place
 from serving.runtimes.conversion import from_rows, is_base64, to_tensor
 from serving.runtimes.datatypes import dtype_of
 from serving.runtimes.instances import Batch, Tensors
-from serving.schema import Tensor
+from serving.schema import TensorSpec
 
 Fields = Mapping[str, Any]
 Body = bytes | bytearray
@@ -74,7 +74,7 @@ class _Reader:
         return refusal(error, self._call.dialect)
 
     def _fields(self, body: Body) -> dict[str, Any]:
-        fields = loads(body, self._model.levels)
+        fields = parse_json(body, self._model.levels)
         if not isinstance(fields, dict):
             raise InvalidInputs(f"JSON Value: {shown(fields)} Is not object")
         return fields
@@ -351,7 +351,7 @@ def _name(text: bytes | None) -> str | None:
         return None
 
 
-def _column(tensor: Tensor) -> Column:
+def _column(tensor: TensorSpec) -> Column:
     dtype = dtype_of(tensor.datatype)
     if dtype is None or dtype.kind == "c":
         raise InvalidInputs(f"Input {tensor.name} takes {tensor.datatype}, for which there is no JSON.")

@@ -22,7 +22,7 @@ from serving.runtimes.conversion import natural
 from serving.runtimes.datatypes import BYTES, dtype_of, name_of
 from serving.runtimes.describing import COLUMN, INSTANCES, PREDICTIONS
 from serving.runtimes.instances import Batch, Tensors
-from serving.schema import Schema, Signature, Tensor
+from serving.schema import ModelSchema, ModelSignature, TensorSpec
 
 Arrays = Mapping[str, NDArray[Any]]
 Parameters = dict[str, Any]
@@ -103,7 +103,7 @@ def limit(inputs: Sized, outputs: Sized, parameters: Iterable[Sized | None] = ()
         raise InvalidInputs(f"The request names {count} parameters; it can name {_PARAMETERS}.")
 
 
-def signature_of(model: Model, name: str = "") -> Signature:
+def signature_of(model: Model, name: str = "") -> ModelSignature:
     """A signature by its name, "" for the default one. Raises InvalidInputs; why, for one left out."""
     schema = model.schema
     found = schema.signatures.get(name or schema.default)
@@ -131,7 +131,7 @@ def _of_graph(model: Model, tensors: Arrays, name: str) -> tuple[Batch, Paramete
     return (fitted if _have_rows(signature, fitted) else Tensors(fitted)), parameters
 
 
-def _have_rows(signature: Signature, tensors: Arrays) -> bool:
+def _have_rows(signature: ModelSignature, tensors: Arrays) -> bool:
     """Whether the tensors are rows that are computed each by itself."""
     if not all(tensor.shape and tensor.shape[0] < 0 for tensor in (*signature.inputs, *signature.outputs)):
         return False
@@ -141,7 +141,7 @@ def _have_rows(signature: Signature, tensors: Arrays) -> bool:
     return len(counts) == 1 and counts != {0}
 
 
-def _fitted(tensor: Tensor, array: NDArray[Any]) -> NDArray[Any]:
+def _fitted(tensor: TensorSpec, array: NDArray[Any]) -> NDArray[Any]:
     """An input as it is declared. Raises InvalidInputs."""
     dtype = dtype_of(tensor.datatype)
     fits = not tensor.enforced or _fits(tensor.shape, array.shape)
@@ -171,7 +171,7 @@ def _fits(wanted: Sequence[int] | None, given: Sequence[int]) -> bool:
 # ---- rows
 
 
-def _columns(schema: Schema) -> dict[str, Tensor]:
+def _columns(schema: ModelSchema) -> dict[str, TensorSpec]:
     """The inputs by name, if they are columns of which a row has one value each."""
     if not schema.strict:
         return {}
@@ -202,7 +202,9 @@ def _in_json_types(name: str, tensor: NDArray[Any]) -> NDArray[Any]:
     return array if array.flags.behaved else array.copy()
 
 
-def _rows(name: str, tensor: NDArray[Any], schema: Schema, columns: Mapping[str, Tensor]) -> list[Any]:
+def _rows(
+    name: str, tensor: NDArray[Any], schema: ModelSchema, columns: Mapping[str, TensorSpec]
+) -> list[Any]:
     """Rows as plain values, just as JSON has them."""
     _counted(name, tensor)
     if columns:
@@ -220,7 +222,7 @@ def _rows(name: str, tensor: NDArray[Any], schema: Schema, columns: Mapping[str,
     return _plain(tensor)
 
 
-def _rows_of(tensors: Arrays, columns: Mapping[str, Tensor]) -> list[Any]:
+def _rows_of(tensors: Arrays, columns: Mapping[str, TensorSpec]) -> list[Any]:
     """Rows made of one tensor for each of their values: objects, or lists where columns have no names."""
     values = [_plain(tensor) for tensor in _side_by_side(tensors, columns)]
     rows = zip(*values, strict=True)
@@ -229,7 +231,7 @@ def _rows_of(tensors: Arrays, columns: Mapping[str, Tensor]) -> list[Any]:
     return [dict(zip(columns or tensors, row, strict=True)) for row in rows]
 
 
-def _stacked(tensors: Arrays, columns: Mapping[str, Tensor]) -> NDArray[Any]:
+def _stacked(tensors: Arrays, columns: Mapping[str, TensorSpec]) -> NDArray[Any]:
     """Rows of numbers made of one tensor for each of them."""
     return np.column_stack(
         [
@@ -239,7 +241,7 @@ def _stacked(tensors: Arrays, columns: Mapping[str, Tensor]) -> NDArray[Any]:
     )
 
 
-def _side_by_side(tensors: Arrays, columns: Mapping[str, Tensor]) -> list[NDArray[Any]]:
+def _side_by_side(tensors: Arrays, columns: Mapping[str, TensorSpec]) -> list[NDArray[Any]]:
     """The tensors in the order of the columns, if there are any, all with as many rows."""
     if columns and tensors.keys() != columns.keys():
         raise InvalidInputs(_wrong_names(columns, tensors))
@@ -256,7 +258,7 @@ def _side_by_side(tensors: Arrays, columns: Mapping[str, Tensor]) -> list[NDArra
     return [_column(wanted, tensors[name]) for name, wanted in columns.items()]
 
 
-def _column(wanted: Tensor, tensor: NDArray[Any]) -> NDArray[Any]:
+def _column(wanted: TensorSpec, tensor: NDArray[Any]) -> NDArray[Any]:
     """One value for each row."""
     text = wanted.datatype == BYTES
     if (tensor.dtype.kind == "O") != text or not (tensor.ndim == 1 or tensor.shape[1:] == (1,)):

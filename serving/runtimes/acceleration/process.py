@@ -33,7 +33,7 @@ from serving.runtimes.acceleration.mount import fitting, store
 from serving.runtimes.acceleration.study import Studied, study
 from serving.runtimes.detect import detect
 from serving.runtimes.threads import ThreadLimit
-from serving.verdicts import Key, Verdict
+from serving.verdicts import AccelerationKey, AccelerationRecord
 
 logger = logging.getLogger(__name__)
 
@@ -52,14 +52,14 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """What to study and where to put the verdict. `patience` is in seconds; see also Source and Key."""
 
     folder: str
-    key: Key
+    key: AccelerationKey
     model_dir: str
     framework: str = ""
     threads: int = 1
     patience: int = _PATIENCE
 
     @classmethod
-    def of(cls, source: Source, folder: Path, key: Key) -> Order:
+    def of(cls, source: Source, folder: Path, key: AccelerationKey) -> Order:
         """The order to study what a source loads."""
         return cls(
             folder=str(folder),
@@ -98,7 +98,7 @@ def is_studied_first(source: Source) -> bool:
     return is_open_to_study(source) and framework in _QUICKLY_LOADED and not why_not()
 
 
-def conduct(order: Order, *, load: Callable[[Source], object] = load) -> Verdict:
+def conduct(order: Order, *, load: Callable[[Source], object] = load) -> AccelerationRecord:
     """Have a fork of this process study the model; returns the verdict, which is stored then.
 
     It never raises for what the study does, but OSError where the verdict cannot be written.
@@ -125,11 +125,11 @@ def conduct(order: Order, *, load: Callable[[Source], object] = load) -> Verdict
             f"{name}: {reason}" for name, reason in without.items()
         )
     logger.warning("%s", failure)
-    tried = tuple(verdicts.Tried(name=name, refused=reason) for name, reason in without.items())
-    verdict = Verdict(
+    tried = tuple(verdicts.CandidateOutcome(name=name, refused=reason) for name, reason in without.items())
+    verdict = AccelerationRecord(
         key=order.key, tried=tried, failure=failure, seconds=round(time.perf_counter() - begun, 4)
     )
-    verdicts.write(Path(order.folder), verdict)
+    verdicts.write_record(Path(order.folder), verdict)
     return verdict
 
 
@@ -200,7 +200,9 @@ def _study(
     tell("")
     begun = time.perf_counter()
     if not isinstance(runtime, Accelerable) or not runtime.offers():
-        verdicts.write(folder, Verdict(key=order.key, failure="No faster way is known for such a model."))
+        verdicts.write_record(
+            folder, AccelerationRecord(key=order.key, failure="No faster way is known for such a model.")
+        )
         return
     findings = study(cast(Studied, runtime), without=without, tell=tell)
     store(folder, order.key, findings, time.perf_counter() - begun)

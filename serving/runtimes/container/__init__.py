@@ -21,7 +21,7 @@ from serving.runtimes import Contained, Rows, Source
 from serving.runtimes.container.running import RunningContainer, is_closed
 from serving.runtimes.describing import INSTANCES, anything, outcome, show, tensor_of
 from serving.runtimes.instances import Batch
-from serving.schema import DEFAULT, Schema, Signature
+from serving.schema import DEFAULT_SIGNATURE, ModelSchema, ModelSignature
 from serving.wire import answer_too_large
 
 _SHOWN = 1000
@@ -86,13 +86,13 @@ class ContainerRuntime:
         """None: a container says that it is ready by its health."""
         return ()
 
-    def schema(self, examples: Sequence[Any] = ()) -> Schema:
+    def schema(self, examples: Sequence[Any] = ()) -> ModelSchema:
         """No more than the first of the examples that it answers tells."""
         shown = show(self, examples)
         inputs = anything(INSTANCES) if shown is None else tensor_of(INSTANCES, [shown.instance])
-        return Schema(
+        return ModelSchema(
             "custom",
-            {DEFAULT: Signature((inputs,), (outcome(shown),))},
+            {DEFAULT_SIGNATURE: ModelSignature((inputs,), (outcome(shown),))},
             strict=False,
             example=shown and shown.instance,
             answer=shown and shown.answer,

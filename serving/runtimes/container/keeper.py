@@ -78,13 +78,13 @@ def _watch(lifeline: int, container: subprocess.Popen[bytes], engine: str, name:
 def _remove(engine: str, name: str) -> bool:
     """Whether there was such a container; there is none now."""
     # Killed first: podman gives one that it removes ten seconds to end by itself.
-    killed, _ = _ask(engine, "kill", name)
-    removed, said = _ask(engine, "rm", "--force", name)
+    killed, _ = _run_engine(engine, "kill", name)
+    removed, said = _run_engine(engine, "rm", "--force", name)
     # Engines differ in whether one that is not there is an error; none of them prints its name then.
     return killed or (removed and name in said)
 
 
-def _ask(engine: str, *words: str) -> tuple[bool, str]:
+def _run_engine(engine: str, *words: str) -> tuple[bool, str]:
     """Whether the engine does it, and what it prints."""
     try:
         done = subprocess.run((engine, *words), stdin=subprocess.DEVNULL, capture_output=True, check=False)

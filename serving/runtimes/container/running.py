@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from serving.config import process_environment
-from serving.container_engine import Container
+from serving.config import environment_without_settings
+from serving.container_engine import ContainerRunConfig
 from serving.errors import LoadFailed
 
 _KEEPER = Path(__file__).with_name("keeper.py")
@@ -42,7 +42,7 @@ class RunningContainer:
     """
 
     def __init__(
-        self, container: Container, model_dir: Path, on_start: Callable[[int], None] | None = None
+        self, container: ContainerRunConfig, model_dir: Path, on_start: Callable[[int], None] | None = None
     ) -> None:
         self.container = container
         self.name = f"pilotlight-{os.getpid()}-{secrets.token_hex(6)}"
@@ -68,7 +68,7 @@ class RunningContainer:
                 ),
                 pass_fds=(lifeline, report),
                 stdin=subprocess.DEVNULL,
-                env=process_environment(),
+                env=environment_without_settings(),
                 start_new_session=True,
             )
         finally:
@@ -118,7 +118,7 @@ class RunningContainer:
         """Where it listens, as the engine tells, once it runs."""
         while True:
             self._check_running()
-            found = self._ask("port", self.name, f"{self.container.port}/tcp").splitlines()
+            found = self._run_engine("port", self.name, f"{self.container.port}/tcp").splitlines()
             host, _, port = found[0].rpartition(":") if found else ("", "", "")
             if port.isdecimal():
                 return host.strip("[]"), int(port)
@@ -147,7 +147,7 @@ class RunningContainer:
 
     def _find_pid(self) -> int | None:
         """The process that it runs in; None where it is somebody else's, or on another machine."""
-        text = self._ask("inspect", "--format", "{{.State.Pid}}", self.name).strip()
+        text = self._run_engine("inspect", "--format", "{{.State.Pid}}", self.name).strip()
         if not text.isdecimal():
             return None
         try:
@@ -156,7 +156,7 @@ class RunningContainer:
             return None
         return int(text)
 
-    def _ask(self, *words: str) -> str:
+    def _run_engine(self, *words: str) -> str:
         """What the engine prints, "" if it refuses."""
         done = subprocess.run(
             (self.container.engine, *words),

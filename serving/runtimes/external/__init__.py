@@ -40,7 +40,7 @@ from serving.runtimes.external.connection import Predictor
 from serving.runtimes.instances import Batch
 from serving.runtimes.methods import METHOD, OF_CLASSES, PREDICT, Asked, chosen, describe_methods
 from serving.runtimes.self_test import Raised, RaisedElsewhere
-from serving.schema import DEFAULT, Schema, Signature, Tensor
+from serving.schema import DEFAULT_SIGNATURE, ModelSchema, ModelSignature, TensorSpec
 
 # What a predictor says went wrong, as our errors.
 _ERRORS: Mapping[str, type[ServingError]] = {
@@ -123,18 +123,18 @@ class ExternalRuntime:
         """None: only SavedModels carry recorded requests."""
         return ()
 
-    def schema(self, examples: Sequence[Any] = ()) -> Schema:
+    def schema(self, examples: Sequence[Any] = ()) -> ModelSchema:
         """What the predictor knows of the columns and labels, and what an example tells."""
         shown = show(self, first(examples, self.instances))
         if self.framework == "CUSTOM" and shown is not None:
-            inputs: tuple[Tensor, ...] = (tensor_of(INSTANCES, [shown.instance]),)
+            inputs: tuple[TensorSpec, ...] = (tensor_of(INSTANCES, [shown.instance]),)
         else:
             inputs = self._inputs()
         classes = self._classes if self.method in OF_CLASSES else ()
         found = outcome(shown, classes, of_labels=self.method == PREDICT)
-        return Schema(
+        return ModelSchema(
             "custom" if self.framework == "CUSTOM" else "sklearn",
-            {DEFAULT: Signature(inputs, (found,))},
+            {DEFAULT_SIGNATURE: ModelSignature(inputs, (found,))},
             method=self.method if self.methods else "",
             methods=describe_methods(self, self, shown, self._classes),
             strict=self._numeric or self._text,
@@ -149,13 +149,13 @@ class ExternalRuntime:
             return computed
         return f"{computed} {pickles.saved_elsewhere(self._file, self._scikit_learn)}"
 
-    def _inputs(self) -> tuple[Tensor, ...]:
+    def _inputs(self) -> tuple[TensorSpec, ...]:
         if self._text:
-            return (Tensor(INSTANCES, "BYTES", (-1,)),)
+            return (TensorSpec(INSTANCES, "BYTES", (-1,)),)
         if self._numeric and self._names:
-            return tuple(Tensor(name, "FP64", (-1,)) for name in self._names)
+            return tuple(TensorSpec(name, "FP64", (-1,)) for name in self._names)
         return (
-            (Tensor(INSTANCES, "FP64", (-1, self._width)),)
+            (TensorSpec(INSTANCES, "FP64", (-1, self._width)),)
             if self._numeric and self._width
             else (anything(INSTANCES),)
         )

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from serving.config import process_environment
+from serving.config import environment_without_settings
 from serving.errors import LoadFailed, Unavailable
 from serving.predictor import command
 from serving.predictor.program import Message, encode, receive, write
@@ -65,7 +65,7 @@ class Predictor:
     def load(self, wanted: Mapping[str, Any]) -> Message:
         """Have it load a model, with the environment and the limits of this process."""
         process = {
-            "environment": process_environment(),
+            "environment": environment_without_settings(),
             "open_files": resource.getrlimit(resource.RLIMIT_NOFILE),
             "nice": os.getpriority(os.PRIO_PROCESS, 0),
         }

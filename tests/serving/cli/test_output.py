@@ -5,7 +5,7 @@ import pytest
 from serving.cli.formats.projection import Format
 from serving.cli.lines import complain, note
 from serving.cli.output import Output
-from serving.log_lines import printable
+from serving.log_lines import escape_control_characters
 
 # Clears the screen, begins a line, sets a colour by one byte, and turns what follows around.
 EVIL = "a\x1b[2J\r\nv2  READY\x9b31m\u202eb"
@@ -35,4 +35,4 @@ def test_a_format_is_as_the_server_sent_it(capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize("text", ["", "plain", "Umläute, 漢字 and 🙂", "a\ttab"])
 def test_what_is_text_stays(text: str) -> None:
     """In any language."""
-    assert printable(text) == text
+    assert escape_control_characters(text) == text

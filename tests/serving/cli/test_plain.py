@@ -56,7 +56,7 @@ def test_every_setting_can_be_typed(kind: type[Any]) -> None:
     }
 
     assert all(plain.read([flag], kind) or plain.read([flag, "1"], kind) for flag in flags - {"-h", "--help"})
-    assert config.flag("port") in flags
+    assert config.flag_of_setting("port") in flags
 
 
 @pytest.mark.parametrize(

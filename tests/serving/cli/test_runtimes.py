@@ -45,7 +45,7 @@ def test_an_interpreter_is_added_listed_and_removed(tmp_path: Path) -> None:
     assert added.returncode == 0, added.stderr
     assert "Runtime version 1.15 is computed by" in added.stderr
     python = str(Path(sys.prefix, "bin", "python"))
-    assert json.loads((tmp_path / interpreters.FILE).read_text()) == {"1.15": python}
+    assert json.loads((tmp_path / interpreters.INTERPRETERS_FILE).read_text()) == {"1.15": python}
     listed = pilotlight(tmp_path, "list", PILOTLIGHT_RUNTIME=f"2.1={sys.executable}").stdout.splitlines()
     assert [line.split()[0] for line in listed] == ["1.15", "2.1"]
     assert "scikit-learn" in listed[0]
@@ -71,7 +71,7 @@ def test_what_does_not_work_is_refused(words: tuple[str, ...], said: str, tmp_pa
 
     assert done.returncode != 0
     assert said in " ".join(done.stderr.replace("│", " ").split())
-    assert not (tmp_path / interpreters.FILE).exists()
+    assert not (tmp_path / interpreters.INTERPRETERS_FILE).exists()
 
 
 @pytest.mark.soak
@@ -117,7 +117,7 @@ def test_a_build_that_fails_leaves_nothing(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "The environment could not be built" in done.stderr
     assert list((tmp_path / "runtimes").iterdir()) == []
-    assert not (tmp_path / interpreters.FILE).exists()
+    assert not (tmp_path / interpreters.INTERPRETERS_FILE).exists()
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_the_command_for_models_of_a_version(saved: str, version: str, command: 
     remedy = remedy_for(saved)
 
     assert (remedy.command, remedy.runtime_version) == (command, version)
-    assert interpreters.checked_version(version) == version
+    assert interpreters.check_runtime_version(version) == version
 
 
 def test_what_goes_with_a_version_of_scikit_learn() -> None:
@@ -160,7 +160,7 @@ def test_doctor_looks_at_each(tmp_path: Path) -> None:
         """echo '{"python": "3.7.1", "versions": {}, "broken": {"xgboost": "OSError: x"}, "threads": 1}'""",
     )
     known = {"1.15": sys.executable, "2.1": "/gone", "2.2": python, "2.3": broken, "2.4": "/bin/false"}
-    interpreters.write(tmp_path / interpreters.FILE, known)
+    interpreters.write_interpreters(tmp_path / interpreters.INTERPRETERS_FILE, known)
 
     found = [check() for check in checks(tmp_path, (), quick=False)]
 
@@ -171,7 +171,7 @@ def test_doctor_looks_at_each(tmp_path: Path) -> None:
     quick = [check() for check in checks(tmp_path, (), quick=True)]
     assert [one.level for one in quick] == [Level.OK, Level.FAIL, Level.OK, Level.OK, Level.OK]
 
-    (tmp_path / interpreters.FILE).write_text("[")
+    (tmp_path / interpreters.INTERPRETERS_FILE).write_text("[")
     (finding,) = [check() for check in checks(tmp_path, (), quick=True)]
     assert finding.level is Level.FAIL
 

@@ -19,13 +19,13 @@ from serving.gateway.deployment import Deployment, Place
 from serving.gateway.records import State, VersionRecord
 from serving.names import VersionName
 from serving.resources import Version
-from serving.verdicts import PLAIN, Key, Range, Tried, Verdict
+from serving.verdicts import PLAIN_STRATEGY, AccelerationKey, AccelerationRecord, CandidateOutcome, RowRange
 
-KEY = Key("digest", "libraries", "processor")
+KEY = AccelerationKey("digest", "libraries", "processor")
 NAME = VersionName("p", "m", "v")
-FAST = Range(rows=1, way="one", seconds=1e-5, plain_seconds=1e-4)
-SLOW = Range(rows=256, way=PLAIN, seconds=1e-3, plain_seconds=1e-3)
-TRIED = (Tried(name="one"), Tried(name="two", refused="it differs"))
+FAST = RowRange(rows=1, way="one", seconds=1e-5, plain_seconds=1e-4)
+SLOW = RowRange(rows=256, way=PLAIN_STRATEGY, seconds=1e-3, plain_seconds=1e-3)
+TRIED = (CandidateOutcome(name="one"), CandidateOutcome(name="two", refused="it differs"))
 
 
 @dataclass
@@ -54,7 +54,9 @@ def told(deployment: FakeDeployment) -> Mapping[str, Any]:
 
 
 def test_the_way_of_each_range_and_what_it_gains(tmp_path: Path) -> None:
-    verdicts.write(tmp_path, Verdict(key=KEY, tried=TRIED, ranges=(FAST, SLOW), seconds=0.2))
+    verdicts.write_record(
+        tmp_path, AccelerationRecord(key=KEY, tried=TRIED, ranges=(FAST, SLOW), seconds=0.2)
+    )
 
     assert told(FakeDeployment(Place(tmp_path, KEY))) == {
         "version": "projects/p/models/m/versions/v",
@@ -73,20 +75,23 @@ def test_the_way_of_each_range_and_what_it_gains(tmp_path: Path) -> None:
     [
         (None, "The model has not been studied yet; a node does it in the background."),
         (
-            Verdict(key=Key("digest", "others", "processor"), ranges=(FAST,)),
+            AccelerationRecord(key=AccelerationKey("digest", "others", "processor"), ranges=(FAST,)),
             "The model was studied with other",
         ),
-        (Verdict(key=KEY, ranges=(FAST,), withdrawn="row 7"), "A faster way was wrong for a request: row 7"),
-        (Verdict(key=KEY, failure="The study failed."), "The study failed."),
-        (Verdict(key=KEY, ranges=(SLOW,)), "No other way was proven and faster."),
+        (
+            AccelerationRecord(key=KEY, ranges=(FAST,), withdrawn="row 7"),
+            "A faster way was wrong for a request: row 7",
+        ),
+        (AccelerationRecord(key=KEY, failure="The study failed."), "The study failed."),
+        (AccelerationRecord(key=KEY, ranges=(SLOW,)), "No other way was proven and faster."),
     ],
 )
-def test_why_the_plain_path_serves(tmp_path: Path, verdict: Verdict | None, reason: str) -> None:
+def test_why_the_plain_path_serves(tmp_path: Path, verdict: AccelerationRecord | None, reason: str) -> None:
     if verdict is not None:
-        verdicts.write(tmp_path, verdict)
+        verdicts.write_record(tmp_path, verdict)
     found = told(FakeDeployment(Place(tmp_path, KEY)))
 
-    assert found["way"] == PLAIN
+    assert found["way"] == PLAIN_STRATEGY
     assert found["reason"].startswith(reason)
 
 

@@ -28,7 +28,7 @@ from serving.gateway.catalog import Catalog, lookup, models, operations, version
 from serving.gateway.catalog.checks import check_etag
 from serving.gateway.records import Commit, Deployed, Draft, Stamp, State, VersionRecord
 from serving.names import ModelName, VersionName
-from serving.resources import Model, Operation, Version, VersionState, from_wire, to_wire
+from serving.resources import Model, Operation, Version, VersionState, resource_from_json, resource_to_json
 
 M = ModelName("p", "m")
 V1, V2 = VersionName("p", "m", "v1"), VersionName("p", "m", "v2")
@@ -89,7 +89,7 @@ def world() -> World:
 
 
 def wire(kind: type[Any], body: Mapping[str, Any]) -> Any:
-    return from_wire(kind, dict(body))
+    return resource_from_json(kind, dict(body))
 
 
 # ---- models
@@ -287,7 +287,7 @@ def test_a_version_that_can_be(world: World, body: dict[str, Any]) -> None:
         versions.create_version, M, wire(Version, {"name": "v1", "deploymentUri": "gs://b/m/", **body})
     )
 
-    shown = to_wire(world.version(V1))
+    shown = resource_to_json(world.version(V1))
     assert shown["state"] == "CREATING"
     assert created.metadata.version.state is None
     assert not world.version(V1).deployment_uri.endswith("/")
@@ -445,7 +445,7 @@ def test_one_kind_of_scaling_at_a_time(world: World) -> None:
 
     def patched(mask: str, body: dict[str, Any]) -> dict[str, Any]:
         world.do(versions.update_version, V1, wire(Version, body), mask.split(","))
-        shown = to_wire(world.version(V1))
+        shown = resource_to_json(world.version(V1))
         return {name: shown[name] for name in ("autoScaling", "manualScaling") if name in shown}
 
     world.ready(V1)

@@ -27,7 +27,7 @@ from serving.gateway.deployment import Deployment
 from serving.gateway.fleet import Fleet
 from serving.gateway.records import Deployed, Draft, ModelRecord, Stamp, State, VersionRecord
 from serving.names import ModelName, VersionName
-from serving.resources import AutoScaling, ManualScaling, Model, Version, VersionState, timestamp
+from serving.resources import AutoScaling, ManualScaling, Model, Version, VersionState, format_timestamp
 from tests.autoscaler.fakes import MIB, Asker, FakePool, settle
 
 M = ModelName("p", "m")
@@ -257,11 +257,11 @@ def test_the_last_use_is_shown_at_once_and_written_down_now_and_then(tmp_path: P
     """The request that creation makes is no use; what was written down is not written again."""
 
     async def main(world: World) -> None:
-        begin = timestamp(datetime.datetime.now(datetime.UTC))
+        begin = format_timestamp(datetime.datetime.now(datetime.UTC))
         record = await world.create("v")
         assert world.fleet.fresh(world.stored(record)) is world.stored(record)
         await world.use(record)
-        end = timestamp(datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=1))
+        end = format_timestamp(datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=1))
 
         shown = world.fleet.fresh(world.stored(record)).version.last_use_time
         assert begin <= shown <= end

@@ -19,9 +19,9 @@ from autoscaler.decision import ScalingSpec
 from autoscaler.loop import Autoscaler
 from autoscaler.pools import Mark, Node, NodeState
 from autoscaler.supervision import Supervisor
-from serving.config import FrontSettings, ServeConfig
-from serving.exchange import Exchange
-from serving.frames import ALONE, ANSWER, ASK, REQUEST, TIMING
+from serving.config import ServeConfig, ServerSettings
+from serving.exchange import HttpRequest
+from serving.frames import NEVER_BATCH, PREDICT_FRAME, REQUEST_HEADER, RESPONSE_HEADER, WANTS_TIMING
 from serving.gateway import insistence
 from serving.gateway.audit.recorder import Audit
 from serving.gateway.forward import Forwarder, Passage
@@ -32,7 +32,7 @@ from serving.gateway.tallies import Tallies
 from serving.gateway.targets import REPEATABLE, Targets
 from serving.gateway.tracing import Tracing
 from serving.gateway.witnesses import Witnesses
-from serving.heads import Head
+from serving.heads import RequestHead
 from serving.names import ModelName, VersionName
 from serving.protocols import from_bytes
 from serving.resources import Model, Version, VersionState
@@ -108,7 +108,7 @@ class World:
     def __init__(
         self,
         folder: Path,
-        limits: FrontSettings,
+        limits: ServerSettings,
         queue_requests: int,
         shares: PredictionLimits | None,
         tracing: Tracing | None,
@@ -195,16 +195,16 @@ class World:
         headers = [] if within is None else [(b"x-request-timeout", within.encode())]
         headers += [] if traceparent is None else [(b"traceparent", traceparent)]
         peer = Peer()
-        exchange = Exchange(Head("POST", path, headers), peer)
-        self.forwarder.begin(exchange)
+        exchange = HttpRequest(RequestHead("POST", path, headers), peer)
+        self.forwarder.on_request_head(exchange)
         if not exchange.response_complete:
             exchange.body = body
-            self.forwarder.complete(exchange)
+            self.forwarder.on_request_complete(exchange)
         if left is not None:
             leaving = asyncio.ensure_future(left.wait())
             await asyncio.wait((leaving, peer.answered), return_when=asyncio.FIRST_COMPLETED)
             leaving.cancel()
-            exchange.leave()
+            exchange.disconnect()
             await settle()
             await asyncio.sleep(0.01)
             return peer.answered.result() if peer.answered.done() else Answered()
@@ -225,7 +225,9 @@ class World:
                 return
             timing = b"server-timing: infer;dur=1.5\r\n" if seen.timing else b""
             writer.write(
-                ANSWER.pack(number, self.status, len(timing), len(timing) + len(body)) + timing + body
+                RESPONSE_HEADER.pack(number, self.status, len(timing), len(timing) + len(body))
+                + timing
+                + body
             )
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -251,14 +253,14 @@ class World:
         return len(self._order)
 
     async def _read(self, node: Node, reader: asyncio.StreamReader) -> tuple[int, Seen | None]:
-        head = REQUEST.unpack(await reader.readexactly(REQUEST.size))
+        head = REQUEST_HEADER.unpack(await reader.readexactly(REQUEST_HEADER.size))
         kind, flags, number, slot, timeout, told, length = head
-        if kind != ASK:
+        if kind != PREDICT_FRAME:
             self.withdrawn += 1
             return number, None
         content = await reader.readexactly(length)
         about, body = content[:told], content[told:]
-        seen = Seen(node, slot, timeout, bool(flags & ALONE), bool(flags & TIMING), about, body)
+        seen = Seen(node, slot, timeout, bool(flags & NEVER_BATCH), bool(flags & WANTS_TIMING), about, body)
         self.seen.append(seen)
         return number, seen
 
@@ -302,12 +304,12 @@ def run(
 
     async def bounded() -> None:
         async with asyncio.timeout(20):
-            limits = FrontSettings(request_timeout=request_timeout, queue_bytes=queue_bytes)
+            limits = ServerSettings(request_timeout=request_timeout, queue_bytes=queue_bytes)
             async with World(tmp_path, limits, queue_requests, shares, tracing) as world:
                 await main(world)
                 assert world.forwarder.held_bytes == 0
 
-    with nothing_for_the_collector(Exchange, Passage) as check:
+    with nothing_for_the_collector(HttpRequest, Passage) as check:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # as the gateway does
             runner.run(bounded())
         check()

@@ -12,12 +12,16 @@ from serving.grpc.methods import INFERENCE_SERVICE, MODEL_SERVICE, PREDICTION_SE
 from serving.names import ModelName, VersionName
 from serving.protocols.protos import message
 from serving.resources import Model, Version, VersionState
-from serving.schema import Schema, Signature, Tensor, pack
+from serving.schema import ModelSchema, ModelSignature, TensorSpec, pack_schema
 from tests.serving.gateway.access.world import Api, run
 
-SCHEMA = Schema(
+SCHEMA = ModelSchema(
     "sklearn",
-    {"serving_default": Signature((Tensor("x", "FP64", (-1, 2)),), (Tensor("predictions", "INT64", (-1,)),))},
+    {
+        "serving_default": ModelSignature(
+            (TensorSpec("x", "FP64", (-1, 2)),), (TensorSpec("predictions", "INT64", (-1,)),)
+        )
+    },
 )
 ANN, BOB = "user:ann@example.com", "user:bob@example.com"
 
@@ -71,7 +75,7 @@ async def fill(api: Api) -> None:
         for one, state in (("v3", VersionState.READY), ("v4", VersionState.FAILED)):
             name = VersionName("p", "m", one)
             version = Version(name=str(name), state=state, error_message="broken" if one == "v4" else "")
-            deployed = Deployed(model_dir="/nowhere", schema=pack(SCHEMA))
+            deployed = Deployed(model_dir="/nowhere", schema=pack_schema(SCHEMA))
             draft.put(VersionRecord(name=name, uid=one, version=version, deployed=deployed))
 
     await api.gateway._catalog.change(put)

@@ -26,7 +26,7 @@ def job(number: int, state: JobState, project: str = "p", records: str = "2") ->
     name = f"projects/{project}/jobs/j{number}"
     end = (
         f"2030-01-01T{number // 3600 % 24:02}:{number // 60 % 60:02}:{number % 60:02}Z"
-        if state.is_end
+        if state.is_terminal
         else ""
     )
     output = PredictionOutput(prediction_count=records, error_count="1")

@@ -26,7 +26,7 @@ from serving.gateway.catalog import jobs, models, versions
 from serving.gateway.catalog.job_checks import is_error_limit
 from serving.gateway.records import Deployed, Draft, JobRecord, Stamp, State
 from serving.names import ModelName, VersionName
-from serving.resources import Job, JobState, Model, Version, from_wire
+from serving.resources import Job, JobState, Model, Version, resource_from_json
 
 START = datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC)
 M, V1 = ModelName("p", "m"), VersionName("p", "m", "v1")
@@ -71,7 +71,7 @@ class World:
         sent = {key: value for key, value in {**INPUT, **changes}.items() if value is not None}
         wire = {"jobId": job, "predictionInput": sent, **(body or {})}
         given = jobs.Sent(wire["predictionInput"] or {}, wire.get("batchOptions", {}))
-        record: JobRecord = self.do(jobs.create_job, "p", from_wire(Job, wire), given, most=most)
+        record: JobRecord = self.do(jobs.create_job, "p", resource_from_json(Job, wire), given, most=most)
         return record
 
     def job(self, job: str) -> JobRecord:
@@ -309,7 +309,7 @@ def test_jobs_are_listed_newest_first(world: World) -> None:
     """Those of the project."""
     for job in ("b", "a", "c"):
         world.create(job)
-    world.do(jobs.create_job, "q", from_wire(Job, {"jobId": "d", "predictionInput": INPUT}),
+    world.do(jobs.create_job, "q", resource_from_json(Job, {"jobId": "d", "predictionInput": INPUT}),
              jobs.Sent(INPUT, {}), most=9)  # fmt: skip
 
     names = [name.rpartition("/")[2] for _, name in jobs.list_jobs(world.state, "p")]

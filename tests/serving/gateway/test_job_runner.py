@@ -22,7 +22,7 @@ from serving.gateway.jobs.runner import Jobs, Pace
 from serving.gateway.records import Commit, Deployed, JobRecord
 from serving.gateway.store import SqlStore
 from serving.names import ModelName, VersionName
-from serving.resources import Job, JobState, Model, Version, from_wire
+from serving.resources import Job, JobState, Model, Version, resource_from_json
 
 FAKE = (sys.executable, "-m", "serving.gateway.child", "FD", "tests.serving.gateway.fake_job")
 PACE = Pace(silence=10.0, grace=2.0, pauses=(0.01,), note_every=0.0, retry=0.05)
@@ -89,7 +89,7 @@ class World:
         self.out(job).mkdir(parents=True, exist_ok=True)
         wire = {"jobId": job, "predictionInput": given, "batchOptions": options}
         sent = rules.Sent(given, options or {})
-        await self.catalog.change(rules.create_job, "p", from_wire(Job, wire), sent, most=100)
+        await self.catalog.change(rules.create_job, "p", resource_from_json(Job, wire), sent, most=100)
         self.jobs.fill()
 
     def out(self, job: str) -> Path:

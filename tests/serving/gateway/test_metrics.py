@@ -16,9 +16,9 @@ from autoscaler.pools.pilots import PilotState
 from serving.gateway import metrics
 from serving.gateway.families import FAMILIES
 from serving.gateway.request_log import Logged
-from serving.journal.format import Kind
-from serving.journal.position import Counts
-from serving.phases import NODE_PHASES, Histograms, cells
+from serving.journal.format import LogKind
+from serving.journal.position import JournalCounts
+from serving.phases import NODE_PHASES, LatencyHistograms, as_cells
 from serving.resources import JobState
 from tests.serving.gateway.world import World, run
 
@@ -77,7 +77,7 @@ def test_a_scrape_is_what_the_table_says() -> None:
         world.tallies.calls["projects.models.list", 200] += 1
         world.spans = {"sent": 1, "failed": 0, "dropped": 2}
         world.audit = {"written": 3, "waiting": 1, "dropped": 0}
-        world.logs = [Logged(Kind.REQUESTS, "gs://bucket/logs", Counts(9, 5, 3, 1))]
+        world.logs = [Logged(LogKind.REQUESTS, "gs://bucket/logs", JournalCounts(9, 5, 3, 1))]
         families = {
             family.name + ("_total" if family.type == "counter" else ""): family
             for family in text_string_to_metric_families((await world.metrics.text()).decode())
@@ -178,10 +178,10 @@ def test_predictions_by_status_and_phase() -> None:
     async def main(world: World) -> None:
         world.add("m/v1")
         node = world.pool.start("m/v1")
-        infer = Histograms(len(NODE_PHASES), cells(node.counters))
+        infer = LatencyHistograms(len(NODE_PHASES), as_cells(node.counters))
         world.answered("m/v1")
         world.answered("m/v1", 500)
-        infer.add(NODE_PHASES.index("infer"), 0.000_07)
+        infer.record(NODE_PHASES.index("infer"), 0.000_07)
         world.tallies.of("m/v1").refused(429, "version_concurrency")
         for _ in range(2):
             told = await scrape(world)
@@ -214,10 +214,10 @@ def test_logs_are_told_as_they_were_while_the_disk_hangs(monkeypatch: pytest.Mon
     there = {"kind": "requests", "destination": "gs://bucket/logs"}
 
     async def main(world: World) -> None:
-        world.logs = [Logged(Kind.REQUESTS, "gs://bucket/logs", Counts(9, 5, 3, 1))]
+        world.logs = [Logged(LogKind.REQUESTS, "gs://bucket/logs", JournalCounts(9, 5, 3, 1))]
         assert (await scrape(world))["pilotlight_log_records_waiting"] == {key(**there): 3}
         world.disk.clear()
-        world.logs = [Logged(Kind.REQUESTS, "gs://bucket/logs", Counts(9, 8, 0, 1))]
+        world.logs = [Logged(LogKind.REQUESTS, "gs://bucket/logs", JournalCounts(9, 8, 0, 1))]
         tasks = len(asyncio.all_tasks())
         for _ in range(3):
             assert (await scrape(world))["pilotlight_log_records_waiting"] == {key(**there): 3}

@@ -15,22 +15,24 @@ from serving.gateway.store import SqlStore
 from serving.names import VersionName
 from serving.openapi.document import template
 from serving.resources import Model, Version, VersionState
-from serving.schema import DEFAULT, Schema, Signature, Tensor, pack
+from serving.schema import DEFAULT_SIGNATURE, ModelSchema, ModelSignature, TensorSpec, pack_schema
 from tests.serving.gateway.access.world import Api, run
 
-NUMBERS = Signature((Tensor("instances", "FP64", (-1, 2)),), (Tensor("predictions", "INT64", (-1,)),))
-SCHEMA = Schema("sklearn", {DEFAULT: NUMBERS}, example=[0.5, 1.0], answer=1)
-LONG = Schema("sklearn", {DEFAULT: NUMBERS}, example=[0.0] * 10_000)
+NUMBERS = ModelSignature(
+    (TensorSpec("instances", "FP64", (-1, 2)),), (TensorSpec("predictions", "INT64", (-1,)),)
+)
+SCHEMA = ModelSchema("sklearn", {DEFAULT_SIGNATURE: NUMBERS}, example=[0.5, 1.0], answer=1)
+LONG = ModelSchema("sklearn", {DEFAULT_SIGNATURE: NUMBERS}, example=[0.0] * 10_000)
 READER = "user:reader@tests.dev"
 
 
-def fill(folder: Path, *names: str, schema: Schema | None = SCHEMA, state: str = "READY") -> None:
+def fill(folder: Path, *names: str, schema: ModelSchema | None = SCHEMA, state: str = "READY") -> None:
     """Versions, as `project/model/version`, as if they had been made."""
     store = SqlStore(folder / "state.db")
     for text in names:
         name = VersionName(*text.split("/"))
         deployed = Deployed(
-            model_dir="/nowhere", framework="SCIKIT_LEARN", schema=pack(schema) if schema else ""
+            model_dir="/nowhere", framework="SCIKIT_LEARN", schema=pack_schema(schema) if schema else ""
         )
         version = VersionRecord(
             name=name,

@@ -18,12 +18,16 @@ from serving.gateway.store import SqlStore
 from serving.names import ModelName, VersionName
 from serving.protocols.triton import EXTENSIONS
 from serving.resources import Model, Version, VersionState
-from serving.schema import Schema, Signature, Tensor, pack
+from serving.schema import ModelSchema, ModelSignature, TensorSpec, pack_schema
 from tests.exchanges import through
 
-SCHEMA = Schema(
+SCHEMA = ModelSchema(
     "tensorflow_savedmodel",
-    {"serving_default": Signature((Tensor("x", "FP32", (-1, 2), "x:0"),), (Tensor("y", "INT64", (-1,)),))},
+    {
+        "serving_default": ModelSignature(
+            (TensorSpec("x", "FP32", (-1, 2), "x:0"),), (TensorSpec("y", "INT64", (-1,)),)
+        )
+    },
 )
 STATES = {
     "v1": VersionState.READY,
@@ -41,7 +45,7 @@ def version(model: str, one: str, state: VersionState) -> VersionRecord:
         name=name,
         uid=str(name),
         version=Version(name=str(name), state=state, error_message=error, labels=labels),
-        deployed=Deployed(model_dir="/nowhere", schema="" if one == "old" else pack(SCHEMA)),
+        deployed=Deployed(model_dir="/nowhere", schema="" if one == "old" else pack_schema(SCHEMA)),
     )
 
 

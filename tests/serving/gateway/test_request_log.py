@@ -23,7 +23,7 @@ from serving.gateway.targets import Target
 from serving.gateway.upstream import Answer
 from serving.names import VersionName
 from serving.resources import RequestLoggingConfig
-from serving.sinks.places import Options
+from serving.sinks.places import LogWriterOptions
 from tests.emulator import Emulator, Front
 from tests.server import until
 
@@ -74,7 +74,7 @@ def make(
     spill_bytes: int = AMPLE,
     rotate_seconds: float = 300.0,
 ) -> RequestLog:
-    options = Options(
+    options = LogWriterOptions(
         spill=folder / "spill",
         logs=folder,
         rotate_bytes=1 << 24,

@@ -13,14 +13,16 @@ from serving.gateway.catalog import models, operations, policies
 from serving.gateway.order import Sorted
 from serving.gateway.retention import Pruner, Retention
 from serving.names import ModelName
-from serving.resources import JobState, Model, timestamp
+from serving.resources import JobState, Model, format_timestamp
 from tests.serving.gateway.test_job_runner import World, run
 
 NOW = datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC)
 
 
 def ended(*days_ago: float) -> Sorted[tuple[str, str]]:
-    return Sorted.of((timestamp(NOW - datetime.timedelta(days=days)), f"d{days:g}") for days in days_ago)
+    return Sorted.of(
+        (format_timestamp(NOW - datetime.timedelta(days=days)), f"d{days:g}") for days in days_ago
+    )
 
 
 @pytest.mark.parametrize(

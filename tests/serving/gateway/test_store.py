@@ -36,7 +36,7 @@ from serving.resources import (
     RpcStatus,
     Version,
     VersionState,
-    timestamp,
+    format_timestamp,
 )
 
 MODEL = ModelName("p", "m")
@@ -78,7 +78,7 @@ def everything() -> list[tuple[str, Record]]:
         labels={"team": "ads"},
         package_uris=("gs://b/p-0.1.tar.gz",),
         auto_scaling=AutoScaling(min_nodes=1, metrics=(MetricSpec(name="CPU_USAGE", target=60),)),
-        create_time=timestamp(datetime.datetime(2030, 1, 2, tzinfo=datetime.UTC)),
+        create_time=format_timestamp(datetime.datetime(2030, 1, 2, tzinfo=datetime.UTC)),
     )
     operation = Operation(
         name="projects/p/operations/create_m_v-1",

@@ -4,7 +4,15 @@ import pytest
 
 from autoscaler.pools import Node
 from serving.gateway.tallies import GATEWAY_PHASES, Fare, Tallies, Tally
-from serving.phases import NODE_BYTES, NODE_CALLS, NODE_LAST, NODE_PHASES, NODE_ROWS, Histograms, cells
+from serving.phases import (
+    NODE_BYTES,
+    NODE_CALLS,
+    NODE_LAST,
+    NODE_PHASES,
+    NODE_ROWS,
+    LatencyHistograms,
+    as_cells,
+)
 from tests.serving.gateway.test_server_timing import make_lease
 
 
@@ -53,8 +61,8 @@ def test_what_nodes_count_outlives_them() -> None:
     notes = []
     for infer in (0.1, 0.2):
         shared = memoryview(bytearray(NODE_BYTES))
-        Histograms(len(NODE_PHASES), cells(shared)).add(NODE_PHASES.index("infer"), infer)
-        cells(shared)[NODE_ROWS], cells(shared)[NODE_CALLS], cells(shared)[NODE_LAST] = (
+        LatencyHistograms(len(NODE_PHASES), as_cells(shared)).record(NODE_PHASES.index("infer"), infer)
+        as_cells(shared)[NODE_ROWS], as_cells(shared)[NODE_CALLS], as_cells(shared)[NODE_LAST] = (
             3,
             2,
             int(infer * 1000),

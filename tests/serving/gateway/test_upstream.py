@@ -12,7 +12,14 @@ import pytest
 import uvloop
 
 from serving.errors import ServingError, Unavailable
-from serving.frames import ALONE, ANSWER, ASK, CANCEL, REQUEST, TIMING
+from serving.frames import (
+    CANCEL_FRAME,
+    NEVER_BATCH,
+    PREDICT_FRAME,
+    REQUEST_HEADER,
+    RESPONSE_HEADER,
+    WANTS_TIMING,
+)
 from serving.gateway.upstream import (
     Answer,
     ConnectError,
@@ -29,11 +36,11 @@ MAX_ANSWER = 64 << 20
 
 
 def answer(number: int, body: bytes, lines: bytes = b"", status: int = 200) -> bytes:
-    return ANSWER.pack(number, status, len(lines), len(lines) + len(body)) + lines + body
+    return RESPONSE_HEADER.pack(number, status, len(lines), len(lines) + len(body)) + lines + body
 
 
 def echo(head: tuple[Any, ...], body: bytes) -> bytes:
-    return b"" if head[0] == CANCEL else answer(head[2], body)
+    return b"" if head[0] == CANCEL_FRAME else answer(head[2], body)
 
 
 class Waiting:
@@ -65,7 +72,7 @@ def run(
         connections.append(heads)
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
-                head = REQUEST.unpack(await reader.readexactly(REQUEST.size))
+                head = REQUEST_HEADER.unpack(await reader.readexactly(REQUEST_HEADER.size))
                 body = await reader.readexactly(head[-1])
                 heads.append(head)
                 sent = reply(head, body)
@@ -122,7 +129,7 @@ def test_an_answer_over_the_limit_ends_the_channel(tmp_path: Path) -> None:
     """Before there is memory for it: nodes refuse to give such answers, so this one is broken."""
 
     def reply(head: tuple[Any, ...], body: bytes) -> bytes:
-        return ANSWER.pack(head[2], 200, 0, int(body)) + bytes(1 << 17)
+        return RESPONSE_HEADER.pack(head[2], 200, 0, int(body)) + bytes(1 << 17)
 
     async def main(upstream: Upstream, _: list[list[tuple[Any, ...]]]) -> None:
         with pytest.raises(ConnectionLostError):
@@ -218,10 +225,10 @@ def test_the_node_is_told_what_it_needs_to_know(tmp_path: Path) -> None:
         numbers = [number for number, _ in sent]
         assert connections == [
             [
-                (ASK, 0, numbers[0], 3, 7.5, 0, 3),
-                (ASK, ALONE, numbers[1], 0, 1.0, 0, 2),
-                (ASK, TIMING, numbers[2], 0, 1.0, 0, 2),
-                (ASK, 0, numbers[3], 0, 1.0, 5, 7),
+                (PREDICT_FRAME, 0, numbers[0], 3, 7.5, 0, 3),
+                (PREDICT_FRAME, NEVER_BATCH, numbers[1], 0, 1.0, 0, 2),
+                (PREDICT_FRAME, WANTS_TIMING, numbers[2], 0, 1.0, 0, 2),
+                (PREDICT_FRAME, 0, numbers[3], 0, 1.0, 5, 7),
             ]
         ]
 
@@ -288,9 +295,9 @@ def test_a_node_that_hangs_up_is_told_apart_from_one_that_is_not_there(tmp_path:
 @pytest.mark.parametrize(
     "nonsense",
     [
-        lambda number: ANSWER.pack(number, 200, 3, 2) + b"{}",  # more header than there is
-        lambda number: ANSWER.pack(number, 200, 2, 2) + b"\r\n",  # a line that is none
-        lambda number: ANSWER.pack(number, 200, 0, 1 << 62),
+        lambda number: RESPONSE_HEADER.pack(number, 200, 3, 2) + b"{}",  # more header than there is
+        lambda number: RESPONSE_HEADER.pack(number, 200, 2, 2) + b"\r\n",  # a line that is none
+        lambda number: RESPONSE_HEADER.pack(number, 200, 0, 1 << 62),
     ],
     ids=["header length", "header line", "length"],
 )
@@ -321,7 +328,7 @@ def test_who_gives_up_is_not_answered(tmp_path: Path) -> None:
 
         assert not gone.done()
         assert [(head[0], head[2]) for head in connections[0]] == [
-            (ASK, number), (CANCEL, number), (ASK, number + 1)
+            (PREDICT_FRAME, number), (CANCEL_FRAME, number), (PREDICT_FRAME, number + 1)
         ]  # fmt: skip
 
     run(tmp_path, echo, main)
@@ -348,9 +355,13 @@ def test_who_gives_up_learns_when_the_body_is_free(tmp_path: Path, reads: bool) 
         upstream.cancel(second, lambda: freed.append("second"))
         assert freed == ["third", "second"]
         if reads:
-            head = REQUEST.unpack(await node.readexactly(REQUEST.size))
+            head = REQUEST_HEADER.unpack(await node.readexactly(REQUEST_HEADER.size))
             await node.readexactly(head[-1])
-            assert REQUEST.unpack(await node.readexactly(REQUEST.size))[:3] == (CANCEL, 0, first)
+            assert REQUEST_HEADER.unpack(await node.readexactly(REQUEST_HEADER.size))[:3] == (
+                CANCEL_FRAME,
+                0,
+                first,
+            )
         else:
             gateway[0].transport.abort()
             await asyncio.sleep(0.01)

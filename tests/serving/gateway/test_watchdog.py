@@ -6,7 +6,7 @@ import pytest
 
 from autoscaler.pools import Node, NodeState
 from serving.gateway.watchdog import Watchdog
-from serving.phases import NODE_BYTES, NODE_CALL, cells
+from serving.phases import NODE_BYTES, NODE_CALL, as_cells
 from tests.autoscaler.fakes import Clock
 
 CALL_TIMEOUT = 60.0
@@ -25,7 +25,7 @@ class World:
             self.clock,
         )
         notes = memoryview(bytearray(NODE_BYTES))
-        cells(notes)[NODE_CALL] = 1
+        as_cells(notes)[NODE_CALL] = 1
         self.node = Node(id="1", key="v", address="", marks=bytearray(1), counters=notes)
 
     def change(self, state: NodeState) -> None:

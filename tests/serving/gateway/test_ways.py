@@ -7,7 +7,7 @@ import pytest
 from serving.errors import InvalidArgument, NotAcceptable
 from serving.gateway.methods import METHODS, PREDICTIONS
 from serving.gateway.ways import Way, way_of
-from serving.heads import Head
+from serving.heads import RequestHead
 from serving.names import ModelName
 from serving.protocols import PLAIN, Call, Dialect, from_bytes
 from serving.protocols.addresses import Address
@@ -18,7 +18,7 @@ PREDICT = "tensorflow.serving.PredictionService.Predict"
 INFER = "inference.GRPCInferenceService.ModelInfer"
 
 
-class GrpcHead(Head):
+class GrpcHead(RequestHead):
     """A head whose message says what its path does not."""
 
     __slots__ = ("said",)
@@ -28,7 +28,7 @@ class GrpcHead(Head):
         self.said = said
 
     @property
-    def asked(self) -> Path | None:
+    def prediction_path(self) -> Path | None:
         if isinstance(self.said, Path):
             return self.said
         raise self.said
@@ -36,7 +36,7 @@ class GrpcHead(Head):
 
 def way(path: str, **headers: str) -> Way:
     raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-    return way_of(Head("POST", path, raw), "home")
+    return way_of(RequestHead("POST", path, raw), "home")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 
-from serving.config import MIB, FrontSettings
+from serving.config import MIB, ServerSettings
 from serving.errors import ClientTooSlow, ServingError, Unavailable
 from serving.grpc.arrivals import Arrivals
 
@@ -22,7 +22,7 @@ def test_what_arrives_for_long_is_bounded_in_number_and_time() -> None:
 
     async def main() -> None:
         now = 0.0
-        settings = FrontSettings(max_body_bytes=64 * MIB, arriving_bytes=200 * MIB, body_timeout=30)
+        settings = ServerSettings(max_body_bytes=64 * MIB, arriving_bytes=200 * MIB, body_timeout=30)
         arrivals = Arrivals(settings, lambda: now)
         calls = [Call() for _ in range(5)]
         for call in calls:

@@ -11,8 +11,8 @@ import uvloop
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 
-from serving.config import FrontSettings
-from serving.conversation import Conversation
+from serving.config import ServerSettings
+from serving.conversation import PredictionRequest
 from serving.errors import ResourceExhausted, ServingError, Unavailable
 from serving.grpc.call import GrpcCall, client_of
 from serving.grpc.server import GrpcServer
@@ -31,35 +31,35 @@ class Fake:
     """Answers by the name of the model: at once, later, never, or with an error."""
 
     def __init__(self) -> None:
-        self.calls: list[Conversation] = []
+        self.calls: list[PredictionRequest] = []
         self.gone: list[bool] = []
         self.began = asyncio.Event()
         self.left = asyncio.Event()
 
-    def begin(self, call: Conversation) -> None:
+    def on_request_head(self, call: PredictionRequest) -> None:
         self.calls.append(call)
         try:
-            asked = call.head.asked
+            asked = call.head.prediction_path
         except ServingError as error:
-            call.refuse(error)
+            call.respond_error(error)
             return
         assert asked is not None
         if asked.model == "wrong":
-            call.refuse(ResourceExhausted("x" * 5000, retry_after=2.5), ((b"x-request-id", b"id"),))
+            call.respond_error(ResourceExhausted("x" * 5000, retry_after=2.5), ((b"x-request-id", b"id"),))
 
-    def complete(self, call: Conversation) -> None:
-        asked = call.head.asked
+    def on_request_complete(self, call: PredictionRequest) -> None:
+        asked = call.head.prediction_path
         assert asked is not None
-        call.on_gone = lambda: self._gone(call)
+        call.on_disconnect = lambda: self._gone(call)
         if asked.model == "now":
-            call.answer(200, call.body, ((b"x-request-id", b"id"),))
+            call.respond(200, call.body, ((b"x-request-id", b"id"),))
         elif asked.model == "later":
-            asyncio.get_running_loop().call_later(0.05, call.answer, 200, b"later")
+            asyncio.get_running_loop().call_later(0.05, call.respond, 200, b"later")
         self.began.set()
 
-    def _gone(self, call: Conversation) -> None:
-        self.gone.append(call.late)
-        call.answer(200, b"nobody hears it")
+    def _gone(self, call: PredictionRequest) -> None:
+        self.gone.append(call.is_past_deadline)
+        call.respond(200, b"nobody hears it")
         self.left.set()
 
     async def tell(self, call: GrpcCall) -> Reply:
@@ -88,7 +88,7 @@ class World:
 
 
 @asynccontextmanager
-async def serving(settings: FrontSettings) -> AsyncIterator[World]:
+async def serving(settings: ServerSettings) -> AsyncIterator[World]:
     fake = Fake()
     server = GrpcServer(fake, fake.tell, settings, most_connections=100)
     address = server.bind("127.0.0.1", 0)
@@ -106,7 +106,7 @@ def run(main: Callable[[World], Awaitable[None]], **settings: Any) -> None:
     """A test with a server on a loop as it runs on."""
 
     async def bounded() -> None:
-        async with asyncio.timeout(20), serving(FrontSettings(**settings)) as world:
+        async with asyncio.timeout(20), serving(ServerSettings(**settings)) as world:
             await main(world)
 
     with nothing_for_the_collector(GrpcCall) as check:
@@ -133,12 +133,12 @@ def test_a_prediction_is_asked_and_answered() -> None:
         assert await call == request.SerializeToString()
         assert ("x-request-id", "id") in list(await call.trailing_metadata())
         made = world.fake.calls[0]
-        assert made.head.asked is not None
-        assert (made.head.asked.model, made.head.asked.label) == ("now", "canary")
+        assert made.head.prediction_path is not None
+        assert (made.head.prediction_path.model, made.head.prediction_path.label) == ("now", "canary")
         assert (made.head.method, made.head.path, made.head.length) == ("POST", PREDICT, request.ByteSize())
         assert (b"a", b"b") in made.scope["headers"]
         assert made.scope["client"][0] == "127.0.0.1"
-        assert TIMEOUT not in made.head.told
+        assert TIMEOUT not in made.head.prediction_headers
         assert await world.call(INFER, infer_request("later", [1.0])) == b"later"
 
     run(main)
@@ -201,9 +201,9 @@ def test_a_client_that_leaves_is_told_of() -> None:
         await fake.left.wait()
 
         assert fake.gone == [False, True]
-        assert 0.05 < float(fake.calls[1].head.told[TIMEOUT]) < 0.2
+        assert 0.05 < float(fake.calls[1].head.prediction_headers[TIMEOUT]) < 0.2
         await world.refused(PREDICT, request, timeout=0.1, metadata=(("x-request-timeout", "0.01"),))
-        assert float(fake.calls[2].head.told[TIMEOUT]) == 0.01
+        assert float(fake.calls[2].head.prediction_headers[TIMEOUT]) == 0.01
 
     run(main)
 
@@ -313,12 +313,12 @@ def test_the_oldest_answer_makes_room_for_others() -> None:
             calls = [await stack.enter_async_context(slow_reader(world, request)) for _ in range(3)]
             with pytest.raises(aio.AioRpcError, match="UNAVAILABLE"):
                 await calls[0].read()
-            assert world.server.refused == {"unsent_bytes": 1}
+            assert world.server.rejections == {"unsent_bytes": 1}
             assert world.server._unsent.bytes < 60_000_000
             for call in calls[1:]:
                 assert await call.read() == request
         await until(lambda: world.server._unsent.bytes == 0)
-        assert world.server.refused == {"unsent_bytes": 1}
+        assert world.server.rejections == {"unsent_bytes": 1}
 
     run(main, unsent_bytes=60_000_000)
 
@@ -332,13 +332,13 @@ def test_who_takes_too_long_for_an_answer_is_left(pace: int, seconds: float) -> 
         async with slow_reader(world, request) as call:
             unsent, began = world.server._unsent, asyncio.get_running_loop().time()
             unsent.look(began + seconds - 1)
-            assert (unsent.bytes, world.server.refused) == (len(request), {})
+            assert (unsent.bytes, world.server.rejections) == (len(request), {})
             unsent.look(began + seconds + 1)
             await asyncio.sleep(0)
             with pytest.raises(aio.AioRpcError, match="UNAVAILABLE"):
                 while await call.read():
                     pass
-            assert (unsent.bytes, world.server.refused) == (0, {"answer_timeout": 1})
+            assert (unsent.bytes, world.server.rejections) == (0, {"answer_timeout": 1})
 
     run(main, answer_timeout=60, min_bytes_per_second=pace)
 
@@ -501,7 +501,7 @@ def test_a_port_that_is_taken_is_told_of() -> None:
     """With the flag that chooses another."""
 
     async def main(world: World) -> None:
-        other = GrpcServer(world.fake, world.fake.tell, FrontSettings(), most_connections=1)
+        other = GrpcServer(world.fake, world.fake.tell, ServerSettings(), most_connections=1)
         with pytest.raises(Unavailable, match="Choose another --grpc-port"):
             other.bind("127.0.0.1", int(world.address.rpartition(":")[2]))
 

@@ -7,31 +7,40 @@ from pathlib import Path
 
 import pytest
 
-from serving.journal import Appender, Batch, Chunk, Counts, Kind, Position, Reader, Record
-from serving.journal.format import read_card, segments, write_card
+from serving.journal import (
+    BlockBuilder,
+    JournalAppender,
+    JournalCounts,
+    JournalReader,
+    JournalRecord,
+    LogKind,
+    ReadPosition,
+    RecordChunk,
+)
+from serving.journal.format import list_segments, read_metadata, write_metadata
 
 NAME = b"projects/p/models/m/versions/v"
 NOON = 1_900_000_000.0
 AMPLE = 1 << 30
 
 
-def appender(folder: Path, *, limit: int = AMPLE) -> Appender:
-    return Appender(folder, Kind.REQUESTS, "gs://bucket/logs", limit)
+def appender(folder: Path, *, limit: int = AMPLE) -> JournalAppender:
+    return JournalAppender(folder, LogKind.REQUESTS, "gs://bucket/logs", limit)
 
 
-def batch(*bodies: bytes, start: float = NOON) -> Batch:
-    made = Batch()
+def batch(*bodies: bytes, start: float = NOON) -> BlockBuilder:
+    made = BlockBuilder()
     for body in bodies:
-        made.add(start, NAME, b"id", body, b"answer " + body)
+        made.add_record(start, NAME, b"id", body, b"answer " + body)
     return made
 
 
-def bodies(chunk: Chunk | None) -> list[bytes]:
+def bodies(chunk: RecordChunk | None) -> list[bytes]:
     return [] if chunk is None else [record.data for record in chunk.records]
 
 
-def read_all(reader: Reader) -> list[Record]:
-    found: list[Record] = []
+def read_all(reader: JournalReader) -> list[JournalRecord]:
+    found: list[JournalRecord] = []
     while (chunk := reader.read(AMPLE)) is not None:
         found += chunk.records
         reader.commit(chunk)
@@ -43,11 +52,11 @@ def test_what_is_appended_is_read(tmp_path: Path) -> None:
     journal = appender(tmp_path)
     journal.append(batch(b"1", b""))
     journal.append(batch(b"3" * 100_000))
-    journal.settle()
-    reader = Reader(tmp_path)
+    journal.checkpoint()
+    reader = JournalReader(tmp_path)
     chunk = reader.read(AMPLE)
 
-    assert (reader.kind, reader.address) == (Kind.REQUESTS, "gs://bucket/logs")
+    assert (reader.kind, reader.address) == (LogKind.REQUESTS, "gs://bucket/logs")
     assert bodies(chunk) == [b"1", b"", b"3" * 100_000]
     assert chunk is not None
     first = chunk.records[0]
@@ -64,8 +73,8 @@ def test_records_have_ids_of_their_own(tmp_path: Path) -> None:
         journal = appender(tmp_path / name)
         for second in range(50):
             journal.append(batch(b"x", b"x", start=NOON + second))
-        journal.settle()
-        chunks = [Reader(tmp_path / name).read(AMPLE) for _ in range(2)]
+        journal.checkpoint()
+        chunks = [JournalReader(tmp_path / name).read(AMPLE) for _ in range(2)]
         ids = [[record.id for record in chunk.records] for chunk in chunks if chunk]
         assert ids[0] == ids[1] == sorted(ids[0])
         found += ids[0]
@@ -79,8 +88,8 @@ def test_a_chunk_is_about_as_large_as_asked(tmp_path: Path) -> None:
     journal = appender(tmp_path)
     for number in range(10):
         journal.append(batch(b"%d" % number * 1000))
-    journal.settle()
-    reader = Reader(tmp_path)
+    journal.checkpoint()
+    reader = JournalReader(tmp_path)
     sizes = []
     while (chunk := reader.read(2500)) is not None:
         sizes.append(len(chunk.records))
@@ -95,14 +104,14 @@ def test_what_is_not_committed_comes_again(tmp_path: Path) -> None:
     journal = appender(tmp_path)
     journal.append(batch(b"1"))
     journal.append(batch(b"2"))
-    journal.settle()
-    reader = Reader(tmp_path)
+    journal.checkpoint()
+    reader = JournalReader(tmp_path)
     chunk = reader.read(1)
     assert chunk is not None
     reader.commit(chunk)
     assert bodies(reader.read(AMPLE)) == [b"2"]
 
-    assert bodies(Reader(tmp_path).read(AMPLE)) == [b"2"]
+    assert bodies(JournalReader(tmp_path).read(AMPLE)) == [b"2"]
 
 
 def test_half_a_block_is_none(tmp_path: Path) -> None:
@@ -112,11 +121,11 @@ def test_half_a_block_is_none(tmp_path: Path) -> None:
     journal.append(batch(b"2"))
     (segment,) = tmp_path.glob("*.segment")
     os.truncate(segment, segment.stat().st_size - 1)
-    assert bodies(Reader(tmp_path).read(AMPLE)) == [b"1"]
+    assert bodies(JournalReader(tmp_path).read(AMPLE)) == [b"1"]
 
     after = appender(tmp_path)
     after.append(batch(b"3"))
-    assert [record.data for record in read_all(Reader(tmp_path))] == [b"1", b"3"]
+    assert [record.data for record in read_all(JournalReader(tmp_path))] == [b"1", b"3"]
 
 
 def test_counts_go_on(tmp_path: Path) -> None:
@@ -124,18 +133,18 @@ def test_counts_go_on(tmp_path: Path) -> None:
     journal = appender(tmp_path)
     journal.append(batch(b"1", b"2", b"3"))
     journal.drop(4)
-    assert journal.settle() == Counts(sampled=7, sent=0, waiting=3, dropped=4)
+    assert journal.checkpoint() == JournalCounts(sampled=7, sent=0, waiting=3, dropped=4)
     journal.append(batch(b"4"))  # not settled: killed
 
     again = appender(tmp_path)
-    assert again.settle() == Counts(sampled=8, sent=0, waiting=4, dropped=4)
-    reader = Reader(tmp_path)
+    assert again.checkpoint() == JournalCounts(sampled=8, sent=0, waiting=4, dropped=4)
+    reader = JournalReader(tmp_path)
     chunk = reader.read(AMPLE)
     assert chunk is not None
     reader.commit(chunk, dropped=1)
-    assert again.settle() == Counts(sampled=8, sent=3, waiting=0, dropped=5)
+    assert again.checkpoint() == JournalCounts(sampled=8, sent=3, waiting=0, dropped=5)
     again.close()
-    assert appender(tmp_path).settle() == Counts(sampled=8, sent=3, waiting=0, dropped=5)
+    assert appender(tmp_path).checkpoint() == JournalCounts(sampled=8, sent=3, waiting=0, dropped=5)
 
 
 def test_numbers_are_never_used_twice(tmp_path: Path) -> None:
@@ -144,10 +153,10 @@ def test_numbers_are_never_used_twice(tmp_path: Path) -> None:
     for _ in range(3):
         journal = appender(tmp_path)
         journal.append(batch(b"x"))
-        journal.settle()
-        ids |= {record.id for record in read_all(Reader(tmp_path))}
+        journal.checkpoint()
+        ids |= {record.id for record in read_all(JournalReader(tmp_path))}
         journal.close()
-        assert segments(tmp_path) == {}
+        assert list_segments(tmp_path) == {}
 
     assert len(ids) == 3
 
@@ -157,17 +166,17 @@ def test_past_its_limit_it_drops(tmp_path: Path) -> None:
     journal = appender(tmp_path, limit=100_000)
     for _ in range(100):
         journal.append(batch(b"x" * 4000))
-    full = journal.settle()
+    full = journal.checkpoint()
     assert full.sampled == 100
     assert 5 < full.waiting < 25
     assert full.dropped == 100 - full.waiting
-    assert sum(segments(tmp_path).values()) <= 100_000
+    assert sum(list_segments(tmp_path).values()) <= 100_000
 
-    assert len(read_all(Reader(tmp_path))) == full.waiting
+    assert len(read_all(JournalReader(tmp_path))) == full.waiting
     journal.append(batch(b"x" * 4000))
-    after = journal.settle()
+    after = journal.checkpoint()
     assert (after.waiting, after.dropped) == (1, full.dropped)
-    assert len(segments(tmp_path)) <= 2
+    assert len(list_segments(tmp_path)) <= 2
 
 
 def test_it_stays_small_while_it_is_read(tmp_path: Path) -> None:
@@ -176,12 +185,12 @@ def test_it_stays_small_while_it_is_read(tmp_path: Path) -> None:
     reader = None
     for _ in range(40):
         journal.append(batch(b"x" * 100_000))
-        journal.settle()
-        reader = reader or Reader(tmp_path)
+        journal.checkpoint()
+        reader = reader or JournalReader(tmp_path)
         assert len(read_all(reader)) == 1
-        assert sum(segments(tmp_path).values()) < 1_000_000
+        assert sum(list_segments(tmp_path).values()) < 1_000_000
 
-    assert journal.settle() == Counts(sampled=40, sent=40)
+    assert journal.checkpoint() == JournalCounts(sampled=40, sent=40)
 
 
 def test_a_full_disk_changes_nothing(tmp_path: Path) -> None:
@@ -195,13 +204,13 @@ def test_a_full_disk_changes_nothing(tmp_path: Path) -> None:
     try:
         with pytest.raises(OSError, match="File too large"):
             journal.append(batch(b"2" * 200_000))
-        assert journal.settle().sampled == 1
+        assert journal.checkpoint().sampled == 1
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     journal.append(batch(b"3"))
 
-    assert [record.data for record in read_all(Reader(tmp_path))] == [b"1", b"3"]
-    assert journal.settle() == Counts(sampled=2, sent=2)
+    assert [record.data for record in read_all(JournalReader(tmp_path))] == [b"1", b"3"]
+    assert journal.checkpoint() == JournalCounts(sampled=2, sent=2)
 
 
 def test_damage_is_counted(tmp_path: Path) -> None:
@@ -209,38 +218,38 @@ def test_damage_is_counted(tmp_path: Path) -> None:
     journal = appender(tmp_path, limit=12_000)  # a block in each segment
     for number in range(3):
         journal.append(batch(b"%d" % number * 1500))
-    journal.settle()
+    journal.checkpoint()
     second = sorted(tmp_path.glob("*.segment"))[1]
     content = bytearray(second.read_bytes())
     content[100] ^= 1
     second.write_bytes(content)
-    reader = Reader(tmp_path)
+    reader = JournalReader(tmp_path)
     assert len(read_all(reader)) == 2
 
     assert reader.position.sent == 2
-    assert journal.settle() == Counts(sampled=3, sent=2, waiting=0, dropped=1)
+    assert journal.checkpoint() == JournalCounts(sampled=3, sent=2, waiting=0, dropped=1)
 
 
 def test_found_again(tmp_path: Path) -> None:
     """A server finds the journals of the one before it, whatever they are for."""
-    for kind, address in [(Kind.ACCESS, ""), (Kind.REQUESTS, "p.d.t")]:
-        Appender(tmp_path / f"{kind}", kind, address, AMPLE).settle()
+    for kind, address in [(LogKind.ACCESS, ""), (LogKind.REQUESTS, "p.d.t")]:
+        JournalAppender(tmp_path / f"{kind}", kind, address, AMPLE).checkpoint()
     (tmp_path / "lock").touch()
     (tmp_path / "empty").mkdir()
 
-    found = {(one.kind, one.address) for one in Appender.found(tmp_path, AMPLE)}
-    assert found == {(Kind.ACCESS, ""), (Kind.REQUESTS, "p.d.t")}
-    assert list(Appender.found(tmp_path / "missing", AMPLE)) == []
+    found = {(one.kind, one.address) for one in JournalAppender.find_existing(tmp_path, AMPLE)}
+    assert found == {(LogKind.ACCESS, ""), (LogKind.REQUESTS, "p.d.t")}
+    assert list(JournalAppender.find_existing(tmp_path / "missing", AMPLE)) == []
 
 
 def test_a_damaged_card_is_none(tmp_path: Path) -> None:
     """Better counts that begin anew than wrong ones."""
-    write_card(tmp_path / "card", {"a": 1})
-    assert read_card(tmp_path / "card") == {"a": 1}
-    write_card(tmp_path / "card", {"a": 22})
-    assert read_card(tmp_path / "card") == {"a": 22}
+    write_metadata(tmp_path / "card", {"a": 1})
+    assert read_metadata(tmp_path / "card") == {"a": 1}
+    write_metadata(tmp_path / "card", {"a": 22})
+    assert read_metadata(tmp_path / "card") == {"a": 22}
     (tmp_path / "card").write_bytes(b'{"a": 3}\n00000000')
 
-    assert read_card(tmp_path / "card") is None
-    assert read_card(tmp_path / "missing") is None
-    assert Position.load(tmp_path) == Position()
+    assert read_metadata(tmp_path / "card") is None
+    assert read_metadata(tmp_path / "missing") is None
+    assert ReadPosition.load(tmp_path) == ReadPosition()

@@ -31,7 +31,7 @@ class Asked(Request):
         super().__init__(slot, **fields)
         self.reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
-    def answer(self, status: int, body: bytes, headers: Headers) -> None:
+    def respond(self, status: int, body: bytes, headers: Headers) -> None:
         names = {name.decode(): value.decode() for name, value in headers}
         self.reply.set_result(Reply(status, names, orjson.loads(body)))
 

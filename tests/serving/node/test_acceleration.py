@@ -16,10 +16,10 @@ from serving.node.acceleration import Acceleration, Place, in_cache
 from serving.runtimes import Source
 from serving.runtimes.acceleration.mount import store
 from serving.runtimes.acceleration.study import study
-from serving.verdicts import Key
+from serving.verdicts import AccelerationKey
 from tests.serving.runtimes.acceleration.models import GOOD, Fake, offer, quick
 
-KEY = Key("digest", "libraries", "processor")
+KEY = AccelerationKey("digest", "libraries", "processor")
 SOURCE = Source(Path(), "SCIKIT_LEARN")
 ROWS = np.ones((2, 3))
 
@@ -57,7 +57,7 @@ def test_a_fitting_verdict_is_taken_up(tmp_path: Path) -> None:
 
 def test_a_verdict_for_other_libraries_is_not(tmp_path: Path) -> None:
     runtime = Fake([GOOD])
-    place = Place(studied(tmp_path).folder, Key("digest", "others", "processor"))
+    place = Place(studied(tmp_path).folder, AccelerationKey("digest", "others", "processor"))
 
     assert mounted(place, runtime).stats()["way"] == "the plain way"
     assert runtime.faster is None
@@ -111,7 +111,7 @@ def test_a_difference_is_counted_written_down_and_the_end(tmp_path: Path) -> Non
         await _ask(runtime, lambda: counts[1] > 0)
 
     asyncio.run(main())
-    verdict = verdicts.read(tmp_path)
+    verdict = verdicts.read_record(tmp_path)
 
     assert np.asarray(runtime.predict(ROWS)).tolist() == quick(ROWS).tolist()
     assert counts == [1, 1]
@@ -127,7 +127,7 @@ def test_what_another_node_found_counts_too(tmp_path: Path) -> None:
     """At the next comparison, and not as a difference of its own."""
     runtime, counts = Fake([GOOD]), [0, 0]
     acceleration = mounted(studied(tmp_path), runtime, counts)
-    verdicts.withdraw(tmp_path, "another node's row 7")
+    verdicts.withdraw_acceleration(tmp_path, "another node's row 7")
 
     async def main() -> None:
         await acceleration.run(here, merging=True)
@@ -185,6 +185,6 @@ def test_the_cache_keeps_the_latest_verdicts(tmp_path: Path, monkeypatch: pytest
         (model_dir / "model.pkl").write_text(name)
         place = in_cache(cache, model_dir)
         assert place == in_cache(cache, model_dir)
-        verdicts.write(Path(place.folder), verdicts.Verdict(key=place.key))
+        verdicts.write_record(Path(place.folder), verdicts.AccelerationRecord(key=place.key))
 
     assert len(list((cache / "acceleration").iterdir())) == 3

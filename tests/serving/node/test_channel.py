@@ -22,7 +22,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.config import PredictSettings
-from serving.frames import ALONE, ANSWER, ASK, CANCEL, PING, REQUEST, TIMING
+from serving.frames import (
+    CANCEL_FRAME,
+    NEVER_BATCH,
+    PING_FRAME,
+    PREDICT_FRAME,
+    REQUEST_HEADER,
+    RESPONSE_HEADER,
+    WANTS_TIMING,
+)
 from serving.node.batcher import Bounds
 from serving.node.channel import Channel, Server, _Asked
 from serving.node.predict import Predictor
@@ -31,7 +39,7 @@ from serving.protocols import Call, Dialect, to_bytes
 from serving.runtimes import Array, Form
 from serving.runtimes.describing import unknown
 from serving.runtimes.instances import Batch
-from serving.schema import Schema
+from serving.schema import ModelSchema
 from tests.garbage import nothing_for_the_collector
 
 LONGEST = 1 << 20
@@ -67,7 +75,7 @@ class Summing:
     def warmup_requests(self) -> tuple[()]:
         return ()
 
-    def schema(self, examples: Sequence[Any] = ()) -> Schema:
+    def schema(self, examples: Sequence[Any] = ()) -> ModelSchema:
         return unknown("fake")
 
 
@@ -77,11 +85,15 @@ def frame(
     slot: int = 0,
     timeout: float = 5.0,
     flags: int = 0,
-    kind: int = ASK,
+    kind: int = PREDICT_FRAME,
     about: bytes = b"",
 ) -> bytes:
     body = orjson.dumps({"instances": rows}) if rows else b""
-    return REQUEST.pack(kind, flags, number, slot, timeout, len(about), len(about) + len(body)) + about + body
+    return (
+        REQUEST_HEADER.pack(kind, flags, number, slot, timeout, len(about), len(about) + len(body))
+        + about
+        + body
+    )
 
 
 @dataclass
@@ -93,8 +105,8 @@ class Gateway:
 
     async def answer(self) -> tuple[int, int, bytes, Any]:
         """Number, status, header lines and value of the next answer."""
-        head = await self.reader.readexactly(ANSWER.size)
-        number, status, lines, length = ANSWER.unpack(head)
+        head = await self.reader.readexactly(RESPONSE_HEADER.size)
+        number, status, lines, length = RESPONSE_HEADER.unpack(head)
         content = await self.reader.readexactly(length)
         return number, status, content[:lines], orjson.loads(content[lines:])
 
@@ -158,7 +170,9 @@ def run(
         place = MeasuredPlace(thread, may_inline=short)
         place.learn(0.0)
         predictor = Predictor(runtime, place, Bounds(64, 100, LONGEST), PredictSettings(), marks=board)
-        server = Server(lambda: predictor if loaded else None, slots=SLOTS, longest=LONGEST, drain=drain)
+        server = Server(
+            lambda: predictor if loaded else None, slots=SLOTS, max_body_bytes=LONGEST, drain=drain
+        )
         address = str(folder / f"{time.monotonic_ns()}")
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(address)
@@ -203,7 +217,12 @@ def test_a_request_may_be_alone_and_may_ask_for_times(tmp_path: Path) -> None:
 
     async def main(world: World) -> None:
         gateway = await world.connect()
-        frames = (frame(0, [1]), frame(1, [2], flags=ALONE), frame(2, [3], flags=TIMING), frame(3, [[4]]))  # type: ignore[list-item]
+        frames = (
+            frame(0, [1]),
+            frame(1, [2], flags=NEVER_BATCH),
+            frame(2, [3], flags=WANTS_TIMING),
+            frame(3, [[4]]),
+        )  # type: ignore[list-item]
         gateway.writer.write(b"".join(frames))
         answers = {number: rest for number, *rest in [await gateway.answer() for _ in range(4)]}
 
@@ -227,7 +246,7 @@ def test_a_node_that_is_still_loading_says_so(tmp_path: Path) -> None:
 
     async def main(world: World) -> None:
         gateway = await world.connect()
-        gateway.writer.write(frame(1, [1]) + frame(1, kind=CANCEL))
+        gateway.writer.write(frame(1, [1]) + frame(1, kind=CANCEL_FRAME))
 
         number, status, lines, _ = await gateway.answer()
         assert (number, status, lines) == (1, 503, b"retry-after: 1\r\n")
@@ -293,7 +312,9 @@ def test_work_that_was_cancelled_is_dropped(tmp_path: Path) -> None:
         gateway, other = await world.connect(), await world.connect()
         gateway.writer.write(frame(0, [0]))
         await asyncio.to_thread(runtime.begun.wait)
-        gateway.writer.write(frame(1, [1]) + frame(2, [2]) + frame(0, kind=CANCEL) + frame(1, kind=CANCEL))
+        gateway.writer.write(
+            frame(1, [1]) + frame(2, [2]) + frame(0, kind=CANCEL_FRAME) + frame(1, kind=CANCEL_FRAME)
+        )
         other.writer.write(frame(1, [3]))
         await asyncio.sleep(0.02)
         other.writer.close()
@@ -315,8 +336,8 @@ def test_a_node_says_that_it_reacts_while_its_model_computes(tmp_path: Path) -> 
         gateway = await world.connect()
         gateway.writer.write(frame(1, [1]))
         await asyncio.to_thread(runtime.begun.wait)
-        gateway.writer.write(frame(2, kind=PING))
-        head = ANSWER.unpack(await gateway.reader.readexactly(ANSWER.size))
+        gateway.writer.write(frame(2, kind=PING_FRAME))
+        head = RESPONSE_HEADER.unpack(await gateway.reader.readexactly(RESPONSE_HEADER.size))
         assert head == (2, 200, 0, 0)
         assert await gateway.answers(1) == {1: [1.0]}
 
@@ -360,7 +381,7 @@ def test_the_end_does_not_wait_for_ever(tmp_path: Path) -> None:
 
 
 FRAMES = st.builds(
-    REQUEST.pack,
+    REQUEST_HEADER.pack,
     st.integers(0, 255),
     st.integers(0, 255),
     st.integers(0, (1 << 32) - 1),

@@ -26,7 +26,7 @@ from serving.node.servable import MeasuredPlace
 from serving.protocols import PLAIN, Dialect
 from serving.runtimes import Runtime, Source, load
 from serving.runtimes.describing import describe
-from serving.schema import Schema, Signature
+from serving.schema import ModelSchema, ModelSignature
 from tests.end_to_end.models import data
 
 EVERY = {
@@ -49,13 +49,13 @@ def table(folder: Path) -> None:
     joblib.dump(model, folder / "model.joblib")
 
 
-def loaded(write: Any, folder: Path) -> tuple[Runtime, Schema]:
+def loaded(write: Any, folder: Path) -> tuple[Runtime, ModelSchema]:
     write(folder)
     runtime = load(Source(folder))
     return runtime, describe(runtime, folder)
 
 
-def predictor(runtime: Runtime, schema: Schema, threads: ThreadPoolExecutor) -> Predictor:
+def predictor(runtime: Runtime, schema: ModelSchema, threads: ThreadPoolExecutor) -> Predictor:
     bounds = Bounds(merge_rows=1, queue_requests=10, queue_bytes=1 << 20)
     place = MeasuredPlace(threads, may_inline=True)
     return Predictor(runtime, place, bounds, PredictSettings(), marks=bytearray(), schema=schema)
@@ -88,10 +88,10 @@ def test_no_question_takes_no_time(tmp_path: Path) -> None:
 def test_what_cannot_be_told_is_not_asked() -> None:
     """Without an example nothing; without tensors that fit it, what takes instances."""
     schema = StandIn().schema()
-    bare = Schema("custom", schema.signatures, strict=False)
+    bare = ModelSchema("custom", schema.signatures, strict=False)
     (rows,) = schema.signatures[schema.default].inputs
-    pair = Signature((rows, rows), ())
-    odd = Schema("custom", {schema.default: pair}, example=7, answer=1)
+    pair = ModelSignature((rows, rows), ())
+    odd = ModelSchema("custom", {schema.default: pair}, example=7, answer=1)
 
     assert not [*questions(bare), *practice_grpc.questions(bare)]
     assert [question.path for question in questions(odd)] == [

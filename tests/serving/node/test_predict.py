@@ -21,7 +21,7 @@ from serving.protocols import PLAIN, Call, Dialect
 from serving.runtimes import Array, Form
 from serving.runtimes.describing import unknown
 from serving.runtimes.instances import Batch
-from serving.schema import Schema
+from serving.schema import ModelSchema
 from serving.wire import Headers
 from tests.serving.node.asking import Asked, Reply, ask
 
@@ -56,7 +56,7 @@ class Peeking:
     def warmup_requests(self) -> tuple[()]:
         return ()
 
-    def schema(self, examples: Sequence[Any] = ()) -> Schema:
+    def schema(self, examples: Sequence[Any] = ()) -> ModelSchema:
         return unknown("fake")
 
 
@@ -280,10 +280,10 @@ def test_an_answer_that_cannot_be_sent_concerns_no_other(call: Call, stubborn: b
     class Unsendable(Asked):
         """Cannot be answered, or only with errors."""
 
-        def answer(self, status: int, body: bytes, headers: Headers) -> None:
+        def respond(self, status: int, body: bytes, headers: Headers) -> None:
             if stubborn or status == 200:
                 raise OSError("not to be sent")
-            super().answer(status, body, headers)
+            super().respond(status, body, headers)
 
     async def main() -> None:
         first, bad, last = requests = [Asked(), Unsendable(), Asked()]

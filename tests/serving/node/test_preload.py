@@ -32,7 +32,7 @@ class Routine:
     def predict(self, instances, **kwargs):
         return [sum(instance) for instance in instances]
 """
-NONE = verdicts.Verdict(key=verdicts.Key("", "", ""))
+NONE = verdicts.AccelerationRecord(key=verdicts.AccelerationKey("", "", ""))
 LEARNED = """
 import tensorflow as tf
 
@@ -145,7 +145,9 @@ def test_the_tabular_pilot_leaves_nothing_to_import(tmp_path: Path) -> None:
     }
     assert all(node["board"] == [0, 0, 2, 0] for node in found["models"].values())
     assert not any(node["report"]["imports_tensorflow"] for node in found["models"].values())
-    assert all((verdicts.read(tmp_path / f"{kind}-ways") or NONE).accelerates for kind in ("json", "ubj"))
+    assert all(
+        (verdicts.read_record(tmp_path / f"{kind}-ways") or NONE).is_accelerated for kind in ("json", "ubj")
+    )
     for name, (model, inputs, _) in models.items():
         assert found["models"][name]["answer"] == {"predictions": model.predict(inputs[:1]).tolist()}
     assert found["models"]["routine"]["answer"] == {"predictions": [sum(row)]}

@@ -13,7 +13,7 @@ from serving.runtimes import Array, Form, Runtime, equality
 from serving.runtimes.acceleration import Predict
 from serving.runtimes.describing import unknown
 from serving.runtimes.instances import Batch
-from serving.schema import Schema
+from serving.schema import ModelSchema
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Fake:
     def warmup_requests(self) -> list[tuple[Batch, dict[str, Any]]]:
         return []
 
-    def schema(self, examples: Sequence[Any] = ()) -> Schema:
+    def schema(self, examples: Sequence[Any] = ()) -> ModelSchema:
         return unknown("fake")
 
 

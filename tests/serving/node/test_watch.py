@@ -91,8 +91,13 @@ def test_times_are_counted() -> None:
 
     assert board[:8] == b"\2" + bytes(7)
     assert [histograms.cells[cell] for cell in (NODE_ROWS, NODE_CALLS, NODE_LAST)] == [6, 2, 10_008]
-    assert [sum(histograms.read(phase).counts) for phase in range(4)] == [2] * 4
-    assert [round(histograms.read(phase).seconds, 6) for phase in range(4)] == [0.002, 0.006, 0.008, 0.001]
+    assert [sum(histograms.read_phase(phase).counts) for phase in range(4)] == [2] * 4
+    assert [round(histograms.read_phase(phase).seconds, 6) for phase in range(4)] == [
+        0.002,
+        0.006,
+        0.008,
+        0.001,
+    ]
 
 
 def test_a_board_without_slots_is_all_marks() -> None:

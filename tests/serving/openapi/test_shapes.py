@@ -8,27 +8,35 @@ import jsonschema_rs
 import pytest
 
 from serving.openapi import shapes
-from serving.schema import DEFAULT, Schema, Signature, Tensor, as_answered
+from serving.schema import DEFAULT_SIGNATURE, ModelSchema, ModelSignature, TensorSpec, for_ai_platform
 
 
-def graph(*inputs: Tensor, outputs: tuple[Tensor, ...] = (Tensor("y", "FP32", (-1, 2)),)) -> Schema:
-    return Schema("tensorflow_savedmodel", {DEFAULT: Signature(inputs, outputs)})
+def graph(
+    *inputs: TensorSpec, outputs: tuple[TensorSpec, ...] = (TensorSpec("y", "FP32", (-1, 2)),)
+) -> ModelSchema:
+    return ModelSchema("tensorflow_savedmodel", {DEFAULT_SIGNATURE: ModelSignature(inputs, outputs)})
 
 
-def table(*inputs: Tensor, platform: str = "sklearn", strict: bool = True) -> Schema:
-    outputs = (Tensor("predictions", "INT64", (-1,)),)
-    return Schema(platform, {DEFAULT: Signature(inputs, outputs)}, strict=strict)
+def table(*inputs: TensorSpec, platform: str = "sklearn", strict: bool = True) -> ModelSchema:
+    outputs = (TensorSpec("predictions", "INT64", (-1,)),)
+    return ModelSchema(platform, {DEFAULT_SIGNATURE: ModelSignature(inputs, outputs)}, strict=strict)
 
 
-IMAGE = graph(Tensor("x", "FP32", (-1, 2, 3)))
-TEXTS = graph(Tensor("s", "BYTES", (-1,)), Tensor("n", "INT64", (-1, -1)), Tensor("b", "BOOL", (-1,)))
-PAIR = graph(Tensor("x", "FP32", (2, 1)))
-NUMBERS = table(Tensor("instances", "FP64", (-1, 2)))
-TREES = table(Tensor("instances", "FP64", (-1, 2)), platform="xgboost")
-MIXED = table(Tensor("age", "FP64", (-1,)), Tensor("city", "BYTES", (-1,)))
-ORDERED = table(Tensor("column-0", "FP64", (-1,)), Tensor("column-1", "BYTES", (-1,)))
-ROUTINE = table(Tensor("instances", "BYTES", None), platform="custom", strict=False)
-UNNAMED = Schema("tensorflow_savedmodel", {"a": IMAGE.signatures[DEFAULT], "b": PAIR.signatures[DEFAULT]}, "")
+IMAGE = graph(TensorSpec("x", "FP32", (-1, 2, 3)))
+TEXTS = graph(
+    TensorSpec("s", "BYTES", (-1,)), TensorSpec("n", "INT64", (-1, -1)), TensorSpec("b", "BOOL", (-1,))
+)
+PAIR = graph(TensorSpec("x", "FP32", (2, 1)))
+NUMBERS = table(TensorSpec("instances", "FP64", (-1, 2)))
+TREES = table(TensorSpec("instances", "FP64", (-1, 2)), platform="xgboost")
+MIXED = table(TensorSpec("age", "FP64", (-1,)), TensorSpec("city", "BYTES", (-1,)))
+ORDERED = table(TensorSpec("column-0", "FP64", (-1,)), TensorSpec("column-1", "BYTES", (-1,)))
+ROUTINE = table(TensorSpec("instances", "BYTES", None), platform="custom", strict=False)
+UNNAMED = ModelSchema(
+    "tensorflow_savedmodel",
+    {"a": IMAGE.signatures[DEFAULT_SIGNATURE], "b": PAIR.signatures[DEFAULT_SIGNATURE]},
+    "",
+)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +66,7 @@ UNNAMED = Schema("tensorflow_savedmodel", {"a": IMAGE.signatures[DEFAULT], "b": 
         (ROUTINE, [{"any": ["thing"]}, None], True),
     ],
 )
-def test_a_request(schema: Schema, instances: Any, fits: bool) -> None:
+def test_a_request(schema: ModelSchema, instances: Any, fits: bool) -> None:
     assert jsonschema_rs.is_valid(shapes.request(schema), {"instances": instances}) is fits
 
 
@@ -72,22 +80,22 @@ def test_a_request(schema: Schema, instances: Any, fits: bool) -> None:
         (ROUTINE, [{"sum": 1}, "x"], True),
     ],
 )
-def test_an_answer(schema: Schema, predictions: Any, fits: bool) -> None:
+def test_an_answer(schema: ModelSchema, predictions: Any, fits: bool) -> None:
     assert jsonschema_rs.is_valid(shapes.answer(schema), {"predictions": predictions}) is fits
 
 
 def test_an_only_output_without_its_name() -> None:
     """In the shape and in the example; where a signature has several, they keep theirs."""
-    several = (Tensor("y", "FP32", (-1,)), Tensor("z", "FP32", (-1,)))
-    known = Schema(PAIR.platform, PAIR.signatures, example=[1.0], answer={"y": [0.5, 0.5]})
-    bare = as_answered(known, bare=True)
+    several = (TensorSpec("y", "FP32", (-1,)), TensorSpec("z", "FP32", (-1,)))
+    known = ModelSchema(PAIR.platform, PAIR.signatures, example=[1.0], answer={"y": [0.5, 0.5]})
+    bare = for_ai_platform(known, bare=True)
 
     assert shapes.example_answer(bare) == {"predictions": [[0.5, 0.5], [0.5, 0.5]]}
     assert jsonschema_rs.is_valid(shapes.answer(bare), shapes.example_answer(bare))
     assert not jsonschema_rs.is_valid(shapes.answer(bare), shapes.example_answer(known))
-    assert as_answered(known, bare=False) is known
-    assert as_answered(NUMBERS, bare=True) is NUMBERS
-    both = as_answered(graph(*IMAGE.signatures[DEFAULT].inputs, outputs=several), bare=True)
+    assert for_ai_platform(known, bare=False) is known
+    assert for_ai_platform(NUMBERS, bare=True) is NUMBERS
+    both = for_ai_platform(graph(*IMAGE.signatures[DEFAULT_SIGNATURE].inputs, outputs=several), bare=True)
     assert jsonschema_rs.is_valid(shapes.answer(both), {"predictions": [{"y": 1, "z": 2}]})
 
 
@@ -104,7 +112,7 @@ def test_other_fields_of_a_request() -> None:
 
 
 def test_an_example_has_as_many_rows_as_there_must_be() -> None:
-    known = Schema(PAIR.platform, PAIR.signatures, example=[1.0], answer={"y": [0.5, 0.5]})
+    known = ModelSchema(PAIR.platform, PAIR.signatures, example=[1.0], answer={"y": [0.5, 0.5]})
 
     asked, answered = shapes.example(known), shapes.example_answer(known)
 
@@ -114,7 +122,7 @@ def test_an_example_has_as_many_rows_as_there_must_be() -> None:
 
 
 def test_a_long_example_is_left_to_the_schema_of_its_version() -> None:
-    long = Schema(IMAGE.platform, IMAGE.signatures, example=[0.0] * 10_000, answer=[0.0] * 10_000)
+    long = ModelSchema(IMAGE.platform, IMAGE.signatures, example=[0.0] * 10_000, answer=[0.0] * 10_000)
 
     assert (shapes.example(long), shapes.example_answer(long)) == (None, None)
     assert (shapes.example(IMAGE), shapes.example_answer(IMAGE)) == (None, None)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from serving.errors import InvalidArgument, NotAcceptable, ServingError
 from serving.heads import ACCEPT, CONTENT_TYPE, JSON_BYTES
-from serving.media import BINARY, JSON, NPY, choose
+from serving.media import BINARY, JSON, NPY, negotiate_media_type
 from serving.protocols import MOST_ABOUT, PLAIN, Call, Dialect, from_bytes, to_bytes
 from serving.protocols.calls import call_of
 from serving.protocols.paths import Path, parse
@@ -102,24 +102,24 @@ OFFERED = (JSON, NPY, BINARY)
 )
 def test_the_client_says_what_it_wants(accept: str, chosen: str) -> None:
     """The weights count; what is said of a type itself counts before what is said of all."""
-    assert choose(accept, OFFERED) == chosen
+    assert negotiate_media_type(accept, OFFERED) == chosen
 
 
 def test_who_wants_nothing_there_is_gets_nothing() -> None:
     """But is told what there is."""
     with pytest.raises(NotAcceptable, match="application/json, application/x-npy"):
-        choose("text/html, application/json;q=0", OFFERED)
+        negotiate_media_type("text/html, application/json;q=0", OFFERED)
     with pytest.raises(InvalidArgument, match="q=2; q is a number from 0 to 1"):
-        choose("application/json;q=2", OFFERED)
+        negotiate_media_type("application/json;q=2", OFFERED)
     with pytest.raises(InvalidArgument, match="q=much"):
-        choose("application/json;q=much", OFFERED)
+        negotiate_media_type("application/json;q=much", OFFERED)
 
 
 @given(st.text(max_size=60))
 def test_any_text_is_a_wish(accept: str) -> None:
     """One that can be met, or one that is refused in words."""
     try:
-        assert choose(accept, OFFERED) in OFFERED
+        assert negotiate_media_type(accept, OFFERED) in OFFERED
     except ServingError as error:
         assert "Accept" in error.message
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from serving.protocols.inference_metadata import live, metadata, model_ready, ready, server
 from serving.protocols.tensorflow_status import Standing, State
-from serving.schema import Schema, Signature, Tensor
+from serving.schema import ModelSchema, ModelSignature, TensorSpec
 
 
 def test_a_server() -> None:
@@ -21,13 +21,13 @@ def test_a_server() -> None:
 
 def test_a_model() -> None:
     """The tensors of its default signature, and the versions that answer."""
-    schema = Schema(
+    schema = ModelSchema(
         "sklearn",
         {
-            "other": Signature((), ()),
-            "main": Signature(
-                (Tensor("age", "FP64", (-1,)), Tensor("anything", "BYTES", None)),
-                (Tensor("predictions", "INT64", (-1,), classes=(0, 1)),),
+            "other": ModelSignature((), ()),
+            "main": ModelSignature(
+                (TensorSpec("age", "FP64", (-1,)), TensorSpec("anything", "BYTES", None)),
+                (TensorSpec("predictions", "INT64", (-1,), classes=(0, 1)),),
             ),
         },
         default="main",

@@ -11,12 +11,12 @@ from serving.errors import InvalidArgument
 from serving.protocols import tensorflow_grpc, tensorflow_status
 from serving.protocols.protos import message
 from serving.protocols.tensorflow_status import Standing, State
-from serving.schema import Schema, Signature, Tensor
+from serving.schema import ModelSchema, ModelSignature, TensorSpec
 from tests.serving.protocols.test_tensorflow_status import FLOWERS
 
-ODD = Schema(
+ODD = ModelSchema(
     "tensorflow_savedmodel",
-    {"s": Signature((Tensor("q", "QINT8", (2,)), Tensor("c", "COMPLEX64", ())), ())},
+    {"s": ModelSignature((TensorSpec("q", "QINT8", (2,)), TensorSpec("c", "COMPLEX64", ())), ())},
     default="s",
 )
 
@@ -40,7 +40,7 @@ def test_states_are_those_of_rest() -> None:
 
 
 @pytest.mark.parametrize("schema", [FLOWERS, ODD])
-def test_signatures_are_those_of_rest(schema: Schema) -> None:
+def test_signatures_are_those_of_rest(schema: ModelSchema) -> None:
     """With names, types and shapes."""
     raw = tensorflow_grpc.metadata("flowers", "v7", schema)
     told = message("tensorflow.serving.GetModelMetadataResponse").FromString(raw)

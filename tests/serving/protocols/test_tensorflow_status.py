@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from serving.protocols.tensorflow_status import DTYPES, Standing, State, metadata, status
-from serving.schema import CLASSIFY, Schema, Signature, Tensor
+from serving.schema import CLASSIFY, ModelSchema, ModelSignature, TensorSpec
 
-FLOWERS = Schema(
+FLOWERS = ModelSchema(
     "tensorflow_savedmodel",
     {
-        "serving_default": Signature(
-            (Tensor("x", "FP32", (-1, 4), "serving_default_x:0"),),
-            (Tensor("y", "INT64", (-1,), "StatefulPartitionedCall:0"),),
+        "serving_default": ModelSignature(
+            (TensorSpec("x", "FP32", (-1, 4), "serving_default_x:0"),),
+            (TensorSpec("y", "INT64", (-1,), "StatefulPartitionedCall:0"),),
         ),
-        "classify": Signature(
-            (Tensor("inputs", "BYTES", None, "input:0"),),
-            (Tensor("scores", "FP16", (), "Softmax:0"),),
+        "classify": ModelSignature(
+            (TensorSpec("inputs", "BYTES", None, "input:0"),),
+            (TensorSpec("scores", "FP16", (), "Softmax:0"),),
             CLASSIFY,
         ),
     },

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from loadtests.bench.parsing import measure_image
-from serving.depth import LEVELS
+from serving.depth import DEFAULT_MAX_DEPTH
 from serving.errors import InvalidInputs, InvalidOutputs
 from serving.runtimes import Array, Column, Columns, Form, Rows, codec
 from serving.runtimes.codec import AnswerStyle, Decoder, encode, encode_each, encode_lines
@@ -56,7 +56,7 @@ def outcome(body: bytes, form: Form) -> Any:
 def plain_outcome(body: bytes, form: Form) -> Any:
     """The same by way of Python values."""
     try:
-        instances, parameters = codec._plain(body, lambda _: form, LEVELS)
+        instances, parameters = codec._plain(body, lambda _: form, DEFAULT_MAX_DEPTH)
     except InvalidInputs as error:
         return error.message
     return written(instances), parameters

@@ -27,7 +27,7 @@ from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 from serving.runtimes import Runtime, Source, load
 from serving.runtimes.codec import Decoder, encode
 from serving.runtimes.describing import EXAMPLE, describe, unknown
-from serving.schema import DEFAULT, Schema, Tensor
+from serving.schema import DEFAULT_SIGNATURE, ModelSchema, TensorSpec
 
 X = np.random.default_rng(0).normal(size=(40, 3))
 LABELS = np.array(["no", "yes"])[(X[:, 0] > 0).astype(int)]
@@ -42,9 +42,9 @@ PEOPLE = pd.DataFrame(
 )
 ANSWERS = [0, 1, 1, 0] * 5
 
-NUMBERS = (Tensor("instances", "FP64", (-1, 3)),)
-NAMED = tuple(Tensor(name, "FP64", (-1,)) for name in "abc")
-CITY = Tensor("city", "BYTES", (-1,), classes=("x", "y", "z"))
+NUMBERS = (TensorSpec("instances", "FP64", (-1, 3)),)
+NAMED = tuple(TensorSpec(name, "FP64", (-1,)) for name in "abc")
+CITY = TensorSpec("city", "BYTES", (-1,), classes=("x", "y", "z"))
 
 
 def people() -> ColumnTransformer:
@@ -67,7 +67,7 @@ def loaded(model: Any, folder: Path) -> Runtime:
     return load(Source(folder, "XGBOOST" if isinstance(model, xgb.Booster) else ""))
 
 
-def asked(runtime: Runtime, schema: Schema) -> Any:
+def asked(runtime: Runtime, schema: ModelSchema) -> Any:
     """What a client gets for the example."""
     batch, _ = Decoder().decode(json.dumps({"instances": [schema.example]}).encode(), runtime.form)
     return json.loads(encode(runtime.predict(batch)))["predictions"]
@@ -87,7 +87,7 @@ def asked(runtime: Runtime, schema: Schema) -> Any:
         ),
         (
             make_pipeline(people(), LogisticRegression()).fit(PEOPLE, ANSWERS),
-            (Tensor("age", "FP64", (-1,)), CITY, Tensor("says", "BYTES", (-1,))),
+            (TensorSpec("age", "FP64", (-1,)), CITY, TensorSpec("says", "BYTES", (-1,))),
             ("INT64", (-1,), (0, 1)),
         ),
         (
@@ -95,26 +95,29 @@ def asked(runtime: Runtime, schema: Schema) -> Any:
                 ColumnTransformer([("code", OrdinalEncoder(), [1])], remainder="passthrough"),
                 LogisticRegression(),
             ).fit(PEOPLE[["age", "city"]].to_numpy().tolist(), ANSWERS),
-            (Tensor("column-0", "FP64", (-1,)), Tensor("column-1", "BYTES", (-1,), classes=("x", "y", "z"))),
+            (
+                TensorSpec("column-0", "FP64", (-1,)),
+                TensorSpec("column-1", "BYTES", (-1,), classes=("x", "y", "z")),
+            ),
             ("INT64", (-1,), (0, 1)),
         ),
         (
             HistGradientBoostingClassifier(categorical_features=["city"], max_iter=2).fit(
                 PEOPLE[["age", "city"]].astype({"city": "category"}), ANSWERS
             ),
-            (Tensor("age", "FP64", (-1,)), CITY),
+            (TensorSpec("age", "FP64", (-1,)), CITY),
             ("INT64", (-1,), (0, 1)),
         ),
         (
             make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(PEOPLE["says"], ANSWERS),
-            (Tensor("instances", "BYTES", (-1,)),),
+            (TensorSpec("instances", "BYTES", (-1,)),),
             ("INT64", (-1,), (0, 1)),
         ),
         (
             make_pipeline(DictVectorizer(), LinearRegression()).fit(
                 [{"a": 1, "b": "x"}, {"b": "y"}], [1.0, 2]
             ),
-            (Tensor("instances", "BYTES", None),),
+            (TensorSpec("instances", "BYTES", None),),
             ("FP64", (-1,), ()),
         ),
         (xgb.XGBClassifier(n_estimators=2).fit(FRAME, THIRDS), NAMED, ("INT64", (-1,), (0, 1, 2))),
@@ -125,7 +128,7 @@ def asked(runtime: Runtime, schema: Schema) -> Any:
     ids=lambda value: type(value).__name__,
 )
 def test_a_model_tells_its_inputs_its_output_and_an_instance_that_predicts(
-    model: Any, inputs: tuple[Tensor, ...], output: tuple[Any, ...], tmp_path: Path
+    model: Any, inputs: tuple[TensorSpec, ...], output: tuple[Any, ...], tmp_path: Path
 ) -> None:
     runtime = loaded(model, tmp_path)
 
@@ -211,8 +214,10 @@ def test_a_custom_routine_is_asked_nothing_but_its_own_example(
     assert described.asked == [[example]] * bool(example)
     assert not schema.strict
     assert schema.answer == ({"sum": 3.5} if example else None)
-    right = (Tensor("left", "INT64", (-1,)), Tensor("right", "FP64", (-1, 1)))
-    assert schema.signatures[DEFAULT].inputs == (right if example else (Tensor("instances", "BYTES", None),))
+    right = (TensorSpec("left", "INT64", (-1,)), TensorSpec("right", "FP64", (-1, 1)))
+    assert schema.signatures[DEFAULT_SIGNATURE].inputs == (
+        right if example else (TensorSpec("instances", "BYTES", None),)
+    )
 
 
 class Leaving(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -227,7 +232,7 @@ class Leaving(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
 def test_code_of_a_user_ends_nothing_by_what_was_made_up(tmp_path: Path) -> None:
     schema = describe(loaded(Leaving(), tmp_path), tmp_path)
 
-    assert (schema.example, schema.signatures[DEFAULT].inputs[0].datatype) == (None, "FP64")
+    assert (schema.example, schema.signatures[DEFAULT_SIGNATURE].inputs[0].datatype) == (None, "FP64")
 
 
 def test_labels_that_cannot_be_sent_cost_details_alone(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from serving.runtimes import Column, Source, tensorflow_warmup
 from serving.runtimes.codec import Decoder, encode
 from serving.runtimes.describing import describe
 from serving.runtimes.instances import Tensors
-from serving.schema import CLASSIFY, PREDICT, REGRESS, pack
+from serving.schema import CLASSIFY, PREDICT, REGRESS, pack_schema
 from tests.serving.runtimes.conftest import QUIET
 
 Arrays = dict[str, NDArray[Any]]
@@ -1219,4 +1219,4 @@ def test_an_example_with_many_numbers_is_all_zeros(load: Any) -> None:
     schema = describe(load("keras"), Path())
 
     assert schema.example == np.zeros((16, 32)).tolist()
-    assert len(pack(schema)) < 2000
+    assert len(pack_schema(schema)) < 2000

@@ -18,7 +18,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 from serving.errors import LoadFailed
 from serving.node.probe import judging, warm
-from serving.prepare import Request, prepare
+from serving.prepare import PreparationRequest, prepare_version
 from serving.runtimes import Source, equality, load, xgboost_probes
 from serving.runtimes.acceleration import MOST_FEATURES, Accelerable
 from serving.runtimes.frames import WIDEST
@@ -86,8 +86,10 @@ def test_wide_binary_files_are_converted(tmp_path: Path) -> None:
     (tmp_path / "stored" / "model.bst").write_bytes(widened(DATA / "0.90-logistic.bst", WIDTH))
 
     with bounded():
-        prepare(
-            Request(str(tmp_path / "stored"), (), str(tmp_path / "made"), str(tmp_path / "cache"), 1 << 30),
+        prepare_version(
+            PreparationRequest(
+                str(tmp_path / "stored"), (), str(tmp_path / "made"), str(tmp_path / "cache"), 1 << 30
+            ),
             lambda _: None,
         )
 

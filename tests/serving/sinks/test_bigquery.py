@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from serving.errors import PermissionDenied, ServingError
-from serving.journal import Kind
+from serving.journal import LogKind
 from serving.sinks.bigquery import BigQuerySink
 from serving.sinks.choose import make_sink
 from serving.sinks.folder import FolderSink
-from serving.sinks.places import Options
+from serving.sinks.places import LogWriterOptions
 from tests.bigquery import BigQuery, running_bigquery
 from tests.serving.sinks.records import NOON, record
 
@@ -24,8 +24,8 @@ def bigquery(monkeypatch: pytest.MonkeyPatch) -> Iterator[BigQuery]:
         yield found
 
 
-def options(folder: Path, *, bigquery: bool = True) -> Options:
-    return Options(
+def options(folder: Path, *, bigquery: bool = True) -> LogWriterOptions:
+    return LogWriterOptions(
         spill=folder, logs=folder, rotate_bytes=1, rotate_seconds=1, bigquery=bigquery, stdout=False
     )
 
@@ -93,10 +93,10 @@ def test_what_may_be_over_later_is_an_error(bigquery: BigQuery, status: int, kin
 def test_which_addresses_are_tables(bigquery: BigQuery, tmp_path: Path) -> None:
     """Names of three parts, with or without bq://; not when the setting says so."""
     for address in ("p.d.t", "bq://p.d.t", "example.com:p.d.t"):
-        assert isinstance(make_sink(Kind.REQUESTS, address, 7, options(tmp_path)), BigQuerySink)
+        assert isinstance(make_sink(LogKind.REQUESTS, address, 7, options(tmp_path)), BigQuerySink)
     for address in ("quarter", "a/b", "../../etc"):
-        assert isinstance(make_sink(Kind.REQUESTS, address, 7, options(tmp_path)), FolderSink)
-    off = make_sink(Kind.REQUESTS, "p.d.t", 7, options(tmp_path, bigquery=False))
+        assert isinstance(make_sink(LogKind.REQUESTS, address, 7, options(tmp_path)), FolderSink)
+    off = make_sink(LogKind.REQUESTS, "p.d.t", 7, options(tmp_path, bigquery=False))
     off.write([record(1, time=NOON)], "")
 
     assert bigquery.requests == 0
@@ -112,7 +112,7 @@ def test_without_credentials_rows_go_to_a_folder(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
 
-    assert isinstance(make_sink(Kind.REQUESTS, "p.d.t", 7, options(tmp_path)), FolderSink)
+    assert isinstance(make_sink(LogKind.REQUESTS, "p.d.t", 7, options(tmp_path)), FolderSink)
     (said,) = [record.message for record in caplog.records if record.name.startswith("serving")]
     assert str(tmp_path / "requests" / "p.d.t") in said
     assert "credentials" in said

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from serving.journal import Kind
+from serving.journal import LogKind
 from serving.sinks.bucket import BucketSink
-from serving.storage import Files
+from serving.storage import FileStore
 from tests.emulator import Emulator
 from tests.serving.sinks.records import DAY, NOON, record
 
@@ -22,7 +22,7 @@ class Sinks:
         self.emulator = emulator
         self.uri = f"gs://{emulator.bucket()}/logs"
         self.sink = BucketSink(
-            self.uri, Kind.REQUESTS, Files(patience=10), rotate_bytes=1 << 20, rotate_seconds=60
+            self.uri, LogKind.REQUESTS, FileStore(retry_seconds=10), rotate_bytes=1 << 20, rotate_seconds=60
         )
 
     def write(self, *numbers: int, key: str = "key") -> None:
@@ -35,7 +35,7 @@ class Sinks:
             item.uri.removeprefix(stem): [
                 json.loads(line)["raw_data"] for line in self.emulator.get(item.uri).splitlines()
             ]
-            for item in Files().list(self.uri)
+            for item in FileStore().list(self.uri)
         }
 
 

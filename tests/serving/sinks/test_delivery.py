@@ -9,8 +9,15 @@ from pathlib import Path
 import pytest
 
 from serving.errors import Unavailable
-from serving.journal import Appender, Batch, Counts, Kind, Reader, Record
-from serving.sinks.delivery import Delivery
+from serving.journal import (
+    BlockBuilder,
+    JournalAppender,
+    JournalCounts,
+    JournalReader,
+    JournalRecord,
+    LogKind,
+)
+from serving.sinks.delivery import JournalDelivery
 
 
 @dataclass
@@ -24,7 +31,7 @@ class Shelf:
     keys: list[str] = field(default_factory=list)
     writes: list[list[bytes]] = field(default_factory=list)
 
-    def write(self, records: Sequence[Record], key: str) -> int:
+    def write(self, records: Sequence[JournalRecord], key: str) -> int:
         self.keys.append(key)
         if self.failures:
             raise self.failures.pop()
@@ -39,22 +46,22 @@ class World:
         self.now = 0.0
         self.folder = folder
         self.sink = sink
-        self.journal = Appender(folder, Kind.REQUESTS, "somewhere", 1 << 30)
+        self.journal = JournalAppender(folder, LogKind.REQUESTS, "somewhere", 1 << 30)
         self.journal.open()
         self.delivery = self.another()
 
-    def another(self) -> Delivery:
+    def another(self) -> JournalDelivery:
         """As the next log writer would begin."""
-        return Delivery(Reader(self.folder), lambda: self.sink, clock=lambda: self.now)
+        return JournalDelivery(JournalReader(self.folder), lambda: self.sink, clock=lambda: self.now)
 
     def put(self, *bodies: bytes) -> None:
-        batch = Batch()
+        batch = BlockBuilder()
         for body in bodies:
-            batch.add(0.0, b"projects/p/models/m/versions/v", b"", body, b"")
+            batch.add_record(0.0, b"projects/p/models/m/versions/v", b"", body, b"")
         self.journal.append(batch)
 
     def drain(self) -> None:
-        while self.delivery.step() == 0:
+        while self.delivery.deliver_next() == 0:
             pass
 
 
@@ -71,7 +78,7 @@ def test_what_is_there_is_delivered(world: World) -> None:
     world.drain()
 
     assert [body for bodies in world.sink.writes for body in bodies] == [b"1", b"2", b"3"]
-    assert world.journal.settle() == Counts(sampled=3, sent=3)
+    assert world.journal.checkpoint() == JournalCounts(sampled=3, sent=3)
 
 
 def test_a_sink_that_fails_is_tried_again(world: World, caplog: pytest.LogCaptureFixture) -> None:
@@ -79,15 +86,15 @@ def test_a_sink_that_fails_is_tried_again(world: World, caplog: pytest.LogCaptur
     caplog.set_level("INFO")
     world.sink.failures = [Unavailable("no"), OSError("no"), ValueError("a library's")] * 10
     world.put(b"1")
-    pauses = [world.delivery.step() for _ in range(30)]
+    pauses = [world.delivery.deliver_next() for _ in range(30)]
     assert 0.4 <= pauses[0] <= 0.6
     assert all(24 <= pause <= 36 for pause in pauses[7:])
     assert sorted(round(pause) for pause in pauses[:5]) == [round(pause) for pause in pauses[:5]]
-    assert world.journal.settle() == Counts(sampled=1, waiting=1)
+    assert world.journal.checkpoint() == JournalCounts(sampled=1, waiting=1)
 
     world.drain()
     assert world.sink.writes == [[b"1"]]
-    assert world.journal.settle() == Counts(sampled=1, sent=1)
+    assert world.journal.checkpoint() == JournalCounts(sampled=1, sent=1)
     assert len(caplog.messages) == 2
 
 
@@ -101,12 +108,12 @@ def test_a_sink_that_cannot_be_made_is_made_later(world: World) -> None:
             raise Unavailable("no")
         return world.sink
 
-    world.delivery = Delivery(Reader(world.folder), make)
+    world.delivery = JournalDelivery(JournalReader(world.folder), make)
     world.put(b"1")
 
-    assert world.delivery.step() > 0
-    assert world.delivery.step() > 0
-    assert world.delivery.step() == 0
+    assert world.delivery.deliver_next() > 0
+    assert world.delivery.deliver_next() > 0
+    assert world.delivery.deliver_next() == 0
     assert len(world.sink.writes) == 1
 
 
@@ -117,7 +124,7 @@ def test_what_is_refused_is_counted(world: World) -> None:
     world.drain()
 
     assert len(world.sink.writes) == 1
-    assert world.journal.settle() == Counts(sampled=3, sent=1, dropped=2)
+    assert world.journal.checkpoint() == JournalCounts(sampled=3, sent=1, dropped=2)
 
 
 def test_some_sinks_collect(world: World) -> None:
@@ -139,7 +146,7 @@ def test_some_sinks_collect(world: World) -> None:
     world.put(b"4")
     world.drain()
     assert len(world.sink.writes) == 2
-    assert world.delivery.step(closing=True) == 0
+    assert world.delivery.deliver_next(closing=True) == 0
     assert len(world.sink.writes) == 3
 
 
@@ -170,7 +177,7 @@ def test_the_same_records_have_the_same_key(world: World) -> None:
     world.drain()
     world.sink.failures = [Unavailable("no")]
     world.put(b"1")
-    world.delivery.step()
+    world.delivery.deliver_next()
     world.delivery = world.another()
     world.drain()
     world.put(b"2")

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from serving.errors import FailedPrecondition
-from serving.journal import Kind, Record
-from serving.local_folders import LocalFolders
-from serving.sinks.folder import Both, FolderSink, StdoutSink
+from serving.journal import JournalRecord, LogKind
+from serving.local_folders import LocalFolderPolicy
+from serving.sinks.folder import FolderSink, StdoutSink, TeeSink
 from tests.serving.sinks.records import DAY, NOON, entry, record
 
 
@@ -24,7 +24,7 @@ class Sinks:
     """A sink whose clock the test sets."""
 
     def __init__(
-        self, folder: Path, kind: Kind = Kind.REQUESTS, *, rotate_bytes: int = 1 << 20, journal: int = 7
+        self, folder: Path, kind: LogKind = LogKind.REQUESTS, *, rotate_bytes: int = 1 << 20, journal: int = 7
     ) -> None:
         self.now = 0.0
         self.folder = folder
@@ -53,9 +53,9 @@ def test_a_folder_that_is_not_open_gets_nothing(tmp_path: Path) -> None:
     """Also when a link is put in the place of its folder after it was allowed; the records wait."""
     state = tmp_path / "state"
     state.mkdir()
-    folders = LocalFolders.read(f"{tmp_path}/open", state)
+    folders = LocalFolderPolicy.from_setting(f"{tmp_path}/open", state)
     sink = FolderSink(
-        tmp_path / "open", Kind.REQUESTS, journal=7, rotate_bytes=1, rotate_seconds=60, folders=folders
+        tmp_path / "open", LogKind.REQUESTS, journal=7, rotate_bytes=1, rotate_seconds=60, folders=folders
     )
     sink.write([record(1)], "key")
     (tmp_path / "open").rename(tmp_path / "moved")
@@ -94,7 +94,7 @@ def test_files_end_by_size_and_by_time(tmp_path: Path) -> None:
 
 def test_versions_have_folders_of_their_own(tmp_path: Path) -> None:
     """In the logs of the server itself; each line is known by its id."""
-    sink = FolderSink(tmp_path, Kind.CONSOLE, journal=7, rotate_bytes=1 << 20, rotate_seconds=60)
+    sink = FolderSink(tmp_path, LogKind.CONSOLE, journal=7, rotate_bytes=1 << 20, rotate_seconds=60)
     other = "projects/p/models/m/versions/w"
     sink.write([entry(1), entry(2, name=other), entry(3)], "key")
 
@@ -277,9 +277,9 @@ for number in range(first, first + 1000):
 
 def test_both_get_all(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     """A log in a folder can be on standard output too."""
-    folder = FolderSink(tmp_path, Kind.CONSOLE, journal=7, rotate_bytes=1 << 20, rotate_seconds=60)
-    records: Sequence[Record] = [entry(1), entry(2)]
-    Both(folder, StdoutSink(Kind.CONSOLE)).write(records, "key")
+    folder = FolderSink(tmp_path, LogKind.CONSOLE, journal=7, rotate_bytes=1 << 20, rotate_seconds=60)
+    records: Sequence[JournalRecord] = [entry(1), entry(2)]
+    TeeSink(folder, StdoutSink(LogKind.CONSOLE)).write(records, "key")
 
     (file,) = tmp_path.rglob("*.jsonl")
     assert capfdbinary.readouterr().out == file.read_bytes() != b""

@@ -13,7 +13,7 @@ from serving.runtimes.arguments import checked
 from serving.runtimes.codec import Decoder
 from serving.runtimes.datatypes import dtype_of
 from serving.runtimes.instances import Batch
-from serving.schema import Schema, Signature, Tensor
+from serving.schema import ModelSchema, ModelSignature, TensorSpec
 
 
 class Told:
@@ -41,64 +41,68 @@ class Told:
     def warmup_requests(self) -> tuple[()]:
         return ()
 
-    def schema(self, examples: Sequence[Any] = ()) -> Schema:
+    def schema(self, examples: Sequence[Any] = ()) -> ModelSchema:
         raise NotImplementedError
 
 
-PREDICTIONS = (Tensor("predictions", "FP64", (-1,)),)
+PREDICTIONS = (TensorSpec("predictions", "FP64", (-1,)),)
 
 
-def of(framework: str, form: Form, schema: Schema, knows: Collection[str] | None = None) -> Model:
+def of(framework: str, form: Form, schema: ModelSchema, knows: Collection[str] | None = None) -> Model:
     """A model with this form and this schema."""
     return Model(Told(framework, form, knows), schema, Decoder())
 
 
 def booster(width: int = 3, knows: Collection[str] | None = None) -> Model:
     """Rows of so many numbers."""
-    signature = Signature((Tensor("instances", "FP64", (-1, width)),), PREDICTIONS)
-    schema = Schema("xgboost_xgboost", {"serving_default": signature})
+    signature = ModelSignature((TensorSpec("instances", "FP64", (-1, width)),), PREDICTIONS)
+    schema = ModelSchema("xgboost_xgboost", {"serving_default": signature})
     return of("XGBOOST", Array(width, nullable=True, objects=True), schema, knows)
 
 
 def named(*names: str) -> Model:
     """Rows of numbers with names."""
-    inputs = tuple(Tensor(name, "FP64", (-1,)) for name in names)
-    schema = Schema("xgboost", {"serving_default": Signature(inputs, PREDICTIONS)})
+    inputs = tuple(TensorSpec(name, "FP64", (-1,)) for name in names)
+    schema = ModelSchema("xgboost", {"serving_default": ModelSignature(inputs, PREDICTIONS)})
     return of("XGBOOST", Array(len(names), nullable=True, objects=True), schema)
 
 
 def mixed(text: str = "city", number: str = "rooms") -> Model:
     """Rows of a text and a number, by name."""
-    inputs = (Tensor(text, "BYTES", (-1,)), Tensor(number, "FP64", (-1,)))
-    schema = Schema("sklearn_sklearn", {"serving_default": Signature(inputs, PREDICTIONS)})
+    inputs = (TensorSpec(text, "BYTES", (-1,)), TensorSpec(number, "FP64", (-1,)))
+    schema = ModelSchema("sklearn_sklearn", {"serving_default": ModelSignature(inputs, PREDICTIONS)})
     return of("SCIKIT_LEARN", Rows(), schema)
 
 
 def texts() -> Model:
     """One text per row."""
-    signature = Signature((Tensor("instances", "BYTES", (-1,)),), PREDICTIONS)
-    return of("SCIKIT_LEARN", Rows(), Schema("sklearn_sklearn", {"serving_default": signature}))
+    signature = ModelSignature((TensorSpec("instances", "BYTES", (-1,)),), PREDICTIONS)
+    return of("SCIKIT_LEARN", Rows(), ModelSchema("sklearn_sklearn", {"serving_default": signature}))
 
 
 def routine() -> Model:
     """Anything."""
-    signature = Signature((Tensor("instances", "BYTES", (-1,)),), PREDICTIONS)
-    schema = Schema("custom", {"serving_default": signature}, strict=False)
+    signature = ModelSignature((TensorSpec("instances", "BYTES", (-1,)),), PREDICTIONS)
+    schema = ModelSchema("custom", {"serving_default": signature}, strict=False)
     return of("CUSTOM", Rows(), schema)
 
 
 def graph(
-    *inputs: Tensor, outputs: tuple[Tensor, ...] = (Tensor("y", "FP32", (-1,)),), **others: Signature
+    *inputs: TensorSpec,
+    outputs: tuple[TensorSpec, ...] = (TensorSpec("y", "FP32", (-1,)),),
+    **others: ModelSignature,
 ) -> Model:
     """A SavedModel with these inputs, a second signature that takes one text, and others."""
     signatures = {
-        "serving_default": Signature(inputs, outputs),
-        "say": Signature((Tensor("text", "BYTES", (-1,)),), (Tensor("length", "INT64", (-1,)),)),
+        "serving_default": ModelSignature(inputs, outputs),
+        "say": ModelSignature((TensorSpec("text", "BYTES", (-1,)),), (TensorSpec("length", "INT64", (-1,)),)),
         **others,
     }
-    return of("TENSORFLOW", Columns(tuple(map(_column, inputs))), Schema("tensorflow_savedmodel", signatures))
+    return of(
+        "TENSORFLOW", Columns(tuple(map(_column, inputs))), ModelSchema("tensorflow_savedmodel", signatures)
+    )
 
 
-def _column(tensor: Tensor) -> Column:
+def _column(tensor: TensorSpec) -> Column:
     sizes = None if tensor.shape is None else tuple(None if size < 0 else size for size in tensor.shape[1:])
     return Column(tensor.name, dtype_of(tensor.datatype) or np.dtype(object), sizes)

@@ -14,10 +14,10 @@ from serving.node.dialects import Asked, Model, Reader
 from serving.node.dialects.ai_platform import reader
 from serving.protocols import Call
 from serving.runtimes.instances import Batch, Tensors
-from serving.schema import Tensor
+from serving.schema import TensorSpec
 from tests.serving.node.dialects import models
 
-IMAGE = models.graph(Tensor("image", "FP32", (-1, 2, 2)))
+IMAGE = models.graph(TensorSpec("image", "FP32", (-1, 2, 2)))
 
 
 def saved(array: NDArray[Any]) -> bytes:
@@ -83,7 +83,7 @@ def test_named_columns_are_taken_in_their_order() -> None:
         (models.booster(3), np.zeros(()), r"shape \[-1, 3\]"),
         (models.booster(3), np.array([["a", "b", "c"]]), "takes numbers"),
         (IMAGE, np.zeros((1, 2, 2)), r"Input image takes FP32 of shape \[-1, 2, 2\]; got FP64"),
-        (models.graph(Tensor("a", "FP32", (-1,)), Tensor("b", "FP32", (-1,))), np.zeros(1), "a is missing"),
+        (models.graph(TensorSpec("a", "FP32", (-1,)), TensorSpec("b", "FP32", (-1,))), np.zeros(1), "a is missing"),
     ],
 )  # fmt: skip
 def test_arrays_that_do_not_fit_are_refused(model: Model, array: NDArray[Any], message: str) -> None:

@@ -20,10 +20,10 @@ from serving.node.dialects.raw import from_raw, to_raw
 from serving.protocols import Dialect
 from serving.runtimes.datatypes import DATATYPES, dtype_of
 from serving.runtimes.instances import Batch, Tensors
-from serving.schema import Tensor
+from serving.schema import TensorSpec
 from tests.serving.node.dialects import models
 
-WIDE = Tensor("x", "FP32", None)
+WIDE = TensorSpec("x", "FP32", None)
 JSON_BYTES = b"inference-header-content-length"
 
 
@@ -43,7 +43,7 @@ def one(data: Any, shape: Any = (), datatype: str = "FP32", **fields: Any) -> di
 
 
 def tensor_of(request: Any, datatype: str = "FP32", binary: bytes | None = None) -> NDArray[Any]:
-    batch = read(models.graph(Tensor("x", datatype, None)), request, binary).instances
+    batch = read(models.graph(TensorSpec("x", datatype, None)), request, binary).instances
     assert isinstance(batch, Tensors)
     return batch.values["x"]
 
@@ -79,7 +79,9 @@ def test_a_text_in_no_list(text: str, shape: tuple[int, ...], padding: str) -> N
     numbers = {"name": "n", "shape": [2], "datatype": "FP32", "data": [1, 2]}
     request = one(text, shape, "BYTES", note=padding)
     request["inputs"].append(numbers)
-    batch = read(models.graph(Tensor("x", "BYTES", None), Tensor("n", "FP32", None)), request).instances
+    batch = read(
+        models.graph(TensorSpec("x", "BYTES", None), TensorSpec("n", "FP32", None)), request
+    ).instances
     assert isinstance(batch, Tensors)
     assert batch.values["x"].ravel().tolist() == [text.encode()]
     assert batch.values["x"].shape == (shape if shape != (11,) else (1,))
@@ -108,12 +110,12 @@ def test_mlservers_content_types(content_type: str, data: Any, shape: list[int],
     for request in (one(data, shape, "BYTES", **parameters), one(data, shape, "BYTES")):
         request["inputs"][0].update(parameters)
         model = models.graph(
-            Tensor("x", "BYTES", (-1,)) if content_type != "np" else Tensor("x", "BYTES", None)
+            TensorSpec("x", "BYTES", (-1,)) if content_type != "np" else TensorSpec("x", "BYTES", None)
         )
         batch = read(model, request).instances
         tensor = batch.values["x"] if isinstance(batch, Tensors) else batch["x"]  # type: ignore[call-overload]
         assert tensor.tolist() == values
-    wide = models.graph(Tensor("x", "BYTES", (-1, 1)))
+    wide = models.graph(TensorSpec("x", "BYTES", (-1, 1)))
     request = one(["a"], [1, 1], "BYTES", **parameters)
     batch = read(wide, request).instances
     assert isinstance(batch, dict)
@@ -205,7 +207,11 @@ def test_several_long_inputs_are_read_each_by_itself() -> None:
             {"name": "b", "data": [numbers, numbers], "shape": [2, 300], "datatype": "INT64"},
         ]
     }
-    inputs = [Tensor("a", "FP32", (-1, 1)), Tensor("s", "BYTES", (-1,)), Tensor("b", "INT64", (-1, 300))]
+    inputs = [
+        TensorSpec("a", "FP32", (-1, 1)),
+        TensorSpec("s", "BYTES", (-1,)),
+        TensorSpec("b", "INT64", (-1, 300)),
+    ]
 
     batch = read(models.graph(*inputs), request).instances
 
@@ -252,7 +258,7 @@ def test_data_that_does_not_fit_is_refused_in_words(
     request = one(data, shape, datatype)
     request["inputs"].append(note)
 
-    assert words in refused(request, models.graph(WIDE, Tensor("y", "FP32", None)))
+    assert words in refused(request, models.graph(WIDE, TensorSpec("y", "FP32", None)))
 
 
 @pytest.mark.parametrize(
@@ -339,7 +345,7 @@ def test_tensors_may_be_bytes_behind_the_json() -> None:
     request = {
         "inputs": [behind(8, [1, 2])["inputs"][0], {**behind(11, [2], "BYTES")["inputs"][0], "name": "s"}]
     }
-    model = models.graph(Tensor("x", "FP32", None), Tensor("s", "BYTES", None))
+    model = models.graph(TensorSpec("x", "FP32", None), TensorSpec("s", "BYTES", None))
 
     batch = read(model, request, x.tobytes() + s).instances
 
@@ -351,7 +357,7 @@ def test_tensors_may_be_bytes_behind_the_json() -> None:
 def test_bytes_and_json_may_stand_in_one_request() -> None:
     request = one([1], (1,))
     request["inputs"].append({**behind(4, [1])["inputs"][0], "name": "y"})
-    model = models.graph(WIDE, Tensor("y", "FP32", None))
+    model = models.graph(WIDE, TensorSpec("y", "FP32", None))
 
     batch = read(model, request, np.float32(2).tobytes()).instances
 
@@ -390,7 +396,7 @@ def test_bytes_in_order_are_not_copied() -> None:
 )  # fmt: skip
 def test_bytes_that_do_not_fit_are_refused_in_words(request_: Any, binary: bytes, words: str) -> None:
     assert words in refused(
-        request_, models.graph(Tensor("x", request_["inputs"][0]["datatype"], None)), binary
+        request_, models.graph(TensorSpec("x", request_["inputs"][0]["datatype"], None)), binary
     )
 
 
@@ -452,9 +458,9 @@ def test_answers_are_flat_json(predictions: Any, datatype: str, shape: Any, data
     assert output == {"name": "predictions", "datatype": datatype, "shape": shape, "data": data}
 
 
-TWO = (Tensor("a", "FP32", (-1,)), Tensor("b", "BYTES", (-1,)))
+TWO = (TensorSpec("a", "FP32", (-1,)), TensorSpec("b", "BYTES", (-1,)))
 OUTPUTS = {"a": np.array([1.5], np.float32), "b": np.array([b"xy"], object)}
-GRAPH = models.graph(Tensor("x", "FP64", (-1, 3)), outputs=TWO)
+GRAPH = models.graph(TensorSpec("x", "FP64", (-1, 3)), outputs=TWO)
 
 
 def test_all_outputs_are_bytes_if_that_is_asked_for() -> None:
@@ -556,6 +562,6 @@ def test_whatever_comes_is_read_or_refused(
     for at, length, put in cuts:
         text = text[:at] + put + text[at + length :]
     for told in (None, max(size + off, 0)):
-        for model in (models.graph(Tensor("x", "FP32", (-1, 100))), models.routine(), models.texts()):
+        for model in (models.graph(TensorSpec("x", "FP32", (-1, 100))), models.routine(), models.texts()):
             with contextlib.suppress(InvalidInputs):
                 reader(call(json_bytes=told), model).read(text)

@@ -16,14 +16,15 @@ from serving.protocols import Dialect
 from serving.protocols.protos import message
 from serving.runtimes.datatypes import dtype_of
 from serving.runtimes.instances import Batch, Tensors
-from serving.schema import Tensor
+from serving.schema import TensorSpec
 from tests.serving.node.dialects import models
 
 CALL = Call(Dialect.INFERENCE_GRPC, "infer", "m", "3")
 X = np.array([[1.5, 2.5, 3.5]])
 ROW = {"name": "x", "datatype": "FP64", "shape": [1, 3]}
 GRAPH = models.graph(
-    Tensor("x", "FP64", (-1, 3)), outputs=(Tensor("a", "FP32", (-1,)), Tensor("b", "BYTES", (-1,)))
+    TensorSpec("x", "FP64", (-1, 3)),
+    outputs=(TensorSpec("a", "FP32", (-1,)), TensorSpec("b", "BYTES", (-1,))),
 )
 OUTPUTS = {"a": np.array([1.5], np.float32), "b": np.array([b"xy"], object)}
 
@@ -53,7 +54,7 @@ def refused(body: bytes, model: Model = GRAPH) -> str:
 
 def tensor_of(datatype: str, shape: list[int], **contents: Any) -> NDArray[Any]:
     one = {"name": "x", "datatype": datatype, "shape": shape, "contents": contents}
-    batch = read(models.graph(Tensor("x", datatype, None)), request(inputs=[one])).instances
+    batch = read(models.graph(TensorSpec("x", datatype, None)), request(inputs=[one])).instances
     assert isinstance(batch, Tensors)
     return batch.values["x"]
 

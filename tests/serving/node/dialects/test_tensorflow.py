@@ -18,17 +18,17 @@ from serving.node.dialects.tensorflow import Shape, reader
 from serving.protocols import Call, Dialect
 from serving.protocols.protos import message
 from serving.runtimes.instances import Batch, Tensors
-from serving.schema import CLASSIFY, REGRESS, Signature, Tensor
+from serving.schema import CLASSIFY, REGRESS, ModelSignature, TensorSpec
 from tests.serving.node.dialects import models
 from tests.serving.node.dialects.models import graph
 
 PADDING = " " * 512  # makes a body long enough for the dense way
-FLOATS = Tensor("x", "FP32", (-1, 2))
-INTEGERS = Tensor("n", "INT32", (-1,))
-TEXT = Tensor("s", "BYTES", (-1,))
-EXAMPLES = Tensor("inputs", "BYTES", (-1,))
-LABELS, SCORES = Tensor("classes", "BYTES", (-1, -1)), Tensor("scores", "FP32", (-1, -1))
-VALUES = Tensor("outputs", "FP32", (-1, 1))
+FLOATS = TensorSpec("x", "FP32", (-1, 2))
+INTEGERS = TensorSpec("n", "INT32", (-1,))
+TEXT = TensorSpec("s", "BYTES", (-1,))
+EXAMPLES = TensorSpec("inputs", "BYTES", (-1,))
+LABELS, SCORES = TensorSpec("classes", "BYTES", (-1, -1)), TensorSpec("scores", "FP32", (-1, -1))
+VALUES = TensorSpec("outputs", "FP32", (-1, 1))
 
 
 def read(model: Model, body: Any, verb: str = "predict") -> Asked:
@@ -79,7 +79,7 @@ def test_rows_of_several_inputs_are_objects() -> None:
 @pytest.mark.parametrize("padding", ["", PADDING])
 def test_the_default_signature_has_no_name(padding: str) -> None:
     """Who names it shares a call with those who do not; what else is there means nothing."""
-    model = graph(FLOATS, other=Signature((FLOATS,), ()))
+    model = graph(FLOATS, other=ModelSignature((FLOATS,), ()))
     bodies = [
         {"instances": [[1, 2]], "signature_name": name, "more": padding}
         for name in ("serving_default", "", "other")
@@ -112,25 +112,31 @@ def test_rows_in_columns_can_share_a_call(inputs: Any, padding: str) -> None:
 @pytest.mark.parametrize(
     ("model", "inputs", "wanted"),
     [
-        pytest.param(graph(Tensor("x", "FP32", ())), 1.0, {"x": 1.0}, id="a scalar"),
-        pytest.param(graph(Tensor("s", "BYTES", ())), "a", {"s": b"a"}, id="a text"),
-        pytest.param(graph(Tensor("s", "BYTES", ())), {"b64": "/w=="}, {"s": b"\xff"}, id="bytes"),
+        pytest.param(graph(TensorSpec("x", "FP32", ())), 1.0, {"x": 1.0}, id="a scalar"),
+        pytest.param(graph(TensorSpec("s", "BYTES", ())), "a", {"s": b"a"}, id="a text"),
+        pytest.param(graph(TensorSpec("s", "BYTES", ())), {"b64": "/w=="}, {"s": b"\xff"}, id="bytes"),
         pytest.param(
-            graph(Tensor("b64", "BYTES", (-1,))), {"b64": ["a"]}, {"b64": [b"a"]}, id="an input called b64"
+            graph(TensorSpec("b64", "BYTES", (-1,))),
+            {"b64": ["a"]},
+            {"b64": [b"a"]},
+            id="an input called b64",
         ),
         pytest.param(
             graph(FLOATS, INTEGERS), {"x": [[1, 2]], "n": [1, 2]}, {"x": [[1, 2]], "n": [1, 2]}, id="uneven"
         ),
         pytest.param(
-            graph(FLOATS, outputs=(Tensor("y", "FP32", ()),)),
+            graph(FLOATS, outputs=(TensorSpec("y", "FP32", ()),)),
             [[1, 2]],
             {"x": [[1, 2]]},
             id="no rows come out",
         ),
         pytest.param(
-            graph(Tensor("x", "FP32", (2, 2))), [[1, 2], [3, 4]], {"x": [[1, 2], [3, 4]]}, id="a fixed batch"
+            graph(TensorSpec("x", "FP32", (2, 2))),
+            [[1, 2], [3, 4]],
+            {"x": [[1, 2], [3, 4]]},
+            id="a fixed batch",
         ),
-        pytest.param(graph(Tensor("x", "BOOL", None)), [[[True]]], {"x": [[[True]]]}, id="any shape"),
+        pytest.param(graph(TensorSpec("x", "BOOL", None)), [[[True]]], {"x": [[[True]]]}, id="any shape"),
         pytest.param(graph(INTEGERS), [], {"n": []}, id="nothing"),
         pytest.param(graph(FLOATS), {"x": [[1, 2]], "more": 1}, {"x": [[1, 2]]}, id="more than is asked for"),
     ],
@@ -143,7 +149,7 @@ def test_columns_of_any_shape(model: Model, inputs: Any, wanted: dict[str, Any])
 
 def test_the_inputs_are_those_of_the_signature() -> None:
     """A name that JSON escapes, too."""
-    model = graph(FLOATS, other=Signature((Tensor('a"b', "INT64", (-1,)),), ()))
+    model = graph(FLOATS, other=ModelSignature((TensorSpec('a"b', "INT64", (-1,)),), ()))
 
     for inputs in ([1, 2], {'a"b': [1, 2]}):
         for padding in ("", PADDING):
@@ -171,7 +177,7 @@ ANY_MODEL = st.sampled_from(
     [
         graph(FLOATS),
         graph(INTEGERS),
-        graph(Tensor("x", "FP32", None)),
+        graph(TensorSpec("x", "FP32", None)),
         graph(FLOATS, TEXT),
         models.booster(2),
         models.mixed(),
@@ -262,7 +268,7 @@ def test_what_is_wrong_with_texts_and_several_inputs_is_said() -> None:
     assert "Input s holds invalid base64" in refusal(model, {"inputs": {"x": [[1, 2]], "s": [{"b64": "?"}]}})
     assert 'Input s takes strings or {"b64": "..."}' in refusal(model, {"inputs": {"x": [[1, 2]], "s": [5]}})
     assert "takes COMPLEX64, for which there is no JSON" in refusal(
-        graph(Tensor("z", "COMPLEX64", (-1,))), {"inputs": [1]}
+        graph(TensorSpec("z", "COMPLEX64", (-1,))), {"inputs": [1]}
     )
 
 
@@ -369,9 +375,9 @@ def test_only_saved_models_take_examples(model: Model, verb: str) -> None:
 
 CLASSIFIER = graph(
     FLOATS,
-    classify=Signature((EXAMPLES,), (LABELS, SCORES), CLASSIFY),
-    regress=Signature((EXAMPLES,), (VALUES,), REGRESS),
-    odd=Signature((FLOATS,), (LABELS,), CLASSIFY),
+    classify=ModelSignature((EXAMPLES,), (LABELS, SCORES), CLASSIFY),
+    regress=ModelSignature((EXAMPLES,), (VALUES,), REGRESS),
+    odd=ModelSignature((FLOATS,), (LABELS,), CLASSIFY),
 )
 
 

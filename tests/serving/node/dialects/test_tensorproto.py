@@ -20,7 +20,7 @@ from serving.node.dialects.tensorflow_grpc import reader
 from serving.node.dialects.tensorproto import MADE_UP, NUMBERS, arrays_of, message_of
 from serving.protocols import Call, Dialect, protos
 from serving.runtimes.datatypes import dtype_of
-from serving.schema import Tensor
+from serving.schema import TensorSpec
 from tests.serving.node.dialects import models
 
 REQUEST = protos.message("tensorflow.serving.PredictRequest")
@@ -320,6 +320,6 @@ def test_any_message_is_read_or_refused(verb: str, data: st.DataObject) -> None:
     ):
         body[place] = byte
 
-    for model in (models.booster(3), models.routine(), models.graph(Tensor("x", "FP32", (-1, 3)))):
+    for model in (models.booster(3), models.routine(), models.graph(TensorSpec("x", "FP32", (-1, 3)))):
         with contextlib.suppress(ServingError):
             reader(Call(Dialect.TENSORFLOW_GRPC, verb, "m", "v"), model).read(body)

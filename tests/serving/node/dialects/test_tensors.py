@@ -16,11 +16,11 @@ from serving.protocols.protos import message
 from serving.runtimes import Rows
 from serving.runtimes.datatypes import DATATYPES, dtype_of, name_of
 from serving.runtimes.instances import Tensors
-from serving.schema import DEFAULT, Schema, Signature, Tensor
+from serving.schema import DEFAULT_SIGNATURE, ModelSchema, ModelSignature, TensorSpec
 from tests.serving.node.dialects import models
 
-X = Tensor("x", "FP32", (-1, 2))
-N = Tensor("n", "INT64", (-1,))
+X = TensorSpec("x", "FP32", (-1, 2))
+N = TensorSpec("n", "INT64", (-1,))
 
 
 def objects(*values: Any) -> NDArray[Any]:
@@ -50,16 +50,16 @@ def test_rows_of_a_graph_are_columns_that_can_share_a_call() -> None:
 @pytest.mark.parametrize(
     ("inputs", "given"),
     [
-        ((Tensor("k", "FP32", ()),), {"k": np.array(2, np.float32)}),
-        ((Tensor("x", "FP32", (1, 2)),), {"x": np.ones((1, 2), np.float32)}),
+        ((TensorSpec("k", "FP32", ()),), {"k": np.array(2, np.float32)}),
+        ((TensorSpec("x", "FP32", (1, 2)),), {"x": np.ones((1, 2), np.float32)}),
         ((X, N), {"x": np.ones((3, 2), np.float32), "n": np.arange(2)}),
         ((X,), {"x": np.ones((0, 2), np.float32)}),
-        ((Tensor("x", "FP32", None),), {"x": np.ones((1, 2), np.float32)}),
+        ((TensorSpec("x", "FP32", None),), {"x": np.ones((1, 2), np.float32)}),
     ],
     ids=["scalar", "fixed batch", "uneven rows", "no rows", "open rank"],
 )
 def test_what_has_no_rows_goes_into_a_graph_whole(
-    inputs: tuple[Tensor, ...], given: dict[str, NDArray[Any]]
+    inputs: tuple[TensorSpec, ...], given: dict[str, NDArray[Any]]
 ) -> None:
     batch, _ = batch_of(models.graph(*inputs), given)
 
@@ -68,7 +68,7 @@ def test_what_has_no_rows_goes_into_a_graph_whole(
 
 
 def test_rows_stay_whole_where_an_output_has_none() -> None:
-    model = models.graph(X, outputs=(Tensor("mean", "FP32", ()),))
+    model = models.graph(X, outputs=(TensorSpec("mean", "FP32", ()),))
 
     assert isinstance(batch_of(model, {"x": np.ones((3, 2), np.float32)})[0], Tensors)
 
@@ -311,15 +311,17 @@ def test_columns_without_names_are_rows_in_order() -> None:
 
 
 def test_columns_of_one_type_may_come_together() -> None:
-    columns = [Tensor("a", "BYTES", (-1,)), Tensor("b", "BYTES", (-1,))]
-    model = models.of("SCIKIT_LEARN", Rows(), Schema("sklearn", {DEFAULT: Signature((*columns,), ())}))
+    columns = [TensorSpec("a", "BYTES", (-1,)), TensorSpec("b", "BYTES", (-1,))]
+    model = models.of(
+        "SCIKIT_LEARN", Rows(), ModelSchema("sklearn", {DEFAULT_SIGNATURE: ModelSignature((*columns,), ())})
+    )
 
     assert batch_of(model, {"x": objects([b"x", b"y"])})[0] == [["x", "y"]]
 
 
 def test_what_may_be_anything_is_taken_as_it_is() -> None:
-    unknown = Signature((Tensor("instances", "BYTES", None),), ())
-    model = models.of("SCIKIT_LEARN", Rows(), Schema("sklearn", {DEFAULT: unknown}))
+    unknown = ModelSignature((TensorSpec("instances", "BYTES", None),), ())
+    model = models.of("SCIKIT_LEARN", Rows(), ModelSchema("sklearn", {DEFAULT_SIGNATURE: unknown}))
 
     assert batch_of(model, {"x": np.ones((1, 2))})[0] == [[1, 1]]
     assert batch_of(model, {"x": objects(b"a")})[0] == ["a"]

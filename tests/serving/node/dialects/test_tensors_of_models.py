@@ -22,7 +22,7 @@ from serving.node.dialects.tensors import batch_of, tensors_of
 from serving.runtimes import Source, load
 from serving.runtimes.codec import Decoder
 from serving.runtimes.describing import describe
-from serving.schema import Tensor
+from serving.schema import TensorSpec
 
 # What loading a model sets for its process, pytest resets for each test.
 pytestmark = pytest.mark.filterwarnings("ignore:X does not have valid feature names:UserWarning")
@@ -73,7 +73,7 @@ def _model(folder: Path, framework: str) -> Model:
     return Model(runtime, describe(runtime, folder), Decoder())
 
 
-def column(tensor: Tensor, values: list[Any]) -> NDArray[Any]:
+def column(tensor: TensorSpec, values: list[Any]) -> NDArray[Any]:
     if tensor.datatype == "BYTES":
         return np.array([value.encode() for value in values], object)
     return np.array(values, np.float32)

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from serving.errors import LoadFailed
 from serving.runtimes import Source
 from serving.runtimes.acceleration.process import Order, conduct
-from serving.verdicts import Key
+from serving.verdicts import AccelerationKey
 from tests.serving.runtimes.acceleration.models import CRASHING, GOOD, HANGING, Fake, kept
 
-KEY = Key("digest", "libraries", "processor")
+KEY = AccelerationKey("digest", "libraries", "processor")
 
 
 def _failing(_: Source) -> object:

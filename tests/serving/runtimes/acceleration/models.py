@@ -18,7 +18,7 @@ from serving.runtimes import Array
 from serving.runtimes.acceleration import Candidate, Offer, Predict, Unsuitable
 from serving.runtimes.describing import unknown
 from serving.runtimes.instances import Batch
-from serving.schema import Schema
+from serving.schema import ModelSchema
 
 Numbers = NDArray[Any]
 WIDTH = 3
@@ -84,7 +84,7 @@ class Fake:
     def warmup_requests(self) -> Iterable[tuple[Batch, dict[str, Any]]]:
         return self.recorded
 
-    def schema(self, examples: Sequence[Any] = ()) -> Schema:
+    def schema(self, examples: Sequence[Any] = ()) -> ModelSchema:
         return unknown("fake")
 
 

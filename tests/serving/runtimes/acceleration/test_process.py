@@ -11,16 +11,16 @@ import pytest
 from serving import verdicts
 from serving.runtimes import Source
 from serving.runtimes.acceleration.process import is_open_to_study
-from serving.verdicts import Verdict
+from serving.verdicts import AccelerationRecord
 from tests.serving.runtimes.acceleration.conducting import KEY
 
 ROOT = Path(__file__).parents[4]
 
 
-def conducted(case: str, folder: Path) -> Verdict:
+def conducted(case: str, folder: Path) -> AccelerationRecord:
     module = "tests.serving.runtimes.acceleration.conducting"
     subprocess.run([sys.executable, "-m", module, case, folder], cwd=ROOT, check=True, timeout=60)
-    verdict = verdicts.read(folder)
+    verdict = verdicts.read_record(folder)
     assert verdict is not None
     return verdict
 
@@ -28,7 +28,7 @@ def conducted(case: str, folder: Path) -> Verdict:
 def test_the_verdict_is_stored_with_the_converted_form(tmp_path: Path) -> None:
     verdict = conducted("kept", tmp_path)
 
-    assert verdict.accelerates
+    assert verdict.is_accelerated
     assert verdict.key == KEY
     assert (tmp_path / verdict.tried[0].form).read_text() == "1.0"
 
@@ -47,14 +47,14 @@ def test_what_hangs_is_killed(tmp_path: Path) -> None:
     verdict = conducted("hanging", tmp_path)
 
     assert verdict.tried[0].refused == "it took more than 1 s"
-    assert verdict.accelerates
+    assert verdict.is_accelerated
 
 
 def test_a_model_that_fails_to_load_leaves_a_verdict_that_says_so(tmp_path: Path) -> None:
     verdict = conducted("failing", tmp_path)
 
     assert verdict.failure == "The study failed: Failed to load model: There is no model. (Error code: 0)."
-    assert not verdict.accelerates
+    assert not verdict.is_accelerated
 
 
 @pytest.mark.parametrize("case", ["without offers", "not accelerable"])

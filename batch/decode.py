@@ -13,10 +13,10 @@ import orjson
 
 from batch.blocks import BatchedBlock, RecordBlock, RejectedRecord, reject_record
 from serving.errors import InvalidInputs
-from serving.runtimes import Columns, Form
-from serving.runtimes.codec import Decoder
-from serving.runtimes.conversion import from_rows, kind
-from serving.runtimes.instances import Batch, concatenate, signature
+from serving.runtimes import ColumnsFormat, InputFormat
+from serving.runtimes.codec import InstancesDecoder
+from serving.runtimes.conversion import convert_instances, describe_json_type
+from serving.runtimes.instances import Batch, concatenate_batches, concatenation_key
 
 # The fields of a line of the online request log, and those it may have besides; see docs/logging.md.
 _LOGGED_FIELDS = frozenset({"model", "model_version", "time", "raw_data", "raw_prediction", "groundtruth"})
@@ -31,18 +31,18 @@ class RecordDecoder:
     One per thread: its parser's buffers are reused.
     """
 
-    def __init__(self, form: Form, keys: Sequence[str] = ()) -> None:
+    def __init__(self, form: InputFormat, keys: Sequence[str] = ()) -> None:
         self._form = form
         self._keys = tuple(keys)
         self._raw = takes_raw_lines(form)
-        self._decoder = Decoder()
+        self._decoder = InstancesDecoder()
 
     def decode(self, block: RecordBlock) -> BatchedBlock:
         """The block's records as instances, and those that are none."""
         if block.last:
             return BatchedBlock(block, ())
         if not self._keys and not self._raw and block.records is None:
-            dense = self._decoder.dense_lines(block.data, self._form)
+            dense = self._decoder.decode_dense_lines(block.data, self._form)
             if dense is not None:
                 return BatchedBlock(block, (dense,))
         return self._decode_each(block)
@@ -82,7 +82,7 @@ class RecordDecoder:
             return value, {}
         if not isinstance(value, dict):
             raise InvalidInputs(
-                f"The record is {kind(value)}; where keys are asked for it must be an object with the fields "
+                f"The record is {describe_json_type(value)}; where keys are asked for it must be an object with the fields "
                 f"{list(self._keys)}."
             )
         for key in self._keys:
@@ -97,25 +97,25 @@ class RecordDecoder:
         if not rows:
             return (), {}
         try:
-            return (from_rows([row.instance for row in rows], self._form, lenient=True),), {}
+            return (convert_instances([row.instance for row in rows], self._form, lenient=True),), {}
         except InvalidInputs:
             alone, refusals = self._convert_each(rows)
         if not alone:
             return (), refusals
         try:
             fitting = [row.instance for place, row in enumerate(rows) if place not in refusals]
-            return (from_rows(fitting, self._form, lenient=True),), refusals
+            return (convert_instances(fitting, self._form, lenient=True),), refusals
         except InvalidInputs:
             # Each fits, but not beside the others, whose shape is another.
-            groups = itertools.groupby(alone, key=signature)
-            return tuple(concatenate(list(group)) for _, group in groups), refusals
+            groups = itertools.groupby(alone, key=concatenation_key)
+            return tuple(concatenate_batches(list(group)) for _, group in groups), refusals
 
     def _convert_each(self, rows: Sequence[_Row]) -> tuple[list[Batch], dict[int, InvalidInputs]]:
         alone: list[Batch] = []
         refusals: dict[int, InvalidInputs] = {}
         for place, row in enumerate(rows):
             try:
-                alone.append(from_rows([row.instance], self._form, lenient=True))
+                alone.append(convert_instances([row.instance], self._form, lenient=True))
             except InvalidInputs as error:
                 refusals[place] = _without_number(error)
         return alone, refusals
@@ -129,10 +129,10 @@ class _Row(NamedTuple):
     keys: Mapping[str, Any]
 
 
-def takes_raw_lines(form: Form) -> bool:
+def takes_raw_lines(form: InputFormat) -> bool:
     """Whether lines are the model's input as they are: it has one, and that is a string."""
     match form:
-        case Columns(inputs=(column,)):
+        case ColumnsFormat(inputs=(column,)):
             return column.dtype.kind == "O" and column.shape in ((), None)
         case _:
             return False

@@ -14,7 +14,7 @@ import orjson
 from batch.blocks import BatchedBlock, EncodedBlock, RejectedRecord, reject_record
 from serving.errors import InvalidOutputs
 from serving.runtimes.codec import AnswerStyle, encode_lines
-from serving.runtimes.instances import count, take
+from serving.runtimes.instances import count_rows, take_rows
 
 # What a prediction that has no name is called in CSV, and beside keys.
 _PREDICTION = "prediction"
@@ -32,13 +32,13 @@ class LineEncoder:
         written = _EncodedParts()
         row = 0
         for part in predicted.parts:
-            size = count(part)
+            size = count_rows(part)
             try:
                 written.add(encode_lines(part, self._style), size)
             except InvalidOutputs:
                 for place in range(size):
                     try:
-                        written.add(encode_lines(take(part, slice(place, place + 1)), self._style), 1)
+                        written.add(encode_lines(take_rows(part, slice(place, place + 1)), self._style), 1)
                     except InvalidOutputs as error:
                         written.failures[row + place] = error
             row += size

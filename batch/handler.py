@@ -19,8 +19,8 @@ from batch.blocks import BatchedBlock, RejectedRecord, reject_record
 from batch.messages import ModelSource
 from serving.errors import InvalidOutputs, ModelError, ModelFailed, describe_exception
 from serving.local_folders import LocalFolderPolicy
-from serving.runtimes import Columns, External, Form, Runtime, Source, load
-from serving.runtimes.instances import Batch, LoneColumns, count, take
+from serving.runtimes import ColumnsFormat, ExternalInterpreter, InputFormat, LoadSpec, Runtime, load_model
+from serving.runtimes.instances import Batch, DependentColumns, count_rows, take_rows
 from serving.scratch import make_scratch_folder, sweep_scratch
 from serving.storage import ArtifactFetcher
 
@@ -63,13 +63,15 @@ class SharedModel:
         source = self._source
         os.environ.update(source.environment)
         folder = Path(source.model_dir) if source.model_dir else self._fetch_files()
-        return load(
-            Source(
+        return load_model(
+            LoadSpec(
                 folder,
                 source.framework,
                 source.prediction_class,
                 tuple(map(Path, source.packages)),
-                external=External(source.interpreter, shared_fate=True) if source.interpreter else None,
+                external=ExternalInterpreter(source.interpreter, shared_fate=True)
+                if source.interpreter
+                else None,
                 method=source.method,
             )
         )
@@ -124,8 +126,8 @@ class RuntimeHandler(ModelHandler[BatchedBlock, PredictionResult, Runtime]):
         return "pilotlight"
 
     def _predict_block(self, given: BatchedBlock, model: Runtime) -> BatchedBlock:
-        form = model.form(self._parameters)
-        fixed = form.rows if isinstance(form, Columns) else None
+        form = model.input_format(self._parameters)
+        fixed = form.fixed_rows if isinstance(form, ColumnsFormat) else None
         attempt = _IsolatingPredictor(model, self._parameters, fixed or 1)
         for part in given.parts:
             attempt.predict_rows(part, fixed or self._rows or _choose_rows(model, form, part))
@@ -151,15 +153,15 @@ class _IsolatingPredictor:
 
     def predict_rows(self, instances: Batch, rows: int) -> None:
         """Predict what can be predicted, so many rows in a call, fewer once those are seen to be too many."""
-        start, size = 0, count(instances)
+        start, size = 0, count_rows(instances)
         while start < size:
             end = start + int(min(rows, self._most))
-            self._predict_or_halve(take(instances, slice(start, end)))
+            self._predict_or_halve(take_rows(instances, slice(start, end)))
             start = end
 
     def _predict_or_halve(self, instances: Batch) -> None:
         """Predict what can be predicted: a batch that fails is cut in halves until one row is left."""
-        size = count(instances)
+        size = count_rows(instances)
         kept = b"" if self._model.framework in _UNCHANGED_INSTANCES else pickle.dumps(instances)
         try:
             self.parts.append(self._call_model(instances, size))
@@ -190,9 +192,9 @@ class _IsolatingPredictor:
             raise
         except BaseException as error:
             raise ModelFailed(describe_exception(error)) from error
-        if count(predictions) != size:
+        if count_rows(predictions) != size:
             raise InvalidOutputs(
-                f"The model gave {count(predictions)} predictions for {size} instances; it must give as many."
+                f"The model gave {count_rows(predictions)} predictions for {size} instances; it must give as many."
             )
         return predictions
 
@@ -213,8 +215,8 @@ def _drop_failed_rows(given: BatchedBlock, attempt: _IsolatingPredictor) -> Batc
     )
 
 
-def _choose_rows(model: Runtime, form: Form, part: Batch) -> int:
+def _choose_rows(model: Runtime, form: InputFormat, part: Batch) -> int:
     """The rows of a call where nobody says: each by itself if they are not known to be independent."""
-    if isinstance(part, LoneColumns) or (isinstance(form, Columns) and not form.independent):
+    if isinstance(part, DependentColumns) or (isinstance(form, ColumnsFormat) and not form.independent_rows):
         return 1
     return _FAST_ROWS if model.mergeable and model.framework in _FAST else _CONTRACT_ROWS

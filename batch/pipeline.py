@@ -92,7 +92,7 @@ class DecodeRecords(beam.DoFn):
         """Load the model, which alone knows its form."""
         with failures.carry_errors():
             self._runtime = self._model.load()
-            self._instances = RecordDecoder(self._runtime.form(self._parameters), self._keys)
+            self._instances = RecordDecoder(self._runtime.input_format(self._parameters), self._keys)
 
     def process(self, element: RecordBlock) -> Iterator[BatchedBlock]:
         """Decode a block."""

@@ -19,7 +19,7 @@ from packaging.version import Version
 from batch.messages import ModelSource
 from serving.errors import FailedPrecondition, InvalidArgument, NotFound
 from serving.local_folders import LocalFolderPolicy
-from serving.runtimes.detect import FILES_OF
+from serving.runtimes.detect import MODEL_FILES
 from serving.storage import ArtifactFetcher, FileStore
 
 _NAME = "pilotlight"
@@ -85,7 +85,7 @@ def _framework_libraries(model: ModelSource) -> tuple[str, ...]:
     except NotFound:
         # Loading says what is missing, better than can be said here.
         return _PYTHON
-    return _TENSORFLOW if names & {*FILES_OF["TENSORFLOW"]} else _PYTHON
+    return _TENSORFLOW if names & {*MODEL_FILES["TENSORFLOW"]} else _PYTHON
 
 
 def _installed_version(name: str) -> str:

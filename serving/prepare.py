@@ -173,18 +173,18 @@ def _convert_old_boosters(model: Path) -> tuple[str, ...]:
     texts = []
     for file in (model / name for name in _BOOSTERS if (model / name).is_file()):
         # Not imported where there is no such file.
-        from serving.runtimes.xgboost_binary import is_binary, version_of  # noqa: PLC0415
+        from serving.runtimes.xgboost_binary import is_binary_model, read_version  # noqa: PLC0415
 
         data = file.read_bytes()
-        if not is_binary(data):
+        if not is_binary_model(data):
             continue
-        from serving.runtimes.xgboost_conversion import to_ubjson  # noqa: PLC0415
+        from serving.runtimes.xgboost_conversion import convert_to_ubjson  # noqa: PLC0415
 
         converted = file.with_name(f".{file.name}.converted")
-        converted.write_bytes(to_ubjson(data, file.name))
+        converted.write_bytes(convert_to_ubjson(data, file.name))
         converted.replace(file)
         texts.append(
-            f"{file.name} is in the old binary format of XGBoost {version_of(data)}; it was converted."
+            f"{file.name} is in the old binary format of XGBoost {read_version(data)}; it was converted."
         )
     return tuple(texts)
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from serving.runtimes import Column, Columns
-from serving.runtimes.codec import Decoder
+from serving.runtimes import ColumnsFormat, ColumnSpec
+from serving.runtimes.codec import InstancesDecoder
 
 
 def make_image_body() -> bytes:
@@ -31,8 +31,8 @@ def time_fastest(run: Callable[[], object], repeat: int = 15) -> float:
 def measure_image() -> tuple[float, float]:
     """Seconds for the image by the plain way and by ours."""
     body = make_image_body()
-    form = Columns((Column("image", np.dtype(np.float32), (224, 224, 3)),))
-    decoder = Decoder()
+    form = ColumnsFormat((ColumnSpec("image", np.dtype(np.float32), (224, 224, 3)),))
+    decoder = InstancesDecoder()
     plain = time_fastest(lambda: np.array(json.loads(body)["instances"]))
     ours = time_fastest(lambda: decoder.decode(body, lambda _: form))
     return plain, ours

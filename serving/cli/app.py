@@ -121,12 +121,12 @@ _GROUPS: Mapping[str, _Group] = {
 
 def command_tree() -> Tree:
     """The groups with their commands, by name; commands outside of groups are left out."""
-    return _tree(_GROUPS)
+    return _build_tree(_GROUPS)
 
 
-def _tree(members: Mapping[str, Callable[..., None] | _Group]) -> Tree:
+def _build_tree(members: Mapping[str, Callable[..., None] | _Group]) -> Tree:
     return {
-        name: _tree(member.members) if isinstance(member, _Group) else None
+        name: _build_tree(member.members) if isinstance(member, _Group) else None
         for name, member in members.items()
     }
 

@@ -23,7 +23,7 @@ _TIMEOUT = 30.0
 # The server bounds a prediction itself (setting request_timeout); this only ends a wait for nothing.
 _PREDICT_TIMEOUT = 900.0
 _CONNECT_TIMEOUT = 5.0
-_SHOWN = 300
+_MAX_SHOWN = 300
 
 _KINDS: Mapping[str, type[ServingError]] = {
     kind.status: kind
@@ -209,7 +209,7 @@ class Client:
         if not isinstance(answer, dict):
             raise Internal(
                 f"{self._server} answered with status {response.status_code} and something that is not the "
-                f"API: {response.text[:_SHOWN].strip() or 'nothing'}. Is a Pilotlight server there?"
+                f"API: {response.text[:_MAX_SHOWN].strip() or 'nothing'}. Is a Pilotlight server there?"
             )
         # A model's error may come with status 200 and a text; contract, section 3.3.
         if "error" in answer:

@@ -94,7 +94,7 @@ class Tolerance:
         """From the answers that are compared, and those of the model to the same rows in BATCHES."""
         numbers: defaultdict[str, list[float]] = defaultdict(list)
         for answer in (answer for answers in (*ways, *regrouped) for answer in answers):
-            for output, value in _leaves(answer):
+            for output, value in _iterate_leaves(answer):
                 if isinstance(value, float):
                     numbers[output].append(value)
         spread: defaultdict[str, float] = defaultdict(float)
@@ -113,7 +113,7 @@ class Tolerance:
             return False
         return all(
             _same_number(first, second, self.allowed.get(output, 0.0))
-            for (output, first), (_, second) in zip(_leaves(one), _leaves(other), strict=True)
+            for (output, first), (_, second) in zip(_iterate_leaves(one), _iterate_leaves(other), strict=True)
         )
 
 
@@ -123,7 +123,7 @@ def _meant(ways: Sequence[Answers]) -> Sequence[Answers]:
         (output, value)
         for answers in ways
         for answer in answers
-        for output, value in _leaves(answer)
+        for output, value in _iterate_leaves(answer)
         if isinstance(value, float)
     }
     longer = {output for output, value in written if _single(value) is None}
@@ -166,15 +166,15 @@ def _same_number(one: Any, other: Any, allowed: float) -> bool:
     return not _differ(one, other)
 
 
-def _leaves(answer: Answer, output: str = "") -> Iterator[tuple[str, Any]]:
+def _iterate_leaves(answer: Answer, output: str = "") -> Iterator[tuple[str, Any]]:
     """The values inside an answer, each with the name of its output: the keys that lead to it."""
     match answer:
         case dict():
             for key in sorted(answer):
-                yield from _leaves(answer[key], f"{output}.{key}")
+                yield from _iterate_leaves(answer[key], f"{output}.{key}")
         case list():
             for value in answer:
-                yield from _leaves(value, output)
+                yield from _iterate_leaves(value, output)
         case _:
             yield output, answer
 
@@ -196,7 +196,7 @@ def _distances_by_output(one: Answer, other: Answer) -> Iterable[tuple[str, floa
     """How far numbers in the same place are from each other."""
     if _shape(one) != _shape(other):
         return
-    for (output, first), (_, second) in zip(_leaves(one), _leaves(other), strict=True):
+    for (output, first), (_, second) in zip(_iterate_leaves(one), _iterate_leaves(other), strict=True):
         if isinstance(first, float) and isinstance(second, float):
             yield output, abs(first - second)
 

@@ -19,7 +19,7 @@ from serving.errors import ModelFailed, ServingError
 from serving.media import NPY
 
 if TYPE_CHECKING:
-    from serving.runtimes import Source
+    from serving.runtimes import LoadSpec
 
 
 def predict(
@@ -44,28 +44,28 @@ def predict(
     output.show_predictions(orjson.loads(answer))
 
 
-def _answer(source: Source, settings: NodeConfig, body: bytes, content_type: str) -> bytes:
+def _answer(source: LoadSpec, settings: NodeConfig, body: bytes, content_type: str) -> bytes:
     """What a node would answer."""
     config.set_framework_environment()
     from serving.node.dialects import Model  # noqa: PLC0415  start-up time of the other commands
     from serving.node.dialects.ai_platform import reader  # noqa: PLC0415
     from serving.protocols import Call  # noqa: PLC0415
-    from serving.runtimes import load  # noqa: PLC0415
-    from serving.runtimes.codec import AnswerStyle, Decoder, encode  # noqa: PLC0415
-    from serving.runtimes.describing import describe  # noqa: PLC0415
+    from serving.runtimes import load_model  # noqa: PLC0415
+    from serving.runtimes.codec import AnswerStyle, InstancesDecoder, encode_predictions  # noqa: PLC0415
+    from serving.runtimes.describing import infer_model_schema  # noqa: PLC0415
 
-    runtime = load(source)
+    runtime = load_model(source)
     for warning in getattr(runtime, "warnings", ()):
         warn(warning)
     if content_type == NPY:
-        model = Model(runtime, describe(runtime, source.model_dir), Decoder())
+        model = Model(runtime, infer_model_schema(runtime, source.model_dir), InstancesDecoder())
         asked = reader(Call(content_type=NPY), model).read(body)
         batch, parameters = asked.instances, asked.parameters
     else:
-        batch, parameters = Decoder().decode(body, runtime.form)
+        batch, parameters = InstancesDecoder().decode(body, runtime.input_format)
     style = AnswerStyle(settings.single_output == "bare", settings.long_decimals)
     try:
-        return encode(runtime.predict(batch, **parameters), style)
+        return encode_predictions(runtime.predict(batch, **parameters), style)
     except ServingError:
         raise
     except Exception as error:

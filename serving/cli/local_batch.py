@@ -20,7 +20,7 @@ from serving.scratch import scratch_folder
 
 if TYPE_CHECKING:
     from batch.messages import JobCounts, JobOutcome, JobReport, JobRequest
-    from serving.runtimes import Source
+    from serving.runtimes import LoadSpec
 
 _SECONDS_PER_HOUR = 3600
 
@@ -57,14 +57,14 @@ def run(config: NodeConfig, flags: BatchFlags) -> JobOutcome:
     if importlib.util.find_spec("apache_beam") is None:
         raise FailedPrecondition("Batch needs Apache Beam: pip install 'pilotlight[batch]'")
     from serving.cli import batch_process  # noqa: PLC0415  start-up time of the other commands
-    from serving.runtimes.detect import detect  # noqa: PLC0415
+    from serving.runtimes.detect import detect_framework  # noqa: PLC0415
 
     with (
         scratch_folder("batch") as scratch,
         prepared(config, note) as source,
     ):
         if not source.framework:
-            detect(source.model_dir, source.prediction_class)  # what is no model is refused at once
+            detect_framework(source.model_dir, source.prediction_class)  # what is no model is refused at once
         meter = Meter()
         with display("Batch prediction") as shown:
             return batch_process.run(
@@ -74,7 +74,7 @@ def run(config: NodeConfig, flags: BatchFlags) -> JobOutcome:
             )
 
 
-def request(source: Source, config: NodeConfig, flags: BatchFlags, scratch: str) -> JobRequest:
+def request(source: LoadSpec, config: NodeConfig, flags: BatchFlags, scratch: str) -> JobRequest:
     """What the job's process is told; `scratch` is a folder that is its alone."""
     import msgspec  # noqa: PLC0415  start-up time
 

@@ -18,7 +18,7 @@ from serving.errors import FailedPrecondition, InvalidArgument
 from serving.log_lines import escape_control_characters
 
 _EVERY = 0.5
-_SHOWN = 120
+_MAX_SHOWN = 120
 
 Entry = Mapping[str, Any]
 
@@ -128,4 +128,4 @@ def _local(entry: Entry) -> str:
 
 def _short(text: str) -> str:
     line = escape_control_characters(" ".join(text.split()))
-    return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}…"
+    return line if len(line) <= _MAX_SHOWN else f"{line[:_MAX_SHOWN]}…"

@@ -24,7 +24,7 @@ from serving.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from serving.node.acceleration import Acceleration
-    from serving.runtimes import Source
+    from serving.runtimes import LoadSpec
 
 # Imports of programs stand inside the commands: each loads only what it runs.
 
@@ -99,7 +99,7 @@ def node(config: NodeConfig) -> int:
         )
 
 
-def _acceleration(config: NodeConfig, source: Source) -> Acceleration | None:
+def _acceleration(config: NodeConfig, source: LoadSpec) -> Acceleration | None:
     """With the verdict in the cache; None where it is switched off."""
     from serving.node.acceleration import Acceleration, in_cache  # noqa: PLC0415
 

@@ -12,13 +12,13 @@ from serving.interpreters import resolve_interpreter
 from serving.scratch import scratch_folder, sweep_scratch
 
 if TYPE_CHECKING:
-    from serving.runtimes import External, Source
+    from serving.runtimes import ExternalInterpreter, LoadSpec
 
 Say = Callable[[str], None]
 
 
 @contextmanager
-def prepared(config: NodeConfig, say: Say) -> Iterator[Source]:
+def prepared(config: NodeConfig, say: Say) -> Iterator[LoadSpec]:
     """The model's files on disk for as long as they are used; `say` is told of phases and warnings.
 
     A local folder without packages is used where it is.
@@ -28,14 +28,14 @@ def prepared(config: NodeConfig, say: Say) -> Iterator[Source]:
         yield _prepare(config, workplace, say)
 
 
-def _prepare(config: NodeConfig, workplace: Path, say: Say) -> Source:
-    from serving.runtimes import Source  # noqa: PLC0415  start-up time of the other commands
+def _prepare(config: NodeConfig, workplace: Path, say: Say) -> LoadSpec:
+    from serving.runtimes import LoadSpec  # noqa: PLC0415  start-up time of the other commands
 
     interpreter = resolve_interpreter(config.interpreter) if config.interpreter else ""
     packages = tuple(uri for uri in config.package_uris.split(",") if uri)
     framework = "CUSTOM" if config.prediction_class else config.framework.upper().replace("-", "_")
     if "://" not in config.model_dir and not packages:
-        return Source(
+        return LoadSpec(
             Path(config.model_dir),
             framework,
             config.prediction_class,
@@ -57,7 +57,7 @@ def _prepare(config: NodeConfig, workplace: Path, say: Say) -> Source:
     for warning in ready.warnings:
         say(f"WARNING: {warning}")
     folders = tuple(Path(folder) for folder in ready.packages)
-    return Source(
+    return LoadSpec(
         Path(ready.model_dir),
         framework,
         config.prediction_class,
@@ -68,7 +68,7 @@ def _prepare(config: NodeConfig, workplace: Path, say: Say) -> Source:
     )
 
 
-def _external(interpreter: str) -> External | None:
-    from serving.runtimes import External  # noqa: PLC0415
+def _external(interpreter: str) -> ExternalInterpreter | None:
+    from serving.runtimes import ExternalInterpreter  # noqa: PLC0415
 
-    return External(interpreter, shared_fate=True) if interpreter else None
+    return ExternalInterpreter(interpreter, shared_fate=True) if interpreter else None

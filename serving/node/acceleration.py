@@ -24,12 +24,17 @@ from serving.node.merging import Here, Judgement, computed, conclude
 from serving.node.probe import judging
 from serving.node.watch import Board
 from serving.phases import NODE_COUNTS, as_cells
-from serving.runtimes import Runtime, Source
-from serving.runtimes.acceleration import Accelerable, Predict
-from serving.runtimes.acceleration.mount import fitting, mount
-from serving.runtimes.acceleration.process import Order, conduct, is_open_to_study, is_studied_first
-from serving.runtimes.acceleration.study import Studied
-from serving.runtimes.acceleration.switch import Switch
+from serving.runtimes import LoadSpec, Runtime
+from serving.runtimes.acceleration import AccelerableRuntime, Predict
+from serving.runtimes.acceleration.mount import activate_fast_path, read_matching_record
+from serving.runtimes.acceleration.process import (
+    VerificationOrder,
+    is_verifiable,
+    is_verified_first,
+    run_in_subprocess,
+)
+from serving.runtimes.acceleration.study import VerifiableRuntime
+from serving.runtimes.acceleration.switch import FastPathDispatcher
 from serving.verdicts import PLAIN_STRATEGY, AccelerationKey, AccelerationRecord, DamagedRecordError
 
 logger = logging.getLogger(__name__)
@@ -57,25 +62,25 @@ class Acceleration:
     """
 
     def __init__(
-        self, source: Source, find: Callable[[], Place], counts: MutableSequence[int] | None = None
+        self, source: LoadSpec, find: Callable[[], Place], counts: MutableSequence[int] | None = None
     ) -> None:
         self._source = source
         self._find = find
         self._counts: MutableSequence[int] = [0] * len(NODE_COUNTS) if counts is None else counts
         self._place: Place | None = None
         self._verdict: AccelerationRecord | None = None
-        self._switch: Switch | None = None
+        self._switch: FastPathDispatcher | None = None
         self._runtime: Runtime | None = None
         self.studied_seconds = 0.0
 
     def study(self) -> None:
         """Have the model studied before it is loaded, if that is quick; for a new version."""
-        if not is_studied_first(self._source):
+        if not is_verified_first(self._source):
             return
         begun = time.perf_counter()
         place = self._find()
         try:
-            conduct(Order.of(self._source, Path(place.folder), place.key))
+            run_in_subprocess(VerificationOrder.from_spec(self._source, Path(place.folder), place.key))
         except Exception:
             # The version is none the worse for it.
             logger.exception("the faster ways of the model cannot be studied")
@@ -83,7 +88,11 @@ class Acceleration:
 
     def mount(self, runtime: Runtime) -> Predict | None:
         """Have the runtime go its fastest proven ways, which are returned; None: the plain path serves."""
-        if not is_open_to_study(self._source) or not isinstance(runtime, Accelerable) or not runtime.offers():
+        if (
+            not is_verifiable(self._source)
+            or not isinstance(runtime, AccelerableRuntime)
+            or not runtime.list_candidates()
+        ):
             return None
         try:
             self._place = self._find()
@@ -92,9 +101,9 @@ class Acceleration:
             return None
         self._runtime = runtime
         folder = Path(self._place.folder)
-        self._verdict = fitting(folder, self._place.key)
+        self._verdict = read_matching_record(folder, self._place.key)
         if self._verdict is not None:
-            self._switch = mount(runtime, folder, self._verdict)
+            self._switch = activate_fast_path(runtime, folder, self._verdict)
             logger.info("predictions go %s", _told(self._verdict, self._switch))
         return self._switch
 
@@ -123,7 +132,7 @@ class Acceleration:
         }
 
     async def _study_in_background(self, place: Place) -> None:
-        order = Order.of(self._source, Path(place.folder), place.key)
+        order = VerificationOrder.from_spec(self._source, Path(place.folder), place.key)
         child = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "serving.runtimes.acceleration.process", stdin=asyncio.subprocess.PIPE
         )
@@ -145,47 +154,47 @@ class Acceleration:
             except Exception:
                 logger.exception("the faster ways of the model cannot be used")
 
-        waiting: list[Switch] = []
+        waiting: list[FastPathDispatcher] = []
         await computed(here, take_up)
         for switch in waiting:
             await self._keep_to_merging(switch, here)
 
-    def _not_yet(self, runtime: Runtime) -> Switch:
+    def _not_yet(self, runtime: Runtime) -> FastPathDispatcher:
         switch, self._switch = self._switch, None
-        cast(Accelerable, runtime).use(None)
-        return cast(Switch, switch)
+        cast(AccelerableRuntime, runtime).set_fast_path(None)
+        return cast(FastPathDispatcher, switch)
 
-    async def _keep_to_merging(self, switch: Switch, here: Here) -> None:
-        runtime = cast(Studied, self._runtime)
-        verdict = await conclude(Judgement(judging(runtime, switch)), here)
+    async def _keep_to_merging(self, dispatcher: FastPathDispatcher, here: Here) -> None:
+        runtime = cast(VerifiableRuntime, self._runtime)
+        verdict = await conclude(Judgement(judging(runtime, dispatcher)), here)
         if not verdict.merge:
             logger.info("the plain path serves: its calls may be shared, those of the faster ways may not")
             return
-        self._switch = switch
-        await computed(here, lambda: runtime.use(switch))
+        self._switch = dispatcher
+        await computed(here, lambda: runtime.set_fast_path(dispatcher))
 
     # ---- live comparisons
 
-    def _watch(self, switch: Switch, here: Here) -> None:
+    def _watch(self, dispatcher: FastPathDispatcher, here: Here) -> None:
         loop = asyncio.get_running_loop()
 
         def later(seconds: float, work: Callable[[], object]) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: the node ends
                 loop.call_soon_threadsafe(loop.call_later, seconds, work)
 
-        def compare() -> None:
+        def compare_sample() -> None:
             start = time.perf_counter()
             if self._withdrawn_elsewhere():
-                switch.go_plain()
+                dispatcher.use_reference()
                 self._switch = None
                 return
-            if not switch.compare():
-                later(_REST * (time.perf_counter() - start), switch.want)
+            if not dispatcher.compare_sample():
+                later(_REST * (time.perf_counter() - start), dispatcher.request_sample)
             self._counts[_COMPARED] += 1
 
-        switch.on_sample = lambda: later(_AFTER, lambda: here(compare))
-        switch.on_withdrawn = self._withdraw
-        loop.call_later(_FIRST, switch.want)
+        dispatcher.on_sample = lambda: later(_AFTER, lambda: here(compare_sample))
+        dispatcher.on_withdrawn = self._withdraw
+        loop.call_later(_FIRST, dispatcher.request_sample)
 
     def _withdrawn_elsewhere(self) -> bool:
         """Whether another node of the version has found a difference."""
@@ -230,10 +239,10 @@ def in_cache(cache: Path, model_dir: Path) -> Place:
     return Place(str(folder), key)
 
 
-def _told(verdict: AccelerationRecord | None, switch: Switch | None) -> str:
+def _told(record: AccelerationRecord | None, dispatcher: FastPathDispatcher | None) -> str:
     """How calls are answered, in words."""
-    if verdict is None or switch is None:
-        why = "" if verdict is None else verdict.withdrawn or verdict.failure
+    if record is None or dispatcher is None:
+        why = "" if record is None else record.withdrawn or record.failure
         return f"the plain way ({why})" if why else "the plain way"
-    ways = dict.fromkeys(one.way for one in verdict.ranges if one.way != PLAIN_STRATEGY)
+    ways = dict.fromkeys(one.way for one in record.ranges if one.way != PLAIN_STRATEGY)
     return f"by {', '.join(ways)}"

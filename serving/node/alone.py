@@ -21,7 +21,7 @@ from serving.node.practice import questions
 from serving.node.practice_http import practise
 from serving.node.predict import Predictor
 from serving.node.routes import application
-from serving.runtimes import Source
+from serving.runtimes import LoadSpec
 from serving.schema import ModelSchema
 
 if TYPE_CHECKING:  # gRPC is imported only where it is switched on
@@ -43,7 +43,7 @@ class _Practised:
 
 
 async def serve(
-    source: Source,
+    source: LoadSpec,
     settings: NodeConfig,
     listener: socket.socket,
     *,

@@ -27,9 +27,9 @@ from serving.node.probe import Judging, Verdict, judging, warm, warm_briefly
 from serving.node.servable import MeasuredPlace
 from serving.node.watch import Board, CallMark
 from serving.phases import LatencyHistograms
-from serving.runtimes import Runtime, Source, load, self_test
+from serving.runtimes import LoadSpec, Runtime, load_model, self_test
 from serving.runtimes.acceleration import Predict
-from serving.runtimes.describing import describe, own_examples
+from serving.runtimes.describing import infer_model_schema, read_examples
 from serving.runtimes.threads import ThreadLimit
 from serving.schema import ModelSchema, pack_schema
 from serving.shortage import find_shortage
@@ -95,7 +95,7 @@ class Node:
 
     def __init__(
         self,
-        source: Source,
+        source: LoadSpec,
         settings: PredictSettings,
         *,
         marks: Board,
@@ -121,7 +121,7 @@ class Node:
         self._improving: asyncio.Task[None] | None = None
         self._on_ready = on_ready
         self._on_failed = on_failed
-        self._user_code = bool(source.packages or source.prediction_class or source.contained)
+        self._user_code = bool(source.packages or source.prediction_class or source.model_container)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compute")
         self._loading: asyncio.Task[None] | None = None
         self._started = time.monotonic()
@@ -217,7 +217,7 @@ class Node:
         schema = self.schema
         if self._user_code:
             runtime, place = StandIn(), MeasuredPlace(self._thread, may_inline=True)
-            schema = runtime.schema()
+            schema = runtime.infer_schema()
         if schema is not None:
             predictor = Predictor(runtime, place, bounds, self._settings, marks=bytearray(), schema=schema)
             await self._practice(predictor, schema)
@@ -243,14 +243,14 @@ class Node:
         ThreadLimit(self._settings.threads).apply()
         open_files = resource.getrlimit(resource.RLIMIT_NOFILE)
         start = time.perf_counter()
-        runtime = load(self._source)
+        runtime = load_model(self._source)
         loaded = time.perf_counter()
         # The way that will serve comes first: requests may share calls if that keeps to the rule of equality.
         faster = None if self._acceleration is None else self._acceleration.mount(runtime)
         judgement = Judgement(self._judging(runtime, faster))
         judgement.proceed(self._patience)
         verdict = _so_far(judgement)
-        self.schema = schema = self._known or describe(runtime, self._source.model_dir)
+        self.schema = schema = self._known or infer_model_schema(runtime, self._source.model_dir)
         typical, warnings = self._warm(runtime, verdict, schema)
         warmed = time.perf_counter()
         _restore_open_files(open_files)
@@ -282,8 +282,11 @@ class Node:
             warm_briefly(runtime)
             return None, ()
         warmed = warm(runtime, (verdict.rows(self._settings.merge_rows), 1) if verdict.merge else (1,))
-        tried = (*self_test.trials(runtime, schema, own_examples(self._source.model_dir)), *warmed.recorded)
-        found = self_test.judge(tried, lambda: self_test.advice_of(runtime))
+        tried = (
+            *self_test.run_trials(runtime, schema, read_examples(self._source.model_dir)),
+            *warmed.recorded,
+        )
+        found = self_test.judge_trials(tried, lambda: self_test.describe_runtime_versions(runtime))
         if found.failure:
             raise LoadFailed(found.failure)
         return warmed.seconds, found.warnings

@@ -17,7 +17,7 @@ from typing import Protocol
 from serving.errors import DeadlineExceeded, ResourceExhausted
 from serving.node.request import Request
 from serving.node.watch import Board, begin, end
-from serving.runtimes.instances import Batch, concatenate, count
+from serving.runtimes.instances import Batch, concatenate_batches, count_rows
 
 Predict = Callable[..., Batch]
 # What became of requests that were computed together, with the predictions for all of them in one piece.
@@ -161,8 +161,10 @@ class Batcher:
     def _compute(self) -> list[Outcome]:
         group = self._computing
         if len(group) > 1:
-            merged = self._attempt(group, concatenate([request.instances for request in group]))
-            if not isinstance(merged, Exception) and count(merged) == sum(request.rows for request in group):
+            merged = self._attempt(group, concatenate_batches([request.instances for request in group]))
+            if not isinstance(merged, Exception) and count_rows(merged) == sum(
+                request.rows for request in group
+            ):
                 return [(group, merged)]
         # Alone, so that only the request that is at fault fails.
         return [((request,), self._attempt((request,), request.instances)) for request in group]

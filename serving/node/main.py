@@ -20,7 +20,7 @@ from serving.node.channel import Server
 from serving.node.watch import Board, parts
 from serving.phases import LatencyHistograms
 from serving.running import run_event_loop
-from serving.runtimes import Contained, External, Source
+from serving.runtimes import ExternalInterpreter, LoadSpec, ModelContainer
 from serving.schema import ModelSchema, unpack_outline
 from serving.shortage import ResourceShortage
 
@@ -50,22 +50,22 @@ class NodeArguments(msgspec.Struct, frozen=True, kw_only=True):
     pilot: str = ""
     container: ContainerRunConfig | None = None
 
-    def source(self, threads: int, on_predictor: Callable[[int], None] | None = None) -> Source:
+    def source(self, threads: int, on_predictor: Callable[[int], None] | None = None) -> LoadSpec:
         """Where the runtime is loaded from; `on_predictor` is told the pid of a predictor or container."""
         external = None
         if self.interpreter:
-            external = External(self.interpreter, self.pilot, on_predictor, shared_fate=True)
+            external = ExternalInterpreter(self.interpreter, self.pilot, on_predictor, shared_fate=True)
         contained = None
         if self.container is not None:
-            contained = Contained(self.container, on_predictor, shared_fate=True)
-        return Source(
+            contained = ModelContainer(self.container, on_predictor, shared_fate=True)
+        return LoadSpec(
             model_dir=Path(self.model_dir),
             framework=self.framework,
             prediction_class=self.prediction_class,
             packages=tuple(Path(package) for package in self.packages),
             threads=threads,
             external=external,
-            contained=contained,
+            model_container=contained,
             method=self.method,
         )
 
@@ -109,7 +109,7 @@ def start(
 
 
 async def _serve(
-    source: Source,
+    source: LoadSpec,
     settings: PredictSettings,
     listener: socket.socket,
     *,

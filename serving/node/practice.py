@@ -24,8 +24,8 @@ from serving.node.request import Request
 from serving.protocols import Call
 from serving.protocols.calls import call_of
 from serving.protocols.paths import parse
-from serving.runtimes import Rows
-from serving.runtimes.datatypes import BYTES, dtype_of, name_of
+from serving.runtimes import RowsFormat
+from serving.runtimes.datatypes import BYTES, datatype_of, dtype_of
 from serving.runtimes.instances import Batch
 from serving.schema import DEFAULT_SIGNATURE, ModelSchema, ModelSignature, TensorSpec
 from serving.wire import Headers
@@ -69,22 +69,22 @@ class StandIn:
     exact = True
     warnings: tuple[str, ...] = ()
 
-    def form(self, _: Mapping[str, Any]) -> Rows:
+    def input_format(self, _: Mapping[str, Any]) -> RowsFormat:
         """Plain values."""
-        return Rows()
+        return RowsFormat()
 
     def predict(self, instances: Any, /, **_: Any) -> Batch:
         """A number each."""
         return [1.0] * len(instances)
 
-    def samples(self, _: int) -> None:
+    def make_synthetic_rows(self, _: int) -> None:
         """None."""
 
     def warmup_requests(self) -> tuple[()]:
         """None."""
         return ()
 
-    def schema(self, _: Sequence[Any] = ()) -> ModelSchema:
+    def infer_schema(self, _: Sequence[Any] = ()) -> ModelSchema:
         """One input, one output."""
         rows, numbers = TensorSpec("instances", "FP64", (-1, 2)), TensorSpec("predictions", "FP64", (-1,))
         return ModelSchema(
@@ -162,7 +162,7 @@ def _over_http(path: str, body: bytes, headers: Headers = ()) -> Question:
 def described(tensors: Mapping[str, NDArray[Any]]) -> list[dict[str, Any]]:
     """Tensors as the Open Inference Protocol tells of them."""
     return [
-        {"name": name, "shape": list(array.shape), "datatype": name_of(array.dtype)}
+        {"name": name, "shape": list(array.shape), "datatype": datatype_of(array.dtype)}
         for name, array in tensors.items()
     ]
 
@@ -181,12 +181,12 @@ def tensors_of(schema: ModelSchema) -> dict[str, NDArray[Any]]:
         case _:
             return {}
     try:
-        return {tensor.name: _row(tensor, value) for tensor, value in zip(inputs, values, strict=True)}
+        return {tensor.name: _make_row(tensor, value) for tensor, value in zip(inputs, values, strict=True)}
     except (TypeError, ValueError):
         return {}
 
 
-def _row(tensor: TensorSpec, value: Any) -> NDArray[Any]:
+def _make_row(tensor: TensorSpec, value: Any) -> NDArray[Any]:
     """Raises TypeError and ValueError for a value that is not of the tensor's type."""
     if tensor.datatype == BYTES:
         texts = [value.encode() if isinstance(value, str) else orjson.dumps(value)]

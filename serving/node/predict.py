@@ -27,9 +27,9 @@ from serving.phases import LatencyHistograms
 from serving.protocols import PLAIN, Call, Reply
 from serving.protocols.errors import refusal
 from serving.runtimes import Runtime
-from serving.runtimes.codec import AnswerStyle, Decoder, encode, encode_each
-from serving.runtimes.describing import unknown
-from serving.runtimes.instances import Batch, split
+from serving.runtimes.codec import AnswerStyle, InstancesDecoder, encode_bodies, encode_predictions
+from serving.runtimes.describing import unknown_schema
+from serving.runtimes.instances import Batch, split_batch
 from serving.schema import ModelSchema
 from serving.wire import Headers, answer_too_large
 
@@ -56,14 +56,14 @@ class Predictor:
         call_mark: CallMark | None = None,
     ) -> None:
         self._servable = Servable(runtime, place, bounds, marks, self._answer, call_mark=call_mark)
-        self._form = runtime.form
+        self._form = runtime.input_format
         self._timeout = settings.request_timeout
         self._max_answer = settings.max_answer_bytes
         self._legacy = settings.legacy_model_errors
         self._histograms = histograms
-        self._decoder = Decoder(settings.max_json_depth)
+        self._decoder = InstancesDecoder(settings.max_json_depth)
         self._style = style = AnswerStyle(settings.single_output == "bare", settings.long_decimals)
-        known = schema or unknown(runtime.framework.lower())
+        known = schema or unknown_schema(runtime.framework.lower())
         self.reader = Readers(Model(runtime, known, self._decoder, settings.max_json_depth, style)).of
         self.start = self._servable.start
         self.merge_up_to = self._servable.merge_up_to
@@ -220,14 +220,14 @@ class Predictor:
 def _bodies(group: Sequence[Request], predictions: Batch, style: AnswerStyle) -> Sequence[bytes]:
     """The bodies of the answers to ordinary requests that were computed together."""
     if len(group) == 1:
-        return (encode(predictions, style),)
-    return encode_each(predictions, [request.rows for request in group], style)
+        return (encode_predictions(predictions, style),)
+    return encode_bodies(predictions, [request.rows for request in group], style)
 
 
 def _reply(request: Request, predictions: Batch, style: AnswerStyle) -> Reply:
     """The answer to one request, however it asked."""
     if request.reader is None:
-        return Reply(200, encode(predictions, style))
+        return Reply(200, encode_predictions(predictions, style))
     return request.reader.write(request.asked, predictions)
 
 
@@ -235,4 +235,4 @@ def _shared(group: Sequence[Request], predictions: Batch) -> Iterable[tuple[Requ
     """Requests that were computed together, with the predictions of each."""
     if len(group) == 1:
         return ((group[0], predictions),)
-    return zip(group, split(predictions, [request.rows for request in group]), strict=True)
+    return zip(group, split_batch(predictions, [request.rows for request in group]), strict=True)

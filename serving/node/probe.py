@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from serving.runtimes import Runtime, equality
-from serving.runtimes.acceleration import Accelerable, Predict
-from serving.runtimes.instances import Batch, count, take
-from serving.runtimes.sampling import made_up
-from serving.runtimes.self_test import Trial, trial_of
+from serving.runtimes.acceleration import AccelerableRuntime, Predict
+from serving.runtimes.instances import Batch, count_rows, take_rows
+from serving.runtimes.sampling import make_bounded_rows
+from serving.runtimes.self_test import PredictionTrial, make_failed_trial
 
 logger = logging.getLogger(__name__)
 
@@ -37,13 +37,13 @@ class Verdict:
 
     merge: bool
     reason: str
-    most: int | None = None
+    max_rows: int | None = None
 
     def rows(self, limit: int) -> int:
         """How many rows a merged call may have where `limit` is the setting; 1: no merging."""
         if not self.merge:
             return 1
-        return limit if self.most is None else min(limit, self.most)
+        return limit if self.max_rows is None else min(limit, self.max_rows)
 
 
 Judging = Generator[None, None, Verdict]
@@ -55,7 +55,7 @@ class Warmed:
     """The seconds of the last call, None when nothing could be run, and what became of recorded requests."""
 
     seconds: float | None
-    recorded: tuple[Trial, ...] = ()
+    recorded: tuple[PredictionTrial, ...] = ()
 
 
 def warm(runtime: Runtime, sizes: Sequence[int]) -> Warmed:
@@ -64,15 +64,15 @@ def warm(runtime: Runtime, sizes: Sequence[int]) -> Warmed:
     Rows that a model refuses are logged and change nothing: they were only made up.
     """
     seconds = None
-    trials: list[Trial] = []
+    trials: list[PredictionTrial] = []
     for number, request in enumerate(runtime.warmup_requests(), 1):
         what = f"The recorded warm-up request {number}"
         try:
             seconds = _timed(runtime, request)
-            trials.append(Trial(what, comes_along=True))
+            trials.append(PredictionTrial(what, is_recorded=True))
         except Exception as error:
             logger.warning("a warm-up request failed: %s", error)
-            trials.append(trial_of(what, error, comes_along=True))
+            trials.append(make_failed_trial(what, error, is_recorded=True))
     for request in () if trials else _by_size(runtime, sizes):
         taken = _run(runtime, request)
         seconds = seconds if taken is None else taken
@@ -107,7 +107,7 @@ def _timed(runtime: Runtime, request: Request) -> float:
 
 def _by_size(runtime: Runtime, sizes: Sequence[int]) -> Iterable[Request]:
     for size in sizes:
-        rows = made_up(runtime, size)
+        rows = make_bounded_rows(runtime, size)
         if rows is not None:
             # Twice: the first call of a size pays for memory and threads, the second is typical.
             yield from ((rows, {}), (rows, {}))
@@ -121,7 +121,7 @@ def judging(runtime: Runtime, faster: Predict | None = None) -> Judging:
     """
     if not runtime.mergeable:
         return Verdict(False, "rows are not known to be independent")
-    rows = made_up(runtime, _ROWS)
+    rows = make_bounded_rows(runtime, _ROWS)
     if rows is None:
         return Verdict(False, "no rows could be made up to try it on")
     try:
@@ -131,29 +131,29 @@ def judging(runtime: Runtime, faster: Predict | None = None) -> Judging:
 
 
 def _judging(runtime: Runtime, faster: Predict | None, rows: Batch) -> Judging:
-    plain = runtime.plain if isinstance(runtime, Accelerable) else runtime.predict
-    there = count(rows)
-    if (yield from _is_slow(plain, take(rows, slice(0, 1)))):
-        rows = take(rows, slice(0, _ROWS_IF_SLOW))
-    single = yield from equality.call_by_call(plain, rows, 1)
+    plain = runtime.predict_reference if isinstance(runtime, AccelerableRuntime) else runtime.predict
+    there = count_rows(rows)
+    if (yield from _is_slow(plain, take_rows(rows, slice(0, 1)))):
+        rows = take_rows(rows, slice(0, _ROWS_IF_SLOW))
+    single = yield from equality.predict_stepwise(plain, rows, 1)
     own: equality.Tolerance = {}
     if not runtime.exact:
         # How far the library differs from itself between batches of 1, 2 and 64 rows.
         others: list[Batch] = []
-        for size in equality.SIZES[1:]:
-            others += [(yield from equality.call_by_call(plain, rows, size))]
-        own = equality.spread(single, others)
-    allowed = equality.tolerance(single, own, exact=runtime.exact)
-    sizes = sorted({min(size, count(rows)) for size in _MERGED_SIZES})
+        for size in equality.BATCH_SIZES[1:]:
+            others += [(yield from equality.predict_stepwise(plain, rows, size))]
+        own = equality.measure_spread(single, others)
+    allowed = equality.compute_tolerance(single, own, exact=runtime.exact)
+    sizes = sorted({min(size, count_rows(rows)) for size in _MERGED_SIZES})
     tries = [(plain, size) for size in sizes]
     tries += [(faster, size) for size in (1, *sizes) if faster is not None]
     for predict, size in tries:
-        merged = yield from equality.call_by_call(predict, rows, size)
-        if worst := equality.difference(single, merged, allowed):
+        merged = yield from equality.predict_stepwise(predict, rows, size)
+        if worst := equality.describe_difference(single, merged, allowed):
             return Verdict(False, f"answers change when {size} rows are predicted together: {worst}")
     # What cannot be tried with many rows at once is not done with many either.
     most = None if there == _ROWS else there
-    return Verdict(True, f"same answers for {count(rows)} rows alone and together", most)
+    return Verdict(True, f"same answers for {count_rows(rows)} rows alone and together", most)
 
 
 def _is_slow(plain: Predict, row: Batch) -> Generator[None, None, bool]:

@@ -22,10 +22,10 @@ from serving.node.acceleration import Acceleration, Place
 from serving.node.app import Node, in_every_protocol
 from serving.node.main import NodeArguments
 from serving.node.request import Request
-from serving.runtimes import load, sklearn_smallest
-from serving.runtimes.acceleration import Accelerable
-from serving.runtimes.acceleration.mount import store
-from serving.runtimes.acceleration.study import Findings, Proof, Timing
+from serving.runtimes import load_model, sklearn_smallest
+from serving.runtimes.acceleration import AccelerableRuntime
+from serving.runtimes.acceleration.mount import store_record
+from serving.runtimes.acceleration.study import CandidateProof, SizeTiming, VerificationResult
 from serving.scratch import scratch_folder
 from serving.verdicts import AccelerationKey
 from serving.wire import Headers
@@ -39,11 +39,11 @@ _SECONDS = 10.0
 
 def tabular() -> Iterator[None]:
     """For scikit-learn, and XGBoost where it is installed; each step takes some ten milliseconds."""
-    yield from _wakes("SCIKIT_LEARN", sklearn_smallest.write)
+    yield from _wakes("SCIKIT_LEARN", sklearn_smallest.write_tiny_model)
     if importlib.util.find_spec("xgboost") is not None:
         from serving.runtimes import xgboost_smallest  # noqa: PLC0415  it may not be installed
 
-        yield from _wakes("XGBOOST", xgboost_smallest.write)
+        yield from _wakes("XGBOOST", xgboost_smallest.write_tiny_model)
 
 
 def _wakes(framework: str, write: Write) -> Iterator[None]:
@@ -70,12 +70,14 @@ def _wakes(framework: str, write: Write) -> Iterator[None]:
 
 def _prove(given: NodeArguments, folder: Path) -> None:
     """Store a verdict for every faster way, as if each had been the fastest for calls of some size."""
-    runtime = load(given.source(1))
-    if not isinstance(runtime, Accelerable):
+    runtime = load_model(given.source(1))
+    if not isinstance(runtime, AccelerableRuntime):
         return
-    proofs = tuple(Proof(offer, offer.build()) for offer in runtime.offers())
-    timings = tuple(Timing(1 << place, 1.0, {proof.offer.name: 0.1}) for place, proof in enumerate(proofs))
-    store(folder, _KEY, Findings(proofs, timings, {}), 0.0)
+    proofs = tuple(CandidateProof(offer, offer.build()) for offer in runtime.list_candidates())
+    timings = tuple(
+        SizeTiming(1 << place, 1.0, {proof.candidate.name: 0.1}) for place, proof in enumerate(proofs)
+    )
+    store_record(folder, _KEY, VerificationResult(proofs, timings, {}), 0.0)
 
 
 async def _wake(given: NodeArguments, place: Place) -> None:

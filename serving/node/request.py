@@ -8,8 +8,8 @@ from typing import Any
 import orjson
 
 from serving.node.dialects import Asked, Reader
-from serving.runtimes.instances import Batch, count, signature
-from serving.runtimes.methods import LONE
+from serving.runtimes.instances import Batch, concatenation_key, count_rows
+from serving.runtimes.methods import UNBATCHED_PARAMETERS
 from serving.wire import Headers
 
 NOWHERE = -1
@@ -64,8 +64,8 @@ class Request:
         """Take what its body says."""
         self.instances = instances
         self.parameters = parameters
-        self.rows = count(instances)
-        if parameters and not LONE.isdisjoint(parameters):
+        self.rows = count_rows(instances)
+        if parameters and not UNBATCHED_PARAMETERS.isdisjoint(parameters):
             self.alone = True
 
     def fits(self, other: Request) -> bool:
@@ -81,5 +81,5 @@ class Request:
             key = orjson.dumps(parameters, option=orjson.OPT_SORT_KEYS) if parameters else b""
             # What clients send has no tuples: those are words between a dialect and a runtime.
             own = bool(parameters) and any(isinstance(value, tuple) for value in parameters.values())
-            kind = self._kind = (signature(self.instances), key, own)
+            kind = self._kind = (concatenation_key(self.instances), key, own)
         return kind

@@ -27,13 +27,13 @@ _ANYTHING: Json = {}
 # What is missing is a value for trees, which hold numbers as float32.
 _OF_TREES: Json = {"type": ["number", "null"], "minimum": -3.4e38, "maximum": 3.4e38}
 # In a document for many; `:schema` has the longer ones.
-_LONGEST_EXAMPLE = 4096
+_MAX_EXAMPLE_BYTES = 4096
 
 
 def request(schema: ModelSchema) -> Json:
     """The body of a prediction."""
     if schema.platform != SAVED_MODEL_PLATFORM:
-        properties = {"instances": _instances(schema, _default(schema))}
+        properties = {"instances": _instances(schema, _default_signature(schema))}
         if schema.method:
             names = [schema.method, *(tensor.name for tensor in schema.methods)]
             properties["method"] = {"enum": names, "description": f"{schema.method} when left out."}
@@ -110,19 +110,19 @@ def _one_of(schemas: Sequence[Json]) -> Json:
 
 def example(schema: ModelSchema) -> Json | None:
     """A request that was answered; None where none is known, or it is long."""
-    if schema.example is None or len(msgspec.json.encode(schema.example)) > _LONGEST_EXAMPLE:
+    if schema.example is None or len(msgspec.json.encode(schema.example)) > _MAX_EXAMPLE_BYTES:
         return None
-    return {"instances": [schema.example] * (fixed_row_count(_default(schema)) or 1)}
+    return {"instances": [schema.example] * (fixed_row_count(_default_signature(schema)) or 1)}
 
 
 def example_answer(schema: ModelSchema) -> Json | None:
     """The answer to it."""
-    if schema.answer is None or len(msgspec.json.encode(schema.answer)) > _LONGEST_EXAMPLE:
+    if schema.answer is None or len(msgspec.json.encode(schema.answer)) > _MAX_EXAMPLE_BYTES:
         return None
-    return {"predictions": [schema.answer] * (fixed_row_count(_default(schema)) or 1)}
+    return {"predictions": [schema.answer] * (fixed_row_count(_default_signature(schema)) or 1)}
 
 
-def _default(schema: ModelSchema) -> ModelSignature | None:
+def _default_signature(schema: ModelSchema) -> ModelSignature | None:
     return schema.signatures.get(schema.default)
 
 

@@ -208,7 +208,7 @@ def serve(connection: socket.socket) -> int:
         return 0
     try:
         settle(first[0]["process"])
-        model = load(first[0]["load"])
+        model = load_model(first[0]["load"])
     except BaseException as error:
         send(connection, _refusal(error, "load"))
         return 1
@@ -265,7 +265,7 @@ class Model:
         self.about = about
 
 
-def load(wanted: Dict[str, Any]) -> Model:
+def load_model(wanted: Dict[str, Any]) -> Model:
     """Load a model with the libraries that are here. Raises Refused with the reason."""
     offer_old_joblib()
     sys.path[:0] = wanted.get("packages", [])
@@ -316,7 +316,7 @@ def check() -> int:
     return 0
 
 
-def accepted(predict: Callable[..., Any]) -> Optional[List[str]]:
+def list_arguments(predict: Callable[..., Any]) -> Optional[List[str]]:
     """The keyword arguments that a bound `predict` takes besides the instances; None: any."""
     others = list(inspect.signature(predict).parameters.values())[1:]
     if any(one.kind is one.VAR_KEYWORD for one in others):
@@ -336,7 +336,7 @@ def load_custom(wanted: Dict[str, Any]) -> Model:
     except AttributeError:
         raise Refused("code", "%s cannot be found: the module %s has no %s." % (name, module, attribute))
     except BaseException as error:
-        raise Refused("code", "%s cannot be imported: %s%s" % (name, named(error), _place(error)))
+        raise Refused("code", "%s cannot be imported: %s%s" % (name, named(error), _error_location(error)))
     for method in ("from_path", "predict"):
         if not callable(getattr(routine, method, None)):
             raise Refused(
@@ -347,7 +347,7 @@ def load_custom(wanted: Dict[str, Any]) -> Model:
     try:
         predictor = routine.from_path(wanted["model_dir"])
     except BaseException as error:
-        raise Refused("code", "%s.from_path failed: %s%s" % (name, named(error), _place(error)))
+        raise Refused("code", "%s.from_path failed: %s%s" % (name, named(error), _error_location(error)))
 
     def predict(instances: Any, **parameters: Any) -> Any:
         try:
@@ -357,7 +357,7 @@ def load_custom(wanted: Dict[str, Any]) -> Model:
         except BaseException as error:
             raise Refused("model", "Exception during custom prediction: %s" % named(error))
 
-    return Model(predict, {"owner": name, "parameters": accepted(predictor.predict)})
+    return Model(predict, {"owner": name, "parameters": list_arguments(predictor.predict)})
 
 
 def _list_or_array(result: Any, count: int) -> Any:
@@ -372,7 +372,7 @@ def _list_or_array(result: Any, count: int) -> Any:
     return result
 
 
-def _place(error: BaseException) -> str:
+def _error_location(error: BaseException) -> str:
     """Where in the user's code it happened, without the folders of this machine."""
     found = traceback.extract_tb(error.__traceback__)
     return " (%s, line %s)" % (os.path.basename(found[-1][0]), found[-1][1]) if found else ""
@@ -398,12 +398,12 @@ _LIBRARIES = {
     "functools",
     "collections",
 }
-_DEPENDENT = {
+_DEPENDENT_ROWS = {
     "NMF", "MiniBatchNMF", "IterativeImputer", "LocalOutlierFactor", "FunctionTransformer", "DummyClassifier",
 }  # fmt: skip
 _NOT_NUMERIC = {"ColumnTransformer", "FunctionTransformer", "KBinsDiscretizer", "SimpleImputer"}
 _LABELS_OR_TREES = ("sklearn.mixture", "sklearn.tree", "sklearn.ensemble")
-_OF_JSON = (type(None), bool, int, float, str, list, dict)
+_JSON_TYPES = (type(None), bool, int, float, str, list, dict)
 
 
 def load_estimator(wanted: Dict[str, Any]) -> Model:
@@ -427,7 +427,7 @@ def load_estimator(wanted: Dict[str, Any]) -> Model:
     last = _last_step(model)
     about["methods"] = methods
     about["arguments"] = {
-        name: accepted(getattr(last, name, None) or getattr(model, name)) for name in methods
+        name: list_arguments(getattr(last, name, None) or getattr(model, name)) for name in methods
     }
     if usual != METHODS[0] and about["independent"]:
         about["exact"] = False  # numbers, whatever labels predict would have given
@@ -552,7 +552,7 @@ def _booster(booster: Any) -> Model:
         return rows_of(result, len(rows), "predict")
 
     about = {
-        "owner": "Booster", "parameters": [one for one in accepted(booster.predict) or () if one != "data"],
+        "owner": "Booster", "parameters": [one for one in list_arguments(booster.predict) or () if one != "data"],
         "width": width or None, "names": [] if generic else names, "classes": [], "numeric": True,
         "nullable": True, "text": False, "by_name": False, "independent": True, "exact": True,
         "methods": ["predict"],
@@ -655,7 +655,7 @@ def describe(model: Any, parts: List[Any]) -> Dict[str, Any]:
         "by_name": by_name,
         "independent": builtin
         and (numeric or text)
-        and not any(type(part).__name__ in _DEPENDENT for part in parts),
+        and not any(type(part).__name__ in _DEPENDENT_ROWS for part in parts),
         "exact": not builtin or labels or trees,
     }
 
@@ -844,7 +844,7 @@ def _lacking_estimator(error: BaseException) -> Any:
 
 def _lacking(error: AttributeError) -> Optional[type]:
     """The type of a value from JSON that lacks an attribute; None where it is something else."""
-    for kind in _OF_JSON:
+    for kind in _JSON_TYPES:
         if str(error).startswith("'%s' object has no attribute" % kind.__name__):
             return kind
     return None

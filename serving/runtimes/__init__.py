@@ -21,26 +21,26 @@ from serving.runtimes.instances import Batch
 from serving.schema import ModelSchema
 
 FRAMEWORKS: Mapping[str, str] = {
-    "TENSORFLOW": "serving.runtimes.tensorflow:load",
-    "SCIKIT_LEARN": "serving.runtimes.sklearn:load",
-    "XGBOOST": "serving.runtimes.xgboost:load",
-    "CUSTOM": "serving.runtimes.custom:load",
+    "TENSORFLOW": "serving.runtimes.tensorflow:load_model",
+    "SCIKIT_LEARN": "serving.runtimes.sklearn:load_model",
+    "XGBOOST": "serving.runtimes.xgboost:load_model",
+    "CUSTOM": "serving.runtimes.custom:load_model",
 }
 
 # Frameworks whose models can be asked for other methods than `predict`.
-HAVE_METHODS = frozenset({"SCIKIT_LEARN", "XGBOOST"})
+FRAMEWORKS_WITH_METHODS = frozenset({"SCIKIT_LEARN", "XGBOOST"})
 
 # Frameworks whose files hold no code and no objects of a library's version: no other interpreter is needed.
-SAVED_AS_GRAPHS = frozenset({"TENSORFLOW"})
+GRAPH_FRAMEWORKS = frozenset({"TENSORFLOW"})
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowsFormat:
     """Instances as plain Python values, just as JSON has them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Array:
+class ArrayFormat:
     """Instances as one dense numeric array, row by row.
 
     `width` is the number of features of a row (None: any). The array is int64 when every number of
@@ -50,11 +50,11 @@ class Array:
 
     width: int | None
     nullable: bool
-    objects: bool = False
+    allows_objects: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ColumnSpec:
     """One named input: `shape` is that of one instance (None: any size), `dtype` object means bytes.
 
     Where the shape is not `enforced` it is what the model says, and others may be answered too.
@@ -67,19 +67,19 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class ColumnsFormat:
     """Instances as one array per named input.
 
     A call takes exactly `rows` of them, None: any number. `independent` says whether rows are so by what the
     model declares: those that were not asked for together go in calls of their own if they are not.
     """
 
-    inputs: tuple[Column, ...]
-    rows: int | None = None
-    independent: bool = True
+    inputs: tuple[ColumnSpec, ...]
+    fixed_rows: int | None = None
+    independent_rows: bool = True
 
 
-Form = Rows | Array | Columns
+InputFormat = RowsFormat | ArrayFormat | ColumnsFormat
 
 
 class Runtime(Protocol):
@@ -101,7 +101,7 @@ class Runtime(Protocol):
     def exact(self) -> bool:
         """Whether regrouping rows must not change a single bit of the result (labels, trees)."""
 
-    def form(self, parameters: Mapping[str, Any]) -> Form:
+    def input_format(self, parameters: Mapping[str, Any]) -> InputFormat:
         """How the instances of a request with these parameters are to be parsed.
 
         Raises InvalidInputs when a parameter is not one the model knows.
@@ -118,13 +118,13 @@ class Runtime(Protocol):
         InvalidOutputs when its answer cannot be sent.
         """
 
-    def samples(self, count: int) -> Batch | None:
+    def make_synthetic_rows(self, count: int) -> Batch | None:
         """Made-up instances to warm and to probe with, or None when none can be made."""
 
     def warmup_requests(self) -> Iterable[tuple[Batch, dict[str, Any]]]:
         """The recorded requests that came with the model: instances and parameters; often none."""
 
-    def schema(self, examples: Sequence[Any] = ()) -> ModelSchema:
+    def infer_schema(self, examples: Sequence[Any] = ()) -> ModelSchema:
         """What it takes and answers, with an instance that it has been asked and what it answered.
 
         The first of `examples`, instances as JSON has them, that it answers is the one; where it answers none
@@ -133,7 +133,7 @@ class Runtime(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class External:
+class ExternalInterpreter:
     """Another interpreter that computes a model, in a predictor process; see `serving.runtimes.external`.
 
     `pilot` is the address of a process that has imported its libraries, "" if there is none. `on_start` is
@@ -147,7 +147,7 @@ class External:
 
 
 @dataclass(frozen=True, slots=True)
-class Contained:
+class ModelContainer:
     """A container that serves a model; see `serving.runtimes.container`.
 
     `on_start` is told the pid of its first process, if that can be measured. With `shared_fate` this process
@@ -160,7 +160,7 @@ class Contained:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class LoadSpec:
     """Where a model is loaded from: local folders only.
 
     `framework` is a key of `FRAMEWORKS` or "" to infer it. `packages` are folders with installed user
@@ -174,41 +174,41 @@ class Source:
     prediction_class: str = ""
     packages: tuple[Path, ...] = ()
     threads: int = 1
-    external: External | None = None
-    contained: Contained | None = None
+    external: ExternalInterpreter | None = None
+    model_container: ModelContainer | None = None
     method: str = ""
 
 
-def load(source: Source) -> Runtime:
+def load_model(spec: LoadSpec) -> Runtime:
     """Load a model. Raises LoadFailed or UserCodeFailed with a sentence that says what to do."""
-    return loader(source)(source)
+    return find_loader(spec)(spec)
 
 
-def loader(source: Source) -> Callable[[Source], Runtime]:
+def find_loader(spec: LoadSpec) -> Callable[[LoadSpec], Runtime]:
     """What loads such a model, with its framework imported. Raises LoadFailed."""
-    from serving.runtimes.detect import detect  # noqa: PLC0415  detect reads FRAMEWORKS
+    from serving.runtimes.detect import detect_framework  # noqa: PLC0415  detect reads FRAMEWORKS
 
-    if source.contained is not None:
+    if spec.model_container is not None:
         from serving.runtimes import container  # noqa: PLC0415  it stands on this module
 
-        return functools.partial(container.load, source.contained)
-    framework = source.framework or detect(source.model_dir, source.prediction_class)
+        return functools.partial(container.load, spec.model_container)
+    framework = spec.framework or detect_framework(spec.model_dir, spec.prediction_class)
     if framework not in FRAMEWORKS:
         raise LoadFailed(f"Unknown framework {framework!r}; known: {', '.join(FRAMEWORKS)}.")
-    if source.method not in ("", "predict") and framework not in HAVE_METHODS:
+    if spec.method not in ("", "predict") and framework not in FRAMEWORKS_WITH_METHODS:
         raise LoadFailed(
-            f"The predictionMethod {source.method} is for models of scikit-learn and XGBoost; one of "
+            f"The predictionMethod {spec.method} is for models of scikit-learn and XGBoost; one of "
             f"{framework} has no other than predict."
         )
-    if source.external is not None and framework not in SAVED_AS_GRAPHS:
+    if spec.external is not None and framework not in GRAPH_FRAMEWORKS:
         from serving.runtimes import external  # noqa: PLC0415  it stands on this module
 
-        return functools.partial(external.load, source.external, framework)
+        return functools.partial(external.load, spec.external, framework)
     module, _, function = FRAMEWORKS[framework].partition(":")
     try:
-        found: Callable[[Source], Runtime] = getattr(importlib.import_module(module), function)
+        load_function: Callable[[LoadSpec], Runtime] = getattr(importlib.import_module(module), function)
     except ImportError as error:
         raise LoadFailed(
             f"{framework} is not installed here ({error}): pip install 'pilotlight[tensorflow]'"
         ) from error
-    return found
+    return load_function

@@ -12,23 +12,25 @@ from serving.errors import InvalidInputs
 SIGNATURE_NAME = "signature_name"
 
 
-def accepted(predict: Callable[..., Any], *, besides: Iterable[str] = ()) -> frozenset[str] | None:
+def list_arguments(predict: Callable[..., Any], *, excluding: Iterable[str] = ()) -> frozenset[str] | None:
     """The keyword arguments a bound `predict` takes after the instances, None when it takes any."""
-    others = list(inspect.signature(predict).parameters.values())[1:]
-    if any(one.kind is one.VAR_KEYWORD for one in others):
+    arguments = list(inspect.signature(predict).parameters.values())[1:]
+    if any(one.kind is one.VAR_KEYWORD for one in arguments):
         return None
-    return frozenset(one.name for one in others if one.kind is not one.VAR_POSITIONAL) - frozenset(besides)
+    return frozenset(one.name for one in arguments if one.kind is not one.VAR_POSITIONAL) - frozenset(
+        excluding
+    )
 
 
-def checked(
+def check_arguments(
     parameters: Mapping[str, Any], known: frozenset[str] | None, owner: str, method: str = "predict"
 ) -> dict[str, Any]:
     """The parameters to call with. Raises InvalidInputs naming those that `owner` does not know."""
     if not parameters:
         return {}
-    given = {name: value for name, value in parameters.items() if name != SIGNATURE_NAME}
-    if known is None or given.keys() <= known:
-        return given
-    unknown = ", ".join(f"'{name}'" for name in given if name not in known)
+    arguments = {name: value for name, value in parameters.items() if name != SIGNATURE_NAME}
+    if known is None or arguments.keys() <= known:
+        return arguments
+    unknown = ", ".join(f"'{name}'" for name in arguments if name not in known)
     takes = f"it takes {', '.join(sorted(known))}" if known else "it takes none"
     raise InvalidInputs(f"The {method} of {owner} does not take the request field {unknown}; {takes}.")

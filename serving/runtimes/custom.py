@@ -15,14 +15,21 @@ import numpy as np
 
 from serving.errors import InvalidOutputs, ModelFailed, UserCodeFailed, describe_exception
 from serving.predictor.program import offer_old_joblib
-from serving.runtimes import Rows, Source
-from serving.runtimes.arguments import accepted, checked
-from serving.runtimes.describing import INSTANCES, Shown, anything, outcome, show, tensor_of
+from serving.runtimes import LoadSpec, RowsFormat
+from serving.runtimes.arguments import check_arguments, list_arguments
+from serving.runtimes.describing import (
+    INSTANCES,
+    AnsweredExample,
+    find_answered_example,
+    infer_output,
+    infer_tensor,
+    untyped_tensor,
+)
 from serving.runtimes.instances import Batch
-from serving.runtimes.packages import use_packages
+from serving.runtimes.packages import add_to_import_path
 from serving.schema import DEFAULT_SIGNATURE, ModelSchema, ModelSignature, TensorSpec
 
-_EXPECTED = "def predict(self, instances, **kwargs)"
+_PREDICT_SIGNATURE = "def predict(self, instances, **kwargs)"
 
 
 class CustomRuntime:
@@ -36,16 +43,16 @@ class CustomRuntime:
     def __init__(self, predictor: Any, name: str) -> None:
         self._predictor = predictor
         self._name = name
-        self._known = accepted(predictor.predict)
+        self._known_arguments = list_arguments(predictor.predict)
 
-    def form(self, parameters: Mapping[str, Any]) -> Rows:
+    def input_format(self, parameters: Mapping[str, Any]) -> RowsFormat:
         """Plain values, as the class would have got them from AI Platform."""
-        self._arguments(parameters)
-        return Rows()
+        self._check_arguments(parameters)
+        return RowsFormat()
 
     def predict(self, instances: Any, /, **parameters: Any) -> Batch:
         """What the class returns. Raises ModelFailed when it raises, InvalidOutputs if it is not a list."""
-        arguments = self._arguments(parameters)
+        arguments = self._check_arguments(parameters)
         try:
             result = self._predictor.predict(instances, **arguments)
         except KeyboardInterrupt:
@@ -53,53 +60,53 @@ class CustomRuntime:
         except BaseException as error:  # sys.exit, and panics of libraries written in Rust
             text = f"Exception during custom prediction: {describe_exception(error)}"
             raise ModelFailed(text) from error
-        return _checked(result, len(instances))
+        return _check_predictions(result, len(instances))
 
-    def samples(self, count: int) -> None:
+    def make_synthetic_rows(self, count: int) -> None:
         """None: only the class knows what its instances look like."""
 
     def warmup_requests(self) -> tuple[()]:
         """None: the contract records no requests for custom routines."""
         return ()
 
-    def schema(self, examples: Sequence[Any] = ()) -> ModelSchema:
+    def infer_schema(self, examples: Sequence[Any] = ()) -> ModelSchema:
         """No more than the first of the examples that it answers tells: nothing is made up for it, since
         nobody knows what its code does with it."""
-        shown = show(self, examples)
+        answered = find_answered_example(self, examples)
         return ModelSchema(
             "custom",
-            {DEFAULT_SIGNATURE: ModelSignature(_inputs(shown), (outcome(shown),))},
+            {DEFAULT_SIGNATURE: ModelSignature(_infer_inputs(answered), (infer_output(answered),))},
             strict=False,
-            example=shown and shown.instance,
-            answer=shown and shown.answer,
+            example=answered and answered.instance,
+            answer=answered and answered.answer,
         )
 
-    def _arguments(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        if self._known is None:
+    def _check_arguments(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        if self._known_arguments is None:
             return dict(parameters)  # signature_name too: all extra fields are the routine's
-        return checked(parameters, self._known, self._name)
+        return check_arguments(parameters, self._known_arguments, self._name)
 
 
-def load(source: Source) -> CustomRuntime:
+def load_model(spec: LoadSpec) -> CustomRuntime:
     """Find the class, check its shape and build it.
 
     Raises UserCodeFailed with a sentence that says what to do.
     """
-    use_packages(source.packages)
+    add_to_import_path(spec.packages)
     offer_old_joblib()
-    name = source.prediction_class
+    name = spec.prediction_class
     if not name:
         raise UserCodeFailed(
             "A custom prediction routine needs its class: set predictionClass to module.Class."
         )
-    routine = _located(name)
-    _check_shape(routine, name)
+    routine = _import_routine(name)
+    _check_interface(routine, name)
     try:
-        predictor = routine.from_path(str(source.model_dir))
+        predictor = routine.from_path(str(spec.model_dir))
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        text = f"{name}.from_path failed: {describe_exception(error)}{_place(error)}"
+        text = f"{name}.from_path failed: {describe_exception(error)}{_error_location(error)}"
         raise UserCodeFailed(text) from error
     if not callable(getattr(predictor, "predict", None)):
         returned = type(predictor).__name__
@@ -107,33 +114,33 @@ def load(source: Source) -> CustomRuntime:
     return CustomRuntime(predictor, name)
 
 
-def _inputs(shown: Shown | None) -> tuple[TensorSpec, ...]:
-    if shown is None:
-        return (anything(INSTANCES),)
-    if isinstance(shown.instance, dict):
-        return tuple(tensor_of(str(name), [value]) for name, value in shown.instance.items())
-    return (tensor_of(INSTANCES, [shown.instance]),)
+def _infer_inputs(answered: AnsweredExample | None) -> tuple[TensorSpec, ...]:
+    if answered is None:
+        return (untyped_tensor(INSTANCES),)
+    if isinstance(answered.instance, dict):
+        return tuple(infer_tensor(str(name), [value]) for name, value in answered.instance.items())
+    return (infer_tensor(INSTANCES, [answered.instance]),)
 
 
-def _located(name: str) -> Any:
+def _import_routine(name: str) -> Any:
     try:
         routine = pydoc.locate(name)
     except (pydoc.ErrorDuringImport, SystemExit) as error:
-        raise UserCodeFailed(f"{name} cannot be imported: {_import_problem(error)}") from error
+        raise UserCodeFailed(f"{name} cannot be imported: {_import_error_message(error)}") from error
     if routine is None:
-        raise UserCodeFailed(_not_found(name))
+        raise UserCodeFailed(_not_found_message(name))
     return routine
 
 
-def _import_problem(error: BaseException) -> str:
+def _import_error_message(error: BaseException) -> str:
     cause = error.value if isinstance(error, pydoc.ErrorDuringImport) else error
     assert isinstance(cause, BaseException)  # noqa: S101  pydoc does not type it
     if isinstance(cause, ModuleNotFoundError):
         return f"{cause}. Package that module too, or name its archive in packageUris."
-    return f"{describe_exception(cause)}{_place(cause)}"
+    return f"{describe_exception(cause)}{_error_location(cause)}"
 
 
-def _not_found(name: str) -> str:
+def _not_found_message(name: str) -> str:
     module, _, attribute = name.rpartition(".")
     if not module:
         return f"{name} cannot be found: predictionClass must be module.Class."
@@ -145,27 +152,27 @@ def _not_found(name: str) -> str:
     return f"{name} cannot be found: the module {module} has no {attribute}."
 
 
-def _check_shape(routine: Any, name: str) -> None:
+def _check_interface(routine: Any, name: str) -> None:
     for method in ("from_path", "predict"):
         if not callable(getattr(routine, method, None)):
-            raise UserCodeFailed(f"{name} has no method {method}. {_form()}")
+            raise UserCodeFailed(f"{name} has no method {method}. {_interface_hint()}")
     named = [
         one.name
         for one in inspect.signature(routine.predict).parameters.values()
         if one.kind not in {one.VAR_KEYWORD, one.VAR_POSITIONAL}
     ]
     if named != ["self", "instances"]:
-        raise UserCodeFailed(f"{name}.predict takes ({', '.join(named)}). {_form()}")
+        raise UserCodeFailed(f"{name}.predict takes ({', '.join(named)}). {_interface_hint()}")
 
 
-def _form() -> str:
+def _interface_hint() -> str:
     return (
-        f"A custom prediction routine has a class method from_path(cls, model_dir) and {_EXPECTED}: "
+        f"A custom prediction routine has a class method from_path(cls, model_dir) and {_PREDICT_SIGNATURE}: "
         "extra fields of a request come in kwargs, no other argument may be named."
     )
 
 
-def _checked(result: object, count: int) -> Batch:
+def _check_predictions(result: object, count: int) -> Batch:
     if isinstance(result, tuple):
         result = list(result)
     if not isinstance(result, list) and not (isinstance(result, np.ndarray) and result.ndim):
@@ -176,7 +183,7 @@ def _checked(result: object, count: int) -> Batch:
     return result
 
 
-def _place(error: BaseException) -> str:
+def _error_location(error: BaseException) -> str:
     """Where in the user's code it happened: file and line, without the folders of this machine."""
     frames = traceback.extract_tb(error.__traceback__)
     if not frames:

@@ -15,7 +15,7 @@ BF16 = "BF16"
 
 # BF16 is numpy's only with a package that comes with TensorFlow. The protocol has no word for complex
 # numbers; that is what they are called in schemas.
-_NUMPY: Mapping[str, DType] = {
+_NUMPY_DTYPES: Mapping[str, DType] = {
     "BOOL": np.dtype(np.bool_),
     "UINT8": np.dtype(np.uint8),
     "UINT16": np.dtype(np.uint16),
@@ -32,9 +32,9 @@ _NUMPY: Mapping[str, DType] = {
     "COMPLEX64": np.dtype(np.complex64),
     "COMPLEX128": np.dtype(np.complex128),
 }
-_NAMES = {dtype: name for name, dtype in _NUMPY.items()}
+_DATATYPE_NAMES = {dtype: name for name, dtype in _NUMPY_DTYPES.items()}
 
-DATATYPES = (*(name for name in _NUMPY if not name.startswith("COMPLEX")), BF16)
+DATATYPES = (*(name for name in _NUMPY_DTYPES if not name.startswith("COMPLEX")), BF16)
 
 
 def dtype_of(datatype: str) -> DType | None:
@@ -46,14 +46,14 @@ def dtype_of(datatype: str) -> DType | None:
             return None
         bfloat16: DType = np.dtype(ml_dtypes.bfloat16)
         return bfloat16
-    return _NUMPY.get(datatype)
+    return _NUMPY_DTYPES.get(datatype)
 
 
 @lru_cache(maxsize=64)
-def name_of(dtype: DType) -> str:
+def datatype_of(dtype: DType) -> str:
     """The name of a dtype; that of numpy in capitals if the protocol has none."""
     if dtype.kind in "OSU":
         return BYTES
     if dtype.name == "bfloat16":
         return BF16
-    return _NAMES.get(dtype.newbyteorder("="), dtype.name.upper())
+    return _DATATYPE_NAMES.get(dtype.newbyteorder("="), dtype.name.upper())

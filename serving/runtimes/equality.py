@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from serving.runtimes.instances import Batch, concatenate, count, take
+from serving.runtimes.instances import Batch, concatenate_batches, count_rows, take_rows
 
 # The batches that show how far the library agrees with itself.
-SIZES = (1, 2, 64)
+BATCH_SIZES = (1, 2, 64)
 
 _ULPS = 4
 
@@ -26,71 +26,73 @@ Tolerance = Mapping[str, float]
 """The largest difference allowed, by output; 0.0: identical to the bit."""
 
 
-def in_batches_of(predict: Callable[[Any], Batch], rows: Batch, size: int) -> Batch:
+def predict_in_batches(predict: Callable[[Any], Batch], rows: Batch, size: int) -> Batch:
     """The answers to all rows, asked for that many at a time."""
-    return finished(call_by_call(predict, rows, size))
+    return run_generator(predict_stepwise(predict, rows, size))
 
 
-def call_by_call(predict: Callable[[Any], Batch], rows: Batch, size: int) -> Generator[None, None, Batch]:
+def predict_stepwise(predict: Callable[[Any], Batch], rows: Batch, size: int) -> Generator[None, None, Batch]:
     """The same, with a pause after each call."""
     answers: list[Batch] = []
-    for start in range(0, count(rows), size):
-        answers.append(predict(take(rows, slice(start, start + size))))
+    for start in range(0, count_rows(rows), size):
+        answers.append(predict(take_rows(rows, slice(start, start + size))))
         yield
-    return concatenate(answers)
+    return concatenate_batches(answers)
 
 
-def finished(work: Generator[None, None, T]) -> T:
+def run_generator(steps: Generator[None, None, T]) -> T:
     """What comes of work with pauses, done without them."""
     while True:
         try:
-            next(work)
+            next(steps)
         except StopIteration as end:
             result: T = end.value
             return result
 
 
-def spread(answers: Batch, regrouped: Iterable[Batch]) -> Tolerance:
+def measure_spread(answers: Batch, regrouped: Iterable[Batch]) -> Tolerance:
     """How far answers to the same rows, grouped in other ways, lie apart, by output; 0.0 for labels."""
-    found = dict.fromkeys(_outputs(answers), 0.0)
+    found = dict.fromkeys(_name_outputs(answers), 0.0)
     for other in regrouped:
-        others = _outputs(other)
-        for name, values in _outputs(answers).items():
+        others = _name_outputs(other)
+        for name, values in _name_outputs(answers).items():
             if values.dtype.kind == "f":
-                found[name] = max(found[name], _distance(values, others[name]))
+                found[name] = max(found[name], _max_distance(values, others[name]))
     return found
 
 
-def nothing(answers: Batch) -> Tolerance:
+def zero_tolerance(answers: Batch) -> Tolerance:
     """Not a single bit may differ."""
-    return dict.fromkeys(_outputs(answers), 0.0)
+    return dict.fromkeys(_name_outputs(answers), 0.0)
 
 
-def tolerance(answers: Batch, own: Tolerance, *, exact: bool) -> Tolerance:
+def compute_tolerance(answers: Batch, library_spread: Tolerance, *, exact: bool) -> Tolerance:
     """What may differ from `answers`, where the library differs from itself by `own`."""
     if exact:
-        return nothing(answers)
+        return zero_tolerance(answers)
     return {
-        name: max(own.get(name, 0.0), _ULPS * _ulp(values)) if values.dtype.kind == "f" else 0.0
-        for name, values in _outputs(answers).items()
+        name: max(library_spread.get(name, 0.0), _ULPS * _largest_ulp(values))
+        if values.dtype.kind == "f"
+        else 0.0
+        for name, values in _name_outputs(answers).items()
     }
 
 
-def difference(answers: Batch, other: Batch, allowed: Tolerance) -> str:
+def describe_difference(answers: Batch, other: Batch, allowed: Tolerance) -> str:
     """What of `other` differs by more than is allowed, in words; "" when nothing does."""
     if type(answers) is not type(other):
         return f"the answer is of the type {type(other).__name__}, not {type(answers).__name__}"
-    expected, found = _outputs(answers), _outputs(other)
+    expected, found = _name_outputs(answers), _name_outputs(other)
     if expected.keys() != found.keys():
         return f"the outputs are {', '.join(found)}, not {', '.join(expected)}"
     for name, values in expected.items():
-        words = _unlike(values, found[name], allowed[name])
+        words = _describe_array_difference(values, found[name], allowed[name])
         if words:
             return f"output {name or 'of the model'} {words}"
     return ""
 
 
-def _unlike(values: NDArray[Any], other: NDArray[Any], allowed: float) -> str:
+def _describe_array_difference(values: NDArray[Any], other: NDArray[Any], allowed: float) -> str:
     if values.dtype != other.dtype:
         return f"is {other.dtype}, not {values.dtype}"
     if values.shape != other.shape:
@@ -99,7 +101,7 @@ def _unlike(values: NDArray[Any], other: NDArray[Any], allowed: float) -> str:
         same = np.isclose(values, other, rtol=0.0, atol=allowed, equal_nan=True)
         limit = f"by more than {allowed:g}"
     else:
-        same = _identical(values, other)
+        same = _compare_bits(values, other)
         limit = "in some bit"
     if bool(np.all(same)):
         return ""
@@ -109,23 +111,23 @@ def _unlike(values: NDArray[Any], other: NDArray[Any], allowed: float) -> str:
     return f"differs {limit}: {two!r}, not {one!r}, for row {place}"
 
 
-def _identical(values: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
+def _compare_bits(values: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
     """Element by element; one NaN is as good as another, but 0.0 is not -0.0."""
     if values.dtype.kind == "f":
         same = (values == other) & (np.signbit(values) == np.signbit(other))
         return np.asarray(same | (np.isnan(values) & np.isnan(other)))
     if values.dtype.kind == "O":
         pairs = zip(values.flat, other.flat, strict=True)
-        return np.array([_same(*pair) for pair in pairs], bool).reshape(values.shape)
+        return np.array([_is_same_value(*pair) for pair in pairs], bool).reshape(values.shape)
     return np.asarray(values == other)
 
 
-def _same(one: Any, other: Any) -> bool:
+def _is_same_value(one: Any, other: Any) -> bool:
     both_nan = isinstance(one, float) and isinstance(other, float) and one != one and other != other  # noqa: PLR0124
     return type(one) is type(other) and (both_nan or bool(np.all(one == other)))
 
 
-def _distance(values: NDArray[Any], other: NDArray[Any]) -> float:
+def _max_distance(values: NDArray[Any], other: NDArray[Any]) -> float:
     """The largest difference of finite numbers."""
     with np.errstate(invalid="ignore", over="ignore"):
         apart = np.abs(values - other)
@@ -133,12 +135,12 @@ def _distance(values: NDArray[Any], other: NDArray[Any]) -> float:
     return float(np.max(finite, initial=0.0))
 
 
-def _ulp(values: NDArray[Any]) -> float:
+def _largest_ulp(values: NDArray[Any]) -> float:
     finite = values[np.isfinite(values)]
     return float(np.spacing(np.max(np.abs(finite)))) if finite.size else 0.0
 
 
-def _outputs(batch: Batch) -> Mapping[str, NDArray[Any]]:
+def _name_outputs(batch: Batch) -> Mapping[str, NDArray[Any]]:
     if isinstance(batch, dict):
         return batch
     return {"": np.asarray(batch)}

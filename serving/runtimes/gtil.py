@@ -17,29 +17,29 @@ from numpy.typing import NDArray
 from treelite.gtil import gtil
 from treelite.libpath import find_lib_path
 
-Interpreter = Callable[[NDArray[Any]], NDArray[Any]]
+GtilPredict = Callable[[NDArray[Any]], NDArray[Any]]
 
 
-def interpreter(model: Any, *, margin: bool = False) -> Interpreter:
+def make_gtil_predict(model: Any, *, margin: bool = False) -> GtilPredict:
     """What answers (N, width) rows of numbers with an array (N, ...), on the caller's thread.
 
     The rows are cast to the type of the model's thresholds. `margin`: the sums, without what turns them into
     probabilities. One thread at a time may call it.
     """
 
-    def public(rows: NDArray[Any]) -> NDArray[Any]:
+    def predict_by_public_api(rows: NDArray[Any]) -> NDArray[Any]:
         answer: NDArray[Any] = treelite.gtil.predict(model, rows, nthread=1, pred_margin=margin)
         return answer
 
     try:
-        prepared = _Prepared(model, "raw" if margin else "default", public)
+        prepared = _Prepared(model, "raw" if margin else "default", predict_by_public_api)
     except (OSError, AttributeError, TypeError, ValueError, IndexError):
-        return public
-    return prepared if prepared.agrees(public) else public
+        return predict_by_public_api
+    return prepared if prepared.agrees(predict_by_public_api) else predict_by_public_api
 
 
 class _Prepared:
-    def __init__(self, model: Any, kind: str, public: Interpreter) -> None:
+    def __init__(self, model: Any, kind: str, public: GtilPredict) -> None:
         self._model = model  # the handles live as long as these two
         self._config = gtil.GTILConfig(predict_type=kind, nthread=1)
         self._call = ctypes.CDLL(str(find_lib_path()[0])).TreeliteGTILPredict
@@ -50,7 +50,7 @@ class _Prepared:
         answer = public(self._example)
         self._row_shape, self._answer_type = answer.shape[1:], answer.dtype
 
-    def agrees(self, public: Interpreter) -> bool:
+    def agrees(self, public: GtilPredict) -> bool:
         ours, theirs = self(self._example), public(self._example)
         return ours.shape == theirs.shape and ours.tobytes() == theirs.tobytes()
 
@@ -60,10 +60,10 @@ class _Prepared:
         answer = np.zeros((len(rows), *self._row_shape), self._answer_type)
         failed = self._call(
             model,
-            _address(numbers),
+            _pointer_to(numbers),
             self._name,
             ctypes.c_uint64(len(rows)),
-            _address(answer),
+            _pointer_to(answer),
             config,
         )
         if failed:
@@ -71,5 +71,5 @@ class _Prepared:
         return answer
 
 
-def _address(array: Any) -> Any:
+def _pointer_to(array: Any) -> Any:
     return ctypes.byref(ctypes.c_char.from_buffer(array))

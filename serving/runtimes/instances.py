@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tensors:
+class WholeTensors:
     """Whole tensors by name, of which no rows are promised; computed in a call of their own."""
 
     values: Mapping[str, NDArray[Any]]
@@ -25,30 +25,30 @@ class Tensors:
         return 1
 
 
-class LoneColumns(dict[str, NDArray[Any]]):
+class DependentColumns(dict[str, NDArray[Any]]):
     """Named columns of undeclared shapes: their rows may depend on each other, so they share no call."""
 
 
-Batch = list[Any] | NDArray[Any] | dict[str, NDArray[Any]] | Tensors
+Batch = list[Any] | NDArray[Any] | dict[str, NDArray[Any]] | WholeTensors
 
 
-def count(batch: Batch) -> int:
+def count_rows(batch: Batch) -> int:
     """The number of rows; 1 for tensors, which are answered as one."""
     if isinstance(batch, dict):
         return len(next(iter(batch.values())))
     return len(batch)
 
 
-def size(batch: Batch) -> int:
+def count_bytes(batch: Batch) -> int:
     """The bytes of a batch's arrays; 0 for plain rows, of which that is not known."""
     if isinstance(batch, dict):
         return sum(column.nbytes for column in batch.values())
-    if isinstance(batch, Tensors):
+    if isinstance(batch, WholeTensors):
         return sum(tensor.nbytes for tensor in batch.values.values())
     return 0 if isinstance(batch, list) else batch.nbytes
 
 
-def concatenate(batches: Sequence[Batch]) -> Batch:
+def concatenate_batches(batches: Sequence[Batch]) -> Batch:
     """One batch with the rows of all, in order. All must have the same form; tensors stay alone."""
     first = batches[0]
     if len(batches) == 1:
@@ -60,40 +60,40 @@ def concatenate(batches: Sequence[Batch]) -> Batch:
     return np.concatenate(batches)  # type: ignore[arg-type]
 
 
-def split(batch: Batch, counts: Iterable[int]) -> Iterator[Batch]:
+def split_batch(batch: Batch, counts: Iterable[int]) -> Iterator[Batch]:
     """Cut a batch into pieces of these many rows; views, not copies."""
     start = 0
     for size in counts:
-        yield take(batch, slice(start, start + size))
+        yield take_rows(batch, slice(start, start + size))
         start += size
 
 
-def take(batch: Batch, rows: slice) -> Batch:
+def take_rows(batch: Batch, rows: slice) -> Batch:
     """The rows of a slice; of tensors there is only the whole."""
     if isinstance(batch, dict):
         return {name: column[rows] for name, column in batch.items()}
-    return batch if isinstance(batch, Tensors) else batch[rows]
+    return batch if isinstance(batch, WholeTensors) else batch[rows]
 
 
-def copied(batch: Batch) -> Batch:
+def copy_batch(batch: Batch) -> Batch:
     """The same rows in memory of their own."""
     if isinstance(batch, dict):
         return {name: column.copy() for name, column in batch.items()}
-    if isinstance(batch, Tensors):
-        return Tensors({name: tensor.copy() for name, tensor in batch.values.items()})
+    if isinstance(batch, WholeTensors):
+        return WholeTensors({name: tensor.copy() for name, tensor in batch.values.items()})
     return batch.copy()
 
 
-def signature(batch: Batch) -> tuple[object, ...]:
+def concatenation_key(batch: Batch) -> tuple[object, ...]:
     """What two batches must share to be concatenated: form, dtypes and row shapes. Some fit no others."""
     match batch:
-        case LoneColumns():
+        case DependentColumns():
             return (object(),)
         case np.ndarray():
             return (batch.dtype.str, batch.shape[1:])
         case dict():
             return tuple((name, column.dtype.str, column.shape[1:]) for name, column in batch.items())
-        case Tensors():
+        case WholeTensors():
             return (batch,)
         case _:
             return ("rows",)

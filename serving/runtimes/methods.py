@@ -11,28 +11,28 @@ import numpy as np
 from serving.errors import InvalidInputs, InvalidOutputs
 from serving.predictor.program import METHODS, Refused, rows_of
 from serving.runtimes import Runtime
-from serving.runtimes.conversion import from_rows
-from serving.runtimes.describing import PREDICTIONS, Shown, anything, tensor_of
+from serving.runtimes.conversion import convert_instances
+from serving.runtimes.describing import PREDICTIONS, AnsweredExample, infer_tensor, untyped_tensor
 from serving.schema import TensorSpec
 
 logger = logging.getLogger(__name__)
 
-METHOD = "method"
+METHOD_PARAMETER = "method"
 """The parameter that names it."""
-PREDICT = METHODS[0]
+PREDICT_METHOD = METHODS[0]
 
 # Parameters with which a request shares no call: nobody has tried whether answers then stay equal, and some
 # are of the rows to each other.
-LONE = frozenset({METHOD, "return_std", "return_cov"})
+UNBATCHED_PARAMETERS = frozenset({METHOD_PARAMETER, "return_std", "return_cov"})
 # Those whose answers are labels, or have a column for each of them.
-OF_CLASSES = frozenset({PREDICT, "predict_proba", "predict_log_proba", "decision_function"})
+CLASS_METHODS = frozenset({PREDICT_METHOD, "predict_proba", "predict_log_proba", "decision_function"})
 
 # A method, or the names of outputs, each a method; JSON has no tuples.
-Asked = str | tuple[str, ...]
+MethodSelection = str | tuple[str, ...]
 
 
 @runtime_checkable
-class Methodical(Protocol):
+class MultiMethodRuntime(Protocol):
     """A runtime that can be asked several methods."""
 
     @property
@@ -44,14 +44,14 @@ class Methodical(Protocol):
         """All of them; none for custom routines."""
 
 
-def chosen(
-    parameters: Mapping[str, Any], usual: str, methods: Collection[str], owner: str
-) -> tuple[Asked, Mapping[str, Any]]:
+def select_methods(
+    parameters: Mapping[str, Any], default_method: str, methods: Collection[str], owner: str
+) -> tuple[MethodSelection, Mapping[str, Any]]:
     """What is asked, and the parameters without that. Raises InvalidInputs naming the methods there are."""
-    if METHOD not in parameters:
-        return usual, parameters
-    asked = parameters[METHOD]
-    rest = {name: value for name, value in parameters.items() if name != METHOD}
+    if METHOD_PARAMETER not in parameters:
+        return default_method, parameters
+    asked = parameters[METHOD_PARAMETER]
+    rest = {name: value for name, value in parameters.items() if name != METHOD_PARAMETER}
     for name in asked if isinstance(asked, tuple) else (asked,):
         if name not in methods and not (isinstance(asked, tuple) and name == PREDICTIONS):
             raise InvalidInputs(
@@ -60,7 +60,7 @@ def chosen(
     return asked, rest
 
 
-def rows(result: Any, count: int, method: str) -> Any:
+def to_prediction_rows(result: Any, count: int, method: str) -> Any:
     """What a method answered, with a row for each instance. Raises InvalidOutputs."""
     if type(result) is np.ndarray and result.ndim and len(result) == count:
         return result
@@ -70,21 +70,23 @@ def rows(result: Any, count: int, method: str) -> Any:
         raise InvalidOutputs(str(error)) from error
 
 
-def describe_methods(
-    runtime: Runtime, asked: Methodical, shown: Shown | None, classes: tuple[Any, ...]
+def infer_method_outputs(
+    runtime: Runtime, methods: MultiMethodRuntime, answered: AnsweredExample | None, classes: tuple[Any, ...]
 ) -> tuple[TensorSpec, ...]:
     """What the other methods of a runtime answer, named after them; `shown` is an instance to ask them."""
     found = []
-    for name in asked.methods:
-        if name == asked.method:
+    for name in methods.methods:
+        if name == methods.method:
             continue
-        if shown is None:
-            found.append(anything(name))
+        if answered is None:
+            found.append(untyped_tensor(name))
             continue
         try:
-            answer = runtime.predict(from_rows([shown.instance], runtime.form({})), method=name)
+            answer = runtime.predict(
+                convert_instances([answered.instance], runtime.input_format({})), method=name
+            )
         except Exception as error:  # it has the method, but not for this model
             logger.info("the method %s of the model does not answer: %s", name, error)
             continue
-        found.append(tensor_of(name, answer, classes if name in OF_CLASSES else ()))
+        found.append(infer_tensor(name, answer, classes if name in CLASS_METHODS else ()))
     return tuple(found)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 # Code of these does with its input what its documentation says; everything else is the user's.
 _LIBRARIES = frozenset({"sklearn", "numpy", "scipy", "pandas", "joblib", "xgboost", "serving"})
-KNOWN = _LIBRARIES | sys.stdlib_module_names
+KNOWN_PACKAGES = _LIBRARIES | sys.stdlib_module_names
 
 
-def use_packages(packages: Iterable[Path]) -> None:
+def add_to_import_path(packages: Iterable[Path]) -> None:
     """Let user packages be imported, after everything the server itself has, so they cannot shadow it."""
     for folder in map(str, packages):
         if folder not in sys.path:

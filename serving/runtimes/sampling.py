@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from serving.runtimes import Runtime
-from serving.runtimes.instances import Batch, count, size
+from serving.runtimes.instances import Batch, count_bytes, count_rows
 
 # Bytes of made-up rows. Libraries hold them several times over, as other types and between layers, and a
 # process keeps much of what it once had: of images of a megabyte a few must do.
-_MOST = 4 << 20
+_MAX_BYTES = 4 << 20
 # What can show whether rows influence each other.
-_FEWEST = 2
+_MIN_ROWS = 2
 
 
-def made_up(runtime: Runtime, most: int) -> Batch | None:
+def make_bounded_rows(runtime: Runtime, max_rows: int) -> Batch | None:
     """Up to `most` made-up rows, fewer where they are large; None when none can be made."""
-    one = runtime.samples(1)
-    if one is None or most == 1:
+    one = runtime.make_synthetic_rows(1)
+    if one is None or max_rows == 1:
         return one
-    row = size(one) // max(1, count(one))
-    return runtime.samples(min(most, max(_FEWEST, _MOST // row)) if row else most)
+    row = count_bytes(one) // max(1, count_rows(one))
+    return runtime.make_synthetic_rows(min(max_rows, max(_MIN_ROWS, _MAX_BYTES // row)) if row else max_rows)

@@ -16,22 +16,22 @@ from itertools import islice
 from typing import Any, Protocol, runtime_checkable
 
 from serving.errors import InvalidInputs, ServingError, describe_exception, make_sendable
-from serving.runtimes import Array, Runtime
-from serving.runtimes.codec import encode
-from serving.runtimes.conversion import from_rows
-from serving.runtimes.describing import EXAMPLE
-from serving.runtimes.packages import KNOWN
+from serving.runtimes import ArrayFormat, Runtime
+from serving.runtimes.codec import encode_predictions
+from serving.runtimes.conversion import convert_instances
+from serving.runtimes.describing import EXAMPLE_FILE
+from serving.runtimes.packages import KNOWN_PACKAGES
 from serving.schema import ModelSchema, fixed_row_count
 
 # Seconds and instances that are spent on a model which answers none of them.
-_SECONDS, _INSTANCES = 5.0, 100
-_MOST_WARNINGS = 5
-_LONGEST_TEXT = 1000
+_MAX_SECONDS, _MAX_INSTANCES = 5.0, 100
+_MAX_WARNINGS = 5
+_MAX_TEXT_LENGTH = 1000
 
 # Code of these does with its input what its documentation says.
-_LIBRARIES = frozenset({"sklearn", "xgboost", "tensorflow", "keras"})
+_FRAMEWORK_PACKAGES = frozenset({"sklearn", "xgboost", "tensorflow", "keras"})
 # Classes of exceptions that speak of the model, whatever it was asked.
-_OF_MODELS = frozenset(
+_MODEL_FAULTS = frozenset(
     {
         "NotFittedError",
         "ImportError",
@@ -43,25 +43,27 @@ _OF_MODELS = frozenset(
     }
 )
 # And those that do where nothing but numbers was asked, in the width of the model.
-_OF_MODELS_GIVEN_NUMBERS = frozenset({"AttributeError", "TypeError", "KeyError", "IndexError"})
-_NO_ATTRIBUTE = re.compile(r"'?([\w.]+)'? object has no attribute")
+_MODEL_FAULTS_FOR_NUMBERS = frozenset({"AttributeError", "TypeError", "KeyError", "IndexError"})
+_MISSING_ATTRIBUTE = re.compile(r"'?([\w.]+)'? object has no attribute")
 # What instances become on their way: that such a value lacks an attribute may be said of what was asked.
-_VALUES = frozenset(
+_INPUT_TYPES = frozenset(
     {
         "bool", "int", "float", "complex", "bytes", "tuple",
         "ndarray", "numpy.ndarray", "numpy.str_", "numpy.float64", "numpy.int64", "matrix",
         "DataFrame", "Series", "Index", "csr_matrix", "csc_matrix", "csr_array", "csc_array", "Timestamp",
     }
 )  # fmt: skip
-_BROKEN_VALUES = re.compile(r"Buffer dtype mismatch|incompatible dtype|Does not understand character buffer")
-_BROKEN_GRAPHS = re.compile(
+_BROKEN_MODEL_TEXTS = re.compile(
+    r"Buffer dtype mismatch|incompatible dtype|Does not understand character buffer"
+)
+_BROKEN_GRAPH_TEXTS = re.compile(
     r"Could not find variable|[Cc]ontainer .*does not exist|Resource .*does not exist"
     r"|[Tt]able not initialized|uninitialized value"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Raised:
+class RaisedException:
     """An exception of a model: its class, its text, and whether the code of a library raised it.
 
     `estimator_package` is the package of the estimator that lacks an attribute, "" where none does.
@@ -76,16 +78,16 @@ class Raised:
         return f"{self.kind}: {self.text}" if self.text else self.kind
 
 
-class RaisedElsewhere(Exception):
+class RemoteException(Exception):
     """Stands for an exception in the process of another interpreter."""
 
-    def __init__(self, raised: Raised) -> None:
+    def __init__(self, raised: RaisedException) -> None:
         super().__init__(str(raised))
         self.raised = raised
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class PredictionTrial:
     """An instance that a model was asked.
 
     `what` it was in words, `error` what a client would have been told, "" if it was answered; `is_blamed`:
@@ -93,16 +95,16 @@ class Trial:
     of finite numbers only, as many as the model takes.
     """
 
-    what: str
+    description: str
     error: str = ""
-    raised: Raised | None = None
-    is_blamed: bool = False
-    comes_along: bool = False
-    numbers: bool = False
+    raised: RaisedException | None = None
+    is_input_fault: bool = False
+    is_recorded: bool = False
+    is_numeric: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ModelCheckResult:
     """Why a model cannot be served, "" if it can, and what its owner should know."""
 
     failure: str = ""
@@ -110,137 +112,147 @@ class Verdict:
 
 
 @runtime_checkable
-class Tryable(Protocol):
+class CheckableRuntime(Protocol):
     """A runtime that can make instances up, as requests have them, and knows what helps."""
 
-    def instances(self) -> Iterable[Any]:
+    def make_example_instances(self) -> Iterable[Any]:
         """Those that it may answer, the likeliest first."""
 
-    def advice(self) -> str:
+    def describe_versions(self) -> str:
         """Which version the model was made with, as far as it is known, which is here, and what to do."""
 
 
-def judge(trials: Sequence[Trial], advice: Callable[[], str] = str) -> Verdict:
+def judge_trials(
+    trials: Sequence[PredictionTrial], describe_versions: Callable[[], str] = str
+) -> ModelCheckResult:
     """What follows from the trials of a model. `advice` tells what helps one that is broken."""
     refused = [trial for trial in trials if trial.error]
     if len(refused) == len(trials):
-        broken = next((trial for trial in refused if is_of_model(trial)), None)
+        broken = next((trial for trial in refused if is_model_fault(trial)), None)
         if broken is not None:
-            text = f"The model cannot predict: of {_count(trials)} none was answered. {_reason(broken)}"
-            return Verdict(failure=" ".join(filter(None, (text, advice(), _package_advice(broken)))))
-    warnings = [f"{trial.what} was not answered: {trial.error}" for trial in refused if trial.comes_along]
-    made_up = [trial for trial in refused if not trial.comes_along]
+            text = f"The model cannot predict: of {_describe_count(trials)} none was answered. {_format_reason(broken)}"
+            return ModelCheckResult(
+                failure=" ".join(filter(None, (text, describe_versions(), _package_advice(broken))))
+            )
+    warnings = [
+        f"{trial.description} was not answered: {trial.error}" for trial in refused if trial.is_recorded
+    ]
+    made_up = [trial for trial in refused if not trial.is_recorded]
     if made_up and len(refused) == len(trials):
         warnings.append(
             "Whether the model answers is not known: it refused what was made up for it "
-            f"({made_up[0].error}). An instance in {EXAMPLE} beside the model is tried when a version is "
+            f"({made_up[0].error}). An instance in {EXAMPLE_FILE} beside the model is tried when a version is "
             "created."
         )
-    return Verdict(warnings=tuple(dict.fromkeys(warnings))[:_MOST_WARNINGS])
+    return ModelCheckResult(warnings=tuple(dict.fromkeys(warnings))[:_MAX_WARNINGS])
 
 
-def advice_of(runtime: Runtime) -> str:
+def describe_runtime_versions(runtime: Runtime) -> str:
     """What helps a model that cannot predict, "" where nothing is known."""
-    return runtime.advice() if isinstance(runtime, Tryable) else ""
+    return runtime.describe_versions() if isinstance(runtime, CheckableRuntime) else ""
 
 
-def is_of_model(trial: Trial) -> bool:
+def is_model_fault(trial: PredictionTrial) -> bool:
     """Whether an exception says that the model is broken, and nothing of what it was asked."""
     raised = trial.raised
     if raised is None or not (raised.by_library or raised.estimator_package):
         return False
-    given_numbers = trial.numbers and raised.kind in _OF_MODELS_GIVEN_NUMBERS
-    if raised.estimator_package or raised.kind in _OF_MODELS or given_numbers:
+    given_numbers = trial.is_numeric and raised.kind in _MODEL_FAULTS_FOR_NUMBERS
+    if raised.estimator_package or raised.kind in _MODEL_FAULTS or given_numbers:
         return True
     if raised.kind == "AttributeError":
-        found = _NO_ATTRIBUTE.search(raised.text)
-        return found is not None and found[1] not in _VALUES and not trial.is_blamed
+        found = _MISSING_ATTRIBUTE.search(raised.text)
+        return found is not None and found[1] not in _INPUT_TYPES and not trial.is_input_fault
     if raised.kind == "ValueError":
-        return _BROKEN_VALUES.search(raised.text) is not None
-    return _BROKEN_GRAPHS.search(raised.text) is not None
+        return _BROKEN_MODEL_TEXTS.search(raised.text) is not None
+    return _BROKEN_GRAPH_TEXTS.search(raised.text) is not None
 
 
-def raised_of(error: BaseException) -> Raised:
+def find_raised_exception(error: BaseException) -> RaisedException:
     """What lies behind an error that a runtime has raised."""
     cause: BaseException = error
     while cause.__cause__ is not None and isinstance(cause, ServingError):
         cause = cause.__cause__
-    if isinstance(cause, RaisedElsewhere):
+    if isinstance(cause, RemoteException):
         return cause.raised
     text = describe_exception(cause).removeprefix(type(cause).__name__).removeprefix(": ")
-    return Raised(
+    return RaisedException(
         type(cause).__name__,
-        make_sendable(text, _LONGEST_TEXT),
-        _is_of_library(cause),
+        make_sendable(text, _MAX_TEXT_LENGTH),
+        _is_raised_by_library(cause),
         _estimator_package(cause),
     )
 
 
-def trial_of(what: str, error: BaseException, *, comes_along: bool = False, numbers: bool = False) -> Trial:
+def make_failed_trial(
+    description: str, error: BaseException, *, is_recorded: bool = False, is_numeric: bool = False
+) -> PredictionTrial:
     """The trial that ended with an error."""
     text = error.message if isinstance(error, ServingError) else describe_exception(error)
-    return Trial(
-        what,
-        make_sendable(text, _LONGEST_TEXT),
-        raised_of(error),
+    return PredictionTrial(
+        description,
+        make_sendable(text, _MAX_TEXT_LENGTH),
+        find_raised_exception(error),
         isinstance(error, InvalidInputs),
-        comes_along,
-        numbers,
+        is_recorded,
+        is_numeric,
     )
 
 
-def trials(runtime: Runtime, schema: ModelSchema, examples: Iterable[Any]) -> Iterator[Trial]:
+def run_trials(runtime: Runtime, schema: ModelSchema, examples: Iterable[Any]) -> Iterator[PredictionTrial]:
     """Try what is not known yet: examples that came along, and if none is answered what can be made up."""
     if schema.example is not None:
-        yield Trial("An instance")
+        yield PredictionTrial("An instance")
     rows = fixed_row_count(schema.signatures.get(schema.default)) or 1
     for example in examples:
         if example != schema.example:
-            yield ask(runtime, example, EXAMPLE, rows, comes_along=True)
-    if schema.example is not None or not isinstance(runtime, Tryable):
+            yield try_instance(runtime, example, EXAMPLE_FILE, rows, is_recorded=True)
+    if schema.example is not None or not isinstance(runtime, CheckableRuntime):
         return
-    end = time.monotonic() + _SECONDS
-    for instance in islice(_made_up(runtime), _INSTANCES):
-        trial = ask(runtime, instance, "A made-up instance", rows)
+    end = time.monotonic() + _MAX_SECONDS
+    for instance in islice(_iterate_instances(runtime), _MAX_INSTANCES):
+        trial = try_instance(runtime, instance, "A made-up instance", rows)
         yield trial
         if not trial.error or time.monotonic() > end:
             return
 
 
-def ask(runtime: Runtime, instance: Any, what: str, rows: int = 1, *, comes_along: bool = False) -> Trial:
+def try_instance(
+    runtime: Runtime, instance: Any, description: str, rows: int = 1, *, is_recorded: bool = False
+) -> PredictionTrial:
     """Ask a model one instance, in a request with so many of it."""
-    numbers = False
+    is_numeric = False
     try:
-        form = runtime.form({})
-        batch = from_rows([instance] * rows, form)
-        numbers = isinstance(form, Array)
-        encode(runtime.predict(batch))
+        form = runtime.input_format({})
+        batch = convert_instances([instance] * rows, form)
+        is_numeric = isinstance(form, ArrayFormat)
+        encode_predictions(runtime.predict(batch))
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # there may be code of a user in it
-        trial = trial_of(what, error, comes_along=comes_along, numbers=numbers)
+        trial = make_failed_trial(description, error, is_recorded=is_recorded, is_numeric=is_numeric)
         # A routine may need fields of a request that an example lacks: what it raises says nothing of it.
         return replace(trial, raised=None) if runtime.framework == "CUSTOM" else trial
-    return Trial(what, comes_along=comes_along, numbers=numbers)
+    return PredictionTrial(description, is_recorded=is_recorded, is_numeric=is_numeric)
 
 
-def _made_up(runtime: Tryable) -> Iterator[Any]:
+def _iterate_instances(runtime: CheckableRuntime) -> Iterator[Any]:
     """Those of a runtime, up to the first that it fails to make."""
     try:
-        yield from runtime.instances()
+        yield from runtime.make_example_instances()
     except Exception:  # objects of other versions may not even tell what they look like
         return
 
 
-def _is_of_library(error: BaseException) -> bool:
+def _is_raised_by_library(error: BaseException) -> bool:
     """Whether a library has raised it; code of a user may have called that."""
     frames = [
         str(frame.f_globals.get("__name__")).partition(".")[0]
         for frame, _ in traceback.walk_tb(error.__traceback__)
     ]
-    if frames and frames[-1] in _LIBRARIES:
+    if frames and frames[-1] in _FRAMEWORK_PACKAGES:
         return True
-    return all(root in KNOWN for root in frames)
+    return all(root in KNOWN_PACKAGES for root in frames)
 
 
 def _estimator_package(error: BaseException) -> str:
@@ -251,10 +263,10 @@ def _estimator_package(error: BaseException) -> str:
     return type(owner).__module__.partition(".")[0]
 
 
-def _package_advice(trial: Trial) -> str:
+def _package_advice(trial: PredictionTrial) -> str:
     """What helps where the estimator that is broken is of none of the libraries that are known."""
     package = trial.raised.estimator_package if trial.raised else ""
-    if not package or package in KNOWN:
+    if not package or package in KNOWN_PACKAGES:
         return ""
     return (
         f"The estimator is of the package {package}, which may have changed since: in packageUris, give the "
@@ -262,14 +274,14 @@ def _package_advice(trial: Trial) -> str:
     )
 
 
-def _count(trials: Sequence[Trial]) -> str:
-    along = sum(trial.comes_along for trial in trials)
-    made_up = len(trials) - along
-    parts = [f"{made_up} made-up"] * bool(made_up) + [f"{along} recorded"] * bool(along)
+def _describe_count(trials: Sequence[PredictionTrial]) -> str:
+    recorded = sum(trial.is_recorded for trial in trials)
+    made_up = len(trials) - recorded
+    parts = [f"{made_up} made-up"] * bool(made_up) + [f"{recorded} recorded"] * bool(recorded)
     total = "instance" if len(trials) == 1 else "instances"
     return f"{' and '.join(parts)} {total}"
 
 
-def _reason(trial: Trial) -> str:
+def _format_reason(trial: PredictionTrial) -> str:
     text = str(trial.raised)
     return text if text.endswith(".") else f"{text}."

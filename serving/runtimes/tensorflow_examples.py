@@ -9,23 +9,23 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-_KINDS = ("ParseExample", "ParseExampleV2")
+_PARSE_OPS = ("ParseExample", "ParseExampleV2")
 
 
-def serialised(graph: Any) -> Iterator[bytes]:
+def make_serialized_examples(graph: Any) -> Iterator[bytes]:
     """One for each op of a GraphDef that parses them, in its functions too; all that it must have is zero."""
     for nodes in (graph.node, *(function.node_def for function in graph.library.function)):
         named = {node.name: node for node in nodes}
         for node in nodes:
-            if node.op in _KINDS:
-                keys = list(_dense_keys(node, named))
+            if node.op in _PARSE_OPS:
+                keys = list(_read_dense_keys(node, named))
                 kinds = [tf.dtypes.as_dtype(kind) for kind in node.attr["Tdense"].list.type]
                 shapes = list(node.attr["dense_shapes"].list.shape)
                 if len(keys) == len(kinds) == len(shapes):
-                    yield _example(zip(keys, kinds, map(_size, shapes), strict=True))
+                    yield _make_example(zip(keys, kinds, map(_count_values, shapes), strict=True))
 
 
-def _dense_keys(node: Any, named: Mapping[str, Any]) -> Iterator[str]:
+def _read_dense_keys(node: Any, named: Mapping[str, Any]) -> Iterator[str]:
     """The names of the features that have a fixed number of values."""
     # serialized, names, then keys: as one tensor each of sparse and dense ones, or as a tensor for each key.
     if node.op == "ParseExampleV2":
@@ -40,11 +40,11 @@ def _dense_keys(node: Any, named: Mapping[str, Any]) -> Iterator[str]:
             yield from (key.decode() for key in np.ravel(keys).tolist())
 
 
-def _size(shape: Any) -> int:
+def _count_values(shape: Any) -> int:
     return math.prod(max(dimension.size, 1) for dimension in shape.dim)
 
 
-def _example(features: Iterable[tuple[str, Any, int]]) -> bytes:
+def _make_example(features: Iterable[tuple[str, Any, int]]) -> bytes:
     example = tf.train.Example()
     for key, kind, size in features:
         feature = example.features.feature[key]

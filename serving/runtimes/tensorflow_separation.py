@@ -12,12 +12,12 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 # By which name each of a signature's tensors goes in the graph, where that is not its own.
-Names = dict[str, str]
+TensorNames = dict[str, str]
 
 
-def separate(graph: Any, signatures: Mapping[str, Any]) -> dict[str, Names]:
+def separate_signatures(graph: Any, signatures: Mapping[str, Any]) -> dict[str, TensorNames]:
     """Copy in a GraphDef, in place, what signatures compute that the inputs of others would cut off."""
-    names: dict[str, Names] = {name: {} for name in signatures}
+    names: dict[str, TensorNames] = {name: {} for name in signatures}
     if len(signatures) < 2:
         return names
     nodes = {node.name: node for node in graph.node}
@@ -26,37 +26,37 @@ def separate(graph: Any, signatures: Mapping[str, Any]) -> dict[str, Names]:
     for number, (name, signature) in enumerate(signatures.items()):
         own = inputs[name]
         others = {tensor for other in inputs if other != name for tensor in inputs[other]} - own.keys()
-        needed, read = _needed((info.name for info in signature.outputs.values()), own, nodes)
+        needed, read = _find_needed((info.name for info in signature.outputs.values()), own, nodes)
         differs = any(declared.setdefault(tensor, info) != info for tensor, info in own.items())
         if differs or not others.isdisjoint(read):
-            fresh = needed.intersection(map(_node, others & read))
-            copied = _dependents(needed, own, fresh, nodes)
+            fresh = needed.intersection(map(_node_name, others & read))
+            copied = _find_dependents(needed, own, fresh, nodes)
             prefix = f"pilotlight_{number}/"
-            _copy(graph, copied, own, prefix, nodes)
-            produced = [info.name for info in signature.outputs.values() if _node(info.name) in copied]
+            _copy_nodes(graph, copied, own, prefix, nodes)
+            produced = [info.name for info in signature.outputs.values() if _node_name(info.name) in copied]
             names[name] = {tensor: prefix + tensor for tensor in (*produced, *own)}
     return names
 
 
-def _needed(
+def _find_needed(
     outputs: Iterable[str], inputs: Collection[str], nodes: Mapping[str, Any]
 ) -> tuple[set[str], set[str]]:
     """The nodes that compute outputs from inputs, and the tensors that these nodes read."""
     needed: set[str] = set()
     read: set[str] = set()
-    waiting = [_node(output) for output in outputs if output not in inputs]
+    waiting = [_node_name(output) for output in outputs if output not in inputs]
     while waiting:
         name = waiting.pop()
         if name in needed or name not in nodes:
             continue
         needed.add(name)
-        tensors = [_tensor(source) for source in nodes[name].input]
+        tensors = [_tensor_name(source) for source in nodes[name].input]
         read.update(tensors)
-        waiting += [_node(tensor) for tensor in tensors if tensor not in inputs]
+        waiting += [_node_name(tensor) for tensor in tensors if tensor not in inputs]
     return needed, read
 
 
-def _dependents(
+def _find_dependents(
     needed: Collection[str], inputs: Collection[str], fresh: Iterable[str], nodes: Mapping[str, Any]
 ) -> set[str]:
     """Those of the needed nodes that depend on the inputs, these nodes, and what depends on them."""
@@ -64,10 +64,10 @@ def _dependents(
     waiting = list(fresh)
     for name in needed:
         for source in nodes[name].input:
-            if _tensor(source) in inputs:
+            if _tensor_name(source) in inputs:
                 waiting.append(name)
             else:
-                readers[_node(source)].append(name)
+                readers[_node_name(source)].append(name)
     found: set[str] = set()
     while waiting:
         name = waiting.pop()
@@ -77,7 +77,7 @@ def _dependents(
     return found
 
 
-def _copy(
+def _copy_nodes(
     graph: Any, copied: Collection[str], inputs: Collection[str], prefix: str, nodes: Mapping[str, Any]
 ) -> None:
     """Add copies of nodes that take copies of what they took, where there are any."""
@@ -86,20 +86,22 @@ def _copy(
         copy.CopyFrom(nodes[name])
         copy.name = prefix + name
         copy.input[:] = [
-            _prefixed(source, prefix) if _tensor(source) in inputs or _node(source) in copied else source
+            _prefix_name(source, prefix)
+            if _tensor_name(source) in inputs or _node_name(source) in copied
+            else source
             for source in copy.input
         ]
 
 
-def _prefixed(source: str, prefix: str) -> str:
+def _prefix_name(source: str, prefix: str) -> str:
     return f"^{prefix}{source[1:]}" if source.startswith("^") else prefix + source
 
 
-def _tensor(source: str) -> str:
+def _tensor_name(source: str) -> str:
     """The name of a tensor, as signatures have it, of which a node's input is the short form."""
     return source if ":" in source or source.startswith("^") else f"{source}:0"
 
 
-def _node(name: str) -> str:
+def _node_name(name: str) -> str:
     """The node that a tensor comes from, or a control input names."""
     return name.removeprefix("^").partition(":")[0]

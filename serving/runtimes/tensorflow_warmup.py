@@ -12,14 +12,22 @@ from typing import Any
 from serving.protocols.examples import serialised
 from serving.protocols.protos import Malformed, message
 
-__all__ = ["FILE", "LIMIT", "Examples", "Malformed", "Predict", "Request", "parse"]
+__all__ = [
+    "WARMUP_FILE",
+    "MAX_RECORDS",
+    "ExamplesRecord",
+    "Malformed",
+    "PredictRecord",
+    "WarmupRecord",
+    "parse_record",
+]
 
-FILE = "assets.extra/tf_serving_warmup_requests"
-LIMIT = 1000
+WARMUP_FILE = "assets.extra/tf_serving_warmup_requests"
+MAX_RECORDS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Predict:
+class PredictRecord:
     """Tensors for one signature, "" for the default one: `TensorProto` messages by alias."""
 
     signature: str
@@ -27,17 +35,17 @@ class Predict:
 
 
 @dataclass(frozen=True, slots=True)
-class Examples:
+class ExamplesRecord:
     """Serialised tf.Example messages for the one input of each of these signatures."""
 
     signatures: tuple[str, ...]
     examples: Sequence[bytes]
 
 
-Request = Predict | Examples
+WarmupRecord = PredictRecord | ExamplesRecord
 
 
-def parse(record: bytes) -> Request | None:
+def parse_record(record: bytes) -> WarmupRecord | None:
     """The request of a record; None for the run of a session or a stream, which nothing here can answer.
 
     Raises Malformed if the record is no `PredictionLog`.
@@ -46,12 +54,12 @@ def parse(record: bytes) -> Request | None:
     kind = log.WhichOneof("log_type")
     if kind == "predict_log":
         request = log.predict_log.request
-        return Predict(request.model_spec.signature_name, request.inputs)
+        return PredictRecord(request.model_spec.signature_name, request.inputs)
     if kind in ("classify_log", "regress_log"):
         request = getattr(log, kind).request
-        return Examples((request.model_spec.signature_name,), serialised(request.input))
+        return ExamplesRecord((request.model_spec.signature_name,), serialised(request.input))
     if kind == "multi_inference_log":
         request = log.multi_inference_log.request
         names = tuple(task.model_spec.signature_name for task in request.tasks)
-        return Examples(names, serialised(request.input))
+        return ExamplesRecord(names, serialised(request.input))
     return None

@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-PREFIX = b"binf"
+MAGIC = b"binf"
 BOOSTERS = ("gbtree", "dart", "gblinear")
-PLACE = (
+INDEX_MASK = (
     2**31 - 1
 )  # of a node or of a feature; the bit above says on which side it is, or where missing values go
-_DELETED = 2**32 - 1
+_DELETED_SPLIT = 2**32 - 1
 
-_LEARNER = np.dtype(
+_LEARNER_HEADER = np.dtype(
     [
         ("base_score", "<f4"),
         ("features", "<u4"),
@@ -37,8 +37,8 @@ _LEARNER = np.dtype(
         ("reserved", "<i4", 26),
     ]
 )
-_TREES = np.dtype([("trees", "<i4"), ("parallel", "<i4"), ("reserved", "<i4", 38)])
-_TREE = np.dtype(
+_TREES_HEADER = np.dtype([("trees", "<i4"), ("parallel", "<i4"), ("reserved", "<i4", 38)])
+_TREE_HEADER = np.dtype(
     [
         ("roots", "<i4"),
         ("nodes", "<i4"),
@@ -49,14 +49,14 @@ _TREE = np.dtype(
         ("reserved", "<i4", 31),
     ]
 )
-NODE = np.dtype(
+NODE_DTYPE = np.dtype(
     [("parent", "<u4"), ("left", "<i4"), ("right", "<i4"), ("split", "<u4"), ("threshold", "<f4")]
 )
-STATISTIC = np.dtype([("gain", "<f4"), ("hessian", "<f4"), ("weight", "<f4"), ("leaves", "<i4")])
+STATISTIC_DTYPE = np.dtype([("gain", "<f4"), ("hessian", "<f4"), ("weight", "<f4"), ("leaves", "<i4")])
 _LINEAR_BYTES = 34 * 4
 
 
-class Malformed(Exception):
+class MalformedModel(Exception):
     """The bytes are no such model; the message says where they stop being one."""
 
 
@@ -92,47 +92,47 @@ class BinaryModel:
     attributes: Mapping[str, str]
 
 
-def is_binary(data: bytes) -> bool:
+def is_binary_model(data: bytes) -> bool:
     """Whether a file begins as such a model does."""
     try:
-        _, _, booster = _head(_Reader(data))
-    except Malformed:
+        _, _, booster = _read_header(_BinaryReader(data))
+    except MalformedModel:
         return False
     return booster in BOOSTERS
 
 
-def version_of(data: bytes) -> str:
+def read_version(data: bytes) -> str:
     """The version that wrote the model, as far as it says so."""
-    learner, _, _ = _head(_Reader(data))
+    learner, _, _ = _read_header(_BinaryReader(data))
     return f"{learner['major']}.{learner['minor']}" if learner["major"] else "0.x"
 
 
-def parse(data: bytes) -> BinaryModel:
+def parse_model(data: bytes) -> BinaryModel:
     """Read a whole file. Raises Malformed."""
-    reader = _Reader(data)
-    learner, objective, booster = _head(reader)
+    reader = _BinaryReader(data)
+    learner, objective, booster = _read_header(reader)
     version = (int(learner["major"]), int(learner["minor"]))
     trees: tuple[BinaryTree, ...] = ()
     groups, dropout = np.zeros(0, np.int32), np.zeros(0, np.float32)
     linear, parallel = np.zeros(0, np.float32), 1
     if booster == "gblinear":
-        reader.take(_LINEAR_BYTES)
-        linear = reader.floats()
+        reader.read_bytes(_LINEAR_BYTES)
+        linear = reader.read_floats()
     elif booster in BOOSTERS:
-        model = reader.record(_TREES)
+        model = reader.read_record(_TREES_HEADER)
         features, old = int(learner["features"]), version < (1, 0)
-        trees = tuple(_tree(reader, features, old=old) for _ in range(int(model["trees"])))
-        groups = reader.array(np.dtype("<i4"), len(trees)).astype(np.int32)
+        trees = tuple(_read_tree(reader, features, old=old) for _ in range(int(model["trees"])))
+        groups = reader.read_array(np.dtype("<i4"), len(trees)).astype(np.int32)
         if np.any((groups < 0) | (groups >= max(learner["classes"], learner["targets"], 1))):
-            raise Malformed("a tree is of no class")
+            raise MalformedModel("a tree is of no class")
         parallel = int(model["parallel"]) if version >= (1, 6) else 1
         if booster == "dart" and trees:
-            dropout = reader.floats()
+            dropout = reader.read_floats()
     else:
-        raise Malformed(f"its booster is called {booster!r}")
-    attributes = _attributes(reader) if learner["has_attributes"] else {}
-    if version >= (1, 0) and reader.left:
-        raise Malformed(f"{reader.left} bytes are left behind its end")
+        raise MalformedModel(f"its booster is called {booster!r}")
+    attributes = _read_attributes(reader) if learner["has_attributes"] else {}
+    if version >= (1, 0) and reader.remaining:
+        raise MalformedModel(f"{reader.remaining} bytes are left behind its end")
     return BinaryModel(
         version=version,
         base_score=np.float32(learner["base_score"]),
@@ -150,65 +150,65 @@ def parse(data: bytes) -> BinaryModel:
     )
 
 
-class _Reader:
+class _BinaryReader:
     def __init__(self, data: bytes) -> None:
         self._data = data
-        self._place = len(PREFIX) if data.startswith(PREFIX) else 0
+        self._offset = len(MAGIC) if data.startswith(MAGIC) else 0
 
     @property
-    def left(self) -> int:
-        return len(self._data) - self._place
+    def remaining(self) -> int:
+        return len(self._data) - self._offset
 
-    def take(self, size: int) -> bytes:
-        if not 0 <= size <= self.left:
-            raise Malformed(f"it is cut off after {len(self._data)} bytes (upload it again)")
-        begin, self._place = self._place, self._place + size
-        return self._data[begin : self._place]
+    def read_bytes(self, size: int) -> bytes:
+        if not 0 <= size <= self.remaining:
+            raise MalformedModel(f"it is cut off after {len(self._data)} bytes (upload it again)")
+        begin, self._offset = self._offset, self._offset + size
+        return self._data[begin : self._offset]
 
-    def array(self, dtype: np.dtype[Any], count: int) -> NDArray[Any]:
-        return np.frombuffer(self.take(dtype.itemsize * count), dtype)
+    def read_array(self, dtype: np.dtype[Any], count: int) -> NDArray[Any]:
+        return np.frombuffer(self.read_bytes(dtype.itemsize * count), dtype)
 
-    def record(self, dtype: np.dtype[Any]) -> Any:
-        return self.array(dtype, 1)[0]
+    def read_record(self, dtype: np.dtype[Any]) -> Any:
+        return self.read_array(dtype, 1)[0]
 
-    def count(self) -> int:
-        return int.from_bytes(self.take(8), "little")
+    def read_count(self) -> int:
+        return int.from_bytes(self.read_bytes(8), "little")
 
-    def floats(self) -> NDArray[np.float32]:
-        return self.array(np.dtype("<f4"), self.count()).astype(np.float32)
+    def read_floats(self) -> NDArray[np.float32]:
+        return self.read_array(np.dtype("<f4"), self.read_count()).astype(np.float32)
 
-    def text(self) -> str:
-        return self.take(self.count()).decode(errors="replace")
-
-
-def _head(reader: _Reader) -> tuple[Any, str, str]:
-    return reader.record(_LEARNER), reader.text(), reader.text()
+    def read_text(self) -> str:
+        return self.read_bytes(self.read_count()).decode(errors="replace")
 
 
-def _tree(reader: _Reader, features: int, *, old: bool) -> BinaryTree:
-    parameters = reader.record(_TREE)
+def _read_header(reader: _BinaryReader) -> tuple[Any, str, str]:
+    return reader.read_record(_LEARNER_HEADER), reader.read_text(), reader.read_text()
+
+
+def _read_tree(reader: _BinaryReader, features: int, *, old: bool) -> BinaryTree:
+    parameters = reader.read_record(_TREE_HEADER)
     count = int(parameters["nodes"])
     if count < 1 or parameters["roots"] != 1:
-        raise Malformed(f"a tree has {count} nodes and {parameters['roots']} roots")
-    nodes, statistics = reader.array(NODE, count), reader.array(STATISTIC, count)
+        raise MalformedModel(f"a tree has {count} nodes and {parameters['roots']} roots")
+    nodes, statistics = reader.read_array(NODE_DTYPE, count), reader.read_array(STATISTIC_DTYPE, count)
     if old and parameters["leaf_vector"]:
-        raise Malformed("its leaves are vectors")
+        raise MalformedModel("its leaves are vectors")
     _check_nodes(nodes, features)
     return BinaryTree(int(parameters["deleted"]), nodes, statistics)
 
 
 def _check_nodes(nodes: NDArray[Any], features: int) -> None:
     """Raise Malformed unless it is a tree: whoever walks one does not look whether it has an end."""
-    inner = np.flatnonzero((nodes["left"] != -1) & (nodes["split"] != _DELETED))
+    inner = np.flatnonzero((nodes["left"] != -1) & (nodes["split"] != _DELETED_SPLIT))
     for side in ("left", "right"):
         children = nodes[side][inner]
         if np.any((children < 1) | (children >= len(nodes))):
-            raise Malformed("a node has a child that is not there")
-        if np.any(nodes["parent"][children] & PLACE != inner):
-            raise Malformed("a node has a child of another node")
-    if np.any(nodes["split"][inner] & PLACE >= features):
-        raise Malformed("a node asks for a feature that is not there")
+            raise MalformedModel("a node has a child that is not there")
+        if np.any(nodes["parent"][children] & INDEX_MASK != inner):
+            raise MalformedModel("a node has a child of another node")
+    if np.any(nodes["split"][inner] & INDEX_MASK >= features):
+        raise MalformedModel("a node asks for a feature that is not there")
 
 
-def _attributes(reader: _Reader) -> dict[str, str]:
-    return {reader.text(): reader.text() for _ in range(reader.count())}
+def _read_attributes(reader: _BinaryReader) -> dict[str, str]:
+    return {reader.read_text(): reader.read_text() for _ in range(reader.read_count())}

@@ -16,11 +16,11 @@ from typing import Any
 from serving.errors import InvalidInputs
 
 _CATEGORICAL = "c"
-_SHOWN = 20
+_MAX_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Categories:
+class CategoryCodes:
     """The code of each text of a categorical feature; none where the file does not tell them."""
 
     codes: Mapping[str, int]
@@ -31,27 +31,29 @@ class Categories:
         return tuple(self.codes)
 
 
-def categories_of(booster: Any) -> dict[int, Categories]:
+def read_categories(booster: Any) -> dict[int, CategoryCodes]:
     """The categorical features of a model by their places."""
     places = [place for place, kind in enumerate(booster.feature_types or ()) if kind == _CATEGORICAL]
     if not places:
         return {}
     document = json.loads(booster.save_raw("json"))["learner"]["gradient_booster"]
     kept = document.get("gbtree", document)["model"].get("cats", {}).get("enc", [])
-    return {place: Categories(_codes(kept[place]) if place < len(kept) else {}) for place in places}
+    return {place: CategoryCodes(_parse_codes(kept[place]) if place < len(kept) else {}) for place in places}
 
 
-def coded(rows: Sequence[Any], names: Sequence[str], categories: Mapping[int, Categories]) -> list[list[Any]]:
+def encode_categories(
+    rows: Sequence[Any], names: Sequence[str], categories: Mapping[int, CategoryCodes]
+) -> list[list[Any]]:
     """Rows with the codes of their categories in place of texts. Raises InvalidInputs."""
     found = [list(row) if isinstance(row, list) else row for row in rows]
     for index, row in enumerate(found):
         for place, feature in categories.items():
             if isinstance(row, list) and place < len(row) and isinstance(row[place], str):
-                row[place] = _code(row[place], index, _quoted(place, names), feature)
+                row[place] = _find_code(row[place], index, _quote_feature(place, names), feature)
     return found
 
 
-def _codes(kept: Mapping[str, Any]) -> dict[str, int]:
+def _parse_codes(kept: Mapping[str, Any]) -> dict[str, int]:
     """Those of texts, which are one after the other in `values`.
 
     None where they are not ASCII: XGBoost 3.2 counts their characters for bytes, and keeps other texts.
@@ -63,20 +65,20 @@ def _codes(kept: Mapping[str, Any]) -> dict[str, int]:
     return {data[begin:end]: code for code, (begin, end) in enumerate(pairwise(offsets))}
 
 
-def _code(text: str, index: int, name: str, feature: Categories) -> int:
+def _find_code(text: str, index: int, name: str, feature: CategoryCodes) -> int:
     if not feature.codes:
         raise InvalidInputs(
             f"Instance {index} has a text for {name}, but the model's file does not keep the names of its "
             "categories: send their codes, numbers from 0 in the order of the categories in training."
         )
     if text not in feature.codes:
-        more = f" and {len(feature.codes) - _SHOWN} more" if len(feature.codes) > _SHOWN else ""
-        known = ", ".join(map(repr, feature.texts[:_SHOWN]))
+        more = f" and {len(feature.codes) - _MAX_SHOWN} more" if len(feature.codes) > _MAX_SHOWN else ""
+        known = ", ".join(map(repr, feature.texts[:_MAX_SHOWN]))
         raise InvalidInputs(
             f"Instance {index} has the category {text!r} for {name}; the model knows {known}{more}."
         )
     return feature.codes[text]
 
 
-def _quoted(place: int, names: Sequence[str]) -> str:
+def _quote_feature(place: int, names: Sequence[str]) -> str:
     return repr(names[place]) if names else f"value {place}"

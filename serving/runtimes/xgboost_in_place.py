@@ -18,17 +18,17 @@ import xgboost as xgb
 from numpy.typing import NDArray
 from xgboost.libpath import find_lib_path
 
-InPlace = Callable[[NDArray[Any]], NDArray[np.float32]]
+InplacePredict = Callable[[NDArray[Any]], NDArray[np.float32]]
 
 
-def in_place(booster: Any, rounds: tuple[int, int], missing: float, width: int) -> InPlace:
+def make_inplace_predict(booster: Any, rounds: tuple[int, int], missing: float, width: int) -> InplacePredict:
     """What answers (N, width) int64 or float64 rows of C order with the float32 answers of the booster.
 
     `rounds` is XGBoost's iteration_range, and `missing` the number besides NaN that stands for no value. One
     thread at a time may call it.
     """
 
-    def public(rows: NDArray[Any]) -> NDArray[np.float32]:
+    def predict_by_public_api(rows: NDArray[Any]) -> NDArray[np.float32]:
         answer: NDArray[np.float32] = booster.inplace_predict(
             rows, iteration_range=rounds, missing=missing, validate_features=False
         )
@@ -37,11 +37,11 @@ def in_place(booster: Any, rounds: tuple[int, int], missing: float, width: int) 
     example = np.zeros((2, width))
     try:
         prepared = _Prepared(booster, rounds, missing, width)
-        ours, theirs = prepared(example), public(example)
+        ours, theirs = prepared(example), predict_by_public_api(example)
     except (OSError, AttributeError, TypeError, IndexError):
-        return public
+        return predict_by_public_api
     agree = ours.dtype == theirs.dtype and ours.shape == theirs.shape and ours.tobytes() == theirs.tobytes()
-    return prepared if agree else public
+    return prepared if agree else predict_by_public_api
 
 
 class _Prepared:
@@ -49,7 +49,7 @@ class _Prepared:
         library = ctypes.CDLL(find_lib_path()[0])
         self._booster = booster  # its handle lives as long as it does
         self._call = library.XGBoosterPredictFromDense
-        self._asked = json.dumps(
+        self._call_config = json.dumps(
             {
                 "type": 0,
                 "training": False,
@@ -83,7 +83,7 @@ class _Prepared:
     def __call__(self, rows: NDArray[Any]) -> NDArray[np.float32]:
         address = rows.__array_interface__["data"][0]
         layout = self._layout % (address, len(rows), rows.dtype.str.encode())
-        if self._call(self._booster.handle, layout, self._asked, self._matrix, *self._answer):
+        if self._call(self._booster.handle, layout, self._call_config, self._matrix, *self._answer):
             raise xgb.core.XGBoostError("XGBoost could not predict in place.")
         shape = self._shape[: self._dimensions.value]
         size = 4

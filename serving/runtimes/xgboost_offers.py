@@ -21,15 +21,15 @@ import numpy as np
 import xgboost as xgb
 from numpy.typing import NDArray
 
-from serving.runtimes.acceleration import Offer, Unsuitable
-from serving.runtimes.xgboost_in_place import in_place
-from serving.runtimes.xgboost_probes import Tree
+from serving.runtimes.acceleration import Candidate, UnsuitableCandidate
+from serving.runtimes.xgboost_in_place import make_inplace_predict
+from serving.runtimes.xgboost_probes import TreeNodes
 
 Answer = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class BoosterCall:
     """What a runtime asks of its booster: which rounds of trees (0, 0: all), what number besides NaN stands
     for a missing value, and what is made of the answer."""
 
@@ -40,21 +40,21 @@ class Asked:
     finish: Callable[[Answer], Answer] | None = None
 
 
-def offers(asked: Asked) -> tuple[Offer, ...]:
+def list_candidates(call: BoosterCall) -> tuple[Candidate, ...]:
     """The ways for a booster of trees."""
     return (
-        Offer("in place", lambda: _in_place(asked)),
-        Offer(
+        Candidate("in place", lambda: _build_inplace(call)),
+        Candidate(
             "treelite",
-            lambda: _Interpreted(asked, converted(asked)),
+            lambda: _TreeliteCandidate(call, convert_to_treelite(call)),
             save=lambda candidate, path: candidate.save(path),
-            restore=lambda path: _restored(asked, path),
+            restore=lambda path: _restore_treelite(call, path),
         ),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class _FunctionCandidate:
     """A candidate made of functions."""
 
     name: str
@@ -66,27 +66,27 @@ class _Way:
         return answer if self.finish is None else self.finish(answer)
 
 
-def _in_place(asked: Asked) -> _Way:
-    call = in_place(asked.booster, asked.rounds, asked.missing, asked.width)
-    return _Way("in place", call, asked.finish)
+def _build_inplace(call: BoosterCall) -> _FunctionCandidate:
+    predict = make_inplace_predict(call.booster, call.rounds, call.missing, call.width)
+    return _FunctionCandidate("in place", predict, call.finish)
 
 
-class _Interpreted:
+class _TreeliteCandidate:
     name = "treelite"
 
-    def __init__(self, asked: Asked, model: Any) -> None:
-        from serving.runtimes.gtil import interpreter  # noqa: PLC0415  loaded where it is used
+    def __init__(self, call: BoosterCall, model: Any) -> None:
+        from serving.runtimes.gtil import make_gtil_predict  # noqa: PLC0415  loaded where it is used
 
         self._model = model
-        self._call = interpreter(model)
-        self._finish = asked.finish
-        example = np.zeros((2, asked.width))
-        wanted = asked.booster.inplace_predict(
-            example, iteration_range=asked.rounds, missing=asked.missing, validate_features=False
+        self._call = make_gtil_predict(model)
+        self._finish = call.finish
+        example = np.zeros((2, call.width))
+        wanted = call.booster.inplace_predict(
+            example, iteration_range=call.rounds, missing=call.missing, validate_features=False
         )
         answer = self._call(example)
         if answer.size != wanted.size or answer.dtype != wanted.dtype:
-            raise Unsuitable("treelite answers with numbers of another kind")
+            raise UnsuitableCandidate("treelite answers with numbers of another kind")
         self._row_shape = wanted.shape[1:]
 
     def predict(self, rows: Any, /) -> Answer:
@@ -97,80 +97,82 @@ class _Interpreted:
         self._model.serialize(path)
 
 
-def _restored(asked: Asked, path: Path) -> _Interpreted:
+def _restore_treelite(call: BoosterCall, path: Path) -> _TreeliteCandidate:
     import treelite  # noqa: PLC0415  loaded where it is used
 
-    return _Interpreted(asked, treelite.Model.deserialize(path))
+    return _TreeliteCandidate(call, treelite.Model.deserialize(path))
 
 
 # ---- the model for treelite
 
 
-def converted(asked: Asked) -> Any:
+def convert_to_treelite(call: BoosterCall) -> Any:
     """The booster as a treelite.Model that adds in XGBoost's order. Raises Unsuitable."""
     try:
         import treelite  # noqa: PLC0415  loaded where it is used
     except ImportError as error:
-        raise Unsuitable("treelite is not installed") from error
+        raise UnsuitableCandidate("treelite is not installed") from error
 
-    if not math.isnan(asked.missing):
-        raise Unsuitable(f"{asked.missing} stands for a missing value")
-    booster = asked.booster[: asked.rounds[1]] if asked.rounds[1] else asked.booster
+    if not math.isnan(call.missing):
+        raise UnsuitableCandidate(f"{call.missing} stands for a missing value")
+    booster = call.booster[: call.rounds[1]] if call.rounds[1] else call.booster
     document = json.loads(booster.save_raw("json"))
-    trees = _model(document)["trees"]
+    trees = _find_trees_model(document)["trees"]
     if not trees:
-        raise Unsuitable("the model has no trees")
+        raise UnsuitableCandidate("the model has no trees")
     if any(any(tree["split_type"]) for tree in trees):
-        raise Unsuitable("trees that split by category")
-    _begin_with(document, _base(document, asked.width))
+        raise UnsuitableCandidate("trees that split by category")
+    _prepend_leaf_trees(document, _predict_base_margins(document, call.width))
     try:
         model = treelite.frontend.from_xgboost_json(json.dumps(document))
     except treelite.TreeliteError as error:
-        raise Unsuitable(f"treelite cannot read the model: {error}") from error
-    if model.num_feature != asked.width:
-        raise Unsuitable("a model of unknown width")
+        raise UnsuitableCandidate(f"treelite cannot read the model: {error}") from error
+    if model.num_feature != call.width:
+        raise UnsuitableCandidate("a model of unknown width")
     header = model.get_header_accessor()
     header.set_field("base_scores", np.zeros_like(header.get_field("base_scores")))
     return model
 
 
-def trees(booster: Any) -> list[Tree]:
+def read_trees(booster: Any) -> list[TreeNodes]:
     """The trees of a booster, for making probes."""
     return [
-        Tree(
+        TreeNodes(
             tree["split_indices"],
             tree["split_conditions"],
             tree["left_children"],
             tree["parents"],
             [not by_category for by_category in tree["split_type"]],
         )
-        for tree in _model(json.loads(booster.save_raw("json")))["trees"]
+        for tree in _find_trees_model(json.loads(booster.save_raw("json")))["trees"]
     ]
 
 
-def _model(document: Any) -> Any:
+def _find_trees_model(document: Any) -> Any:
     booster = document["learner"]["gradient_booster"]
     return booster.get("gbtree", booster)["model"]  # dart keeps the trees one level deeper
 
 
-def _base(document: Any, width: int) -> NDArray[np.float32]:
+def _predict_base_margins(document: Any, width: int) -> NDArray[np.float32]:
     """What the sums of a model begin with: the margin of the same model with a tree that adds nothing."""
     learner = document["learner"]
-    bare = json.loads(json.dumps({**document, "learner": {**learner, "gradient_booster": _bare(document)}}))
+    bare = json.loads(
+        json.dumps({**document, "learner": {**learner, "gradient_booster": _build_empty_booster(document)}})
+    )
     booster = xgb.Booster(model_file=bytearray(json.dumps(bare).encode()))
     matrix = xgb.DMatrix(np.zeros((1, width)))
     margin: NDArray[np.float32] = booster.predict(matrix, output_margin=True, validate_features=False)
     return margin.ravel()
 
 
-def _bare(document: Any) -> Any:
+def _build_empty_booster(document: Any) -> Any:
     booster = document["learner"]["gradient_booster"]
-    parameters = _model(document)["gbtree_model_param"]
+    parameters = _find_trees_model(document)["gbtree_model_param"]
     model = {
-        **_model(document),
+        **_find_trees_model(document),
         "gbtree_model_param": {**parameters, "num_trees": "1"},
         # Not without trees: XGBoost 3.1 and later would answer the base score without its link.
-        "trees": [_leaf(_model(document)["trees"][0], 0.0)],
+        "trees": [_make_leaf_tree(_find_trees_model(document)["trees"][0], 0.0)],
         "tree_info": [0],
         "iteration_indptr": [0, 1],
     }
@@ -179,13 +181,13 @@ def _bare(document: Any) -> Any:
     return {**booster, "model": model}
 
 
-def _begin_with(document: Any, base: Sequence[float] | NDArray[np.float32]) -> None:
+def _prepend_leaf_trees(document: Any, base: Sequence[float] | NDArray[np.float32]) -> None:
     """Put a tree of one leaf before the others, for each of the groups that the model sums up."""
     if not np.any(base):
         return
-    booster, model = document["learner"]["gradient_booster"], _model(document)
+    booster, model = document["learner"]["gradient_booster"], _find_trees_model(document)
     count = len(base)
-    model["trees"][:0] = [_leaf(model["trees"][0], float(value)) for value in base]
+    model["trees"][:0] = [_make_leaf_tree(model["trees"][0], float(value)) for value in base]
     model["tree_info"][:0] = range(count)
     model["gbtree_model_param"]["num_trees"] = str(len(model["trees"]))
     model["iteration_indptr"] = [0, *(begin + count for begin in model["iteration_indptr"])]
@@ -193,7 +195,7 @@ def _begin_with(document: Any, base: Sequence[float] | NDArray[np.float32]) -> N
         booster["weight_drop"][:0] = itertools.repeat(1.0, count)
 
 
-def _leaf(pattern: Any, value: float) -> Any:
+def _make_leaf_tree(pattern: Any, value: float) -> Any:
     return {
         **pattern,
         "base_weights": [value],

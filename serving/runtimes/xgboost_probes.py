@@ -24,23 +24,25 @@ _EXTREMES = (0.0, -0.0, 2.0**-126, -(2.0**-126), 2.0**-149, -(2.0**-149), _LARGE
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
+class TreeNodes:
     """Nodes as parallel lists, as XGBoost keeps them: the root is node 0, a leaf's `lefts` is -1. Rows go to
     the left where their feature is less than the threshold. `numeric` nodes have a threshold, and no
     categories."""
 
     features: Sequence[int]
     thresholds: Sequence[float]
-    lefts: Sequence[int]
+    left_children: Sequence[int]
     parents: Sequence[int]
-    numeric: Sequence[bool]
+    is_numeric: Sequence[bool]
 
-    def inner(self) -> Iterator[int]:
+    def inner_nodes(self) -> Iterator[int]:
         """The nodes with a threshold."""
-        return (node for node, left in enumerate(self.lefts) if left != -1 and self.numeric[node])
+        return (node for node, left in enumerate(self.left_children) if left != -1 and self.is_numeric[node])
 
 
-def probes(trees: Sequence[Tree], width: int, seed: int = 0) -> list[NDArray[np.float64] | NDArray[np.int64]]:
+def make_verification_rows(
+    trees: Sequence[TreeNodes], width: int, seed: int = 0
+) -> list[NDArray[np.float64] | NDArray[np.int64]]:
     """Batches of rows, always the same ones for the same trees, of about 2,000 rows in all, or of fewer wide
     ones:
 
@@ -51,21 +53,25 @@ def probes(trees: Sequence[Tree], width: int, seed: int = 0) -> list[NDArray[np.
     """
     random = np.random.default_rng(seed)
     most = max(_FEWEST, _NUMBERS // max(width, 1))
-    by_feature = _thresholds(trees, width)
-    typical = np.column_stack([_typical(numbers, min(_TYPICAL, most), random) for numbers in by_feature])
+    by_feature = _collect_thresholds(trees, width)
+    typical = np.column_stack(
+        [_make_typical_values(numbers, min(_TYPICAL, most), random) for numbers in by_feature]
+    )
     batches = [
-        np.array(list(_on_edges(trees, typical, min(_NODES, most // _EDGES), random))),
-        np.column_stack([_near(numbers, min(_NEAR, most), random) for numbers in by_feature]),
+        np.array(list(_make_threshold_rows(trees, typical, min(_NODES, most // _EDGES), random))),
+        np.column_stack([_make_values_near(numbers, min(_NEAR, most), random) for numbers in by_feature]),
         typical,
         np.rint(typical[:_INTEGERS]).clip(-(2.0**53), 2.0**53).astype(np.int64),
     ]
     return [batch for batch in batches if batch.size]
 
 
-def compact(trees: Sequence[Tree], width: int) -> Iterator[sparse.csr_matrix]:
+def make_sparse_rows(trees: Sequence[TreeNodes], width: int) -> Iterator[sparse.csr_matrix]:
     """Probes that have values in those columns only that the trees split on: as many rows of a model of
     millions of columns as of a narrow one."""
-    columns = np.unique([tree.features[node] for tree in trees for node in tree.inner()]).astype(np.int32)
+    columns = np.unique([tree.features[node] for tree in trees for node in tree.inner_nodes()]).astype(
+        np.int32
+    )
     if not columns.size:
         columns = np.zeros(1, np.int32)
     place_of = {int(column): place for place, column in enumerate(columns)}
@@ -76,7 +82,7 @@ def compact(trees: Sequence[Tree], width: int) -> Iterator[sparse.csr_matrix]:
     rows = max(_FEWEST, _NUMBERS // len(columns))
     sets = min(-(-_NODES * _EDGES // rows), _SETS, max(1, _COLUMNS // len(columns)))
     for seed in range(sets):
-        for batch in probes(narrow, len(columns), seed):
+        for batch in make_verification_rows(narrow, len(columns), seed):
             ends = np.arange(len(batch) + 1) * len(columns)
             yield sparse.csr_matrix(
                 (batch.astype(np.float32).ravel(), np.tile(columns, len(batch)), ends),
@@ -84,58 +90,62 @@ def compact(trees: Sequence[Tree], width: int) -> Iterator[sparse.csr_matrix]:
             )
 
 
-def _thresholds(trees: Sequence[Tree], width: int) -> list[NDArray[np.float32]]:
+def _collect_thresholds(trees: Sequence[TreeNodes], width: int) -> list[NDArray[np.float32]]:
     """Those of each feature, sorted."""
     found: list[set[float]] = [set() for _ in range(width)]
     for tree in trees:
-        for node in tree.inner():
+        for node in tree.inner_nodes():
             found[tree.features[node]].add(tree.thresholds[node])
     return [np.array(sorted(numbers), np.float32) for numbers in found]
 
 
-def _on_edges(
-    trees: Sequence[Tree], typical: NDArray[np.float64], most: int, random: np.random.Generator
+def _make_threshold_rows(
+    trees: Sequence[TreeNodes], typical: NDArray[np.float64], most: int, random: np.random.Generator
 ) -> Iterator[NDArray[np.float64]]:
-    nodes = [(tree, node) for tree in trees for node in tree.inner()]
+    nodes = [(tree, node) for tree in trees for node in tree.inner_nodes()]
     for place in random.permutation(len(nodes))[:most]:
         tree, node = nodes[place]
         row = typical[random.integers(len(typical))].copy()
-        _lead(row, tree, node)
+        _route_to_node(row, tree, node)
         threshold = np.float32(tree.thresholds[node])
-        for value in (threshold, _before(threshold), _after(threshold), math.nan):
+        for value in (threshold, _previous_float(threshold), _next_float(threshold), math.nan):
             row[tree.features[node]] = value
             yield row.copy()
 
 
-def _lead(row: NDArray[np.float64], tree: Tree, node: int) -> None:
+def _route_to_node(row: NDArray[np.float64], tree: TreeNodes, node: int) -> None:
     """Have the row reach the node, by thresholds themselves or by the last number before them."""
     least: dict[int, float] = {}
     less_than: dict[int, float] = {}
     while node:
         child, node = node, tree.parents[node]
         feature, threshold = tree.features[node], tree.thresholds[node]
-        if not tree.numeric[node]:
+        if not tree.is_numeric[node]:
             continue
-        if child == tree.lefts[node]:
+        if child == tree.left_children[node]:
             less_than[feature] = min(less_than.get(feature, math.inf), threshold)
         else:
             least[feature] = max(least.get(feature, -math.inf), threshold)
     for feature, threshold in less_than.items():
-        row[feature] = _before(np.float32(threshold))
+        row[feature] = _previous_float(np.float32(threshold))
     for feature, threshold in least.items():
         row[feature] = np.float32(threshold)
 
 
-def _near(thresholds: NDArray[np.float32], count: int, random: np.random.Generator) -> NDArray[np.float64]:
+def _make_values_near(
+    thresholds: NDArray[np.float32], count: int, random: np.random.Generator
+) -> NDArray[np.float64]:
     chosen = random.permutation(thresholds)[: (_NEAR - len(_EXTREMES)) // 5]
-    sides = [chosen, _before(chosen), _after(chosen)]
+    sides = [chosen, _previous_float(chosen), _next_float(chosen)]
     exact, before, after = (side.astype(np.float64) for side in sides)
     # A quarter of the way to the next float32: rounding makes it the threshold.
     rounded = [exact + (before - exact) / 4, exact + (after - exact) / 4]
     return random.permutation(np.resize(np.concatenate([exact, before, after, *rounded, _EXTREMES]), count))
 
 
-def _typical(thresholds: NDArray[np.float32], count: int, random: np.random.Generator) -> NDArray[np.float64]:
+def _make_typical_values(
+    thresholds: NDArray[np.float32], count: int, random: np.random.Generator
+) -> NDArray[np.float64]:
     if not thresholds.size:
         return random.standard_normal(count)
     low, high = float(thresholds[0]), float(thresholds[-1])
@@ -143,9 +153,9 @@ def _typical(thresholds: NDArray[np.float32], count: int, random: np.random.Gene
     return random.uniform(max(low - margin, -_LARGEST), min(high + margin, _LARGEST), count)
 
 
-def _before(numbers: NDArray[np.float32] | np.float32) -> NDArray[np.float32]:
+def _previous_float(numbers: NDArray[np.float32] | np.float32) -> NDArray[np.float32]:
     return np.nextafter(numbers, np.float32(-_LARGEST))
 
 
-def _after(numbers: NDArray[np.float32] | np.float32) -> NDArray[np.float32]:
+def _next_float(numbers: NDArray[np.float32] | np.float32) -> NDArray[np.float32]:
     return np.nextafter(numbers, np.float32(_LARGEST))

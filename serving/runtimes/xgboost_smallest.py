@@ -8,7 +8,7 @@ import numpy as np
 import xgboost as xgb
 
 
-def write(folder: Path) -> None:
+def write_tiny_model(folder: Path) -> None:
     """Train a model of two features, on one thread, and write it to a folder. Raises OSError."""
     rows = np.array([[0.0, 1.0], [1.0, 0.0], [0.0, 0.5], [1.0, 0.5]])
     matrix = xgb.DMatrix(rows, label=[0, 1, 0, 1], nthread=1)

@@ -16,37 +16,37 @@ from hypothesis import strategies as st
 from batch.blocks import BatchedBlock, RecordBlock
 from batch.decode import RecordDecoder, takes_raw_lines
 from serving.errors import InvalidInputs
-from serving.runtimes import Array, Column, Columns, Form, Rows
-from serving.runtimes.conversion import from_rows
-from serving.runtimes.instances import Batch, count, take
+from serving.runtimes import ArrayFormat, ColumnsFormat, ColumnSpec, InputFormat, RowsFormat
+from serving.runtimes.conversion import convert_instances
+from serving.runtimes.instances import Batch, count_rows, take_rows
 
 # Numbers that a float32 cannot hold are infinite in it, online as here.
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in cast:RuntimeWarning")
 
-ANY_WIDTH = Array(None, nullable=False)
-PAIRS = Array(2, nullable=False)
-NULLABLE = Array(None, nullable=True)
+ANY_WIDTH = ArrayFormat(None, nullable=False)
+PAIRS = ArrayFormat(2, nullable=False)
+NULLABLE = ArrayFormat(None, nullable=True)
 
 
-def column(dtype: type | str, *shape: int | None, name: str = "x") -> Columns:
-    return Columns((Column(name, np.dtype(dtype), shape),))
+def column(dtype: type | str, *shape: int | None, name: str = "x") -> ColumnsFormat:
+    return ColumnsFormat((ColumnSpec(name, np.dtype(dtype), shape),))
 
 
 TEXT = column(object)
-FORMS: dict[str, Form] = {
-    "rows": Rows(),
+FORMS: dict[str, InputFormat] = {
+    "rows": RowsFormat(),
     "any width": ANY_WIDTH,
     "pairs": PAIRS,
     "nullable": NULLABLE,
-    "objects": Array(2, nullable=False, objects=True),
+    "objects": ArrayFormat(2, nullable=False, allows_objects=True),
     "float32 pairs": column(np.float32, 2),
     "int32 of any width": column(np.int32, None),
     "matrices": column(np.float64, 2, 2),
-    "any shape": Columns((Column("x", np.dtype(np.float32), None),)),
+    "any shape": ColumnsFormat((ColumnSpec("x", np.dtype(np.float32), None),)),
     "single number": column(np.int64),
     "flag": column(bool),
     "texts": column(object, 2),
-    "two inputs": Columns((*column(np.float32, 2, name="a").inputs, *column(object, name="b").inputs)),
+    "two inputs": ColumnsFormat((*column(np.float32, 2, name="a").inputs, *column(object, name="b").inputs)),
 }
 forms = st.sampled_from(list(FORMS.values()))
 
@@ -55,7 +55,7 @@ def block(*lines: bytes, offset: int = 0) -> RecordBlock:
     return RecordBlock(0, 0, "/in/file", offset, b"\n".join(lines))
 
 
-def decode(given_block: RecordBlock, form: Form, keys: Sequence[str] = ()) -> BatchedBlock:
+def decode(given_block: RecordBlock, form: InputFormat, keys: Sequence[str] = ()) -> BatchedBlock:
     return RecordDecoder(form, keys).decode(given_block)
 
 
@@ -75,7 +75,9 @@ def values(batch: Batch) -> Any:
 
 
 def each_row(found: BatchedBlock) -> list[Batch]:
-    return [take(part, slice(place, place + 1)) for part in found.parts for place in range(count(part))]
+    return [
+        take_rows(part, slice(place, place + 1)) for part in found.parts for place in range(count_rows(part))
+    ]
 
 
 # ---- what is kept
@@ -124,7 +126,7 @@ def too_large(value: Any) -> bool:
 @example([b"[[1,2]],[[3,4]]", b"[[5,6]", b"[7,8]]"], column(np.float64, None, 2))
 @example([b"[1,2]", b""], PAIRS)
 @example([b"[1,2]", b"[3,4],"], PAIRS)
-def test_a_record_is_kept_if_it_is_good_alone(lines: list[bytes], form: Form) -> None:
+def test_a_record_is_kept_if_it_is_good_alone(lines: list[bytes], form: InputFormat) -> None:
     """Exactly the lines that are JSON and fit the model by themselves have instances; blank ones are none.
 
     The others are named by their place and content, each once.
@@ -135,7 +137,7 @@ def test_a_record_is_kept_if_it_is_good_alone(lines: list[bytes], form: Form) ->
     bad: list[int] = []
     for number, (_, line) in enumerate(found.block.split_records()):
         try:
-            from_rows([orjson.loads(line)], form, lenient=True)
+            convert_instances([orjson.loads(line)], form, lenient=True)
         except orjson.JSONDecodeError:
             if line.strip():
                 bad.append(number)
@@ -145,7 +147,7 @@ def test_a_record_is_kept_if_it_is_good_alone(lines: list[bytes], form: Form) ->
             good.append(number)
     offsets = [offset for offset, _ in found.block.split_records()]
     assert lines_of(found) == good
-    assert sum(count(part) for part in found.parts) == len(good)
+    assert sum(count_rows(part) for part in found.parts) == len(good)
     assert [one.offset for one in found.rejected] == [offsets[number] for number in bad]
     for one, number in zip(found.rejected, bad, strict=True):
         assert one.snippet == found.block.split_records()[number][1].decode(errors="replace")
@@ -156,7 +158,7 @@ def test_a_record_is_kept_if_it_is_good_alone(lines: list[bytes], form: Form) ->
 @given(some_records, forms)
 @example([b"[1,2]", b"[3.5,4]"], PAIRS)
 @example([b"[[1,2],[3,4]]", b"[[1,2],[3,4]]"], column(np.float64, 2, 2))
-def test_both_ways_give_the_same_instances(lines: list[bytes], form: Form) -> None:
+def test_both_ways_give_the_same_instances(lines: list[bytes], form: InputFormat) -> None:
     """A whole block at once or record by record: the same values of the same types for the same records."""
     instances = RecordDecoder(form)
     at_once, one_by_one = instances.decode(block(*lines)), instances._decode_each(block(*lines))
@@ -167,12 +169,12 @@ def test_both_ways_give_the_same_instances(lines: list[bytes], form: Form) -> No
 
 
 @given(some_records, forms)
-def test_values_are_those_of_the_record(lines: list[bytes], form: Form) -> None:
+def test_values_are_those_of_the_record(lines: list[bytes], form: InputFormat) -> None:
     """Each instance holds what its record says, whatever stands beside it (integers may become floats)."""
     found = decode(block(*lines), form)
 
     for number, row in zip(lines_of(found), each_row(found), strict=True):
-        alone = from_rows([orjson.loads(found.block.split_records()[number][1])], form, lenient=True)
+        alone = convert_instances([orjson.loads(found.block.split_records()[number][1])], form, lenient=True)
         if isinstance(alone, dict):
             assert values(row) == values(alone)
         elif isinstance(alone, np.ndarray) or isinstance(row, np.ndarray):
@@ -233,13 +235,13 @@ def test_missing_values_where_the_model_takes_them() -> None:
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 @pytest.mark.parametrize("depth", [70, 400, 900, 1000, 5000])
-def test_deep_nesting_costs_its_record_only(form: Form, depth: int) -> None:
+def test_deep_nesting_costs_its_record_only(form: InputFormat, depth: int) -> None:
     """However deep a line is nested, the one beside it is predicted or refused for its own reasons."""
     deep = b"[" * depth + b"1" + b"]" * depth
     alone = decode(block(b"[1,2]"), form)
     found = decode(block(deep, b"[1,2]"), form)
 
-    fits = isinstance(form, Rows) and depth <= 1000
+    fits = isinstance(form, RowsFormat) and depth <= 1000
     assert lines_of(found) == [0] * fits + [1] * len(lines_of(alone))
     assert len(found.rejected) == (not fits) + len(alone.rejected)
 
@@ -297,15 +299,15 @@ def test_offsets_count_line_ends_of_windows() -> None:
     ("form", "raw"),
     [
         (TEXT, True),
-        (Columns((Column("x", np.dtype(object), None),)), True),
+        (ColumnsFormat((ColumnSpec("x", np.dtype(object), None),)), True),
         (column(object, 2), False),
         (column(np.float32), False),
         (FORMS["two inputs"], False),
-        (Rows(), False),
+        (RowsFormat(), False),
         (ANY_WIDTH, False),
     ],
 )
-def test_who_takes_raw_lines(form: Form, raw: bool) -> None:
+def test_who_takes_raw_lines(form: InputFormat, raw: bool) -> None:
     """A model with one input, which is one string."""
     assert takes_raw_lines(form) is raw
 
@@ -407,7 +409,7 @@ def test_one_bad_instance_of_a_logged_request() -> None:
 
 def test_what_only_looks_like_the_request_log() -> None:
     """An object with other fields is an instance, or none, as any other."""
-    found = decode(block(b'{"model":1,"raw_data":"{}"}', logged({"instances": [1]}, more=1)), Rows())
+    found = decode(block(b'{"model":1,"raw_data":"{}"}', logged({"instances": [1]}, more=1)), RowsFormat())
 
     assert lines_of(found) == [0, 1]
     assert isinstance(found.parts[0], list)

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from batch.blocks import BatchedBlock, EncodedBlock, RecordBlock, RejectedRecord
 from batch.encode import LineEncoder
 from serving.errors import InvalidOutputs
-from serving.runtimes.codec import encode, encode_lines
-from serving.runtimes.instances import Batch, count
+from serving.runtimes.codec import encode_lines, encode_predictions
+from serving.runtimes.instances import Batch, count_rows
 
 Keys = Sequence[Mapping[str, Any]]
 
@@ -30,7 +30,7 @@ def encoded(
     *parts: Batch, output_format: str = "JSON", keys: Keys | None = None, bad: tuple[RejectedRecord, ...] = ()
 ) -> EncodedBlock:
     """A block with these predictions of as many records, called 0, 1, …"""
-    size = sum(map(count, parts))
+    size = sum(map(count_rows, parts))
     block = RecordBlock(
         3, 4, "/in/file", 10, b"\n".join(b"%d" % number for number in range(size)), stored_bytes=7
     )
@@ -94,7 +94,7 @@ batches = (
 def test_lines_are_what_an_answer_has(batch: Batch) -> None:
     """Each line is to the byte what stands for that row in the answer of an online request."""
     try:
-        online = encode(batch)
+        online = encode_predictions(batch)
     except InvalidOutputs:
         with pytest.raises(InvalidOutputs):
             encode_lines(batch)
@@ -102,7 +102,7 @@ def test_lines_are_what_an_answer_has(batch: Batch) -> None:
     got = encode_lines(batch)
 
     assert got.endswith(b"\n")
-    assert got.count(b"\n") == count(batch)
+    assert got.count(b"\n") == count_rows(batch)
     assert b'{"predictions":[' + b",".join(got[:-1].split(b"\n")) + b"]}" == online
     assert encoded(batch).results == got
 
@@ -195,7 +195,7 @@ def test_a_key_that_is_an_output(output_format: str) -> None:
 @given(st.lists(json_values, min_size=1, max_size=4))
 def test_keys_change_no_prediction(values: list[Any]) -> None:
     """Beside keys stands the same JSON as without them."""
-    online = json.loads(encode(values))["predictions"]
+    online = json.loads(encode_predictions(values))["predictions"]
     found = encoded(values, keys=[{"my key": number} for number in range(len(values))])
 
     for number, (line, value) in enumerate(zip(lines(found), online, strict=True)):

@@ -24,10 +24,10 @@ from batch.failures import StepFailed, extract_failure
 from batch.handler import RuntimeHandler, SharedModel
 from batch.messages import ModelSource
 from serving.errors import InvalidInputs, ModelFailed
-from serving.runtimes import Form, Rows, Runtime, Source, load
-from serving.runtimes.codec import Decoder, encode, encode_lines
-from serving.runtimes.describing import unknown
-from serving.runtimes.instances import Batch, count
+from serving.runtimes import InputFormat, LoadSpec, RowsFormat, Runtime, load_model
+from serving.runtimes.codec import InstancesDecoder, encode_lines, encode_predictions
+from serving.runtimes.describing import unknown_schema
+from serving.runtimes.instances import Batch, count_rows
 from serving.schema import ModelSchema
 from tests.batch.models import BUILDERS, LABELS, X, build_xgboost
 from tests.serving.runtimes.test_tensorflow_shared import export
@@ -70,8 +70,8 @@ class Fake:
         self.calls: list[int] = []
         self.parameters: list[dict[str, Any]] = []
 
-    def form(self, _: Mapping[str, Any]) -> Form:
-        return Rows()
+    def input_format(self, _: Mapping[str, Any]) -> InputFormat:
+        return RowsFormat()
 
     def predict(self, instances: Any, /, **parameters: Any) -> Batch:
         self.calls.append(len(instances))
@@ -79,14 +79,14 @@ class Fake:
         answer: Batch = self._answer(instances)
         return answer
 
-    def samples(self, _: int) -> None:
+    def make_synthetic_rows(self, _: int) -> None:
         return None
 
     def warmup_requests(self) -> Iterable[tuple[Batch, dict[str, Any]]]:
         return ()
 
-    def schema(self, examples: Sequence[Any] = ()) -> ModelSchema:
-        return unknown("fake")
+    def infer_schema(self, examples: Sequence[Any] = ()) -> ModelSchema:
+        return unknown_schema("fake")
 
 
 def block(*rows: Any) -> RecordBlock:
@@ -103,7 +103,7 @@ def predicted(
     """What the handler makes of a block."""
     parameters = parameters or {}
     if isinstance(given, RecordBlock):
-        given = RecordDecoder(runtime.form(parameters)).decode(given)
+        given = RecordDecoder(runtime.input_format(parameters)).decode(given)
     (result,) = RuntimeHandler(NOWHERE, parameters, rows).run_inference([given], runtime)
     assert result.example == given.block.index
     return cast(BatchedBlock, result.inference)
@@ -190,7 +190,7 @@ def test_failing_rows_beside_malformed_ones() -> None:
     """Both are bad, in the order of their places; keys stay with their rows."""
     lines = [b'{"id": "a", "instance": 1}', b"oops", b'{"id": "b", "instance": 2}', b"{}", b""]
     lines += [b'{"id": "c", "instance": 3}']
-    decoded = RecordDecoder(Rows(), ["id"]).decode(RecordBlock(0, 0, "/f", 0, b"\n".join(lines)))
+    decoded = RecordDecoder(RowsFormat(), ["id"]).decode(RecordBlock(0, 0, "/f", 0, b"\n".join(lines)))
     found = predicted(decoded, Fake(fails_on({2})))
 
     assert values(found) == [10, 30]
@@ -296,7 +296,7 @@ def test_a_pipeline_that_works_in_place(tmp_path: Path) -> None:
     rows = X[:20].tolist()
     expected = pipeline.predict(np.array(rows)).tolist()
     rows.insert(7, [1e300, 0, 0, 0])  # beyond the float32 of trees, which only the last step says
-    runtime = load(Source(tmp_path))
+    runtime = load_model(LoadSpec(tmp_path))
 
     found = predicted(block(*rows), runtime)
 
@@ -314,12 +314,12 @@ def test_predictions_are_those_of_the_online_path(
     handler = RuntimeHandler(SharedModel(ModelSource(model_dir=str(tmp_path)), "", 0), {}, 50)
     runtime = handler.load_model()
     rows = X[:170].tolist()
-    batch, _ = Decoder().decode(json.dumps({"instances": rows}).encode(), runtime.form)
-    online = json.loads(encode(runtime.predict(batch)))["predictions"]
+    batch, _ = InstancesDecoder().decode(json.dumps({"instances": rows}).encode(), runtime.input_format)
+    online = json.loads(encode_predictions(runtime.predict(batch)))["predictions"]
 
     found = predicted(block(*rows), runtime, rows=50)
 
-    assert [count(part) for part in found.parts] == [50, 50, 50, 20]
+    assert [count_rows(part) for part in found.parts] == [50, 50, 50, 20]
     got = [json.loads(text) for text in texts(found)]
     if runtime.exact:
         assert got == online
@@ -356,12 +356,12 @@ def test_records_that_may_depend_on_each_other_are_predicted_as_online(
 ) -> None:
     """Each by itself, in as many calls as there are records and not one more."""
     export(tf, tmp_path, lambda tf: running_sums(tf, shape, unknown=unknown))
-    runtime = load(Source(tmp_path))
+    runtime = load_model(LoadSpec(tmp_path))
     counting = Counting(runtime)
     online = []
     for row in rows:
-        batch, _ = Decoder().decode(json.dumps({"instances": [row]}).encode(), runtime.form)
-        online.append(json.loads(encode(runtime.predict(batch)))["predictions"][0])
+        batch, _ = InstancesDecoder().decode(json.dumps({"instances": [row]}).encode(), runtime.input_format)
+        online.append(json.loads(encode_predictions(runtime.predict(batch)))["predictions"][0])
 
     found = predicted(block(*rows), cast(Runtime, counting))
 
@@ -373,7 +373,7 @@ def test_records_that_may_depend_on_each_other_are_predicted_as_online(
 def test_records_go_in_calls_of_as_many_as_the_model_takes(tmp_path: Path, tf: Any) -> None:
     """What is left over at the end has no result, and says why."""
     export(tf, tmp_path, lambda tf: running_sums(tf, [3, 1]))
-    counting = Counting(load(Source(tmp_path)))
+    counting = Counting(load_model(LoadSpec(tmp_path)))
     found = predicted(block(*([number] for number in range(8))), cast(Runtime, counting), rows=64)
 
     assert [json.loads(text)["y"] for text in texts(found)] == [[0], [1], [3], [3], [7], [12]]

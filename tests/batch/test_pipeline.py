@@ -32,7 +32,7 @@ from batch.failures import JobFailed
 from batch.handler import RuntimeHandler, SharedModel
 from batch.inputs import Shard, Split
 from batch.messages import FailureStatus, JobCounts, JobPhase, JobReport, JobRequest, ModelSource
-from serving.runtimes import Source, load
+from serving.runtimes import LoadSpec, load_model
 from serving.storage import FileInfo, FileStore
 from tests.batch.models import X, build_sklearn, build_xgboost
 from tests.server import until
@@ -481,7 +481,7 @@ def test_a_small_job(folders: Folders) -> None:
     assert done is not None
     assert (done.predictions, done.errors) == (100, 0)
     assert 0 < done.seconds <= done.worker_seconds
-    batch = load(Source(folders.root / "model")).predict(np.array(rows))
+    batch = load_model(LoadSpec(folders.root / "model")).predict(np.array(rows))
     assert folders.results() == np.asarray(batch).tolist()
     assert b"Traceback" not in found.log
 

@@ -51,20 +51,23 @@ def test_old_pickles_are_answered_rightly_or_refused(library: str, tmp_path: Pat
 def outcome(folder: Path) -> str:
     """What becomes of a model: its verdict, held against what it really does."""
     from serving.errors import LoadFailed, ServingError
-    from serving.runtimes import Source, load
-    from serving.runtimes.conversion import from_rows
-    from serving.runtimes.describing import describe
-    from serving.runtimes.self_test import advice_of, judge, trials
+    from serving.runtimes import LoadSpec, load_model
+    from serving.runtimes.conversion import convert_instances
+    from serving.runtimes.describing import infer_model_schema
+    from serving.runtimes.self_test import describe_runtime_versions, judge_trials, run_trials
 
     warnings.simplefilter("ignore")
     told = json.loads((folder / "expected.json").read_text())
     try:
-        runtime = load(Source(folder))
+        runtime = load_model(LoadSpec(folder))
     except LoadFailed as error:
         return "refused" if "pilotlight runtimes add" in error.message else error.message
-    verdict = judge(tuple(trials(runtime, describe(runtime, folder), ())), lambda: advice_of(runtime))
+    verdict = judge_trials(
+        tuple(run_trials(runtime, infer_model_schema(runtime, folder), ())),
+        lambda: describe_runtime_versions(runtime),
+    )
     try:
-        answers: Any = runtime.predict(from_rows(told["rows"], runtime.form({})))
+        answers: Any = runtime.predict(convert_instances(told["rows"], runtime.input_format({})))
     except ServingError as error:
         named = "pilotlight runtimes add" in verdict.failure
         return "fails" if named else f"deployed, and then: {error.message}"

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from serving.errors import LoadFailed
-from serving.runtimes import Array, Columns, Source, load
-from serving.runtimes.codec import Decoder, encode
+from serving.runtimes import ArrayFormat, ColumnsFormat, LoadSpec, load_model
+from serving.runtimes.codec import InstancesDecoder, encode_predictions
 from tests.compat.environments import ROOT, Unavailable, python_of
 from tests.compat.test_xgboost import ENVIRONMENTS, READ
 
@@ -167,9 +167,9 @@ def test_boosters(repository: str, folder: str, file: str, version: str, tmp_pat
     except Unavailable as error:
         pytest.skip(f"XGBoost {version}: {error}")
     _write(_repository(repository), folder + file, tmp_path / "model.bst")
-    runtime = load(Source(tmp_path))
-    form = runtime.form({})
-    assert isinstance(form, Array)
+    runtime = load_model(LoadSpec(tmp_path))
+    form = runtime.input_format({})
+    assert isinstance(form, ArrayFormat)
     random = np.random.default_rng(7)
     width = form.width or 1
     rows = np.round(random.normal(size=(20 if width < 10_000 else 2, width)) * 3, 2)
@@ -190,25 +190,25 @@ def test_files_of_later_versions_are_refused(file: str, tmp_path: Path) -> None:
 
     written = json.loads((tmp_path / "model.json").read_text())["version"][:2]
     if written <= [int(part) for part in xgboost.__version__.split(".")[:2]]:
-        load(Source(tmp_path))
+        load_model(LoadSpec(tmp_path))
         return
     with pytest.raises(LoadFailed, match="which may read it wrongly"):
-        load(Source(tmp_path))
+        load_model(LoadSpec(tmp_path))
 
 
 @pytest.mark.parametrize(("repository", "folder", "name"), SAVED_MODELS)
 def test_saved_models(repository: str, folder: str, name: str, tmp_path: Path) -> None:
     """The signature that answers if none is named, by a request that was made up for it."""
     _write(_repository(repository), folder + name, tmp_path)
-    runtime = load(Source(tmp_path))
-    form = runtime.form({})
-    assert isinstance(form, Columns)
-    rows = [runtime.schema().example] * (form.rows or 2)
-    batch, _ = Decoder().decode(json.dumps({"instances": rows}).encode(), runtime.form)
+    runtime = load_model(LoadSpec(tmp_path))
+    form = runtime.input_format({})
+    assert isinstance(form, ColumnsFormat)
+    rows = [runtime.infer_schema().example] * (form.fixed_rows or 2)
+    batch, _ = InstancesDecoder().decode(json.dumps({"instances": rows}).encode(), runtime.input_format)
 
     wanted = _asked(ASK, [str(tmp_path), rows], Path(sys.executable))
 
-    found = json.loads(encode(runtime.predict(batch)))["predictions"]
+    found = json.loads(encode_predictions(runtime.predict(batch)))["predictions"]
     assert [row.keys() for row in found] == [wanted.keys()] * len(rows)
     for alias, values in wanted.items():
         got = [row[alias] for row in found]
@@ -224,4 +224,4 @@ def test_a_graph_with_more_tags_is_refused(tmp_path: Path) -> None:
     _write(_repository("tensorflow/rust"), "test_resources/regression-model", tmp_path)
 
     with pytest.raises(LoadFailed, match=r'just the tag "serve" \(found: serve, train\)'):
-        load(Source(tmp_path))
+        load_model(LoadSpec(tmp_path))

@@ -14,7 +14,7 @@ import pytest
 import xgboost as xgb
 
 from serving.errors import LoadFailed
-from serving.runtimes import Source, load
+from serving.runtimes import LoadSpec, load_model
 from tests.compat.environments import Environment, Unavailable, python_of
 
 PROGRAM = Path(__file__).with_name("xgboost_models.py")
@@ -132,7 +132,7 @@ def difference(file: File, folder: Path) -> str:
     name = "model.bst" if file.path.name == "deprecated.bst" else file.path.name
     (folder / name).write_bytes(file.path.read_bytes())
     try:
-        runtime = load(Source(folder, "XGBOOST"))
+        runtime = load_model(LoadSpec(folder, "XGBOOST"))
     except LoadFailed as error:
         wanted = file.refusal
         return "" if wanted and wanted in error.detail else f"refused: {error.detail}"
@@ -204,7 +204,7 @@ def test_binary_files_answer_as_in_the_last_version_that_reads_them(version: str
         folder.mkdir()
         (folder / "model.bst").write_bytes(Path(path).read_bytes())
         (instances,) = [file.instances for file in binary if str(file.path) == path]
-        got = np.asarray(load(Source(folder, "XGBOOST")).predict(instances))
+        got = np.asarray(load_model(LoadSpec(folder, "XGBOOST")).predict(instances))
         assert np.array_equal(got, np.array(answer, np.float32).reshape(got.shape)), path
 
 
@@ -223,4 +223,4 @@ def test_an_estimator_can_be_saved_where_the_server_runs(tmp_path: Path) -> None
     estimator.save_model(tmp_path / "model.json")
 
     expected = estimator.predict_proba(rows)[:, 1]
-    assert np.array_equal(np.asarray(load(Source(tmp_path)).predict(rows)), expected)
+    assert np.array_equal(np.asarray(load_model(LoadSpec(tmp_path)).predict(rows)), expected)

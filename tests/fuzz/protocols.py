@@ -12,7 +12,7 @@ from serving.node.dialects import Model
 from serving.node.dialects.readers import Readers
 from serving.protocols import PLAIN, Call
 from serving.runtimes import Runtime
-from serving.runtimes.codec import Decoder
+from serving.runtimes.codec import InstancesDecoder
 from serving.schema import ModelSchema
 from tests.fuzz import making
 from tests.fuzz.judging import refused
@@ -25,13 +25,14 @@ class Asking:
     """Asks models what nodes ask themselves, with a few bytes changed."""
 
     def __init__(self, runtimes: Mapping[str, Runtime]) -> None:
-        schemas = {name: runtime.schema() for name, runtime in runtimes.items()}
+        schemas = {name: runtime.infer_schema() for name, runtime in runtimes.items()}
         self._runtimes = runtimes
         self._good = [
             (name, call, body) for name, schema in schemas.items() for call, body in _questions(schema)
         ]
         self._readers = {
-            name: Readers(Model(runtime, schemas[name], Decoder())).of for name, runtime in runtimes.items()
+            name: Readers(Model(runtime, schemas[name], InstancesDecoder())).of
+            for name, runtime in runtimes.items()
         }
 
     def make(self, random: Random) -> Given:

@@ -41,9 +41,18 @@ from serving.names import (
 )
 from serving.resources import Job, Model, Version, VersionState, operation_to_json
 from serving.resources import resource_to_json as resource_to_wire
-from serving.runtimes import Array, Column, Columns, Form, Rows, Runtime, Source, load
-from serving.runtimes.codec import Decoder, encode
-from serving.runtimes.conversion import from_rows
+from serving.runtimes import (
+    ArrayFormat,
+    ColumnsFormat,
+    ColumnSpec,
+    InputFormat,
+    LoadSpec,
+    RowsFormat,
+    Runtime,
+    load_model,
+)
+from serving.runtimes.codec import InstancesDecoder, encode_predictions
+from serving.runtimes.conversion import convert_instances
 from tests.fuzz import making, protocols, tensorflow_serving
 from tests.fuzz.judging import refused, same
 
@@ -60,29 +69,29 @@ class Target:
     attempt: Callable[[Input], None]
 
 
-def _float(name: str, shape: tuple[int | None, ...] | None) -> Column:
-    return Column(name, np.dtype(np.float32), shape)
+def _float(name: str, shape: tuple[int | None, ...] | None) -> ColumnSpec:
+    return ColumnSpec(name, np.dtype(np.float32), shape)
 
 
-FORMS: Mapping[str, Form] = {
-    "rows": Rows(),
-    "any width": Array(None, nullable=False),
-    "four": Array(4, nullable=False, objects=True),
-    "nullable": Array(4, nullable=True),
-    "floats": Columns((_float("x", (4,)),)),
-    "doubles": Columns((Column("x", np.dtype(np.float64), None),)),
-    "scalars": Columns((_float("x", ()),)),
-    "bytes of integers": Columns((Column("x", np.dtype(np.int8), (None,)),)),
-    "integers": Columns((Column("x", np.dtype(np.int64), (4,)),)),
-    "unsigned": Columns((Column("x", np.dtype(np.uint64), (4,)),)),
-    "booleans": Columns((Column("flag", np.dtype(np.bool_), ()),)),
-    "texts": Columns((Column("s", np.dtype(object), None),)),
-    "several": Columns(
+FORMS: Mapping[str, InputFormat] = {
+    "rows": RowsFormat(),
+    "any width": ArrayFormat(None, nullable=False),
+    "four": ArrayFormat(4, nullable=False, allows_objects=True),
+    "nullable": ArrayFormat(4, nullable=True),
+    "floats": ColumnsFormat((_float("x", (4,)),)),
+    "doubles": ColumnsFormat((ColumnSpec("x", np.dtype(np.float64), None),)),
+    "scalars": ColumnsFormat((_float("x", ()),)),
+    "bytes of integers": ColumnsFormat((ColumnSpec("x", np.dtype(np.int8), (None,)),)),
+    "integers": ColumnsFormat((ColumnSpec("x", np.dtype(np.int64), (4,)),)),
+    "unsigned": ColumnsFormat((ColumnSpec("x", np.dtype(np.uint64), (4,)),)),
+    "booleans": ColumnsFormat((ColumnSpec("flag", np.dtype(np.bool_), ()),)),
+    "texts": ColumnsFormat((ColumnSpec("s", np.dtype(object), None),)),
+    "several": ColumnsFormat(
         (
             _float("x", ()),
-            Column("y", np.dtype(np.int32), ()),
-            Column("flag", np.dtype(np.bool_), ()),
-            Column("s", np.dtype(object), ()),
+            ColumnSpec("y", np.dtype(np.int32), ()),
+            ColumnSpec("flag", np.dtype(np.bool_), ()),
+            ColumnSpec("s", np.dtype(object), ()),
         )
     ),
 }
@@ -92,11 +101,11 @@ FORMS: Mapping[str, Form] = {
 
 
 @cache
-def _decoder() -> Decoder:
-    return Decoder()
+def _decoder() -> InstancesDecoder:
+    return InstancesDecoder()
 
 
-def decode(body: bytes, form: Form) -> tuple[Any, dict[str, Any]]:
+def decode(body: bytes, form: InputFormat) -> tuple[Any, dict[str, Any]]:
     """The batch and the other fields of a body."""
     return _decoder().decode(body, lambda _: form)
 
@@ -110,12 +119,12 @@ def _codec(given: tuple[str, bytes]) -> None:
         return
     batch, parameters = found
     document = orjson.loads(body)
-    same(batch, from_rows(document.pop("instances"), form, lenient=True))
+    same(batch, convert_instances(document.pop("instances"), form, lenient=True))
     assert orjson.dumps(parameters) == orjson.dumps(document), "other parameters"
     if isinstance(batch, np.ndarray):
-        orjson.loads(encode(batch))
+        orjson.loads(encode_predictions(batch))
     elif isinstance(batch, dict):
-        orjson.loads(encode(_numbers(batch)))
+        orjson.loads(encode_predictions(_numbers(batch)))
 
 
 def _numbers(batch: dict[str, Any]) -> Any:
@@ -125,9 +134,9 @@ def _numbers(batch: dict[str, Any]) -> Any:
 def _lines(given: tuple[str, bytes]) -> None:
     name, data = given
     form = FORMS[name]
-    batch = _decoder().dense_lines(data, form)
+    batch = _decoder().decode_dense_lines(data, form)
     if batch is not None:
-        same(batch, from_rows([orjson.loads(line) for line in data.split(b"\n")], form, lenient=True))
+        same(batch, convert_instances([orjson.loads(line) for line in data.split(b"\n")], form, lenient=True))
 
 
 # ---- models
@@ -149,7 +158,7 @@ def _runtimes() -> Mapping[str, Runtime]:
         for name, model in models.items():
             (Path(root) / name).mkdir()
             joblib.dump(model, Path(root) / name / "model.joblib")
-            found[name] = load(Source(Path(root) / name))
+            found[name] = load_model(LoadSpec(Path(root) / name))
     return found
 
 
@@ -159,8 +168,8 @@ def _predict(given: tuple[str, bytes]) -> None:
     runtime = _runtimes()[name]
 
     def does() -> None:
-        batch, parameters = _decoder().decode(body, runtime.form)
-        encode(runtime.predict(batch, **parameters))
+        batch, parameters = _decoder().decode(body, runtime.input_format)
+        encode_predictions(runtime.predict(batch, **parameters))
 
     refused(does)
 

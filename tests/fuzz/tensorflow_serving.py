@@ -12,8 +12,8 @@ from typing import Any
 from serving.node.dialects import Asked, Model
 from serving.node.dialects.tensorflow import reader
 from serving.protocols import Call, Dialect
-from serving.runtimes.codec import Decoder
-from serving.runtimes.instances import Tensors
+from serving.runtimes.codec import InstancesDecoder
+from serving.runtimes.instances import WholeTensors
 from serving.schema import ModelSignature, TensorSpec
 from tests.fuzz import making
 from tests.fuzz.judging import refused, same
@@ -41,10 +41,10 @@ _SIGNATURES = ("serving_default", "examples", "", "none")
 _FEATURES = ('{"x": 1.5}', '{"x": [1, 2], "s": {"b64": "QUJD"}}', "{}")
 
 
-class _Declining(Decoder):
+class _Declining(InstancesDecoder):
     """Reads nothing without Python's numbers."""
 
-    def regular(self, *_: Any) -> None:
+    def decode_regular(self, *_: Any) -> None:
         return None
 
 
@@ -95,7 +95,7 @@ def _read(call: Call, model: Model, body: bytes, found: list[Asked]) -> None:
 
 
 def _columns(batch: Any) -> Any:
-    return batch.values if isinstance(batch, Tensors) else batch
+    return batch.values if isinstance(batch, WholeTensors) else batch
 
 
 def _tensors(random: Random, name: str) -> str:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from serving.depth import ORJSON_MAX_DEPTH, TooDeepError, parse_json
 from serving.errors import InvalidInputs
-from serving.runtimes import Rows
-from serving.runtimes.codec import Decoder
+from serving.runtimes import RowsFormat
+from serving.runtimes.codec import InstancesDecoder
 
 SCALARS = (
     st.none() | st.booleans() | st.integers(-100, 100) | st.text(st.sampled_from('[]{}"\\a,'), max_size=9)
@@ -75,12 +75,12 @@ def test_no_limit_goes_beyond_that_of_the_parser(levels: int) -> None:
 @pytest.mark.parametrize("padding", [0, 2000])
 def test_a_deep_body_is_refused_wherever_it_is_deep(key: bytes, padding: int) -> None:
     """In the instances or beside them, in small bodies and large ones."""
-    decoder = Decoder(20)
+    decoder = InstancesDecoder(20)
     for deep, good in ((18, True), (20, False)):
         value = b"[" * deep + b"1" + b"]" * deep
         body = b'{"instances": [[1, 2]], "' + key + b'": [' + value + b"]" + b" " * padding + b"}"
         if good:
-            decoder.decode(body, lambda _: Rows())
+            decoder.decode(body, lambda _: RowsFormat())
         else:
             with pytest.raises(InvalidInputs, match=r"more than 20 levels \(setting max_json_depth\)"):
-                decoder.decode(body, lambda _: Rows())
+                decoder.decode(body, lambda _: RowsFormat())

@@ -12,8 +12,8 @@ import joblib
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from serving.runtimes import External, Source, load
-from serving.runtimes.codec import Decoder, encode
+from serving.runtimes import ExternalInterpreter, LoadSpec, load_model
+from serving.runtimes.codec import InstancesDecoder, encode_predictions
 from tests.conftest import Report
 from tests.end_to_end import models
 from tests.server import running_server, until
@@ -30,15 +30,15 @@ def test_what_a_call_costs_more(tmp_path: Path, report: Report) -> None:
     """One row, from JSON to JSON, in turns with the same model in this process: medians."""
     x, y = models.data()
     joblib.dump(LogisticRegression().fit(x, y), tmp_path / "model.joblib")
-    here = load(Source(tmp_path))
-    there = load(Source(tmp_path, external=External(sys.executable)))
+    here = load_model(LoadSpec(tmp_path))
+    there = load_model(LoadSpec(tmp_path, external=ExternalInterpreter(sys.executable)))
     body = f'{{"instances": [{x[0].tolist()}]}}'.encode()
-    decoder = Decoder()
+    decoder = InstancesDecoder()
 
     def seconds(runtime: object) -> float:
         def call() -> None:
             batch, parameters = decoder.decode(body, runtime.form)  # type: ignore[attr-defined]
-            encode(runtime.predict(batch, **parameters))  # type: ignore[attr-defined]
+            encode_predictions(runtime.predict(batch, **parameters))  # type: ignore[attr-defined]
 
         return statistics.median(_timed(call) for _ in range(CALLS))
 

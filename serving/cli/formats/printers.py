@@ -131,19 +131,19 @@ def _flattened(form: Format, records: Sequence[Any], several: bool) -> Iterator[
     for record in _whole(form, records):
         if several:
             yield "---"
-        pairs = list(_leaves(record, ""))
+        pairs = list(_iterate_leaves(record, ""))
         width = 0 if "no-pad" in form.attributes else max((len(key) for key, _ in pairs), default=0)
         for key, value in pairs:
             yield escape_control_characters(f"{key}{separator}{' ' * max(0, width - len(key))}{value}")
 
 
-def _leaves(value: Any, path: str) -> Iterator[tuple[str, str]]:
+def _iterate_leaves(value: Any, path: str) -> Iterator[tuple[str, str]]:
     if isinstance(value, Mapping) and value:
         for key in sorted(value):
-            yield from _leaves(value[key], f"{path}.{key}" if path else key)
+            yield from _iterate_leaves(value[key], f"{path}.{key}" if path else key)
     elif isinstance(value, list) and value:
         for number, one in enumerate(value):
-            yield from _leaves(one, f"{path}[{number}]")
+            yield from _iterate_leaves(one, f"{path}[{number}]")
     else:
         yield path, shown(value)
 

@@ -124,7 +124,7 @@ class LogEntries:
         return body
 
     def _matching(self, record: JobRecord, chosen: LogFilter) -> Iterator[LogLine]:
-        lines = read_lines(self._runner.log(record).text(), _begin(record))
+        lines = read_lines(self._runner.log(record).read_text(), _begin(record))
         return filter(chosen.matches(_fixed(record)), lines)
 
 

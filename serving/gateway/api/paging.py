@@ -21,7 +21,7 @@ _MAX_SIZE = 100
 
 @dataclass(frozen=True, slots=True)
 class Listing(Generic[T]):
-    """What a list has, in its order: `name_of` tells the full name of one, `show` how answers carry it.
+    """What a list has, in its order: `datatype_of` tells the full name of one, `show` how answers carry it.
 
     The order is that of the names, unless what is in the list has an order of its own: then `key_of` makes it
     of the name again. Only what is looked at is shown: with a filter what comes before the end of the page,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 # A log that has outgrown the first number of bytes is cut down to about the second one: its end.
-_MOST, _KEPT = 4 << 20, 1 << 20
+_MAX_BYTES, _KEPT = 4 << 20, 1 << 20
 _LINE_BYTES = 4096
 
 
@@ -39,12 +39,12 @@ class JobLog:
         except FileNotFoundError:
             return 0
 
-    def text(self) -> str:
+    def read_text(self) -> str:
         """The log, or the end of one that has outgrown its limit far; "" while there is none."""
         try:
             with self._file.open("rb") as log:
-                log.seek(max(0, log.seek(0, os.SEEK_END) - 2 * _MOST))
-                return log.read(2 * _MOST).decode(errors="replace")
+                log.seek(max(0, log.seek(0, os.SEEK_END) - 2 * _MAX_BYTES))
+                return log.read(2 * _MAX_BYTES).decode(errors="replace")
         except FileNotFoundError:
             return ""
 
@@ -66,7 +66,7 @@ class JobLog:
     def trim(self) -> None:
         """Cut off the beginning of a log that is too long; what is written meanwhile may be lost."""
         size = self.size()
-        if size <= _MOST:
+        if size <= _MAX_BYTES:
             return
         with self._file.open("r+b") as log:
             log.seek(size - _KEPT)

@@ -240,7 +240,7 @@ class Jobs:
         record = await self._catalog.change(rules.start_attempt, record.name)
         if record.has_ended or rules.is_ending(record):
             return
-        await self._conclude(record, running, await self._attempt(record, running))
+        await self._conclude(record, running, await self._run_attempt(record, running))
 
     async def _pause(self, record: JobRecord, running: _Running) -> None:
         """Wait after a lost attempt, unless the job is to end."""
@@ -252,7 +252,7 @@ class Jobs:
             except TimeoutError:
                 pass
 
-    async def _attempt(self, record: JobRecord, running: _Running) -> Ending:
+    async def _run_attempt(self, record: JobRecord, running: _Running) -> Ending:
         try:
             await self.check_settings(record.job)
         except (FailedPrecondition, InvalidArgument) as error:  # a setting has changed

@@ -13,7 +13,7 @@ from serving.depth import DEFAULT_MAX_DEPTH
 from serving.errors import ServingError
 from serving.protocols import Call, Reply
 from serving.runtimes import Runtime
-from serving.runtimes.codec import AnswerStyle, Decoder
+from serving.runtimes.codec import AnswerStyle, InstancesDecoder
 from serving.runtimes.instances import Batch
 from serving.schema import ModelSchema
 
@@ -29,7 +29,7 @@ class Model:
 
     runtime: Runtime
     schema: ModelSchema
-    decoder: Decoder
+    decoder: InstancesDecoder
     levels: int = DEFAULT_MAX_DEPTH  # how deep JSON may be nested
     style: AnswerStyle = AnswerStyle()
 

@@ -16,9 +16,9 @@ from serving.node.dialects.inference import Infer
 from serving.node.dialects.npy import from_npy, to_npy
 from serving.node.dialects.tensors import batch_of, signature_of, tensors_of
 from serving.protocols.errors import refusal
-from serving.runtimes.codec import encode
+from serving.runtimes.codec import encode_predictions
 from serving.runtimes.describing import INSTANCES
-from serving.runtimes.instances import Batch, Tensors
+from serving.runtimes.instances import Batch, WholeTensors
 
 _NPY = (b"content-type", media.NPY.encode())
 _ALL = Wish(None, (), binary=True)
@@ -37,7 +37,7 @@ class Bodies:
         model = self._model
         match self._reads:
             case "":
-                return Asked(*model.decoder.decode(body, model.runtime.form))
+                return Asked(*model.decoder.decode(body, model.runtime.input_format))
             case media.NPY:
                 array = from_npy(body)
                 return Asked(*batch_of(model, {self._name(): array}))
@@ -49,7 +49,7 @@ class Bodies:
         wish: Wish = asked.state or _ALL
         match self._writes:
             case "":
-                return Reply(200, encode(_chosen(wish, predictions), self._model.style))
+                return Reply(200, encode_predictions(_chosen(wish, predictions), self._model.style))
             case media.NPY:
                 return Reply(200, b"".join(to_npy(tensors_of(_chosen(wish, predictions)))), (_NPY,))
             case _:
@@ -73,7 +73,7 @@ def _chosen(wish: Wish, predictions: Batch) -> Batch:
     match predictions:
         case dict() if names:
             return {name: predictions[name] for name in names}
-        case Tensors(values) if names:
-            return Tensors({name: values[name] for name in names})
+        case WholeTensors(values) if names:
+            return WholeTensors({name: values[name] for name in names})
         case _:
             return predictions

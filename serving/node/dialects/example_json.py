@@ -12,11 +12,11 @@ import orjson
 from serving.errors import InvalidInputs
 from serving.node.dialects.examples import check_context
 from serving.protocols.protos import message
-from serving.runtimes.conversion import is_base64, kind
+from serving.runtimes.conversion import describe_json_type, is_base64
 
 _CONTEXT, _EXAMPLES = "context", "examples"
 _MOST_INT64 = 2**63 - 1
-_SHOWN = 60
+_MAX_SHOWN = 60
 _TYPES: Mapping[type, str] = {
     type(None): "Null",
     bool: "Boolean",
@@ -55,8 +55,8 @@ def shown(value: Any) -> str:
     try:
         text = orjson.dumps(value).decode()
     except orjson.JSONEncodeError:  # it writes nothing as deep as it may read
-        return kind(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+        return describe_json_type(value)
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 
 def _example(features: Mapping[str, Any]) -> bytes:

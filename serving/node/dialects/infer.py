@@ -17,7 +17,7 @@ from serving.runtimes import Runtime
 from serving.runtimes.arguments import SIGNATURE_NAME
 from serving.runtimes.describing import PREDICTIONS
 from serving.runtimes.instances import Batch
-from serving.runtimes.methods import METHOD, Methodical
+from serving.runtimes.methods import METHOD_PARAMETER, MultiMethodRuntime
 
 Parameters = Mapping[str, Any]
 
@@ -70,8 +70,8 @@ def asked(
     batch, chosen = batch_of(model, tensors, signature)
     _check_outputs(model, signature, outputs)
     methods = tuple(output.name for output in outputs)
-    if isinstance(model.runtime, Methodical) and any(name != PREDICTIONS for name in methods):
-        chosen[METHOD] = methods
+    if isinstance(model.runtime, MultiMethodRuntime) and any(name != PREDICTIONS for name in methods):
+        chosen[METHOD_PARAMETER] = methods
     wish = Wish(id, tuple(outputs), binary=flag(parameters, _BINARY_OUTPUT) or False)
     return Asked(batch, {**_known(model.runtime, parameters), **chosen}, wish)
 
@@ -162,7 +162,7 @@ def _check_outputs(model: Model, signature: str, outputs: Sequence[Output]) -> N
         return
     graph = model.runtime.framework == "TENSORFLOW"
     known = [out.name for out in signature_of(model, signature).outputs] if graph else [PREDICTIONS]
-    if isinstance(model.runtime, Methodical):
+    if isinstance(model.runtime, MultiMethodRuntime):
         known += model.runtime.methods
     for output in outputs:
         if output.name not in known and (graph or output.name not in _ALIASES):
@@ -183,10 +183,10 @@ _OURS = (_BINARY_OUTPUT, SIGNATURE_NAME)
 
 
 def _takes(runtime: Runtime, name: str, value: Any) -> bool:
-    if name == METHOD and isinstance(runtime, Methodical) and runtime.methods:
+    if name == METHOD_PARAMETER and isinstance(runtime, MultiMethodRuntime) and runtime.methods:
         return True  # what it cannot be asked is an error
     try:
-        runtime.form({name: value})
+        runtime.input_format({name: value})
     except InvalidInputs:
         return False
     return True

@@ -22,8 +22,8 @@ from serving.node.dialects.infer import Wish, answered, asked, decoded, output_o
 from serving.node.dialects.raw import Buffer, from_raw, named, sized, to_raw
 from serving.node.dialects.tensors import MANY, limit
 from serving.protocols.errors import refusal
-from serving.runtimes.codec import Decoder
-from serving.runtimes.conversion import in_range, kind, natural
+from serving.runtimes.codec import InstancesDecoder
+from serving.runtimes.conversion import describe_json_type, fits_dtype, to_regular_array
 from serving.runtimes.datatypes import BYTES, dtype_of
 from serving.runtimes.instances import Batch
 
@@ -212,13 +212,15 @@ def _of_json(one: _Input, lists: _Lists) -> NDArray[Any]:
 def _plain(one: _Input) -> NDArray[Any]:
     """The values of data that came as Python values, in a type of their kind."""
     if not isinstance(one.data, list):
-        raise InvalidInputs(f'The "data" of input {one.name} must be a list; it is {kind(one.data)}.')
-    array = natural(one.data)
+        raise InvalidInputs(
+            f'The "data" of input {one.name} must be a list; it is {describe_json_type(one.data)}.'
+        )
+    array = to_regular_array(one.data)
     if array is None:
         raise InvalidInputs(f'The "data" of input {one.name} is ragged: its lists differ in length.')
     if one.datatype == BYTES:
         return _texts(one, array)
-    wanted, words = _wanted(one.datatype)
+    wanted, words = _accepted_kinds(one.datatype)
     if array.dtype.kind in wanted or not array.size:
         return array
     values = np.array(one.data, object).reshape(-1).tolist()
@@ -227,7 +229,7 @@ def _plain(one: _Input) -> NDArray[Any]:
         raise _out_of_range(one)
     if "f" in wanted and all(value is None for value in unfit):
         return np.array(one.data, _FLOAT64)  # null is NaN, as in answers
-    found = repr(unfit[0]) if type(unfit[0]) is float else kind(unfit[0])
+    found = repr(unfit[0]) if type(unfit[0]) is float else describe_json_type(unfit[0])
     raise InvalidInputs(
         f"Input {one.name} is of type {one.datatype} and takes {words}; among its data is {found}."
     )
@@ -245,7 +247,7 @@ def _texts(one: _Input, array: NDArray[Any]) -> NDArray[Any]:
     unfit = next((value for value in values if not isinstance(value, str)), None)
     if unfit is not None or None in values:
         raise InvalidInputs(
-            f"Input {one.name} is of type BYTES and takes strings; among its data is {kind(unfit)}."
+            f"Input {one.name} is of type BYTES and takes strings; among its data is {describe_json_type(unfit)}."
         )
     texts = np.empty(array.shape, object)
     texts.reshape(-1)[:] = [value.encode() for value in values]
@@ -255,7 +257,7 @@ def _texts(one: _Input, array: NDArray[Any]) -> NDArray[Any]:
 _KINDS = {bool: "b", int: "i", float: "f"}
 
 
-def _wanted(datatype: str) -> tuple[str, str]:
+def _accepted_kinds(datatype: str) -> tuple[str, str]:
     """The kinds of numpy's types whose values a type takes, and what they are in words."""
     if datatype == "BOOL":
         return "b", "true or false"
@@ -267,7 +269,7 @@ def _cast(one: _Input, array: NDArray[Any]) -> NDArray[Any]:
     dtype = dtype_of(one.datatype) or _FLOAT32
     if array.dtype == dtype:
         return array
-    if dtype.kind in "iu" and array.dtype.kind in "iu" and not in_range(array, dtype):
+    if dtype.kind in "iu" and array.dtype.kind in "iu" and not fits_dtype(array, dtype):
         raise _out_of_range(one)
     if dtype.kind not in "fV":
         return array.astype(dtype)
@@ -312,7 +314,7 @@ def _data(name: str, array: NDArray[Any]) -> bytes:
 class _Lists:
     """Lists that were cut out of JSON, by what stands in their place."""
 
-    def __init__(self, texts: Mapping[str, bytes], decoder: Decoder) -> None:
+    def __init__(self, texts: Mapping[str, bytes], decoder: InstancesDecoder) -> None:
         self._texts = texts
         self._decoder = decoder
 
@@ -326,8 +328,8 @@ class _Lists:
         if text is None or datatype in ("BOOL", BYTES):
             return None
         if "INT" in datatype:
-            return self._decoder.numbers(text, _UINT64 if datatype == "UINT64" else _INT64)
-        return self._decoder.numbers(text, _FLOAT64)
+            return self._decoder.decode_numbers(text, _UINT64 if datatype == "UINT64" else _INT64)
+        return self._decoder.decode_numbers(text, _FLOAT64)
 
 
 def _cut(text: Body) -> tuple[bytes, dict[str, bytes]]:

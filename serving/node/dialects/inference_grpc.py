@@ -18,7 +18,7 @@ from serving.node.dialects.tensors import limit
 from serving.protocols.errors import refusal
 from serving.protocols.fields import prefix
 from serving.protocols.protos import Malformed, message
-from serving.runtimes.conversion import in_range
+from serving.runtimes.conversion import fits_dtype
 from serving.runtimes.datatypes import BYTES, dtype_of
 from serving.runtimes.instances import Batch
 
@@ -145,7 +145,7 @@ def _of_list(one: Any, shape: tuple[int, ...]) -> NDArray[Any]:
     array = np.empty(count, dtype_of(one.datatype))
     if array.dtype.kind in "iu":
         wide = np.array(values, np.uint64 if one.datatype == "UINT64" else np.int64)
-        if not in_range(wide, array.dtype):
+        if not fits_dtype(wide, array.dtype):
             raise InvalidInputs(f"Input {one.name} has a number that is out of the range of {one.datatype}.")
         array = wide.astype(array.dtype, copy=False)
     else:

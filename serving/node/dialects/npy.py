@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from serving.errors import InvalidInputs, InvalidOutputs
-from serving.runtimes.conversion import MOST_DIMENSIONS
+from serving.runtimes.conversion import MAX_DIMENSIONS
 
 Body = bytes | bytearray
 Array = NDArray[Any]
@@ -135,9 +135,9 @@ def _said(header: bytes, encoding: str) -> tuple[np.dtype[Any], bool, tuple[int,
             f"The array in the request body has a size of {max(map(len, sizes))} digits: none is so large."
         )
     shape = tuple(map(int, sizes))
-    if len(shape) > MOST_DIMENSIONS:
+    if len(shape) > MAX_DIMENSIONS:
         raise InvalidInputs(
-            f"The array in the request body has {len(shape)} dimensions; {MOST_DIMENSIONS} are the most."
+            f"The array in the request body has {len(shape)} dimensions; {MAX_DIMENSIONS} are the most."
         )
     return _dtype(found["descr"].strip("'\"")), found["fortran_order"] == "True", shape
 

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from serving.errors import InvalidInputs, InvalidOutputs
-from serving.runtimes.conversion import MOST_DIMENSIONS
-from serving.runtimes.datatypes import BF16, BYTES, DATATYPES, dtype_of, name_of
+from serving.runtimes.conversion import MAX_DIMENSIONS
+from serving.runtimes.datatypes import BF16, BYTES, DATATYPES, datatype_of, dtype_of
 
 Buffer = bytes | bytearray | memoryview
 
@@ -55,10 +55,10 @@ def sized(name: str, datatype: str, shape: Sequence[int]) -> int:
     if datatype not in DATATYPES:
         known = ", ".join(DATATYPES)
         raise InvalidInputs(f"Input {name} is of type {datatype!r}, which is none of {known}.")
-    if len(shape) > MOST_DIMENSIONS or any(size < 0 for size in shape):
+    if len(shape) > MAX_DIMENSIONS or any(size < 0 for size in shape):
         raise InvalidInputs(
-            f"Input {name} has the shape {list(shape)[: MOST_DIMENSIONS + 1]}; a shape has at most "
-            f"{MOST_DIMENSIONS} sizes, none of them negative."
+            f"Input {name} has the shape {list(shape)[: MAX_DIMENSIONS + 1]}; a shape has at most "
+            f"{MAX_DIMENSIONS} sizes, none of them negative."
         )
     if 0 in shape and math.prod(size or 1 for size in shape) > _MOST:
         raise InvalidInputs(f"Input {name} has the shape {list(shape)}, which is too large even for nothing.")
@@ -67,7 +67,7 @@ def sized(name: str, datatype: str, shape: Sequence[int]) -> int:
 
 def named(name: str, array: NDArray[Any]) -> str:
     """The type of an output. Raises InvalidOutputs if the protocol has none for it."""
-    datatype = name_of(array.dtype)
+    datatype = datatype_of(array.dtype)
     if datatype not in DATATYPES:
         raise InvalidOutputs(f"Output {name} is of type {datatype}, which the protocol does not have.")
     return datatype

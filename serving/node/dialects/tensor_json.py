@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from serving import depth
 from serving.depth import TooDeepError
 from serving.errors import InvalidInputs, InvalidOutputs
-from serving.runtimes.codec import as_text, cut, numbers
+from serving.runtimes.codec import as_text, split_array_text, to_orjson_array
 
 # Texts are passed over, also one that does not end: it is looked at once, not from each quote in it.
 _WORD = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|-?Infinity|NaN', re.DOTALL)
@@ -71,7 +71,7 @@ def texts_of(name: str, array: NDArray[Any]) -> list[bytes]:
         return [text_of(name, row) for row in array] if array.ndim > 1 else _texts(name, array)
     if not array.size:
         return [text_of(name, row) for row in array]
-    return cut(text_of(name, array), array.ndim - 1)
+    return split_array_text(text_of(name, array), array.ndim - 1)
 
 
 def text_of_values(values: Any) -> bytes:
@@ -93,7 +93,7 @@ def _texts(name: str, column: NDArray[Any]) -> list[bytes]:
 
 
 def _numeric(array: NDArray[Any]) -> bytes:
-    values = numbers(array.reshape(1) if array.ndim == 0 else array)
+    values = to_orjson_array(array.reshape(1) if array.ndim == 0 else array)
     text = orjson.dumps(values, option=_ENCODE)
     if isinstance(values, np.ndarray) and b"null" in text:
         text = _worded(text, values)

@@ -22,12 +22,12 @@ from serving.node.dialects.tensor_json import parse_json, text_of, text_of_value
 from serving.node.dialects.tensors import batch_of, signature_of, tensors_of
 from serving.protocols import Call
 from serving.protocols.errors import BARE_JSON, refusal
-from serving.runtimes import Column, Columns, Form, Rows
+from serving.runtimes import ColumnsFormat, ColumnSpec, InputFormat, RowsFormat
 from serving.runtimes.arguments import SIGNATURE_NAME
-from serving.runtimes.codec import place
-from serving.runtimes.conversion import from_rows, is_base64, to_tensor
+from serving.runtimes.codec import locate_array
+from serving.runtimes.conversion import convert_instances, is_base64, to_tensor
 from serving.runtimes.datatypes import dtype_of
-from serving.runtimes.instances import Batch, Tensors
+from serving.runtimes.instances import Batch, WholeTensors
 from serving.schema import TensorSpec
 
 Fields = Mapping[str, Any]
@@ -103,7 +103,7 @@ class _Predict(_Reader):
         """The parameters of `predict`, of the fields of a body. Raises InvalidInputs."""
         raise NotImplementedError
 
-    def _column_form(self, fields: Fields, name: str) -> Form:
+    def _column_form(self, fields: Fields, name: str) -> InputFormat:
         """The form of a regular list of numbers that is all the inputs; `name` is "" if it has none."""
         raise NotImplementedError
 
@@ -129,26 +129,26 @@ class _Predict(_Reader):
         return self._regular_rows(body) if begin["rows"] else self._regular_columns(body, begin["name"])
 
     def _regular_rows(self, body: Body) -> Asked | None:
-        found = self._model.decoder.regular(body, self._row_form)
+        found = self._model.decoder.decode_regular(body, self._row_form)
         if found is None:
             return None
         batch, fields = found
         return Asked(self._of_rows(batch, fields), self._parameters(fields), Shape.ROWS)
 
-    def _row_form(self, fields: Fields) -> Form:
+    def _row_form(self, fields: Fields) -> InputFormat:
         _require_one(fields, _INPUTS)
-        return self._model.runtime.form(self._parameters(fields))
+        return self._model.runtime.input_format(self._parameters(fields))
 
     def _regular_columns(self, body: Body, written: bytes | None) -> Asked | None:
         name = _name(written)
         if name is None:
             return None
 
-        def form_of(fields: Fields) -> Form:
+        def form_of(fields: Fields) -> InputFormat:
             _require_one(fields, _INSTANCES)
             return self._column_form(fields, name)
 
-        found = self._model.decoder.regular(body, form_of, place(_INPUTS, name))
+        found = self._model.decoder.decode_regular(body, form_of, locate_array(_INPUTS, name))
         return None if found is None else self._of_regular(*found)
 
     # ---- the plain way
@@ -161,11 +161,11 @@ class _Predict(_Reader):
                 raise InvalidInputs("Missing 'inputs' or 'instances' key")
             return self._of_inputs(fields[_INPUTS], fields)
         _require_one(fields, _INPUTS)
-        form = self._model.runtime.form(parameters)
+        form = self._model.runtime.input_format(parameters)
         instances = _list(fields[_INSTANCES], _INSTANCES)
-        if isinstance(form, Columns):
+        if isinstance(form, ColumnsFormat):
             _require_alike(instances)
-        return Asked(self._of_rows(from_rows(instances, form), fields), parameters, Shape.ROWS)
+        return Asked(self._of_rows(convert_instances(instances, form), fields), parameters, Shape.ROWS)
 
 
 class Graph(_Predict):
@@ -189,11 +189,11 @@ class Graph(_Predict):
         # The default one has no name, so that whoever names it can share a call with those who do not.
         return {SIGNATURE_NAME: name} if name and name != self._model.schema.default else {}
 
-    def _column_form(self, fields: Fields, name: str) -> Form:
+    def _column_form(self, fields: Fields, name: str) -> InputFormat:
         inputs = signature_of(self._model, _signature_name(fields)).inputs
         if len(inputs) != 1 or name not in ("", inputs[0].name):
-            return Rows()
-        return Columns((_column(inputs[0]),))
+            return RowsFormat()
+        return ColumnsFormat((_column(inputs[0]),))
 
     def _of_regular(self, batch: Batch, fields: Fields) -> Asked:
         return self._asked(tensors_of(batch), fields)
@@ -202,7 +202,7 @@ class Graph(_Predict):
         if not self._without_rows:
             return batch
         name = _signature_name(fields) or self._model.schema.default
-        return Tensors(tensors_of(batch)) if name in self._without_rows else batch
+        return WholeTensors(tensors_of(batch)) if name in self._without_rows else batch
 
     def _of_inputs(self, value: Any, fields: Fields) -> Asked:
         inputs = signature_of(self._model, _signature_name(fields)).inputs
@@ -240,16 +240,20 @@ class Plain(_Predict):
         _signature_name(fields)  # which is a string, and means nothing here
         return {key: value for key, value in fields.items() if key not in _OWN} if self._open else {}
 
-    def _column_form(self, fields: Fields, name: str) -> Form:
-        return Rows() if name and self._has_columns else self._model.runtime.form(self._parameters(fields))
+    def _column_form(self, fields: Fields, name: str) -> InputFormat:
+        return (
+            RowsFormat()
+            if name and self._has_columns
+            else self._model.runtime.input_format(self._parameters(fields))
+        )
 
     def _of_regular(self, batch: Batch, fields: Fields) -> Asked:
         return Asked(batch, self._parameters(fields), Shape.COLUMNS)
 
     def _of_inputs(self, value: Any, fields: Fields) -> Asked:
         parameters = self._parameters(fields)
-        form = self._model.runtime.form(parameters)
-        return Asked(from_rows(self._rows(value), form), parameters, Shape.COLUMNS)
+        form = self._model.runtime.input_format(parameters)
+        return Asked(convert_instances(self._rows(value), form), parameters, Shape.COLUMNS)
 
     def _rows(self, value: Any) -> list[Any]:
         if isinstance(value, dict) and (len(value) != 1 or self._has_columns):
@@ -351,11 +355,11 @@ def _name(text: bytes | None) -> str | None:
         return None
 
 
-def _column(tensor: TensorSpec) -> Column:
+def _column(tensor: TensorSpec) -> ColumnSpec:
     dtype = dtype_of(tensor.datatype)
     if dtype is None or dtype.kind == "c":
         raise InvalidInputs(f"Input {tensor.name} takes {tensor.datatype}, for which there is no JSON.")
-    return Column(tensor.name, dtype, None)
+    return ColumnSpec(tensor.name, dtype, None)
 
 
 # ---- answers
@@ -366,7 +370,7 @@ def _reply(body: bytes) -> Reply:
 
 
 def _rows(predictions: Batch) -> bytes:
-    if isinstance(predictions, Tensors):
+    if isinstance(predictions, WholeTensors):
         _require_rows(predictions)
         predictions = tensors_of(predictions)
     if not isinstance(predictions, dict) or len(predictions) < 2:
@@ -379,7 +383,7 @@ def _rows(predictions: Batch) -> bytes:
     return b"[%b]" % b",".join(b"{%b}" % b",".join(row) for row in zip(*columns, strict=True))
 
 
-def _require_rows(outputs: Tensors) -> None:
+def _require_rows(outputs: WholeTensors) -> None:
     """Raise InvalidOutputs for outputs that have no rows, or differ in how many."""
     for name, output in outputs.values.items():
         if not output.ndim:
@@ -397,7 +401,7 @@ def _columns(predictions: Batch) -> bytes:
         return text_of_values(predictions)
     if isinstance(predictions, np.ndarray):
         return text_of("predictions", predictions)
-    outputs = predictions.values if isinstance(predictions, Tensors) else predictions
+    outputs = predictions.values if isinstance(predictions, WholeTensors) else predictions
     if not outputs:
         raise InvalidOutputs("The signature has no outputs, so there is nothing to answer.")
     if len(outputs) == 1:

@@ -21,7 +21,7 @@ from serving.errors import InvalidInputs, InvalidOutputs
 from serving.node.dialects.lifting import Content
 from serving.protocols.fields import Broken, prefix, varint
 from serving.protocols.protos import message, pool
-from serving.runtimes.datatypes import BF16, BYTES, dtype_of, name_of
+from serving.runtimes.datatypes import BF16, BYTES, datatype_of, dtype_of
 
 # What lists may grow to in one request, in bytes: a few bytes of it can tell of any size.
 MADE_UP = 16 << 20
@@ -257,7 +257,7 @@ def message_of(arrays: Mapping[str, NDArray[Any]], number: int) -> list[bytes | 
 
 def _tensor(name: str, array: NDArray[Any]) -> tuple[bytes | memoryview, ...]:
     """The bytes of a tensor: its type and shape, and its elements."""
-    number = NUMBERS.get(name_of(array.dtype))
+    number = NUMBERS.get(datatype_of(array.dtype))
     if number is None:
         raise InvalidOutputs(f"Output {name} is of the type {array.dtype}, which no TensorProto has.")
     kind, head = _KINDS[number], _head(number, array.shape)

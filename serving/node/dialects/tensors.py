@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from serving.errors import InvalidInputs, InvalidOutputs
 from serving.node.dialects import Model
-from serving.runtimes import Array
+from serving.runtimes import ArrayFormat
 from serving.runtimes.arguments import SIGNATURE_NAME
 from serving.runtimes.codec import encode_lines
-from serving.runtimes.conversion import natural
-from serving.runtimes.datatypes import BYTES, dtype_of, name_of
-from serving.runtimes.describing import COLUMN, INSTANCES, PREDICTIONS
-from serving.runtimes.instances import Batch, Tensors
+from serving.runtimes.conversion import to_regular_array
+from serving.runtimes.datatypes import BYTES, datatype_of, dtype_of
+from serving.runtimes.describing import COLUMN_PREFIX, INSTANCES, PREDICTIONS
+from serving.runtimes.instances import Batch, WholeTensors
 from serving.schema import ModelSchema, ModelSignature, TensorSpec
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -61,7 +61,7 @@ def batch_of(model: Model, tensors: Arrays, signature: str = "") -> tuple[Batch,
         parameters: Parameters = {SIGNATURE_NAME: signature} if signature else {}
     else:
         parameters = {}
-    numeric = isinstance(form := model.runtime.form(parameters), Array)
+    numeric = isinstance(form := model.runtime.input_format(parameters), ArrayFormat)
     if not tensors:
         raise InvalidInputs("The request has no inputs.")
     columns = _columns(model.schema)
@@ -70,7 +70,7 @@ def batch_of(model: Model, tensors: Arrays, signature: str = "") -> tuple[Batch,
         rows = _stacked(tensors, columns) if numeric and columns else _rows_of(tensors, columns)
         return rows, parameters
     ((name, tensor),) = tensors.items()
-    if isinstance(form, Array):
+    if isinstance(form, ArrayFormat):
         return _numbers(name, tensor, form.width), parameters
     return _rows(name, tensor, model.schema, columns), parameters
 
@@ -82,7 +82,7 @@ def tensors_of(predictions: Batch) -> dict[str, NDArray[Any]]:
     anything else is BYTES: the JSON of each prediction. Raises InvalidOutputs for what JSON cannot carry.
     """
     match predictions:
-        case Tensors():
+        case WholeTensors():
             return dict(predictions.values)
         case dict():
             return {name: _named_output(values) for name, values in predictions.items()}
@@ -110,7 +110,7 @@ def signature_of(model: Model, name: str = "") -> ModelSignature:
     if found is not None:
         return found
     if name and model.runtime.framework == "TENSORFLOW":
-        model.runtime.form({SIGNATURE_NAME: name})  # which knows why a signature is left out
+        model.runtime.input_format({SIGNATURE_NAME: name})  # which knows why a signature is left out
     known = f"The model has: {', '.join(schema.signatures)}."
     if name:
         raise InvalidInputs(f"No signature found for signature key {name}. {known}")
@@ -128,7 +128,7 @@ def _of_graph(model: Model, tensors: Arrays, name: str) -> tuple[Batch, Paramete
     fitted = {name: _fitted(tensor, tensors[name]) for name, tensor in wanted.items()}
     # The default one has no name, so that whoever names it can share a call with those who do not.
     parameters = {SIGNATURE_NAME: name} if name and name != model.schema.default else {}
-    return (fitted if _have_rows(signature, fitted) else Tensors(fitted)), parameters
+    return (fitted if _have_rows(signature, fitted) else WholeTensors(fitted)), parameters
 
 
 def _have_rows(signature: ModelSignature, tensors: Arrays) -> bool:
@@ -226,7 +226,7 @@ def _rows_of(tensors: Arrays, columns: Mapping[str, TensorSpec]) -> list[Any]:
     """Rows made of one tensor for each of their values: objects, or lists where columns have no names."""
     values = [_plain(tensor) for tensor in _side_by_side(tensors, columns)]
     rows = zip(*values, strict=True)
-    if columns and all(name == f"{COLUMN}{place}" for place, name in enumerate(columns)):
+    if columns and all(name == f"{COLUMN_PREFIX}{place}" for place, name in enumerate(columns)):
         return [list(row) for row in rows]
     return [dict(zip(columns or tensors, row, strict=True)) for row in rows]
 
@@ -313,7 +313,7 @@ def _named_output(values: list[Any] | NDArray[Any]) -> NDArray[Any]:
 
 
 def _answer(predictions: list[Any] | NDArray[Any]) -> NDArray[Any]:
-    array = predictions if isinstance(predictions, np.ndarray) else natural(predictions)
+    array = predictions if isinstance(predictions, np.ndarray) else to_regular_array(predictions)
     if array is not None:
         if array.dtype.kind == "S":  # numpy cuts the zero bytes off the ends of its own texts
             array = np.array(predictions, object)
@@ -341,7 +341,7 @@ def _bytes(values: Iterable[str | bytes], shape: tuple[int, ...]) -> NDArray[Any
 def _misfit(name: str, kind: str, shape: str, given: NDArray[Any]) -> str:
     return (
         f"Input {name} takes {kind} of shape {shape}; "
-        f"got {name_of(given.dtype)} of shape {_sizes(given.shape)}."
+        f"got {datatype_of(given.dtype)} of shape {_sizes(given.shape)}."
     )
 
 

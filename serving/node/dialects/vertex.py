@@ -14,9 +14,9 @@ from serving.errors import InvalidInputs, ServingError
 from serving.node.dialects import Asked, Call, Model, Reply
 from serving.protocols import Dialect
 from serving.protocols.errors import refusal
-from serving.runtimes import Form
-from serving.runtimes.codec import encode
-from serving.runtimes.conversion import kind
+from serving.runtimes import InputFormat
+from serving.runtimes.codec import encode_predictions
+from serving.runtimes.conversion import describe_json_type
 from serving.runtimes.instances import Batch
 
 _PARAMETERS = "parameters"
@@ -40,14 +40,14 @@ class Reader:
 
     def write(self, asked: Asked, predictions: Batch) -> Reply:
         """AI Platform's answer. Raises InvalidOutputs for what JSON cannot carry."""
-        return Reply(200, encode(predictions, self._model.style))
+        return Reply(200, encode_predictions(predictions, self._model.style))
 
     def refuse(self, error: ServingError) -> Reply:
         """AI Platform's answer with an error."""
         return refusal(error, Dialect.VERTEX)
 
-    def _form(self, fields: Mapping[str, Any]) -> Form:
-        return self._model.runtime.form(spread(fields))
+    def _form(self, fields: Mapping[str, Any]) -> InputFormat:
+        return self._model.runtime.input_format(spread(fields))
 
 
 def spread(fields: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -62,7 +62,9 @@ def spread(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     if inner is None:
         return outer
     if not isinstance(inner, dict):
-        raise InvalidInputs(f'"parameters" must be an object of arguments by name; it is {kind(inner)}.')
+        raise InvalidInputs(
+            f'"parameters" must be an object of arguments by name; it is {describe_json_type(inner)}.'
+        )
     if twice := sorted(inner.keys() & outer):
         raise InvalidInputs(f'{twice} are in "parameters" and beside it. Give each argument once.')
     return {**outer, **inner}

@@ -22,15 +22,15 @@ Predict = Callable[[Any], Batch]
 
 # Models of more features have no faster ways: what would prove these takes some hundred rows, and with them
 # memory that a machine may not have; nor would it pay, since reading such a row takes the time there.
-MOST_FEATURES = 1 << 14
+MAX_ACCELERATED_FEATURES = 1 << 14
 
 
-class Unsuitable(Exception):
+class UnsuitableCandidate(Exception):
     """An offer does not fit this model, or a candidate these rows, after all; the message says why, such as
     "an unknown step: Foo"."""
 
 
-class Candidate(Protocol):
+class BuiltCandidate(Protocol):
     """A faster equivalent of a runtime's plain prediction, used from one thread at a time."""
 
     def predict(self, rows: Any, /) -> Batch:
@@ -43,7 +43,7 @@ class Candidate(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class Candidate:
     """A way that may be faster; `name` is what people are told, such as "matrix product" or "treelite".
 
     `build` converts the model. It may be slow, and raises Unsuitable where it does not fit. `save` writes
@@ -52,23 +52,23 @@ class Offer:
     """
 
     name: str
-    build: Callable[[], Candidate]
+    build: Callable[[], BuiltCandidate]
     save: Callable[[Any, Path], None] | None = None
-    restore: Callable[[Path], Candidate] | None = None
+    restore: Callable[[Path], BuiltCandidate] | None = None
 
 
 @runtime_checkable
-class Accelerable(Protocol):
+class AccelerableRuntime(Protocol):
     """A Runtime that knows faster ways."""
 
     @property
     def exact(self) -> bool:
         """As in Runtime: whether not a single bit of an answer may change."""
 
-    def offers(self) -> Sequence[Offer]:
+    def list_candidates(self) -> Sequence[Candidate]:
         """The ways to be tried, at once and without converting anything; none for most models."""
 
-    def probes(self) -> Sequence[Batch]:
+    def make_verification_rows(self) -> Sequence[Batch]:
         """Rows on which a wrong candidate would show, of about 2,000 in all and always the same.
 
         Made from the model: thresholds and the float32 neighbours on both sides, missing values where they
@@ -77,8 +77,8 @@ class Accelerable(Protocol):
         not `exact` its largest answer sets the tolerance: extremes belong in a batch of their own.
         """
 
-    def plain(self, rows: Any, /) -> Batch:
+    def predict_reference(self, rows: Any, /) -> Batch:
         """The library's own answer, as `predict` gives it without any acceleration."""
 
-    def use(self, faster: Predict | None) -> None:
+    def set_fast_path(self, fast_path: Predict | None) -> None:
         """Have `predict` ask this for the rows it may be asked for; None: the plain way for all."""

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from serving import verdicts
 from serving.runtimes import Runtime
-from serving.runtimes.acceleration import Accelerable, Candidate, Offer
-from serving.runtimes.acceleration.study import Findings, Proof
-from serving.runtimes.acceleration.switch import Switch
+from serving.runtimes.acceleration import AccelerableRuntime, BuiltCandidate, Candidate
+from serving.runtimes.acceleration.study import CandidateProof, VerificationResult
+from serving.runtimes.acceleration.switch import FastPathDispatcher
 from serving.verdicts import (
     PLAIN_STRATEGY,
     AccelerationKey,
@@ -23,95 +23,101 @@ from serving.verdicts import (
 logger = logging.getLogger(__name__)
 
 
-def store(folder: Path, key: AccelerationKey, findings: Findings, seconds: float) -> AccelerationRecord:
+def store_record(
+    folder: Path, key: AccelerationKey, findings: VerificationResult, seconds: float
+) -> AccelerationRecord:
     """Write the converted forms of what is to serve, and the verdict. Raises OSError."""
-    ranges = tuple(_ranges(findings))
+    ranges = tuple(_choose_ranges(findings))
     serving = {one.way for one in ranges}
     folder.mkdir(parents=True, exist_ok=True)
     tried = tuple(
-        _kept(folder, place, proof, proof.offer.name in serving)
+        _store_candidate(folder, place, proof, proof.candidate.name in serving)
         for place, proof in enumerate(findings.proofs)
     )
-    verdict = AccelerationRecord(
+    record = AccelerationRecord(
         key=key,
         tried=tried,
         ranges=ranges,
-        spread=dict(findings.spread),
+        spread=dict(findings.library_spread),
         seconds=round(seconds, 4),
     )
-    verdicts.write_record(folder, verdict)
-    return verdict
+    verdicts.write_record(folder, record)
+    return record
 
 
-def fitting(folder: Path, key: AccelerationKey) -> AccelerationRecord | None:
+def read_matching_record(folder: Path, key: AccelerationKey) -> AccelerationRecord | None:
     """The verdict in a folder, if there is one for just this; why not is logged where it should be there."""
     try:
-        verdict = verdicts.read_record(folder)
+        record = verdicts.read_record(folder)
     except DamagedRecordError as error:
         logger.warning("the verdict on faster ways is not used: %s", error)
         return None
-    if verdict is not None and verdict.key != key:
+    if record is not None and record.key != key:
         logger.info(
             "the verdict on faster ways is not used: it is one for other libraries or another machine"
         )
         return None
-    return verdict
+    return record
 
 
-def mount(runtime: Runtime, folder: Path, verdict: AccelerationRecord) -> Switch | None:
+def activate_fast_path(
+    runtime: Runtime, folder: Path, record: AccelerationRecord
+) -> FastPathDispatcher | None:
     """Have a runtime go the ways of a verdict; None where it says that the plain path serves.
 
     So it does, too, where a converted form is damaged; that is logged.
     """
-    if not isinstance(runtime, Accelerable) or not verdict.is_accelerated:
+    if not isinstance(runtime, AccelerableRuntime) or not record.is_accelerated:
         return None
-    offers = {offer.name: offer for offer in runtime.offers()}
-    tried = {one.name: one for one in verdict.tried}
-    candidates: dict[str, Candidate] = {}
+    candidates = {offer.name: offer for offer in runtime.list_candidates()}
+    tried = {one.name: one for one in record.tried}
+    built: dict[str, BuiltCandidate] = {}
     try:
-        for name in {one.way for one in verdict.ranges} - {PLAIN_STRATEGY}:
-            candidates[name] = _candidate(folder, offers[name], tried[name])
+        for name in {one.way for one in record.ranges} - {PLAIN_STRATEGY}:
+            built[name] = _restore_candidate(folder, candidates[name], tried[name])
     except Exception as error:
-        logger.warning("the plain path serves, for a faster way cannot be used: %s", _words(error))
+        logger.warning("the plain path serves, for a faster way cannot be used: %s", _describe_error(error))
         return None
-    ways = [
-        (one.rows, runtime.plain if one.way == PLAIN_STRATEGY else candidates[one.way].predict)
-        for one in verdict.ranges
+    strategies = [
+        (one.rows, runtime.predict_reference if one.way == PLAIN_STRATEGY else built[one.way].predict)
+        for one in record.ranges
     ]
-    switch = Switch(runtime.plain, ways, exact=runtime.exact, spread=verdict.spread)
-    runtime.use(switch)
-    return switch
+    dispatcher = FastPathDispatcher(
+        runtime.predict_reference, strategies, exact=runtime.exact, library_spread=record.spread
+    )
+    runtime.set_fast_path(dispatcher)
+    return dispatcher
 
 
-def _ranges(findings: Findings) -> Iterator[RowRange]:
-    for timing, way in findings.chosen():
+def _choose_ranges(findings: VerificationResult) -> Iterator[RowRange]:
+    for timing, way in findings.choose_strategies():
         yield RowRange(
             rows=timing.rows,
             way=way or PLAIN_STRATEGY,
-            seconds=round(timing.ways[way] if way else timing.plain, 9),
-            plain_seconds=round(timing.plain, 9),
+            seconds=round(timing.strategies[way] if way else timing.reference, 9),
+            plain_seconds=round(timing.reference, 9),
         )
 
 
-def _kept(folder: Path, place: int, proof: Proof, serves: bool) -> CandidateOutcome:
-    offer, candidate = proof.offer, proof.candidate
-    if candidate is None or offer.save is None or not serves:
-        return CandidateOutcome(name=offer.name, refused=proof.refused)
+def _store_candidate(folder: Path, place: int, proof: CandidateProof, serves: bool) -> CandidateOutcome:
+    candidate, built = proof.candidate, proof.built
+    if built is None or candidate.save is None or not serves:
+        return CandidateOutcome(name=candidate.name, refused=proof.refused)
     form = f"form-{place}"
-    offer.save(candidate, folder / form)
-    return CandidateOutcome(name=offer.name, form=form, checksum=verdicts.compute_crc32(folder / form))
+    candidate.save(built, folder / form)
+    return CandidateOutcome(name=candidate.name, form=form, checksum=verdicts.compute_crc32(folder / form))
 
 
-def _candidate(folder: Path, offer: Offer, tried: CandidateOutcome) -> Candidate:
-    if offer.restore is None or not tried.form:
-        return offer.build()
-    file = folder / tried.form
-    if verdicts.compute_crc32(file) != tried.checksum:
+def _restore_candidate(folder: Path, candidate: Candidate, outcome: CandidateOutcome) -> BuiltCandidate:
+    if candidate.restore is None or not outcome.form:
+        return candidate.build()
+    file = folder / outcome.form
+    if verdicts.compute_crc32(file) != outcome.checksum:
         raise DamagedRecordError(f"{file} is damaged.")
-    return offer.restore(file)
+    return candidate.restore(file)
 
 
-def _words(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     return (
         str(error) if isinstance(error, DamagedRecordError | OSError) else f"{type(error).__name__}: {error}"
     )

@@ -27,28 +27,28 @@ import msgspec
 
 from serving import verdicts
 from serving.errors import ServingError
-from serving.runtimes import Source, load, loader
-from serving.runtimes.acceleration import Accelerable
-from serving.runtimes.acceleration.mount import fitting, store
-from serving.runtimes.acceleration.study import Studied, study
-from serving.runtimes.detect import detect
+from serving.runtimes import LoadSpec, find_loader, load_model
+from serving.runtimes.acceleration import AccelerableRuntime
+from serving.runtimes.acceleration.mount import read_matching_record, store_record
+from serving.runtimes.acceleration.study import VerifiableRuntime, verify_candidates
+from serving.runtimes.detect import detect_framework
 from serving.runtimes.threads import ThreadLimit
 from serving.verdicts import AccelerationKey, AccelerationRecord
 
 logger = logging.getLogger(__name__)
 
 # Seconds without a sign of life after which a study is killed, and what loading the model may take.
-_PATIENCE = 30
-_LOADING = 300
+_SILENCE_SECONDS = 30
+_LOAD_SECONDS = 300
 # How many offers may crash or hang before there is no further attempt.
-_ATTEMPTS = 4
+_MAX_ATTEMPTS = 4
 _PR_SET_PDEATHSIG = 1
-_LOCK = ".lock"
-_LOW_PRIORITY = 10
-_QUICKLY_LOADED = frozenset({"SCIKIT_LEARN", "XGBOOST"})
+_LOCK_FILE = ".lock"
+_NICENESS = 10
+_VERIFIED_FIRST = frozenset({"SCIKIT_LEARN", "XGBOOST"})
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
+class VerificationOrder(msgspec.Struct, frozen=True, kw_only=True):
     """What to study and where to put the verdict. `patience` is in seconds; see also Source and Key."""
 
     folder: str
@@ -56,62 +56,64 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     model_dir: str
     framework: str = ""
     threads: int = 1
-    patience: int = _PATIENCE
+    patience: int = _SILENCE_SECONDS
 
     @classmethod
-    def of(cls, source: Source, folder: Path, key: AccelerationKey) -> Order:
+    def from_spec(cls, spec: LoadSpec, folder: Path, key: AccelerationKey) -> VerificationOrder:
         """The order to study what a source loads."""
         return cls(
             folder=str(folder),
             key=key,
-            model_dir=str(source.model_dir),
-            framework=source.framework,
-            threads=source.threads,
+            model_dir=str(spec.model_dir),
+            framework=spec.framework,
+            threads=spec.threads,
         )
 
-    def source(self) -> Source:
+    def to_spec(self) -> LoadSpec:
         """Where the model is loaded from."""
-        return Source(Path(self.model_dir), self.framework, threads=self.threads)
+        return LoadSpec(Path(self.model_dir), self.framework, threads=self.threads)
 
 
-def why_not() -> str:
+def find_obstacle() -> str:
     """Why this process cannot conduct a study, "" if it can."""
     if sys.platform != "linux":
         return "There is no study on this system."
     return "There is no study beside other threads." if threading.active_count() > 1 else ""
 
 
-def is_open_to_study(source: Source) -> bool:
+def is_verifiable(spec: LoadSpec) -> bool:
     """Whether a model may have faster ways: nothing is known of those of user code."""
-    return not source.packages and not source.prediction_class and source.framework != "CUSTOM"
+    return not spec.packages and not spec.prediction_class and spec.framework != "CUSTOM"
 
 
-def is_studied_first(source: Source) -> bool:
+def is_verified_first(spec: LoadSpec) -> bool:
     """Whether a new version is studied before it serves; if not, a node does it in the background.
 
     For that the model is loaded twice, which takes seconds in other frameworks than these.
     """
     try:
-        framework = source.framework or detect(source.model_dir, source.prediction_class)
+        framework = spec.framework or detect_framework(spec.model_dir, spec.prediction_class)
     except ServingError:
         return False
-    return is_open_to_study(source) and framework in _QUICKLY_LOADED and not why_not()
+    return is_verifiable(spec) and framework in _VERIFIED_FIRST and not find_obstacle()
 
 
-def conduct(order: Order, *, load: Callable[[Source], object] = load) -> AccelerationRecord:
+def run_in_subprocess(
+    order: VerificationOrder, *, load_function: Callable[[LoadSpec], object] = load_model
+) -> AccelerationRecord:
     """Have a fork of this process study the model; returns the verdict, which is stored then.
 
     It never raises for what the study does, but OSError where the verdict cannot be written.
     """
     begun = time.perf_counter()
     with contextlib.suppress(ServingError):  # which the loading says again
-        loader(order.source())  # so that what it imports is there in every fork
-    without: dict[str, str] = {}
-    failure = why_not()
-    for _ in range(_ATTEMPTS if not failure else 0):
-        offer, end = _attempt(order, without, load)
+        find_loader(order.to_spec())  # so that what it imports is there in every fork
+    excluded: dict[str, str] = {}
+    failure = find_obstacle()
+    for _ in range(_MAX_ATTEMPTS if not failure else 0):
+        offer, end = _run_attempt(order, excluded, load_function)
         if not end:
-            found = fitting(Path(order.folder), order.key)
+            found = read_matching_record(Path(order.folder), order.key)
             if found is not None:
                 return found
             end = "it left no verdict"
@@ -119,13 +121,13 @@ def conduct(order: Order, *, load: Callable[[Source], object] = load) -> Acceler
             failure = f"The study failed: {end.rstrip('.')}."
             break
         logger.warning("the study of %r ended early: %s", offer, end)
-        without[offer] = end
+        excluded[offer] = end
     else:
         failure = failure or "The study failed again and again: " + "; ".join(
-            f"{name}: {reason}" for name, reason in without.items()
+            f"{name}: {reason}" for name, reason in excluded.items()
         )
     logger.warning("%s", failure)
-    tried = tuple(verdicts.CandidateOutcome(name=name, refused=reason) for name, reason in without.items())
+    tried = tuple(verdicts.CandidateOutcome(name=name, refused=reason) for name, reason in excluded.items())
     verdict = AccelerationRecord(
         key=order.key, tried=tried, failure=failure, seconds=round(time.perf_counter() - begun, 4)
     )
@@ -133,7 +135,9 @@ def conduct(order: Order, *, load: Callable[[Source], object] = load) -> Acceler
     return verdict
 
 
-def _attempt(order: Order, without: dict[str, str], load: Callable[[Source], object]) -> tuple[str, str]:
+def _run_attempt(
+    order: VerificationOrder, excluded: dict[str, str], load_function: Callable[[LoadSpec], object]
+) -> tuple[str, str]:
     """Fork, and wait for the end: the offer it was busy with, and how it ended, "" if well."""
     reading, writing = os.pipe()
     parent = os.getpid()
@@ -142,13 +146,13 @@ def _attempt(order: Order, without: dict[str, str], load: Callable[[Source], obj
     child = os.fork()
     if not child:
         os.close(reading)
-        _be_the_study(order, without, load, writing, parent)
+        _run_child(order, excluded, load_function, writing, parent)
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
-        said = pipe.read().decode(errors="replace").split("\n")
+        lines = pipe.read().decode(errors="replace").split("\n")
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
-    offer, reason = (said[-2:-1] or [""])[0].partition("\t")[::2]
+    offer, reason = (lines[-2:-1] or [""])[0].partition("\t")[::2]
     if code == -signal.SIGALRM:
         return offer, f"it took more than {order.patience} s"
     if code < 0:
@@ -156,29 +160,35 @@ def _attempt(order: Order, without: dict[str, str], load: Callable[[Source], obj
     return offer, reason or ("" if code == 0 else f"it ended with exit code {code}")
 
 
-def _be_the_study(
-    order: Order, without: dict[str, str], load: Callable[[Source], object], writing: int, parent: int
+def _run_child(
+    order: VerificationOrder,
+    excluded: dict[str, str],
+    load_function: Callable[[LoadSpec], object],
+    pipe: int,
+    parent: int,
 ) -> NoReturn:
     """What the fork does until its end; its last line tells the offer it is at, and what went wrong."""
     code = 1
     try:
-        _die_with(parent)
+        _die_with_parent(parent)
         # The kernel ends what hangs, be it in native code.
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGALRM,))
-        signal.alarm(_LOADING)
-        _study(order, without, load, lambda text: _say(writing, text, order.patience))
+        signal.alarm(_LOAD_SECONDS)
+        _verify_and_store(
+            order, excluded, load_function, lambda text: _report_progress(pipe, text, order.patience)
+        )
         code = 0
     except ServingError as error:
-        _say(writing, f"\t{error.message}", order.patience)
+        _report_progress(pipe, f"\t{error.message}", order.patience)
     except Exception as error:
-        _say(writing, f"\t{type(error).__name__}: {error}", order.patience)
+        _report_progress(pipe, f"\t{type(error).__name__}: {error}", order.patience)
     finally:
         # Not the end of an interpreter: everything else here is the parent's.
         os._exit(code)
 
 
-def _die_with(parent: int) -> None:
+def _die_with_parent(parent: int) -> None:
     ctypes.CDLL(None).prctl(
         _PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), *map(ctypes.c_ulong, (0, 0, 0))
     )
@@ -186,40 +196,43 @@ def _die_with(parent: int) -> None:
         os._exit(1)
 
 
-def _say(writing: int, text: str, patience: int) -> None:
-    signal.alarm(patience)
-    os.write(writing, text.replace("\n", " ").encode() + b"\n")
+def _report_progress(pipe: int, text: str, silence_seconds: int) -> None:
+    signal.alarm(silence_seconds)
+    os.write(pipe, text.replace("\n", " ").encode() + b"\n")
 
 
-def _study(
-    order: Order, without: dict[str, str], load: Callable[[Source], object], tell: Callable[[str], None]
+def _verify_and_store(
+    order: VerificationOrder,
+    excluded: dict[str, str],
+    load_function: Callable[[LoadSpec], object],
+    report: Callable[[str], None],
 ) -> None:
     ThreadLimit(order.threads).apply()
     folder = Path(order.folder)
-    runtime = load(order.source())
-    tell("")
+    runtime = load_function(order.to_spec())
+    report("")
     begun = time.perf_counter()
-    if not isinstance(runtime, Accelerable) or not runtime.offers():
+    if not isinstance(runtime, AccelerableRuntime) or not runtime.list_candidates():
         verdicts.write_record(
             folder, AccelerationRecord(key=order.key, failure="No faster way is known for such a model.")
         )
         return
-    findings = study(cast(Studied, runtime), without=without, tell=tell)
-    store(folder, order.key, findings, time.perf_counter() - begun)
+    findings = verify_candidates(cast(VerifiableRuntime, runtime), excluded=excluded, report=report)
+    store_record(folder, order.key, findings, time.perf_counter() - begun)
 
 
 def main() -> None:
     """Study what the order on standard input says, unless somebody else has."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(message)s")
-    _die_with(os.getppid())
-    os.nice(_LOW_PRIORITY)
-    order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
+    _die_with_parent(os.getppid())
+    os.nice(_NICENESS)
+    order = msgspec.json.decode(sys.stdin.buffer.read(), type=VerificationOrder)
     folder = Path(order.folder)
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / _LOCK).open("w") as lock:
+    with (folder / _LOCK_FILE).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if fitting(folder, order.key) is None:
-            conduct(order)
+        if read_matching_record(folder, order.key) is None:
+            run_in_subprocess(order)
 
 
 if __name__ == "__main__":

@@ -7,23 +7,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from serving.runtimes import equality
-from serving.runtimes.acceleration import Predict, Unsuitable
-from serving.runtimes.instances import Batch, copied, count, take
+from serving.runtimes.acceleration import Predict, UnsuitableCandidate
+from serving.runtimes.instances import Batch, copy_batch, count_rows, take_rows
 
 # Calls are told apart by how often their rows can be halved: 1, 2 and 3, 4 to 7, ..., and all from 256 on.
-_LAST = 9
+_MAX_HALVINGS = 9
 _ROWS_REGROUPED = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class SampledCall:
     """A call as it was answered."""
 
     rows: Batch
     answer: Batch
 
 
-class Switch:
+class FastPathDispatcher:
     """Answers calls in the way chosen for their number of rows, on the plain path below the first `ways`.
 
     `ways` are the least rows of a range, each with its way, in that order. `on_sample` is called, in the
@@ -33,45 +33,47 @@ class Switch:
 
     def __init__(
         self,
-        plain: Predict,
-        ways: Sequence[tuple[int, Predict]],
+        predict_reference: Predict,
+        strategies: Sequence[tuple[int, Predict]],
         *,
         exact: bool,
-        spread: equality.Tolerance,
+        library_spread: equality.Tolerance,
     ) -> None:
-        self._plain = plain
+        self._predict_reference = predict_reference
         self._exact = exact
-        self._spread = spread
-        self._ways = tuple(_way(ways, plain, halvings) for halvings in range(_LAST + 1))
-        self._wanted = False
-        self._sample: Sample | None = None
+        self._library_spread = library_spread
+        self._strategies = tuple(
+            _choose_strategy(strategies, predict_reference, halvings) for halvings in range(_MAX_HALVINGS + 1)
+        )
+        self._is_sample_requested = False
+        self._sample: SampledCall | None = None
         self.on_sample: Callable[[], None] = lambda: None
         self.on_withdrawn: Callable[[str], None] = lambda _: None
 
     def __call__(self, rows: Any, /) -> Batch:
         """The predictions for rows that the library would find nothing wrong with."""
-        halvings = count(rows).bit_length()
-        way = self._ways[halvings if halvings < _LAST else _LAST]
+        halvings = count_rows(rows).bit_length()
+        strategy = self._strategies[halvings if halvings < _MAX_HALVINGS else _MAX_HALVINGS]
         try:
-            answer = way(rows)
-        except Unsuitable:  # for these rows, which says nothing about others
-            return self._plain(rows)
+            answer = strategy(rows)
+        except UnsuitableCandidate:  # for these rows, which says nothing about others
+            return self._predict_reference(rows)
         except Exception as error:
-            if way is self._plain:
+            if strategy is self._predict_reference:
                 raise
-            answer = self._plain(rows)  # which raises too, where it is the fault of the rows
+            answer = self._predict_reference(rows)  # which raises too, where it is the fault of the rows
             self.withdraw(f"it raised {type(error).__name__}: {error}")
-        if self._wanted and way is not self._plain:
-            self._wanted = False
-            self._sample = Sample(copied(rows), copied(answer))
+        if self._is_sample_requested and strategy is not self._predict_reference:
+            self._is_sample_requested = False
+            self._sample = SampledCall(copy_batch(rows), copy_batch(answer))
             self.on_sample()
         return answer
 
-    def want(self) -> None:
+    def request_sample(self) -> None:
         """Have the next call that goes a faster way kept, to be compared."""
-        self._wanted = True
+        self._is_sample_requested = True
 
-    def compare(self) -> str:
+    def compare_sample(self) -> str:
         """Ask the library for the call that was kept; returns what differs, "" if nothing does.
 
         In the thread that predicts. A difference withdraws all faster ways.
@@ -80,9 +82,11 @@ class Switch:
         if sample is None:
             return ""
         try:
-            expected = self._plain(sample.rows)
-            allowed = equality.tolerance(expected, self._own(sample.rows, expected), exact=self._exact)
-            words = equality.difference(expected, sample.answer, allowed)
+            expected = self._predict_reference(sample.rows)
+            allowed = equality.compute_tolerance(
+                expected, self._measure_library_spread(sample.rows, expected), exact=self._exact
+            )
+            words = equality.describe_difference(expected, sample.answer, allowed)
         except Exception as error:
             words = f"the library raises {type(error).__name__}: {error}"
         if words:
@@ -91,25 +95,27 @@ class Switch:
 
     def withdraw(self, reason: str) -> None:
         """Go the plain way from now on, and tell why."""
-        self.go_plain()
+        self.use_reference()
         self.on_withdrawn(reason)
 
-    def go_plain(self) -> None:
+    def use_reference(self) -> None:
         """Go the plain way from now on."""
-        self._ways = (self._plain,) * len(self._ways)
-        self._wanted = False
+        self._strategies = (self._predict_reference,) * len(self._strategies)
+        self._is_sample_requested = False
 
-    def _own(self, rows: Batch, answers: Batch) -> equality.Tolerance:
+    def _measure_library_spread(self, rows: Batch, answers: Batch) -> equality.Tolerance:
         """How far the library differs from itself, for typical rows and for these."""
-        if self._exact or count(rows) == 1:
-            return self._spread
+        if self._exact or count_rows(rows) == 1:
+            return self._library_spread
         some = slice(0, _ROWS_REGROUPED)
-        single = equality.in_batches_of(self._plain, take(rows, some), 1)
-        here = equality.spread(take(answers, some), [single])
-        return {name: max(value, self._spread.get(name, 0.0)) for name, value in here.items()}
+        single = equality.predict_in_batches(self._predict_reference, take_rows(rows, some), 1)
+        here = equality.measure_spread(take_rows(answers, some), [single])
+        return {name: max(value, self._library_spread.get(name, 0.0)) for name, value in here.items()}
 
 
-def _way(ways: Sequence[tuple[int, Predict]], plain: Predict, halvings: int) -> Predict:
+def _choose_strategy(
+    strategies: Sequence[tuple[int, Predict]], predict_reference: Predict, halvings: int
+) -> Predict:
     """The way for calls of 2 ** (halvings - 1) rows and more."""
     rows = 1 << halvings >> 1
-    return next((way for least, way in reversed(ways) if least <= rows), plain)
+    return next((way for least, way in reversed(strategies) if least <= rows), predict_reference)

@@ -17,14 +17,20 @@ import orjson
 
 from serving.container_engine import SETTING
 from serving.errors import Internal, InvalidInputs, InvalidOutputs, LoadFailed, ModelFailed, Unavailable
-from serving.runtimes import Contained, Rows, Source
+from serving.runtimes import LoadSpec, ModelContainer, RowsFormat
 from serving.runtimes.container.running import RunningContainer, is_closed
-from serving.runtimes.describing import INSTANCES, anything, outcome, show, tensor_of
+from serving.runtimes.describing import (
+    INSTANCES,
+    find_answered_example,
+    infer_output,
+    infer_tensor,
+    untyped_tensor,
+)
 from serving.runtimes.instances import Batch
 from serving.schema import DEFAULT_SIGNATURE, ModelSchema, ModelSignature
 from serving.wire import answer_too_large
 
-_SHOWN = 1000
+_MAX_SHOWN = 1000
 # Seconds after which a connection may be closed by the other side any moment.
 _IDLE = 1.0
 # Within which it shows that a container which hung up has ended.
@@ -46,9 +52,9 @@ class ContainerRuntime:
         self._connection = running.connect()
         self._asked_at = time.monotonic()
 
-    def form(self, parameters: Mapping[str, Any]) -> Rows:
+    def input_format(self, parameters: Mapping[str, Any]) -> RowsFormat:
         """Plain values: they are passed on as they are, with all other fields of the request."""
-        return Rows()
+        return RowsFormat()
 
     def predict(self, instances: Any, /, **parameters: Any) -> Batch:
         """What the container answers.
@@ -79,20 +85,20 @@ class ContainerRuntime:
         self._connection.close()
         self._running.close()
 
-    def samples(self, count: int) -> None:
+    def make_synthetic_rows(self, count: int) -> None:
         """None: only the container knows what its instances look like."""
 
     def warmup_requests(self) -> tuple[()]:
         """None: a container says that it is ready by its health."""
         return ()
 
-    def schema(self, examples: Sequence[Any] = ()) -> ModelSchema:
+    def infer_schema(self, examples: Sequence[Any] = ()) -> ModelSchema:
         """No more than the first of the examples that it answers tells."""
-        shown = show(self, examples)
-        inputs = anything(INSTANCES) if shown is None else tensor_of(INSTANCES, [shown.instance])
+        shown = find_answered_example(self, examples)
+        inputs = untyped_tensor(INSTANCES) if shown is None else infer_tensor(INSTANCES, [shown.instance])
         return ModelSchema(
             "custom",
-            {DEFAULT_SIGNATURE: ModelSignature((inputs,), (outcome(shown),))},
+            {DEFAULT_SIGNATURE: ModelSignature((inputs,), (infer_output(shown),))},
             strict=False,
             example=shown and shown.instance,
             answer=shown and shown.answer,
@@ -122,7 +128,7 @@ class ContainerRuntime:
             self._asked_at = time.monotonic()
 
 
-def load(contained: Contained, source: Source) -> ContainerRuntime:
+def load(contained: ModelContainer, source: LoadSpec) -> ContainerRuntime:
     """Start the container and wait until it is healthy. Raises LoadFailed."""
     container = contained.container
     if not container.engine:
@@ -153,7 +159,7 @@ def _error(status: int, answer: bytes) -> InvalidInputs | ModelFailed | Unavaila
 
 
 def _text(answer: bytes) -> str:
-    return answer[:_SHOWN].decode(errors="replace").strip() or "nothing"
+    return answer[:_MAX_SHOWN].decode(errors="replace").strip() or "nothing"
 
 
 def _to_json(value: Any) -> Any:

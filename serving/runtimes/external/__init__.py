@@ -23,23 +23,38 @@ from serving.errors import (
     UserCodeFailed,
 )
 from serving.predictor.program import Message, batch_of, message_of
-from serving.runtimes import Array, External, Form, Rows, Source, frames, pickles
-from serving.runtimes.arguments import checked
+from serving.runtimes import (
+    ArrayFormat,
+    ExternalInterpreter,
+    InputFormat,
+    LoadSpec,
+    RowsFormat,
+    frames,
+    pickles,
+)
+from serving.runtimes.arguments import check_arguments
 from serving.runtimes.describing import (
     INSTANCES,
     PREDICTIONS,
-    anything,
-    first,
-    outcome,
-    readable,
-    show,
-    tensor_of,
+    chain_lazily,
+    find_answered_example,
+    infer_output,
+    infer_tensor,
+    round_for_display,
+    untyped_tensor,
 )
-from serving.runtimes.detect import PICKLES, find_model
+from serving.runtimes.detect import PICKLE_FILES, find_model_file
 from serving.runtimes.external.connection import Predictor
 from serving.runtimes.instances import Batch
-from serving.runtimes.methods import METHOD, OF_CLASSES, PREDICT, Asked, chosen, describe_methods
-from serving.runtimes.self_test import Raised, RaisedElsewhere
+from serving.runtimes.methods import (
+    CLASS_METHODS,
+    METHOD_PARAMETER,
+    PREDICT_METHOD,
+    MethodSelection,
+    infer_method_outputs,
+    select_methods,
+)
+from serving.runtimes.self_test import RaisedException, RemoteException
 from serving.schema import DEFAULT_SIGNATURE, ModelSchema, ModelSignature, TensorSpec
 
 # What a predictor says went wrong, as our errors.
@@ -65,7 +80,7 @@ class ExternalRuntime:
         self.methods: tuple[str, ...] = tuple(about.get("methods", ()))
         self.method = method
         known = about.get("arguments") or {method: about["parameters"]}
-        self._known = {
+        self._known_arguments = {
             name: None if arguments is None else frozenset(map(str, arguments))
             for name, arguments in known.items()
         }
@@ -77,23 +92,25 @@ class ExternalRuntime:
         self._by_name = bool(about.get("by_name"))
         self.mergeable = bool(about.get("independent"))
         self.exact = bool(about.get("exact", True))
-        self._form: Form = (
-            Array(self._width, bool(about.get("nullable")), bool(self._names)) if self._numeric else Rows()
+        self._form: InputFormat = (
+            ArrayFormat(self._width, bool(about.get("nullable")), bool(self._names))
+            if self._numeric
+            else RowsFormat()
         )
         libraries = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
         self._scikit_learn = str(about["versions"].get("scikit-learn", ""))
         self.libraries = f"Python {about['python']}" + (f" with {libraries}" if libraries else "")
         self.warnings = tuple(map(str, about["warnings"]))
 
-    def form(self, parameters: Mapping[str, Any]) -> Form:
+    def input_format(self, parameters: Mapping[str, Any]) -> InputFormat:
         """One array where numbers are all that the model takes, else plain rows."""
-        self._asked(parameters)
+        self._resolve_method(parameters)
         return self._form
 
     def predict(self, instances: Any, /, **parameters: Any) -> Batch:
         """What the predictor answers. Raises Unavailable when it ends instead."""
         head: dict[str, Any] = {}
-        asked, arguments = self._asked(parameters)
+        asked, arguments = self._resolve_method(parameters)
         if isinstance(asked, tuple):
             several = {name: self.method if name == PREDICTIONS else name for name in asked}
             return {
@@ -101,13 +118,13 @@ class ExternalRuntime:
                 for name, method in several.items()
             }
         if asked != self.method:
-            arguments = {**arguments, METHOD: asked}
+            arguments = {**arguments, METHOD_PARAMETER: asked}
         if arguments:
             head["parameters"] = arguments
         if isinstance(instances, list):
             named = frames.are_objects(instances)
             if self._by_name or (named and (self._names or self._numeric)):
-                instances, head["frame"] = frames.listed(instances, self._names), True
+                instances, head["frame"] = frames.to_feature_lists(instances, self._names), True
         more, body = message_of(instances)
         return _result(self._predictor.ask({**head, **more}, body))
 
@@ -115,41 +132,41 @@ class ExternalRuntime:
         """End the predictor."""
         self._predictor.close()
 
-    def samples(self, count: int) -> NDArray[np.float64] | None:
+    def make_synthetic_rows(self, count: int) -> NDArray[np.float64] | None:
         """Numbers in the width of the model; None where the rows hold more than numbers."""
-        return frames.made_up(count, self._width) if self._numeric and self._width else None
+        return frames.make_numeric_rows(count, self._width) if self._numeric and self._width else None
 
     def warmup_requests(self) -> tuple[()]:
         """None: only SavedModels carry recorded requests."""
         return ()
 
-    def schema(self, examples: Sequence[Any] = ()) -> ModelSchema:
+    def infer_schema(self, examples: Sequence[Any] = ()) -> ModelSchema:
         """What the predictor knows of the columns and labels, and what an example tells."""
-        shown = show(self, first(examples, self.instances))
+        shown = find_answered_example(self, chain_lazily(examples, self.make_example_instances))
         if self.framework == "CUSTOM" and shown is not None:
-            inputs: tuple[TensorSpec, ...] = (tensor_of(INSTANCES, [shown.instance]),)
+            inputs: tuple[TensorSpec, ...] = (infer_tensor(INSTANCES, [shown.instance]),)
         else:
-            inputs = self._inputs()
-        classes = self._classes if self.method in OF_CLASSES else ()
-        found = outcome(shown, classes, of_labels=self.method == PREDICT)
+            inputs = self._input_tensors()
+        classes = self._classes if self.method in CLASS_METHODS else ()
+        found = infer_output(shown, classes, answers_labels=self.method == PREDICT_METHOD)
         return ModelSchema(
             "custom" if self.framework == "CUSTOM" else "sklearn",
             {DEFAULT_SIGNATURE: ModelSignature(inputs, (found,))},
             method=self.method if self.methods else "",
-            methods=describe_methods(self, self, shown, self._classes),
+            methods=infer_method_outputs(self, self, shown, self._classes),
             strict=self._numeric or self._text,
             example=shown and shown.instance,
             answer=shown and shown.answer,
         )
 
-    def advice(self) -> str:
+    def describe_versions(self) -> str:
         """What computes it, what has saved it, and the command that has that version compute it."""
         computed = f"It is computed by {self.libraries}."
-        if self.framework != "SCIKIT_LEARN" or self._file.name not in PICKLES:
+        if self.framework != "SCIKIT_LEARN" or self._file.name not in PICKLE_FILES:
             return computed
-        return f"{computed} {pickles.saved_elsewhere(self._file, self._scikit_learn)}"
+        return f"{computed} {pickles.compare_saved_version(self._file, self._scikit_learn)}"
 
-    def _inputs(self) -> tuple[TensorSpec, ...]:
+    def _input_tensors(self) -> tuple[TensorSpec, ...]:
         if self._text:
             return (TensorSpec(INSTANCES, "BYTES", (-1,)),)
         if self._numeric and self._names:
@@ -157,10 +174,10 @@ class ExternalRuntime:
         return (
             (TensorSpec(INSTANCES, "FP64", (-1, self._width)),)
             if self._numeric and self._width
-            else (anything(INSTANCES),)
+            else (untyped_tensor(INSTANCES),)
         )
 
-    def instances(self) -> Sequence[Any]:
+    def make_example_instances(self) -> Sequence[Any]:
         """Made-up instances, the likeliest first; none for custom routines."""
         if self.framework == "CUSTOM":
             return ()
@@ -169,7 +186,7 @@ class ExternalRuntime:
         if self._width is None:
             return ()
         rows = [
-            readable(frames.made_up(1, self._width))[0].tolist(),
+            round_for_display(frames.make_numeric_rows(1, self._width))[0].tolist(),
             [0.0] * self._width,
             [1.0] * self._width,
         ]
@@ -177,23 +194,25 @@ class ExternalRuntime:
             return [dict(zip(self._names, row, strict=True)) for row in rows]
         return rows
 
-    def _asked(self, parameters: Mapping[str, Any]) -> tuple[Asked, dict[str, Any]]:
+    def _resolve_method(self, parameters: Mapping[str, Any]) -> tuple[MethodSelection, dict[str, Any]]:
         """What is asked, and with which arguments. Raises InvalidInputs."""
         if not parameters:
             return self.method, {}
         if self.framework == "CUSTOM":
-            known = self._known[self.method]
+            known = self._known_arguments[self.method]
             # All extra fields are the routine's.
-            return self.method, dict(parameters) if known is None else checked(parameters, known, self._owner)
-        asked, rest = chosen(parameters, self.method, self.methods, self._owner)
+            return self.method, dict(parameters) if known is None else check_arguments(
+                parameters, known, self._owner
+            )
+        asked, rest = select_methods(parameters, self.method, self.methods, self._owner)
         arguments: dict[str, Any] = {}
         for name in asked if isinstance(asked, tuple) else (asked,):
             method = self.method if name == PREDICTIONS else name
-            arguments = checked(rest, self._known[method], self._owner, method)
+            arguments = check_arguments(rest, self._known_arguments[method], self._owner, method)
         return asked, arguments
 
 
-def load(external: External, framework: str, source: Source) -> ExternalRuntime:
+def load(external: ExternalInterpreter, framework: str, source: LoadSpec) -> ExternalRuntime:
     """Start a predictor and have it load the model. Raises LoadFailed or UserCodeFailed."""
     wanted: dict[str, Any] = {
         "model_dir": str(source.model_dir),
@@ -203,14 +222,14 @@ def load(external: External, framework: str, source: Source) -> ExternalRuntime:
         "method": source.method,
     }
     if framework != "CUSTOM":
-        wanted["file"] = name = find_model(source.model_dir, framework).name
-        if framework == "XGBOOST" and name in PICKLES:
+        wanted["file"] = name = find_model_file(source.model_dir, framework).name
+        if framework == "XGBOOST" and name in PICKLE_FILES:
             wanted["framework"] = "XGBOOST_PICKLE"
     predictor = Predictor(external.interpreter, external.pilot)
     try:
         if external.on_start is not None:
             external.on_start(predictor.pid)
-        head, _ = _answered(predictor.load(wanted))
+        head, _ = _answered(predictor.load_model(wanted))
     except ServingError as error:
         predictor.close()
         kind = UserCodeFailed if isinstance(error, UserCodeFailed) else LoadFailed
@@ -218,7 +237,7 @@ def load(external: External, framework: str, source: Source) -> ExternalRuntime:
     if external.shared_fate:
         predictor.share_fate()
     file = source.model_dir / wanted.get("file", "")
-    return ExternalRuntime(predictor, framework, head["loaded"], file, source.method or PREDICT)
+    return ExternalRuntime(predictor, framework, head["loaded"], file, source.method or PREDICT_METHOD)
 
 
 def _result(message: Message) -> Batch:
@@ -238,6 +257,6 @@ def _raise(head: Mapping[str, Any]) -> NoReturn:
     raised = head.get("raised")
     if raised is None:
         raise error
-    raise error from RaisedElsewhere(
-        Raised(raised["kind"], raised["text"], raised["library"], raised["package"])
+    raise error from RemoteException(
+        RaisedException(raised["kind"], raised["text"], raised["library"], raised["package"])
     )

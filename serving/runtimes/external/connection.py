@@ -62,7 +62,7 @@ class Predictor:
         """The id of the process."""
         return self._process.pid
 
-    def load(self, wanted: Mapping[str, Any]) -> Message:
+    def load_model(self, wanted: Mapping[str, Any]) -> Message:
         """Have it load a model, with the environment and the limits of this process."""
         process = {
             "environment": environment_without_settings(),

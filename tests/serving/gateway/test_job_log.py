@@ -68,7 +68,7 @@ def test_words_of_the_server(log: JobLog) -> None:
 
 def test_a_log_is_cut_while_it_is_written(log: JobLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """At its beginning, to whole lines, and who writes goes on behind."""
-    monkeypatch.setattr(job_log, "_MOST", 1000)
+    monkeypatch.setattr(job_log, "_MAX_BYTES", 1000)
     monkeypatch.setattr(job_log, "_KEPT", 100)
     writer = log.open()
     for number in range(150):

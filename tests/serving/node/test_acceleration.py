@@ -13,14 +13,14 @@ import pytest
 from serving import verdicts
 from serving.node import acceleration as module
 from serving.node.acceleration import Acceleration, Place, in_cache
-from serving.runtimes import Source
-from serving.runtimes.acceleration.mount import store
-from serving.runtimes.acceleration.study import study
+from serving.runtimes import LoadSpec
+from serving.runtimes.acceleration.mount import store_record
+from serving.runtimes.acceleration.study import verify_candidates
 from serving.verdicts import AccelerationKey
 from tests.serving.runtimes.acceleration.models import GOOD, Fake, offer, quick
 
 KEY = AccelerationKey("digest", "libraries", "processor")
-SOURCE = Source(Path(), "SCIKIT_LEARN")
+SOURCE = LoadSpec(Path(), "SCIKIT_LEARN")
 ROWS = np.ones((2, 3))
 
 
@@ -30,7 +30,7 @@ def here(work: Callable[[], None]) -> None:
 
 def studied(folder: Path) -> Place:
     """A verdict by which GOOD serves."""
-    store(folder, KEY, study(Fake([GOOD]), budget=0.0), 0.1)
+    store_record(folder, KEY, verify_candidates(Fake([GOOD]), budget=0.0), 0.1)
     return Place(str(folder), KEY)
 
 

@@ -10,7 +10,7 @@ import pytest
 from serving.errors import DeadlineExceeded, ModelFailed, ResourceExhausted
 from serving.node.batcher import Batcher, Bounds, Outcome
 from serving.node.request import Request
-from serving.runtimes.instances import Batch, split
+from serving.runtimes.instances import Batch, split_batch
 
 LATER = 1e12
 
@@ -81,7 +81,7 @@ def deliver(group: Sequence[Request], outcome: Batch | Exception) -> None:
     if isinstance(outcome, Exception):
         pieces: Iterable[Any] = [outcome] * len(group)
     else:
-        pieces = split(outcome, [request.rows for request in group])
+        pieces = split_batch(outcome, [request.rows for request in group])
     for request, piece in zip(group, pieces, strict=True):
         assert isinstance(request, Asked)
         if request.over:

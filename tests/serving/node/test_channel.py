@@ -36,8 +36,8 @@ from serving.node.channel import Channel, Server, _Asked
 from serving.node.predict import Predictor
 from serving.node.servable import MeasuredPlace
 from serving.protocols import Call, Dialect, to_bytes
-from serving.runtimes import Array, Form
-from serving.runtimes.describing import unknown
+from serving.runtimes import ArrayFormat, InputFormat
+from serving.runtimes.describing import unknown_schema
 from serving.runtimes.instances import Batch
 from serving.schema import ModelSchema
 from tests.garbage import nothing_for_the_collector
@@ -59,8 +59,8 @@ class Summing:
         self.calls: list[list[float]] = []
         self.begun = threading.Event()
 
-    def form(self, parameters: Mapping[str, Any]) -> Form:
-        return Array(None, nullable=False)
+    def input_format(self, parameters: Mapping[str, Any]) -> InputFormat:
+        return ArrayFormat(None, nullable=False)
 
     def predict(self, instances: Any, /, **parameters: Any) -> Batch:
         sums: Batch = np.sum(instances, axis=1)
@@ -69,14 +69,14 @@ class Summing:
         time.sleep(self.seconds)
         return sums
 
-    def samples(self, count: int) -> None:
+    def make_synthetic_rows(self, count: int) -> None:
         return None
 
     def warmup_requests(self) -> tuple[()]:
         return ()
 
-    def schema(self, examples: Sequence[Any] = ()) -> ModelSchema:
-        return unknown("fake")
+    def infer_schema(self, examples: Sequence[Any] = ()) -> ModelSchema:
+        return unknown_schema("fake")
 
 
 def frame(

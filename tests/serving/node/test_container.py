@@ -17,7 +17,7 @@ from serving.errors import InvalidInputs
 from serving.node.app import Node
 from serving.node.dialects.vertex import spread
 from serving.node.routes import application
-from serving.runtimes import Source
+from serving.runtimes import LoadSpec
 from tests.server import Server, running
 
 ROWS = np.random.default_rng(0).normal(size=(50, 4)).round(3)
@@ -64,7 +64,7 @@ def test_its_health_is_at_the_route_of_the_platform(container: Server) -> None:
 def test_its_health_is_bad_until_it_is_ready(route: str, tmp_path: Path) -> None:
     """Whatever else may be at the route: that the process lives is not what its platform asks."""
     node = Node(
-        Source(tmp_path),
+        LoadSpec(tmp_path),
         PredictSettings(),
         marks=bytearray(),
         waking=False,

@@ -14,24 +14,24 @@ from serving.config import PredictSettings
 from serving.errors import LoadFailed, ServingError
 from serving.node import app
 from serving.node.app import Node, Report
-from serving.runtimes import Source
-from serving.runtimes.describing import unknown
+from serving.runtimes import LoadSpec
+from serving.runtimes.describing import unknown_schema
 from tests.serving.node.asking import ask
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Source:
+def source(tmp_path: Path) -> LoadSpec:
     """A forest in model.joblib."""
     import joblib
     from sklearn.ensemble import RandomForestRegressor
 
     model = RandomForestRegressor(3, random_state=0).fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 2.0])
     joblib.dump(model, tmp_path / "model.joblib")
-    return Source(tmp_path, "SCIKIT_LEARN")
+    return LoadSpec(tmp_path, "SCIKIT_LEARN")
 
 
 def node(
-    source: Source, told: list[Any], *, waking: bool, merge: str, patience: float = math.inf
+    source: LoadSpec, told: list[Any], *, waking: bool, merge: str, patience: float = math.inf
 ) -> tuple[Node, asyncio.Event]:
     """A node, what it has told, and whether that is all."""
     done = asyncio.Event()
@@ -46,7 +46,7 @@ def node(
         settings,
         marks=bytearray(2),
         waking=waking,
-        schema=unknown("sklearn") if waking else None,
+        schema=unknown_schema("sklearn") if waking else None,
         patience=patience,
         on_ready=tell,
         on_failed=tell,
@@ -58,7 +58,7 @@ def node(
     ("waking", "sizes"), [(False, [1, 8, 8, 1, 1, *[1] * 6]), (True, [1])], ids=["created", "woken"]
 )
 def test_a_version_that_wakes_is_warmed_with_one_row(
-    source: Source, waking: bool, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+    source: LoadSpec, waking: bool, sizes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When it is created, also with its example and with as many rows as one call may get.
 
@@ -95,7 +95,7 @@ def test_a_version_that_wakes_is_warmed_with_one_row(
     assert report.to_dict().keys() >= {"load_seconds", "warm_seconds", "warnings", "imports_tensorflow"}
 
 
-def test_a_node_without_patience_is_ready_first_and_merges_later(source: Source) -> None:
+def test_a_node_without_patience_is_ready_first_and_merges_later(source: LoadSpec) -> None:
     """Until it is known that requests may share calls, they share none."""
     told: list[Any] = []
 
@@ -124,7 +124,7 @@ def test_what_cannot_be_loaded_is_told_once(tmp_path: Path) -> None:
     told: list[Any] = []
 
     async def main() -> None:
-        made, done = node(Source(tmp_path), told, waking=True, merge="auto")
+        made, done = node(LoadSpec(tmp_path), told, waking=True, merge="auto")
         made.start()
         await done.wait()
         made.end()
@@ -155,7 +155,7 @@ def test_a_model_that_lowers_the_limit_of_open_files_can_be_reached(tmp_path: Pa
     told: list[Any] = []
 
     async def main() -> None:
-        source = Source(tmp_path, prediction_class="lowering.Routine", packages=(code,))
+        source = LoadSpec(tmp_path, prediction_class="lowering.Routine", packages=(code,))
         made, done = node(source, told, waking=True, merge="off")
         made.start()
         await done.wait()

@@ -24,8 +24,8 @@ from serving.node.practice import Question, StandIn, practise, questions
 from serving.node.predict import Predictor
 from serving.node.servable import MeasuredPlace
 from serving.protocols import PLAIN, Dialect
-from serving.runtimes import Runtime, Source, load
-from serving.runtimes.describing import describe
+from serving.runtimes import LoadSpec, Runtime, load_model
+from serving.runtimes.describing import infer_model_schema
 from serving.schema import ModelSchema, ModelSignature
 from tests.end_to_end.models import data
 
@@ -51,8 +51,8 @@ def table(folder: Path) -> None:
 
 def loaded(write: Any, folder: Path) -> tuple[Runtime, ModelSchema]:
     write(folder)
-    runtime = load(Source(folder))
-    return runtime, describe(runtime, folder)
+    runtime = load_model(LoadSpec(folder))
+    return runtime, infer_model_schema(runtime, folder)
 
 
 def predictor(runtime: Runtime, schema: ModelSchema, threads: ThreadPoolExecutor) -> Predictor:
@@ -64,7 +64,7 @@ def predictor(runtime: Runtime, schema: ModelSchema, threads: ThreadPoolExecutor
 @pytest.mark.parametrize("write", [matrix, table, None], ids=["matrix", "table", "stand-in"])
 def test_every_protocol_is_asked_and_answers(write: Any, tmp_path: Path) -> None:
     """Over HTTP and over gRPC, with tensors of numbers and of texts; nothing is refused."""
-    runtime, schema = (StandIn(), StandIn().schema()) if write is None else loaded(write, tmp_path)
+    runtime, schema = (StandIn(), StandIn().infer_schema()) if write is None else loaded(write, tmp_path)
     asked = [*questions(schema), *practice_grpc.questions(schema)]
 
     with ThreadPoolExecutor(1) as threads:
@@ -87,7 +87,7 @@ def test_no_question_takes_no_time(tmp_path: Path) -> None:
 
 def test_what_cannot_be_told_is_not_asked() -> None:
     """Without an example nothing; without tensors that fit it, what takes instances."""
-    schema = StandIn().schema()
+    schema = StandIn().infer_schema()
     bare = ModelSchema("custom", schema.signatures, strict=False)
     (rows,) = schema.signatures[schema.default].inputs
     pair = ModelSignature((rows, rows), ())
@@ -116,8 +116,8 @@ def test_practice_takes_no_longer_than_it_may() -> None:
     """What is under way when the time is over is given up."""
     with ThreadPoolExecutor(1) as threads:
         model = Counting()
-        asking = predictor(model, model.schema(), threads)
-        asyncio.run(practise(asking, [*questions(model.schema())], rounds=1_000_000, seconds=0.1))
+        asking = predictor(model, model.infer_schema(), threads)
+        asyncio.run(practise(asking, [*questions(model.infer_schema())], rounds=1_000_000, seconds=0.1))
 
     assert 0 < model.asked < 1_000_000
 
@@ -154,6 +154,6 @@ def test_over_a_connection_answers_are_read_whole() -> None:
 
 def test_numbers_of_every_type_are_rows_of_one() -> None:
     """As the schema has them: a size that is open is one."""
-    tensors = practice.tensors_of(StandIn().schema())
+    tensors = practice.tensors_of(StandIn().infer_schema())
 
     assert np.array_equal(tensors["instances"], [[0.5, 1.5]])

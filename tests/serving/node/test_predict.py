@@ -18,8 +18,8 @@ from serving.node.batcher import Bounds
 from serving.node.predict import Predictor
 from serving.node.servable import MeasuredPlace
 from serving.protocols import PLAIN, Call, Dialect
-from serving.runtimes import Array, Form
-from serving.runtimes.describing import unknown
+from serving.runtimes import ArrayFormat, InputFormat
+from serving.runtimes.describing import unknown_schema
 from serving.runtimes.instances import Batch
 from serving.schema import ModelSchema
 from serving.wire import Headers
@@ -39,8 +39,8 @@ class Peeking:
         self.seconds = seconds
         self.calls: list[tuple[list[float], bytes]] = []
 
-    def form(self, parameters: Mapping[str, Any]) -> Form:
-        return Array(1, nullable=False)
+    def input_format(self, parameters: Mapping[str, Any]) -> InputFormat:
+        return ArrayFormat(1, nullable=False)
 
     def predict(self, instances: Any, /, **parameters: Any) -> Batch:
         self.calls.append((np.ravel(instances).tolist(), bytes(self.board)))
@@ -50,14 +50,14 @@ class Peeking:
         doubled: Batch = instances[:, 0] * 2
         return doubled
 
-    def samples(self, count: int) -> None:
+    def make_synthetic_rows(self, count: int) -> None:
         return None
 
     def warmup_requests(self) -> tuple[()]:
         return ()
 
-    def schema(self, examples: Sequence[Any] = ()) -> ModelSchema:
-        return unknown("fake")
+    def infer_schema(self, examples: Sequence[Any] = ()) -> ModelSchema:
+        return unknown_schema("fake")
 
 
 @contextmanager

@@ -9,9 +9,9 @@ import pytest
 
 from serving.node import probe
 from serving.node.probe import Verdict, judging, warm, warm_briefly
-from serving.runtimes import Array, Form, Runtime, equality
+from serving.runtimes import ArrayFormat, InputFormat, Runtime, equality
 from serving.runtimes.acceleration import Predict
-from serving.runtimes.describing import unknown
+from serving.runtimes.describing import unknown_schema
 from serving.runtimes.instances import Batch
 from serving.schema import ModelSchema
 
@@ -28,8 +28,8 @@ class Fake:
     warnings: tuple[str, ...] = ()
     calls: int = 0
 
-    def form(self, parameters: Mapping[str, Any]) -> Form:
-        return Array(1, nullable=False)
+    def input_format(self, parameters: Mapping[str, Any]) -> InputFormat:
+        return ArrayFormat(1, nullable=False)
 
     def predict(self, instances: Any, /, **parameters: Any) -> Batch:
         self.calls += 1
@@ -37,18 +37,18 @@ class Fake:
         answer: Batch = instances[:, 0] + (self.drift if many else 0.0)
         return answer
 
-    def samples(self, count: int) -> Batch | None:
+    def make_synthetic_rows(self, count: int) -> Batch | None:
         return np.linspace(1.0, 2.0, count)[:, None]
 
     def warmup_requests(self) -> list[tuple[Batch, dict[str, Any]]]:
         return []
 
-    def schema(self, examples: Sequence[Any] = ()) -> ModelSchema:
-        return unknown("fake")
+    def infer_schema(self, examples: Sequence[Any] = ()) -> ModelSchema:
+        return unknown_schema("fake")
 
 
 def judge_merging(runtime: Runtime, faster: Predict | None = None) -> Verdict:
-    return equality.finished(judging(runtime, faster))
+    return equality.run_generator(judging(runtime, faster))
 
 
 ULP = float(np.spacing(2.0))
@@ -107,7 +107,7 @@ def test_of_large_rows_no_more_are_merged_than_were_tried() -> None:
     """A few of them do, so that they take little memory."""
 
     class Large(Fake):
-        def samples(self, count: int) -> Batch | None:
+        def make_synthetic_rows(self, count: int) -> Batch | None:
             assert count <= 4
             return np.ones((count, 1 << 17))  # a mebibyte each
 
@@ -199,7 +199,7 @@ def test_a_brief_warming_can_be_impossible() -> None:
             raise ValueError("not these")
 
     class Silent(Fake):
-        def samples(self, count: int) -> None:
+        def make_synthetic_rows(self, count: int) -> None:
             return None
 
     warm_briefly(Picky())

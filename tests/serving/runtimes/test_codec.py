@@ -14,10 +14,16 @@ from hypothesis import strategies as st
 from loadtests.bench.parsing import measure_image
 from serving.depth import DEFAULT_MAX_DEPTH
 from serving.errors import InvalidInputs, InvalidOutputs
-from serving.runtimes import Array, Column, Columns, Form, Rows, codec
-from serving.runtimes.codec import AnswerStyle, Decoder, encode, encode_each, encode_lines
-from serving.runtimes.conversion import from_rows
-from serving.runtimes.instances import Batch, split
+from serving.runtimes import ArrayFormat, ColumnsFormat, ColumnSpec, InputFormat, RowsFormat, codec
+from serving.runtimes.codec import (
+    AnswerStyle,
+    InstancesDecoder,
+    encode_bodies,
+    encode_lines,
+    encode_predictions,
+)
+from serving.runtimes.conversion import convert_instances
+from serving.runtimes.instances import Batch, split_batch
 
 PADDING = " " * 512  # makes a body long enough for the dense way
 FLOAT = np.dtype(np.float32)
@@ -25,16 +31,16 @@ INT = np.dtype(np.int32)
 BYTES = np.dtype(object)
 
 
-def decode(body: Any, form: Form) -> tuple[Batch, dict[str, Any]]:
+def decode(body: Any, form: InputFormat) -> tuple[Batch, dict[str, Any]]:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return Decoder().decode(raw, lambda _: form)
+    return InstancesDecoder().decode(raw, lambda _: form)
 
 
-def one(dtype: np.dtype[Any], *shape: int | None, name: str = "x") -> Columns:
-    return Columns((Column(name, dtype, shape),))
+def one(dtype: np.dtype[Any], *shape: int | None, name: str = "x") -> ColumnsFormat:
+    return ColumnsFormat((ColumnSpec(name, dtype, shape),))
 
 
-def refusal(body: Any, form: Form) -> str:
+def refusal(body: Any, form: InputFormat) -> str:
     with pytest.raises(InvalidInputs) as caught:
         decode(body, form)
     return caught.value.detail
@@ -44,7 +50,7 @@ finite = st.floats(allow_nan=False, allow_infinity=False)
 numbers = finite | st.integers(-(2**53), 2**53)
 
 
-def outcome(body: bytes, form: Form) -> Any:
+def outcome(body: bytes, form: InputFormat) -> Any:
     """What a body comes to: instances with their dtype and the parameters, or the words of its refusal."""
     try:
         instances, parameters = decode(body, form)
@@ -53,10 +59,10 @@ def outcome(body: bytes, form: Form) -> Any:
     return written(instances), parameters
 
 
-def plain_outcome(body: bytes, form: Form) -> Any:
+def plain_outcome(body: bytes, form: InputFormat) -> Any:
     """The same by way of Python values."""
     try:
-        instances, parameters = codec._plain(body, lambda _: form, DEFAULT_MAX_DEPTH)
+        instances, parameters = codec._decode_values(body, lambda _: form, DEFAULT_MAX_DEPTH)
     except InvalidInputs as error:
         return error.message
     return written(instances), parameters
@@ -71,7 +77,7 @@ def written(instances: Batch) -> str:
 
 
 FORMS = st.sampled_from(
-    [Array(None, nullable=True), Array(2, nullable=False), one(FLOAT), one(INT, 2), Rows()]
+    [ArrayFormat(None, nullable=True), ArrayFormat(2, nullable=False), one(FLOAT), one(INT, 2), RowsFormat()]
 )
 FIELDS = st.dictionaries(
     st.sampled_from(["a", "b"]), st.none() | st.lists(st.integers(), max_size=2), max_size=1
@@ -97,7 +103,7 @@ def test_all_ways_give_what_numpy_makes_of_the_list(rows: list[list[float]]) -> 
     wanted = np.array(rows)
 
     for body in bodies:
-        got, _ = decode(body.encode(), Array(None, nullable=False))
+        got, _ = decode(body.encode(), ArrayFormat(None, nullable=False))
         assert isinstance(got, np.ndarray)
         assert got.dtype == wanted.dtype
         assert got.tobytes() == wanted.tobytes() or np.array_equal(got, wanted)
@@ -113,9 +119,11 @@ def test_all_ways_give_what_numpy_makes_of_the_list(rows: list[list[float]]) -> 
     FORMS,
     st.sampled_from(["", PADDING]),
 )
-@example([[0.0], []], {}, Array(None, nullable=True), "")
+@example([[0.0], []], {}, ArrayFormat(None, nullable=True), "")
 @example([[[1], [2, 3]], [[4, 5], [6]]], {}, one(FLOAT), "")
-def test_all_ways_agree_on_anything(value: Any, others: dict[str, Any], form: Form, padding: str) -> None:
+def test_all_ways_agree_on_anything(
+    value: Any, others: dict[str, Any], form: InputFormat, padding: str
+) -> None:
     """What the dense way does not take is refused or converted exactly as the plain way does it."""
     body = (json.dumps({"instances": [value], **others}) + padding).encode()
 
@@ -135,9 +143,9 @@ def test_all_ways_agree_on_anything(value: Any, others: dict[str, Any], form: Fo
     ),
     padding=st.sampled_from(["", PADDING]),
 )
-@example([2], Array(None, nullable=False), [(5, 0, " ")], "")
+@example([2], ArrayFormat(None, nullable=False), [(5, 0, " ")], "")
 def test_bodies_that_are_nearly_regular(
-    shape: list[int], form: Form, edits: list[tuple[int, int, str]], padding: str
+    shape: list[int], form: InputFormat, edits: list[tuple[int, int, str]], padding: str
 ) -> None:
     """A character more, less or another one: whatever it does to the text, all ways see the same in it."""
     text = json.dumps({"instances": (np.arange(math.prod(shape)).reshape(shape) / 2).tolist()})
@@ -150,7 +158,7 @@ def test_bodies_that_are_nearly_regular(
 
 def test_a_decoder_goes_from_shape_to_shape() -> None:
     """What it knows of the last body says nothing of the next one."""
-    decoder, form = Decoder(), Array(None, nullable=False)
+    decoder, form = InstancesDecoder(), ArrayFormat(None, nullable=False)
     shapes = [(1, 2), (2, 1), (1, 2), (2, 2), (1, 4), (4, 1)]
 
     for shape in shapes:
@@ -177,13 +185,13 @@ def test_image_rows_become_one_array_of_the_models_dtype() -> None:
 def test_the_form_may_depend_on_the_parameters() -> None:
     """The other fields of the body are known before the instances are parsed."""
 
-    def form_of(parameters: Mapping[str, Any]) -> Form:
+    def form_of(parameters: Mapping[str, Any]) -> InputFormat:
         assert parameters == {"signature_name": "b", "options": {"k": [1, 2]}}
-        return Rows()
+        return RowsFormat()
 
     body = {"instances": [[1.5] * 200], "signature_name": "b", "options": {"k": [1, 2]}}
 
-    instances, _ = Decoder().decode(json.dumps(body).encode(), form_of)
+    instances, _ = InstancesDecoder().decode(json.dumps(body).encode(), form_of)
 
     assert instances == body["instances"]
 
@@ -194,7 +202,7 @@ def test_the_form_may_depend_on_the_parameters() -> None:
 )
 def test_dtype_follows_the_numbers(values: list[Any], dtype: type) -> None:
     """All-integer bodies stay int64, null is NaN where the model takes it, booleans are left to numpy."""
-    instances, _ = decode({"instances": values}, Array(None, nullable=True))
+    instances, _ = decode({"instances": values}, ArrayFormat(None, nullable=True))
 
     assert np.array(instances).dtype == dtype
 
@@ -203,7 +211,7 @@ def test_objects_pass_as_rows_where_welcome() -> None:
     """A model with column names takes objects as they are."""
     rows = [{"age": 3, "city": "x"}]
 
-    instances, _ = decode({"instances": rows}, Array(2, nullable=False, objects=True))
+    instances, _ = decode({"instances": rows}, ArrayFormat(2, nullable=False, allows_objects=True))
 
     assert instances == rows
 
@@ -226,7 +234,7 @@ def test_objects_pass_as_rows_where_welcome() -> None:
 @pytest.mark.parametrize("padding", ["", PADDING])
 def test_bad_bodies_are_refused_in_words(body: bytes, said: str, padding: str) -> None:
     """Whatever is wrong with a body is said, on either way."""
-    assert said in refusal(body + padding.encode() if body else body, Array(2, nullable=False))
+    assert said in refusal(body + padding.encode() if body else body, ArrayFormat(2, nullable=False))
 
 
 @pytest.mark.parametrize(
@@ -243,17 +251,17 @@ def test_bad_bodies_are_refused_in_words(body: bytes, said: str, padding: str) -
 )
 def test_bad_rows_are_named(instances: Any, said: str) -> None:
     """The instance, the place in it, what was expected and what came."""
-    assert said in refusal({"instances": instances}, Array(2, nullable=False))
+    assert said in refusal({"instances": instances}, ArrayFormat(2, nullable=False))
 
 
 def test_ragged_rows_are_named_where_any_width_will_do() -> None:
     """Without a known width, rows must still agree."""
     assert "Instance 1 has 1 values, instance 0 has 2" in refusal(
-        {"instances": [[1, 2], [1]]}, Array(None, nullable=False)
+        {"instances": [[1, 2], [1]]}, ArrayFormat(None, nullable=False)
     )
 
 
-TWO = Columns((Column("a", FLOAT, ()), Column("s", BYTES, ())))
+TWO = ColumnsFormat((ColumnSpec("a", FLOAT, ()), ColumnSpec("s", BYTES, ())))
 
 
 @pytest.mark.parametrize(
@@ -281,7 +289,7 @@ TWO = Columns((Column("a", FLOAT, ()), Column("s", BYTES, ())))
         ),
     ],
 )
-def test_bad_columns_are_named(instances: Any, form: Form, said: str) -> None:
+def test_bad_columns_are_named(instances: Any, form: InputFormat, said: str) -> None:
     """The contract's sentences for tensors that do not fit."""
     assert said in refusal({"instances": instances}, form)
 
@@ -297,7 +305,9 @@ def test_bad_columns_are_named(instances: Any, form: Form, said: str) -> None:
         ([[True], [2**70]], one(FLOAT, 1)),
     ],
 )
-def test_values_that_the_service_took_are_what_numpy_makes_of_them(instances: Any, form: Columns) -> None:
+def test_values_that_the_service_took_are_what_numpy_makes_of_them(
+    instances: Any, form: ColumnsFormat
+) -> None:
     """It fed sessions with lists, which those convert to the type of their placeholder."""
     found, _ = decode({"instances": instances}, form)
 
@@ -309,12 +319,12 @@ def test_values_that_the_service_took_are_what_numpy_makes_of_them(instances: An
 
 def test_texts_with_numbers_are_numbers_for_arrays() -> None:
     """In a list of numbers, and where null is missing too."""
-    found, _ = decode({"instances": [["1", 2], [None, "0.5"]]}, Array(2, nullable=True))
+    found, _ = decode({"instances": [["1", 2], [None, "0.5"]]}, ArrayFormat(2, nullable=True))
 
     assert isinstance(found, np.ndarray)
     np.testing.assert_array_equal(found, [[1, 2], [math.nan, 0.5]])
     assert "Instance 1, value 0 is a string" in refusal(
-        {"instances": [["1"], ["x"]]}, Array(1, nullable=True)
+        {"instances": [["1"], ["x"]]}, ArrayFormat(1, nullable=True)
     )
 
 
@@ -322,7 +332,7 @@ def test_tensorflow_servings_protocol_takes_no_such_values() -> None:
     """It has types of its own for what JSON has."""
     for value, form in (("1", one(FLOAT)), (True, one(INT)), (1.5, one(INT)), (None, one(FLOAT))):
         with pytest.raises(InvalidInputs):
-            from_rows([value], form)
+            convert_instances([value], form)
 
 
 def test_strings_and_base64_become_bytes() -> None:
@@ -373,7 +383,7 @@ def test_predictions_as_json(predictions: Batch, wanted: Any) -> None:
     """Arrays as tolist() gives them, float32 in its own digits; NaN and infinities as null; named outputs as
     objects. Line by line it is the same.
     """
-    assert json.loads(encode(predictions)) == {"predictions": wanted}
+    assert json.loads(encode_predictions(predictions)) == {"predictions": wanted}
     assert [json.loads(line) for line in encode_lines(predictions).splitlines()] == wanted
 
 
@@ -394,8 +404,8 @@ def test_an_only_output_may_come_without_its_name(predictions: Batch, wanted: li
     """In bodies of one request and of several, and in lines; what a routine answers stays as it is."""
     style = AnswerStyle(bare=True)
 
-    assert json.loads(encode(predictions, style)) == {"predictions": wanted}
-    assert [json.loads(body) for body in encode_each(predictions, [1, 1], style)] == [
+    assert json.loads(encode_predictions(predictions, style)) == {"predictions": wanted}
+    assert [json.loads(body) for body in encode_bodies(predictions, [1, 1], style)] == [
         {"predictions": [one]} for one in wanted
     ]
     assert [json.loads(line) for line in encode_lines(predictions, style).splitlines()] == wanted
@@ -415,7 +425,11 @@ def test_float32_may_have_the_digits_of_float64(values: Any, text: bytes) -> Non
     """As AI Platform wrote them, by `tolist`."""
     style = AnswerStyle(bare=True, long_decimals=True)
 
-    assert encode(values, style) == encode({"p": values}, style) == b'{"predictions":%b}' % text
+    assert (
+        encode_predictions(values, style)
+        == encode_predictions({"p": values}, style)
+        == b'{"predictions":%b}' % text
+    )
     assert encode_lines(values, style) == text[1:-1].replace(b",", b"\n") + b"\n"
 
 
@@ -425,8 +439,8 @@ def test_float32_is_read_back_to_the_bit(values: list[float]) -> None:
     """Alone, in rows and in columns, whatever is printed is the same float32 when it is read."""
     array = np.array(values, np.float32)
 
-    alone = json.loads(encode(array))["predictions"]
-    column = [row["x"] for row in json.loads(encode({"x": array[:, None]}))["predictions"]]
+    alone = json.loads(encode_predictions(array))["predictions"]
+    column = [row["x"] for row in json.loads(encode_predictions({"x": array[:, None]}))["predictions"]]
 
     assert np.array(alone, np.float32).tobytes() == array.tobytes()
     assert column == [[value] for value in alone]
@@ -436,12 +450,12 @@ def test_float32_is_read_back_to_the_bit(values: list[float]) -> None:
 def test_predictions_that_json_cannot_carry(predictions: Batch) -> None:
     """An answer that cannot be written is the model's fault, and said so."""
     with pytest.raises(InvalidOutputs):
-        encode(predictions)
+        encode_predictions(predictions)
 
 
-@pytest.mark.parametrize("form", [Array(None, nullable=False), one(FLOAT), one(INT), one(BYTES)])
+@pytest.mark.parametrize("form", [ArrayFormat(None, nullable=False), one(FLOAT), one(INT), one(BYTES)])
 @pytest.mark.parametrize(("depth", "leaf"), [(65, "1"), (500, '"text"'), (1000, "1")])
-def test_lists_deeper_than_arrays_can_be(form: Form, depth: int, leaf: str) -> None:
+def test_lists_deeper_than_arrays_can_be(form: InputFormat, depth: int, leaf: str) -> None:
     """Refused as bad input, whichever way the body takes."""
     body = '{"instances":' + "[" * depth + leaf + "]" * depth + "}" + PADDING
 
@@ -453,7 +467,7 @@ def test_of_two_fields_with_one_name_the_last_is_taken(padding: str) -> None:
     """However long the body is."""
     body = '{"a":1,"instances":[[1.5]],"instances":[[2.5]],"a":2}' + padding
 
-    batch, parameters = decode(body.encode(), Array(None, nullable=False))
+    batch, parameters = decode(body.encode(), ArrayFormat(None, nullable=False))
 
     assert isinstance(batch, np.ndarray)
     assert batch.tolist() == [[2.5]]
@@ -465,15 +479,15 @@ def test_a_nul_does_not_end_a_name(padding: str) -> None:
     """However long the body is."""
     body = '{"instances":[[1.5]],"a":1,"a\\u0000b":2,"instances\\u0000":3}' + padding
 
-    batch, parameters = decode(body.encode(), Array(None, nullable=False))
+    batch, parameters = decode(body.encode(), ArrayFormat(None, nullable=False))
 
     assert isinstance(batch, np.ndarray)
     assert batch.tolist() == [[1.5]]
     assert parameters == {"a": 1, "a\0b": 2, "instances\0": 3}
 
 
-@pytest.mark.parametrize("form", [Array(2, nullable=True), one(FLOAT, 2)])
-def test_a_long_text_takes_no_more_memory_than_it_needs(form: Form) -> None:
+@pytest.mark.parametrize("form", [ArrayFormat(2, nullable=True), one(FLOAT, 2)])
+def test_a_long_text_takes_no_more_memory_than_it_needs(form: InputFormat) -> None:
     """An array of numpy's own texts would have room for the longest one in each place: here a gigabyte."""
     rows = [["x" * 100_000, "y"], *([1, "y"] for _ in range(1500))]
     tracemalloc.start()
@@ -508,4 +522,6 @@ def test_answers_of_a_shared_call_are_written_as_if_each_were_alone(
     named = {"a": whole, "b": whole}
 
     for batch in (whole, named, whole.tolist()):
-        assert encode_each(batch, counts) == [encode(part) for part in split(batch, counts)]
+        assert encode_bodies(batch, counts) == [
+            encode_predictions(part) for part in split_batch(batch, counts)
+        ]

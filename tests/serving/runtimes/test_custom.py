@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from serving.errors import InvalidInputs, InvalidOutputs, LoadFailed, ModelFailed, UserCodeFailed
-from serving.runtimes import Rows, Runtime, Source
-from serving.runtimes import load as load_any
-from serving.runtimes.custom import load
-from serving.runtimes.packages import use_packages
+from serving.runtimes import LoadSpec, RowsFormat, Runtime
+from serving.runtimes import load_model as load_any
+from serving.runtimes.custom import load_model
+from serving.runtimes.packages import add_to_import_path
 
 Loader = Callable[..., Runtime]
 
@@ -40,7 +40,7 @@ def routine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         (packages / "user_routine.py").write_text(textwrap.dedent(code))
         model = tmp_path / "model"
         model.mkdir()
-        return load(Source(model, prediction_class=name, packages=(packages,)))
+        return load_model(LoadSpec(model, prediction_class=name, packages=(packages,)))
 
     yield load_code
     sys.modules.pop("user_routine", None)
@@ -63,10 +63,10 @@ def test_the_answer_is_what_the_class_returns(code: str, expected: list[Any], ro
     """The routine gets the plain instances, its folder and every extra field, signature_name included."""
     runtime = routine(body(code))
 
-    assert runtime.form({"top": 3}) == Rows()
+    assert runtime.input_format({"top": 3}) == RowsFormat()
     assert runtime.predict(["a", "bb"], signature_name="s", top=3) == expected
     assert (runtime.framework, runtime.mergeable, runtime.exact) == ("CUSTOM", False, True)
-    assert runtime.samples(3) is None
+    assert runtime.make_synthetic_rows(3) is None
 
 
 def test_an_array_is_an_answer(routine: Loader) -> None:
@@ -133,7 +133,7 @@ def test_without_kwargs_extra_fields_are_refused(routine: Loader) -> None:
 
     assert runtime.predict([1], signature_name="serving_default") == [1]
     with pytest.raises(InvalidInputs, match="request field 'threshold'; it takes none"):
-        runtime.form({"threshold": 0.5})
+        runtime.input_format({"threshold": 0.5})
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_predict_has_exactly_the_contracts_arguments(arguments: str, right: bool
 def test_a_class_is_required(tmp_path: Path) -> None:
     """CUSTOM without predictionClass says what is missing."""
     with pytest.raises(UserCodeFailed, match="predictionClass"):
-        load(Source(tmp_path, "CUSTOM"))
+        load_model(LoadSpec(tmp_path, "CUSTOM"))
 
 
 def test_the_server_comes_before_user_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,8 +222,8 @@ def test_the_server_comes_before_user_packages(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(sys, "path", [*sys.path])
     before = [*sys.path]
 
-    use_packages([tmp_path / "a", tmp_path / "b"])
-    use_packages([tmp_path / "b", tmp_path / "a"])
+    add_to_import_path([tmp_path / "a", tmp_path / "b"])
+    add_to_import_path([tmp_path / "b", tmp_path / "a"])
 
     assert sys.path == [*before, str(tmp_path / "a"), str(tmp_path / "b")]
 
@@ -231,6 +231,6 @@ def test_the_server_comes_before_user_packages(tmp_path: Path, monkeypatch: pyte
 def test_the_class_makes_the_framework(tmp_path: Path) -> None:
     """A prediction class alone leads to this runtime; without one an empty folder is no model."""
     with pytest.raises(UserCodeFailed):
-        load_any(Source(tmp_path, prediction_class="no_such_module.Predictor"))
+        load_any(LoadSpec(tmp_path, prediction_class="no_such_module.Predictor"))
     with pytest.raises(LoadFailed):
-        load_any(Source(tmp_path))
+        load_any(LoadSpec(tmp_path))

@@ -24,9 +24,9 @@ from sklearn.multioutput import MultiOutputClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 
-from serving.runtimes import Runtime, Source, load
-from serving.runtimes.codec import Decoder, encode
-from serving.runtimes.describing import EXAMPLE, describe, unknown
+from serving.runtimes import LoadSpec, Runtime, load_model
+from serving.runtimes.codec import InstancesDecoder, encode_predictions
+from serving.runtimes.describing import EXAMPLE_FILE, infer_model_schema, unknown_schema
 from serving.schema import DEFAULT_SIGNATURE, ModelSchema, TensorSpec
 
 X = np.random.default_rng(0).normal(size=(40, 3))
@@ -64,13 +64,15 @@ def booster(objective: str, labels: Any, **parameters: Any) -> xgb.Booster:
 
 def loaded(model: Any, folder: Path) -> Runtime:
     joblib.dump(model, folder / "model.joblib")
-    return load(Source(folder, "XGBOOST" if isinstance(model, xgb.Booster) else ""))
+    return load_model(LoadSpec(folder, "XGBOOST" if isinstance(model, xgb.Booster) else ""))
 
 
 def asked(runtime: Runtime, schema: ModelSchema) -> Any:
     """What a client gets for the example."""
-    batch, _ = Decoder().decode(json.dumps({"instances": [schema.example]}).encode(), runtime.form)
-    return json.loads(encode(runtime.predict(batch)))["predictions"]
+    batch, _ = InstancesDecoder().decode(
+        json.dumps({"instances": [schema.example]}).encode(), runtime.input_format
+    )
+    return json.loads(encode_predictions(runtime.predict(batch)))["predictions"]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +134,7 @@ def test_a_model_tells_its_inputs_its_output_and_an_instance_that_predicts(
 ) -> None:
     runtime = loaded(model, tmp_path)
 
-    schema = describe(runtime, tmp_path)
+    schema = infer_model_schema(runtime, tmp_path)
 
     [signature] = schema.signatures.values()
     [found] = signature.outputs
@@ -149,10 +151,10 @@ class Shouting(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no type
 
 
 def test_an_example_that_comes_with_a_model_is_the_one(tmp_path: Path) -> None:
-    (tmp_path / EXAMPLE).write_text('{"word": "so"}')
+    (tmp_path / EXAMPLE_FILE).write_text('{"word": "so"}')
     runtime = loaded(Shouting(), tmp_path)
 
-    schema = describe(runtime, tmp_path)
+    schema = infer_model_schema(runtime, tmp_path)
 
     assert (schema.example, schema.answer, schema.strict) == ({"word": "so"}, "SO", False)
     assert asked(runtime, schema) == ["SO"]
@@ -160,26 +162,26 @@ def test_an_example_that_comes_with_a_model_is_the_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["[1.0, 2.0]", "no JSON", "[" * 5000])
 def test_an_example_that_is_none_is_passed_over(text: str, tmp_path: Path) -> None:
-    (tmp_path / EXAMPLE).write_text(text)
+    (tmp_path / EXAMPLE_FILE).write_text(text)
     runtime = loaded(LogisticRegression().fit(X, LABELS), tmp_path)
 
-    assert asked(runtime, describe(runtime, tmp_path)) == ["yes"]
+    assert asked(runtime, infer_model_schema(runtime, tmp_path)) == ["yes"]
 
 
 def test_nothing_is_told_of_a_model_that_nobody_knows_how_to_ask(tmp_path: Path) -> None:
-    schema = describe(loaded(Shouting(), tmp_path), tmp_path)
+    schema = infer_model_schema(loaded(Shouting(), tmp_path), tmp_path)
 
     assert (schema.example, schema.answer, schema.strict) == (None, None, False)
-    assert schema.signatures == unknown("").signatures
+    assert schema.signatures == unknown_schema("").signatures
 
 
 def test_a_model_that_breaks_when_it_is_looked_at_can_still_be_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runtime = loaded(LogisticRegression().fit(X, LABELS), tmp_path)
-    monkeypatch.setattr(runtime, "schema", lambda _: 1 / 0)
+    monkeypatch.setattr(runtime, "infer_schema", lambda _: 1 / 0)
 
-    assert describe(runtime, tmp_path) == unknown("scikit_learn")
+    assert infer_model_schema(runtime, tmp_path) == unknown_schema("scikit_learn")
 
 
 CODE = """
@@ -204,10 +206,10 @@ def test_a_custom_routine_is_asked_nothing_but_its_own_example(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(__import__("sys").modules, "described", raising=False)
     if example:
-        (tmp_path / EXAMPLE).write_text(json.dumps(example))
-    runtime = load(Source(tmp_path, prediction_class="described.Predictor"))
+        (tmp_path / EXAMPLE_FILE).write_text(json.dumps(example))
+    runtime = load_model(LoadSpec(tmp_path, prediction_class="described.Predictor"))
 
-    schema = describe(runtime, tmp_path)
+    schema = infer_model_schema(runtime, tmp_path)
 
     import described  # type: ignore[import-not-found]
 
@@ -230,7 +232,7 @@ class Leaving(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
 
 
 def test_code_of_a_user_ends_nothing_by_what_was_made_up(tmp_path: Path) -> None:
-    schema = describe(loaded(Leaving(), tmp_path), tmp_path)
+    schema = infer_model_schema(loaded(Leaving(), tmp_path), tmp_path)
 
     assert (schema.example, schema.signatures[DEFAULT_SIGNATURE].inputs[0].datatype) == (None, "FP64")
 
@@ -241,4 +243,4 @@ def test_labels_that_cannot_be_sent_cost_details_alone(tmp_path: Path) -> None:
     model.classes_ = np.array(["\ud800", "yes"])
     runtime = loaded(model, tmp_path)
 
-    assert describe(runtime, tmp_path) == unknown("scikit_learn")
+    assert infer_model_schema(runtime, tmp_path) == unknown_schema("scikit_learn")

@@ -21,7 +21,13 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from serving.errors import LoadFailed
-from serving.runtimes.detect import FILES_OF, content, detect, find_model, first_class
+from serving.runtimes.detect import (
+    MODEL_FILES,
+    detect_framework,
+    find_model_file,
+    read_decompressed,
+    read_first_class,
+)
 
 X = np.array([[0.0], [1.0], [2.0]])
 
@@ -49,12 +55,12 @@ def fill(folder: Path, *names: str) -> Path:
 )
 def test_the_file_tells_the_framework(files: list[str], framework: str, tmp_path: Path) -> None:
     """The exact file name decides; our own additions only count where no file of the contract is."""
-    assert detect(fill(tmp_path, *files), "") == framework
+    assert detect_framework(fill(tmp_path, *files), "") == framework
 
 
 def test_a_prediction_class_makes_it_custom(tmp_path: Path) -> None:
     """With predictionClass the files are the routine's own business."""
-    assert detect(fill(tmp_path, "saved_model.pb", "model.pkl"), "module.Class") == "CUSTOM"
+    assert detect_framework(fill(tmp_path, "saved_model.pb", "model.pkl"), "module.Class") == "CUSTOM"
 
 
 @pytest.mark.parametrize(
@@ -64,7 +70,7 @@ def test_a_prediction_class_makes_it_custom(tmp_path: Path) -> None:
 def test_several_model_files_are_refused(files: list[str], tmp_path: Path) -> None:
     """Two model files in one folder are an error that names them."""
     with pytest.raises(LoadFailed) as caught:
-        detect(fill(tmp_path, *files), "")
+        detect_framework(fill(tmp_path, *files), "")
 
     assert caught.value.detail == (
         f"Multiple model files are found in the model_path: {', '.join(files)}. Keep exactly one."
@@ -91,7 +97,7 @@ def test_several_model_files_are_refused(files: list[str], tmp_path: Path) -> No
 def test_no_model_file_says_what_is_there(files: list[str], message: str, tmp_path: Path) -> None:
     """The error lists the names looked for, the files found, and the nearest way out."""
     with pytest.raises(LoadFailed) as caught:
-        detect(fill(tmp_path, *files), "")
+        detect_framework(fill(tmp_path, *files), "")
 
     assert message in caught.value.detail
     assert "Looked for saved_model.pb, saved_model.pbtxt, model.bst" in caught.value.detail
@@ -100,7 +106,7 @@ def test_no_model_file_says_what_is_there(files: list[str], message: str, tmp_pa
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     """A folder that is not there is not the same as an empty one."""
     with pytest.raises(LoadFailed, match="'gone' does not exist"):
-        detect(tmp_path / "gone", "")
+        detect_framework(tmp_path / "gone", "")
 
 
 @pytest.mark.parametrize(
@@ -114,7 +120,7 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
 )
 def test_a_runtime_finds_its_file(framework: str, files: list[str], found: str, tmp_path: Path) -> None:
     """With the framework given, its own files are tried in the contract's order."""
-    assert find_model(fill(tmp_path, *files), framework).name == found
+    assert find_model_file(fill(tmp_path, *files), framework).name == found
 
 
 @pytest.mark.parametrize(
@@ -129,7 +135,7 @@ def test_a_runtime_finds_its_file(framework: str, files: list[str], found: str, 
 def test_a_file_of_another_framework_is_named(framework: str, file: str, actual: str, tmp_path: Path) -> None:
     """The framework said and the file found disagree: the error names both and the way out."""
     with pytest.raises(LoadFailed) as caught:
-        find_model(fill(tmp_path, file), framework)
+        find_model_file(fill(tmp_path, file), framework)
 
     assert f"The framework is {framework}, but the folder holds {file}" in caught.value.detail
     assert f"Set the framework to {actual}" in caught.value.detail
@@ -140,8 +146,8 @@ def test_a_runtime_without_any_file_says_what_it_wants(tmp_path: Path) -> None:
     with pytest.raises(
         LoadFailed, match=r"Looked for model\.joblib or model\.pkl directly in the folder; found x"
     ):
-        find_model(fill(tmp_path, "x"), "SCIKIT_LEARN")
-    assert set(FILES_OF) == {"TENSORFLOW", "SCIKIT_LEARN", "XGBOOST"}
+        find_model_file(fill(tmp_path, "x"), "SCIKIT_LEARN")
+    assert set(MODEL_FILES) == {"TENSORFLOW", "SCIKIT_LEARN", "XGBOOST"}
 
 
 MODELS: dict[str, tuple[Callable[[], Any], str]] = {
@@ -159,7 +165,7 @@ def test_a_pickle_tells_by_its_first_class(kind: str, compression: Any, tmp_path
     make, framework = MODELS[kind]
     joblib.dump(make(), tmp_path / "model.joblib", compress=compression)
 
-    assert detect(tmp_path, "") == framework
+    assert detect_framework(tmp_path, "") == framework
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
@@ -169,7 +175,7 @@ def test_every_pickle_protocol_is_understood(kind: str, protocol: int, tmp_path:
     make, framework = MODELS[kind]
     (tmp_path / "model.pkl").write_bytes(pickle.dumps(make(), protocol))
 
-    assert detect(tmp_path, "") == framework
+    assert detect_framework(tmp_path, "") == framework
 
 
 class Trap:
@@ -183,10 +189,10 @@ def test_looking_into_a_pickle_runs_nothing(tmp_path: Path) -> None:
     """Detection calls nothing the file names, not even builtins."""
     for value in (Trap(), [Trap()], eval):
         (tmp_path / "model.pkl").write_bytes(pickle.dumps(value))
-        assert detect(tmp_path, "") == "SCIKIT_LEARN"
+        assert detect_framework(tmp_path, "") == "SCIKIT_LEARN"
     evil = b"cbuiltins\neval\n(S'1/0'\ntR."
     (tmp_path / "model.pkl").write_bytes(evil)
-    assert detect(tmp_path, "") == "SCIKIT_LEARN"
+    assert detect_framework(tmp_path, "") == "SCIKIT_LEARN"
     assert copyreg.dispatch_table is not None
 
 
@@ -205,7 +211,7 @@ def test_any_bytes_can_be_looked_into(data: bytes) -> None:
             b"\x04\x22\x4d\x18" + data,
         ):
             file.write_bytes(wrapped)
-            assert isinstance(first_class(file), str)
+            assert isinstance(read_first_class(file), str)
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, bz2.compress, lzma.compress, zlib.compress])
@@ -214,5 +220,5 @@ def test_content_unpacks_what_is_asked_for(pack: Callable[[bytes], bytes], tmp_p
     data = bytes(range(256)) * 1000
     (tmp_path / "file").write_bytes(pack(b"\x80" + data))
 
-    assert content(tmp_path / "file") == b"\x80" + data
-    assert content(tmp_path / "file", 300)[:200] == b"\x80" + data[:199]
+    assert read_decompressed(tmp_path / "file") == b"\x80" + data
+    assert read_decompressed(tmp_path / "file", 300)[:200] == b"\x80" + data[:199]

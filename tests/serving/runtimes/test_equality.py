@@ -14,7 +14,7 @@ NAN = float("nan")
 
 
 def exactly(one: Batch, other: Batch) -> str:
-    return equality.difference(one, other, equality.nothing(one))
+    return equality.describe_difference(one, other, equality.zero_tolerance(one))
 
 
 @pytest.mark.parametrize(
@@ -60,21 +60,21 @@ def test_the_form_counts() -> None:
 def test_elsewhere_the_library_s_own_differences_are_allowed() -> None:
     """Or four units in the last place, if these are more."""
     answers = np.array([1.0, 1.5])
-    own = equality.spread(answers, [answers + 1e-9])
-    allowed = equality.tolerance(answers, own, exact=False)
-    strict = equality.tolerance(answers, {}, exact=False)
+    own = equality.measure_spread(answers, [answers + 1e-9])
+    allowed = equality.compute_tolerance(answers, own, exact=False)
+    strict = equality.compute_tolerance(answers, {}, exact=False)
     unit = np.spacing(1.5)
 
-    assert equality.difference(answers, answers + 0.9e-9, allowed) == ""
-    assert "for row 0" in equality.difference(answers, answers + 2e-9, allowed)
-    assert equality.difference(answers, answers + 4 * unit, strict) == ""
-    assert equality.difference(answers, answers + 6 * unit, strict)
-    assert equality.tolerance(answers, own, exact=True) == {"": 0.0}
+    assert equality.describe_difference(answers, answers + 0.9e-9, allowed) == ""
+    assert "for row 0" in equality.describe_difference(answers, answers + 2e-9, allowed)
+    assert equality.describe_difference(answers, answers + 4 * unit, strict) == ""
+    assert equality.describe_difference(answers, answers + 6 * unit, strict)
+    assert equality.compute_tolerance(answers, own, exact=True) == {"": 0.0}
 
 
 def test_labels_beside_numbers_must_be_identical() -> None:
     answers = {"label": np.array([1, 2]), "score": np.array([0.5, 0.5])}
-    allowed = equality.tolerance(answers, equality.spread(answers, [answers]), exact=False)
+    allowed = equality.compute_tolerance(answers, equality.measure_spread(answers, [answers]), exact=False)
     other = {"label": np.array([1, 3]), "score": np.array([0.5, 0.5])}
 
-    assert "output label" in equality.difference(answers, other, allowed)
+    assert "output label" in equality.describe_difference(answers, other, allowed)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving.runtimes.finite import LARGEST, is_finite
+from serving.runtimes.finite import MAX_FLOAT32, is_finite
 
 
 @pytest.mark.parametrize(
@@ -13,7 +13,7 @@ from serving.runtimes.finite import LARGEST, is_finite
     [
         ([[1.0, -2.0]], True, True),
         ([[1, 2**62]], True, True),
-        ([[LARGEST, -LARGEST]], True, True),
+        ([[MAX_FLOAT32, -MAX_FLOAT32]], True, True),
         ([[1e30, 1e200]], False, False),
         ([[np.nan, 1.0]], False, True),
         ([[np.nan, np.nan]], False, True),
@@ -26,7 +26,7 @@ from serving.runtimes.finite import LARGEST, is_finite
 def test_finite_means_in_float32_too(rows: Any, finite: bool, but_missing: bool) -> None:
     """Missing values aside, where they are allowed; integers always are."""
     assert is_finite(np.array(rows)) is finite
-    assert is_finite(np.array(rows), missing=True) is but_missing
+    assert is_finite(np.array(rows), allow_nan=True) is but_missing
 
 
 def test_what_is_no_array_of_numbers_is_not() -> None:

@@ -6,42 +6,51 @@ import numpy as np
 import pytest
 
 from serving.errors import InvalidOutputs
-from serving.runtimes.codec import encode, encode_each
-from serving.runtimes.instances import Tensors, concatenate, copied, count, signature, size, split, take
+from serving.runtimes.codec import encode_bodies, encode_predictions
+from serving.runtimes.instances import (
+    WholeTensors,
+    concatenate_batches,
+    concatenation_key,
+    copy_batch,
+    count_bytes,
+    count_rows,
+    split_batch,
+    take_rows,
+)
 
 
-def tensors() -> Tensors:
-    return Tensors({"a": np.ones((2, 3), np.float32), "b": np.array(1)})
+def tensors() -> WholeTensors:
+    return WholeTensors({"a": np.ones((2, 3), np.float32), "b": np.array(1)})
 
 
 def test_tensors_are_one_piece() -> None:
     """They count as one, and are cut nowhere."""
     whole = tensors()
 
-    assert (count(whole), size(whole)) == (1, 2 * 3 * 4 + 8)
-    assert concatenate([whole]) is whole
-    assert list(split(whole, [1])) == [whole]
-    assert take(whole, slice(0, 64)) is whole
+    assert (count_rows(whole), count_bytes(whole)) == (1, 2 * 3 * 4 + 8)
+    assert concatenate_batches([whole]) is whole
+    assert list(split_batch(whole, [1])) == [whole]
+    assert take_rows(whole, slice(0, 64)) is whole
 
 
 def test_tensors_share_a_call_with_no_others() -> None:
     """Not even with equal ones."""
     whole = tensors()
 
-    assert signature(whole) == signature(whole) != signature(tensors())
+    assert concatenation_key(whole) == concatenation_key(whole) != concatenation_key(tensors())
 
 
 def test_a_copy_has_memory_of_its_own() -> None:
     whole = tensors()
-    copy = copied(whole)
+    copy = copy_batch(whole)
 
-    assert isinstance(copy, Tensors)
+    assert isinstance(copy, WholeTensors)
     whole.values["a"][:] = 2
     assert copy.values["a"].sum() == 6
 
 
 def test_tensors_are_not_predictions_of_instances() -> None:
     """AI Platform's JSON has one prediction for each instance."""
-    for write in (encode, lambda batch: encode_each(batch, [1])):
+    for write in (encode_predictions, lambda batch: encode_bodies(batch, [1])):
         with pytest.raises(InvalidOutputs, match="not one for each instance"):
             write(tensors())

@@ -27,10 +27,10 @@ from serving.node.request import Request
 from serving.openapi import shapes
 from serving.protocols import Call, Dialect
 from serving.protocols.inference_metadata import metadata
-from serving.runtimes import External, Source, load
-from serving.runtimes.acceleration import Accelerable
-from serving.runtimes.codec import Decoder, encode
-from serving.runtimes.describing import describe
+from serving.runtimes import ExternalInterpreter, LoadSpec, load_model
+from serving.runtimes.acceleration import AccelerableRuntime
+from serving.runtimes.codec import InstancesDecoder, encode_predictions
+from serving.runtimes.describing import infer_model_schema
 
 X = np.random.default_rng(0).random((40, 3))
 Y = np.arange(40) % 3
@@ -49,13 +49,13 @@ def ends_predictors() -> Iterator[None]:
         OPEN.pop().close()
 
 
-def loaded(folder: Path, model: Any, method: str = "", external: External | None = None) -> Any:
+def loaded(folder: Path, model: Any, method: str = "", external: ExternalInterpreter | None = None) -> Any:
     joblib.dump(model, folder / "model.joblib")
-    return opened(Source(folder, method=method, external=external))
+    return opened(LoadSpec(folder, method=method, external=external))
 
 
-def opened(source: Source) -> Any:
-    runtime = load(source)
+def opened(source: LoadSpec) -> Any:
+    runtime = load_model(source)
     if source.external is not None:
         OPEN.append(runtime)
     return runtime
@@ -65,7 +65,7 @@ def opened(source: Source) -> Any:
 def test_every_method_answers_as_the_library(elsewhere: bool, tmp_path: Path) -> None:
     """Asked for by the request, here and in another process."""
     model = make_pipeline(StandardScaler(), LogisticRegression()).fit(X, LABELS)
-    runtime = loaded(tmp_path, model, external=External(sys.executable) if elsewhere else None)
+    runtime = loaded(tmp_path, model, external=ExternalInterpreter(sys.executable) if elsewhere else None)
 
     for name in ("predict", "predict_proba", "predict_log_proba", "decision_function"):
         answer = runtime.predict(ROWS, method=name)
@@ -83,8 +83,8 @@ def test_a_version_may_answer_with_another_method(tmp_path: Path) -> None:
 
     assert runtime.predict(ROWS).tolist() == model.predict_proba(ROWS).tolist()
     assert runtime.predict(ROWS, method="predict").tolist() == model.predict(ROWS).tolist()
-    assert isinstance(runtime, Accelerable)
-    assert list(runtime.offers()) == []
+    assert isinstance(runtime, AccelerableRuntime)
+    assert list(runtime.list_candidates()) == []
     assert not runtime.exact
 
 
@@ -106,12 +106,12 @@ def test_a_model_without_predict_may_transform(tmp_path: Path) -> None:
     answer = loaded(tmp_path, encoder, "transform").predict(X.round().tolist())
     assert answer.tolist() == encoder.transform(X.round()).toarray().tolist()
     with pytest.raises(LoadFailed, match=r"no predict method. It has transform: set predictionMethod"):
-        load(Source(tmp_path))
+        load_model(LoadSpec(tmp_path))
 
 
 def test_only_estimators_have_methods(tmp_path: Path) -> None:
     with pytest.raises(LoadFailed, match="predictionMethod predict_proba is for models of scikit-learn"):
-        load(Source(tmp_path, "CUSTOM", "a.B", method="predict_proba"))
+        load_model(LoadSpec(tmp_path, "CUSTOM", "a.B", method="predict_proba"))
     with pytest.raises(
         LoadFailed, match=r"LinearRegression, which has no predict_proba method. It has predict"
     ):
@@ -123,10 +123,10 @@ def test_only_estimators_have_methods(tmp_path: Path) -> None:
 def test_pairs_are_answered_row_by_row(elsewhere: bool, targets: Any, tmp_path: Path) -> None:
     """[mean, deviation], of several targets each a list."""
     model = GaussianProcessRegressor(optimizer=None).fit(X, targets)
-    runtime = loaded(tmp_path, model, external=External(sys.executable) if elsewhere else None)
+    runtime = loaded(tmp_path, model, external=ExternalInterpreter(sys.executable) if elsewhere else None)
     mean, deviation = model.predict(ROWS, return_std=True)
 
-    answer = json.loads(encode(runtime.predict(ROWS, return_std=True)))["predictions"]
+    answer = json.loads(encode_predictions(runtime.predict(ROWS, return_std=True)))["predictions"]
 
     assert answer == [list(pair) for pair in zip(mean.tolist(), deviation.tolist(), strict=True)]
 
@@ -176,7 +176,7 @@ def test_methods_are_told_and_asked_for_as_named_outputs(tmp_path: Path) -> None
     """In the schema, OpenAPI, and the Open Inference Protocol."""
     model = SVC().fit(X, LABELS)
     runtime = loaded(tmp_path, model)
-    schema = describe(runtime, tmp_path)
+    schema = infer_model_schema(runtime, tmp_path)
 
     assert schema.method == "predict"
     assert [(one.name, one.datatype, one.shape) for one in schema.methods] == [
@@ -188,7 +188,7 @@ def test_methods_are_told_and_asked_for_as_named_outputs(tmp_path: Path) -> None
     ]
     assert shapes.request(schema)["properties"]["method"]["enum"] == ["predict", "decision_function"]
 
-    reader = Infer(Call(Dialect.INFERENCE, "infer", "m"), Model(runtime, schema, Decoder()))
+    reader = Infer(Call(Dialect.INFERENCE, "infer", "m"), Model(runtime, schema, InstancesDecoder()))
     inputs = [{"name": "x", "datatype": "FP64", "shape": [4, 3], "data": ROWS.ravel().tolist()}]
 
     def infer(*outputs: str) -> dict[str, Any]:
@@ -215,8 +215,8 @@ def test_a_routine_that_answers_too_few_is_told_so(tmp_path: Path) -> None:
         "    def from_path(cls, folder):\n        return cls()\n"
         "    def predict(self, instances, **kwargs):\n        return [1, 2]\n"
     )
-    for external in (None, External(sys.executable)):
-        source = Source(tmp_path, "CUSTOM", "few_answers.Few", (tmp_path,), external=external)
+    for external in (None, ExternalInterpreter(sys.executable)):
+        source = LoadSpec(tmp_path, "CUSTOM", "few_answers.Few", (tmp_path,), external=external)
         runtime = opened(source)
         assert runtime.predict([1]) == [1, 2]
         with pytest.raises(InvalidOutputs, match="returned 2 predictions for 3 instances"):

@@ -26,7 +26,7 @@ from sklearn.preprocessing import StandardScaler
 
 from serving.errors import LoadFailed
 from serving.runtimes import pickles
-from serving.runtimes.pickles import load, parts, root
+from serving.runtimes.pickles import load_pickle, root_package, walk_parts
 
 X = np.arange(6.0).reshape(3, 2)
 Y = np.array([0.0, 1.0, 5.0])
@@ -55,7 +55,7 @@ def written(folder: Path, data: bytes, name: str = "model.pkl") -> Path:
 
 def reason(file: Path, **options: Any) -> str:
     with pytest.raises(LoadFailed) as caught:
-        load(file, **options)
+        load_pickle(file, **options)
     return caught.value.detail
 
 
@@ -66,7 +66,7 @@ def test_joblib_files_are_read_under_either_name(name: str, compression: Any, tm
     model = LinearRegression().fit(X, Y)
     joblib.dump(model, tmp_path / name, compress=compression)
 
-    loaded = load(tmp_path / name)
+    loaded = load_pickle(tmp_path / name)
 
     assert loaded.model.predict(X).tobytes() == model.predict(X).tobytes()
     assert loaded.warnings == ()
@@ -78,7 +78,7 @@ def test_pickles_are_read_under_either_name(name: str, protocol: int, tmp_path: 
     """What pickle wrote is read whatever its name and protocol."""
     model = LinearRegression().fit(X, Y)
 
-    loaded = load(written(tmp_path, pickle.dumps(model, protocol), name))
+    loaded = load_pickle(written(tmp_path, pickle.dumps(model, protocol), name))
 
     assert loaded.model.predict(X).tobytes() == model.predict(X).tobytes()
 
@@ -90,7 +90,7 @@ def test_classes_come_from_the_packages(module: Any, tmp_path: Path) -> None:
     (tmp_path / "packages" / "training_code.py").write_text("class Scale:\n    factor = 3\n")
     del sys.modules["training_code"]
 
-    assert load(file, [tmp_path / "packages"]).model.factor == 3
+    assert load_pickle(file, [tmp_path / "packages"]).model.factor == 3
 
 
 def test_a_missing_module_is_named(module: Any, tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_version_is_read_without_the_bytes_behind_it(
     monkeypatch.setattr("sklearn.base.__version__", "1.0.2")
     data = pickle.dumps(LinearRegression().fit(X, Y), protocol)
 
-    assert pickles.saved_with(written(tmp_path, pickletools.optimize(data))) == "1.0.2"
+    assert pickles.read_sklearn_version(written(tmp_path, pickletools.optimize(data))) == "1.0.2"
 
 
 def test_a_module_inside_the_library_is_told_as_one(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_a_package_that_imports_what_a_library_does_not_have_is_named(tmp_path: 
     file = written(tmp_path, b"\x80\x02coldmapper\nMapper\n.")
 
     with pytest.raises(LoadFailed) as failed:
-        load(file, [tmp_path])
+        load_pickle(file, [tmp_path])
 
     text = str(failed.value)
     assert "ImportError: cannot import name 'no_such_function' from 'sklearn.utils'" in text
@@ -209,7 +209,7 @@ def test_another_version_that_still_loads_is_a_warning(
     file = written(tmp_path, pickle.dumps(make_pipeline(StandardScaler(), LinearRegression()).fit(X, Y)))
     monkeypatch.undo()
 
-    (text,) = load(file).warnings
+    (text,) = load_pickle(file).warnings
 
     assert f"saved with scikit-learn 1.0.2 and is served with {sklearn.__version__}" in text
     assert "`pilotlight runtimes add 2.11 --create`" in text
@@ -229,7 +229,7 @@ class Talkative:
 
 def test_other_warnings_are_kept_once(tmp_path: Path) -> None:
     """What libraries warn of while loading is told, each text once."""
-    assert load(written(tmp_path, pickle.dumps(Talkative()))).warnings == ("the first thing",)
+    assert load_pickle(written(tmp_path, pickle.dumps(Talkative()))).warnings == ("the first thing",)
 
 
 class Leaves:
@@ -303,7 +303,7 @@ def test_any_bytes_give_a_reason(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for start in (b"", b"\x80\x04\x95", b"x\x9c"):
             try:
-                load(written(Path(folder), start + data))
+                load_pickle(written(Path(folder), start + data))
             except LoadFailed as error:
                 assert error.detail.startswith("model.pkl")
 
@@ -314,7 +314,7 @@ def test_old_linear_regressions_are_completed(tmp_path: Path) -> None:
     del old.positive
     file = written(tmp_path, pickle.dumps(Pipeline([("scale", StandardScaler().fit(X)), ("fit", old)])))
 
-    model = load(file).model
+    model = load_pickle(file).model
 
     assert model.steps[1][1].positive is False
     assert model.steps[1][1].get_params()["positive"] is False
@@ -334,7 +334,7 @@ def test_the_walk_finds_everything_once() -> None:
     )
     holder.itself = holder
 
-    found = list(parts(holder))
+    found = list(walk_parts(holder))
 
     assert found.count(forest) == 1
     assert {id(tree) for tree in forest.estimators_} <= {id(part) for part in found}
@@ -348,11 +348,11 @@ def test_the_walk_finds_everything_once() -> None:
 )
 def test_the_root_is_the_package_a_part_comes_from(part: object, package: str) -> None:
     """Objects by their class, functions by their module."""
-    assert root(part) == package
+    assert root_package(part) == package
 
 
 def test_files_that_name_the_joblib_of_scikit_learn(tmp_path: Path) -> None:
     """As those may that were saved before scikit-learn 0.23, which had a copy of it."""
     opcodes = b"\x80\x03csklearn.externals.joblib.numpy_pickle\nNumpyArrayWrapper\n."
 
-    assert load(written(tmp_path, opcodes)).model is joblib.numpy_pickle.NumpyArrayWrapper
+    assert load_pickle(written(tmp_path, opcodes)).model is joblib.numpy_pickle.NumpyArrayWrapper

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from serving.runtimes import Runtime
-from serving.runtimes.instances import Batch, count
-from serving.runtimes.sampling import made_up
+from serving.runtimes.instances import Batch, count_rows
+from serving.runtimes.sampling import make_bounded_rows
 
 MIB = 1 << 20
 
@@ -24,9 +24,9 @@ def columns(rows: int, width: int) -> Batch:
 
 
 def given(runtime: Runtime, most: int) -> int:
-    rows = made_up(runtime, most)
+    rows = make_bounded_rows(runtime, most)
     assert rows is not None
-    return count(rows)
+    return count_rows(rows)
 
 
 def plain(rows: int, width: int) -> Batch:
@@ -51,4 +51,4 @@ def test_of_plain_rows_the_bytes_are_not_known() -> None:
 
 
 def test_there_may_be_none() -> None:
-    assert made_up(cast(Runtime, SimpleNamespace(samples=lambda _: None)), 64) is None
+    assert make_bounded_rows(cast(Runtime, SimpleNamespace(samples=lambda _: None)), 64) is None

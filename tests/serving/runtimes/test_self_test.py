@@ -20,24 +20,35 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 
 from serving.errors import InvalidInputs, LoadFailed, ModelFailed
-from serving.runtimes import Source, load, self_test
+from serving.runtimes import LoadSpec, load_model, self_test
 from serving.runtimes.custom import CustomRuntime
-from serving.runtimes.describing import EXAMPLE, describe, own_examples
-from serving.runtimes.self_test import Raised, Trial, Verdict, is_of_model, judge, trials
+from serving.runtimes.describing import EXAMPLE_FILE, infer_model_schema, read_examples
+from serving.runtimes.self_test import (
+    ModelCheckResult,
+    PredictionTrial,
+    RaisedException,
+    is_model_fault,
+    judge_trials,
+    run_trials,
+)
 
 X = np.random.default_rng(0).random((30, 3))
 Y = np.arange(30) % 3
 
-ANSWERED = Trial("An instance")
+ANSWERED = PredictionTrial("An instance")
 
 
-def refused(kind: str, text: str = "", *, library: bool = True, **more: Any) -> Trial:
-    return Trial("A made-up instance", f"{kind}: {text}", Raised(kind, text, library), **more)
+def refused(kind: str, text: str = "", *, library: bool = True, **more: Any) -> PredictionTrial:
+    return PredictionTrial(
+        "A made-up instance", f"{kind}: {text}", RaisedException(kind, text, library), **more
+    )
 
 
-def refused_by_estimator(package: str) -> Trial:
+def refused_by_estimator(package: str) -> PredictionTrial:
     text = "'OrdinalEncoder' object has no attribute 'missing'"
-    return Trial("A made-up instance", text, Raised("AttributeError", text, False, package))
+    return PredictionTrial(
+        "A made-up instance", text, RaisedException("AttributeError", text, False, package)
+    )
 
 
 @pytest.mark.parametrize(
@@ -65,8 +76,10 @@ def refused_by_estimator(package: str) -> Trial:
         (ANSWERED, False),
     ],
 )
-def test_who_raised_what_tells_a_broken_model_from_a_bad_instance(trial: Trial, broken: bool) -> None:
-    assert is_of_model(trial) == broken
+def test_who_raised_what_tells_a_broken_model_from_a_bad_instance(
+    trial: PredictionTrial, broken: bool
+) -> None:
+    assert is_model_fault(trial) == broken
 
 
 BROKEN = refused("NotFittedError", "not fitted")
@@ -75,35 +88,37 @@ PICKY = refused("ValueError", "unknown category", is_blamed=True)
 
 def test_a_model_fails_only_if_it_is_broken_and_answers_nothing() -> None:
     """Nothing tried is no verdict, and one answer is enough."""
-    assert judge([]) == Verdict()
-    assert judge([ANSWERED]) == Verdict()
-    assert not judge([BROKEN, ANSWERED]).failure
-    failed = judge([PICKY, BROKEN], lambda: "Do this.").failure
+    assert judge_trials([]) == ModelCheckResult()
+    assert judge_trials([ANSWERED]) == ModelCheckResult()
+    assert not judge_trials([BROKEN, ANSWERED]).failure
+    failed = judge_trials([PICKY, BROKEN], lambda: "Do this.").failure
     assert failed.endswith("of 2 made-up instances none was answered. NotFittedError: not fitted. Do this.")
 
 
 def test_a_model_that_refuses_what_was_made_up_is_deployed_with_a_warning() -> None:
-    verdict = judge([PICKY, PICKY])
+    verdict = judge_trials([PICKY, PICKY])
 
     assert not verdict.failure
     assert "unknown category" in verdict.warnings[0]
-    assert EXAMPLE in verdict.warnings[0]
+    assert EXAMPLE_FILE in verdict.warnings[0]
 
 
 def test_recorded_requests_that_fail_are_warnings() -> None:
-    record = Trial(
-        "The recorded warm-up request 2", "wrong", Raised("ValueError", "", True), comes_along=True
+    record = PredictionTrial(
+        "The recorded warm-up request 2", "wrong", RaisedException("ValueError", "", True), is_recorded=True
     )
 
-    assert judge([ANSWERED, record]).warnings == ("The recorded warm-up request 2 was not answered: wrong",)
-    assert judge([record]).warnings == ("The recorded warm-up request 2 was not answered: wrong",)
+    assert judge_trials([ANSWERED, record]).warnings == (
+        "The recorded warm-up request 2 was not answered: wrong",
+    )
+    assert judge_trials([record]).warnings == ("The recorded warm-up request 2 was not answered: wrong",)
 
 
-def verdict_of(folder: Path, model: Any) -> Verdict:
+def verdict_of(folder: Path, model: Any) -> ModelCheckResult:
     joblib.dump(model, folder / "model.joblib")
-    runtime = load(Source(folder))
-    found = tuple(trials(runtime, describe(runtime, folder), own_examples(folder)))
-    return judge(found, lambda: self_test.advice_of(runtime))
+    runtime = load_model(LoadSpec(folder))
+    found = tuple(run_trials(runtime, infer_model_schema(runtime, folder), read_examples(folder)))
+    return judge_trials(found, lambda: self_test.describe_runtime_versions(runtime))
 
 
 def test_a_pickle_that_loads_and_cannot_predict_names_the_versions_and_the_command(
@@ -114,9 +129,10 @@ def test_a_pickle_that_loads_and_cannot_predict_names_the_versions_and_the_comma
     with monkeypatch.context() as patch:
         patch.setattr("sklearn.base.__version__", "0.22.1")
         joblib.dump(model, tmp_path / "model.joblib")
-    runtime = load(Source(tmp_path))
-    verdict = judge(
-        tuple(trials(runtime, describe(runtime, tmp_path), ())), lambda: self_test.advice_of(runtime)
+    runtime = load_model(LoadSpec(tmp_path))
+    verdict = judge_trials(
+        tuple(run_trials(runtime, infer_model_schema(runtime, tmp_path), ())),
+        lambda: self_test.describe_runtime_versions(runtime),
     )
 
     assert "AttributeError: 'GaussianNB' object has no attribute 'var_'" in verdict.failure
@@ -132,7 +148,7 @@ def test_what_is_not_fitted_is_no_null_of_the_client(tmp_path: Path) -> None:
 
     assert "NotFittedError" in verdict_of(tmp_path, model).failure
     with pytest.raises(ModelFailed, match="NotFittedError"):
-        load(Source(tmp_path)).predict(["a cat"])
+        load_model(LoadSpec(tmp_path)).predict(["a cat"])
 
 
 def test_a_text_of_the_model_is_not_taken_for_one_of_the_instances(tmp_path: Path) -> None:
@@ -208,24 +224,28 @@ class Unfitted:
 
 def test_what_a_routine_raises_is_a_warning(tmp_path: Path) -> None:
     """Of whatever class: it may need fields of a request that the example lacks."""
-    (tmp_path / EXAMPLE).write_text("[1.0]")
+    (tmp_path / EXAMPLE_FILE).write_text("[1.0]")
     runtime = CustomRuntime(Unfitted(), "routine.Unfitted")
 
-    verdict = judge(tuple(trials(runtime, describe(runtime, tmp_path), own_examples(tmp_path))))
+    verdict = judge_trials(
+        tuple(run_trials(runtime, infer_model_schema(runtime, tmp_path), read_examples(tmp_path)))
+    )
 
     assert not verdict.failure
     assert "NotFittedError" in verdict.warnings[0]
 
 
 def test_a_routine_that_returns_no_list_for_its_example_is_warned_of(tmp_path: Path) -> None:
-    (tmp_path / EXAMPLE).write_text("[1.0]")
+    (tmp_path / EXAMPLE_FILE).write_text("[1.0]")
     runtime = CustomRuntime(Summing(), "routine.Summing")
 
-    verdict = judge(tuple(trials(runtime, describe(runtime, tmp_path), own_examples(tmp_path))))
+    verdict = judge_trials(
+        tuple(run_trials(runtime, infer_model_schema(runtime, tmp_path), read_examples(tmp_path)))
+    )
 
     assert not verdict.failure
     assert len(verdict.warnings) == 1
-    assert verdict.warnings[0].startswith(f"{EXAMPLE} was not answered: ")
+    assert verdict.warnings[0].startswith(f"{EXAMPLE_FILE} was not answered: ")
     assert "The custom predict must return a list or an array, not dict." in verdict.warnings[0]
 
 
@@ -248,11 +268,11 @@ def test_a_model_that_is_picky_stays_deployable(tmp_path: Path) -> None:
 
 
 def test_an_example_that_is_not_answered_is_a_warning(tmp_path: Path) -> None:
-    (tmp_path / EXAMPLE).write_text('["a", "b"]')
+    (tmp_path / EXAMPLE_FILE).write_text('["a", "b"]')
 
     (warning,) = verdict_of(tmp_path, GaussianNB().fit(X, Y)).warnings
 
-    assert warning.startswith(f"{EXAMPLE} was not answered: Invalid inputs: ")
+    assert warning.startswith(f"{EXAMPLE_FILE} was not answered: Invalid inputs: ")
 
 
 def test_trees_with_numbers_of_samples_are_refused(tmp_path: Path) -> None:
@@ -263,7 +283,7 @@ def test_trees_with_numbers_of_samples_are_refused(tmp_path: Path) -> None:
     joblib.dump(model, tmp_path / "model.joblib")
 
     with pytest.raises(LoadFailed, match="trees that hold numbers of samples"):
-        load(Source(tmp_path))
+        load_model(LoadSpec(tmp_path))
 
 
 def test_an_algorithm_that_is_gone_is_refused(tmp_path: Path) -> None:
@@ -272,7 +292,7 @@ def test_an_algorithm_that_is_gone_is_refused(tmp_path: Path) -> None:
     joblib.dump(model, tmp_path / "model.joblib")
 
     with pytest.raises(LoadFailed, match=r"SAMME\.R.*It was saved with scikit-learn"):
-        load(Source(tmp_path))
+        load_model(LoadSpec(tmp_path))
 
 
 def test_bad_rows_stay_the_fault_of_the_client(tmp_path: Path) -> None:
@@ -280,4 +300,4 @@ def test_bad_rows_stay_the_fault_of_the_client(tmp_path: Path) -> None:
     joblib.dump(model, tmp_path / "model.joblib")
 
     with pytest.raises(InvalidInputs):
-        load(Source(tmp_path)).predict([1.5])
+        load_model(LoadSpec(tmp_path)).predict([1.5])

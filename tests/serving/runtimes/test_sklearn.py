@@ -57,10 +57,10 @@ from threadpoolctl import threadpool_info
 from xgboost import XGBClassifier
 
 from serving.errors import InvalidInputs, InvalidOutputs, LoadFailed, ModelFailed
-from serving.runtimes import Array, Rows, Runtime, Source
-from serving.runtimes.codec import Decoder
-from serving.runtimes.instances import count
-from serving.runtimes.sklearn import load
+from serving.runtimes import ArrayFormat, LoadSpec, RowsFormat, Runtime
+from serving.runtimes.codec import InstancesDecoder
+from serving.runtimes.instances import count_rows
+from serving.runtimes.sklearn import load_model
 
 RNG = np.random.default_rng(3)
 X = RNG.normal(size=(120, 4))
@@ -77,13 +77,13 @@ SENTIMENT = [1, 0, 1, 0] * 4
 
 def served(model: Any, folder: Path, **options: Any) -> Runtime:
     joblib.dump(model, folder / "model.joblib")
-    return load(Source(folder, "SCIKIT_LEARN", **options))
+    return load_model(LoadSpec(folder, "SCIKIT_LEARN", **options))
 
 
 def answers(runtime: Runtime, instances: list[Any], **parameters: Any) -> Any:
     """What a request would get, body included."""
     body = json.dumps({"instances": instances, **parameters}).encode()
-    batch, others = Decoder().decode(body, runtime.form)
+    batch, others = InstancesDecoder().decode(body, runtime.input_format)
     return runtime.predict(batch, **others)
 
 
@@ -195,12 +195,12 @@ def test_numeric_models_take_an_array_and_answer_to_the_bit(name: str, tmp_path:
     rows = (abs(X) if name == "factors" else X).tolist()
     whole = (abs(X_INT) if name == "factors" else X_INT).tolist()
 
-    form = runtime.form({})
-    assert isinstance(form, Array) and form.width == 4 and not form.objects
+    form = runtime.input_format({})
+    assert isinstance(form, ArrayFormat) and form.width == 4 and not form.allows_objects
     for instances in (rows[:1], rows, whole[:1], whole):
         assert_same_bits(answers(runtime, instances), estimator.predict(instances))
     assert (runtime.framework, runtime.exact, runtime.mergeable) == ("SCIKIT_LEARN", exact, mergeable)
-    assert count(runtime.predict(runtime.samples(7))) == 7 if name != "factors" else True
+    assert count_rows(runtime.predict(runtime.make_synthetic_rows(7))) == 7 if name != "factors" else True
 
 
 @pytest.mark.parametrize(
@@ -234,9 +234,9 @@ def test_exact_models_answer_alike_in_any_company(name: str, tmp_path: Path) -> 
 def test_null_is_a_value_where_the_estimator_says_so(estimator: Any, nullable: bool, tmp_path: Path) -> None:
     """The estimator's own tags decide whether null is read as NaN or refused."""
     runtime = served(estimator, tmp_path)
-    form = runtime.form({})
+    form = runtime.input_format({})
 
-    assert isinstance(form, Array) and form.nullable is nullable
+    assert isinstance(form, ArrayFormat) and form.nullable is nullable
     if nullable:
         assert_same_bits(answers(runtime, clean(X_NAN)), estimator.predict(X_NAN))
     else:
@@ -265,7 +265,7 @@ def test_any_numbers_give_the_librarys_answer(rows: list[list[float]], tmp_path:
     estimator = DecisionTreeRegressor(random_state=0).fit(X, VALUES)
     if not (tmp_path / "model.joblib").exists():
         joblib.dump(estimator, tmp_path / "model.joblib")
-    runtime = load(Source(tmp_path))
+    runtime = load_model(LoadSpec(tmp_path))
 
     assert_same_bits(answers(runtime, rows), estimator.predict(rows))
 
@@ -276,7 +276,7 @@ def test_a_model_with_column_names_takes_lists_and_objects(tmp_path: Path) -> No
     runtime = served(estimator, tmp_path)
     objects = [dict(reversed(row.items())) for row in FRAME.to_dict("records")]
 
-    assert runtime.form({}) == Array(4, nullable=True, objects=True)
+    assert runtime.input_format({}) == ArrayFormat(4, nullable=True, allows_objects=True)
     assert runtime.mergeable
     assert_same_bits(answers(runtime, X.tolist()), estimator.predict(X))
     assert_same_bits(answers(runtime, objects), estimator.predict(FRAME))
@@ -320,9 +320,9 @@ def test_columns_picked_by_name_get_a_data_frame(tmp_path: Path) -> None:
     estimator = people()
     runtime = served(estimator, tmp_path)
 
-    assert runtime.form({}) == Rows()
+    assert runtime.input_format({}) == RowsFormat()
     assert not runtime.mergeable
-    assert runtime.samples(3) is None
+    assert runtime.make_synthetic_rows(3) is None
     assert_same_bits(answers(runtime, PEOPLE.to_dict("records")), estimator.predict(PEOPLE))
     assert_same_bits(answers(runtime, PEOPLE.values.tolist()), estimator.predict(PEOPLE))
 
@@ -350,7 +350,7 @@ def test_text_pipelines_take_strings(tmp_path: Path) -> None:
     estimator = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(TEXTS, SENTIMENT)
     runtime = served(estimator, tmp_path)
 
-    assert runtime.form({}) == Rows()
+    assert runtime.input_format({}) == RowsFormat()
     assert runtime.mergeable
     assert_same_bits(answers(runtime, TEXTS), estimator.predict(TEXTS))
     with pytest.raises(InvalidInputs, match="Instance 1 is a list; the model takes one string per instance"):
@@ -382,7 +382,7 @@ def test_other_models_get_the_plain_rows(estimator: Any, instances: list[Any], t
     """What is not known to be numeric gets the rows of the request itself, never merged."""
     runtime = served(estimator, tmp_path)
 
-    assert runtime.form({}) == Rows()
+    assert runtime.input_format({}) == RowsFormat()
     assert not runtime.mergeable
     assert_same_bits(answers(runtime, instances), estimator.predict(instances))
 
@@ -399,7 +399,7 @@ def test_xgboost_may_be_the_last_step(tmp_path: Path) -> None:
     estimator = make_pipeline(StandardScaler(), XGBClassifier(n_estimators=3, n_jobs=2)).fit(X, LABELS)
     runtime = served(estimator, tmp_path)
 
-    assert runtime.form({}) == Array(4, nullable=True)
+    assert runtime.input_format({}) == ArrayFormat(4, nullable=True)
     assert (runtime.framework, runtime.mergeable, runtime.exact) == ("SCIKIT_LEARN", True, True)
     assert_same_bits(answers(runtime, X.tolist()), estimator.predict(X.tolist()))
 
@@ -409,7 +409,7 @@ def test_an_only_step_of_xgboost_needs_its_names(tmp_path: Path) -> None:
     estimator = make_pipeline(XGBClassifier(n_estimators=3)).fit(FRAME, LABELS)
     runtime = served(estimator, tmp_path)
 
-    assert runtime.form({}) == Rows()
+    assert runtime.input_format({}) == RowsFormat()
     assert_same_bits(answers(runtime, X.tolist()), estimator.predict(FRAME))
     assert_same_bits(answers(runtime, FRAME.to_dict("records")), estimator.predict(FRAME))
 
@@ -459,9 +459,9 @@ def test_user_steps_come_from_the_packages(user_code: Any, tmp_path: Path) -> No
     expected = estimator.predict(["abc", "d"])
     forget(user_code)
 
-    runtime = load(Source(tmp_path, packages=(tmp_path / "packages",)))
+    runtime = load_model(LoadSpec(tmp_path, packages=(tmp_path / "packages",)))
 
-    assert runtime.form({}) == Rows()
+    assert runtime.input_format({}) == RowsFormat()
     assert (runtime.mergeable, runtime.exact) == (False, True)
     assert_same_bits(answers(runtime, ["abc", "d"]), expected)
 
@@ -522,9 +522,9 @@ def test_unknown_fields_are_named_before_anything_runs(estimator: Any, message: 
     runtime = served(estimator.fit(X, VALUES), tmp_path)
 
     with pytest.raises(InvalidInputs) as caught:
-        runtime.form({"factor": 1})
+        runtime.input_format({"factor": 1})
     assert message in caught.value.detail
-    assert runtime.form({"signature_name": "x"}) == runtime.form({})
+    assert runtime.input_format({"signature_name": "x"}) == runtime.input_format({})
 
 
 def test_known_fields_pass_through_a_pipeline(tmp_path: Path) -> None:
@@ -545,7 +545,7 @@ def test_joblib_comes_before_pickle(names: list[str], tmp_path: Path) -> None:
     for value, name in enumerate(names, start=1):
         (tmp_path / name).write_bytes(pickle.dumps(LinearRegression().fit([[0.0], [1.0]], [value, value])))
 
-    runtime = load(Source(tmp_path, "SCIKIT_LEARN"))
+    runtime = load_model(LoadSpec(tmp_path, "SCIKIT_LEARN"))
 
     assert np.asarray(runtime.predict([[0.0]])).tolist() == [1.0]
 
@@ -557,7 +557,7 @@ def test_a_model_of_absurdly_many_features_is_refused(width: Any, tmp_path: Path
     model.n_features_in_ = width
     joblib.dump(model, tmp_path / "model.joblib")
     with pytest.raises(LoadFailed, match=r"says that its rows have .* features \(n_features_in_\)"):
-        load(Source(tmp_path, "SCIKIT_LEARN"))
+        load_model(LoadSpec(tmp_path, "SCIKIT_LEARN"))
 
 
 @pytest.mark.parametrize(
@@ -616,7 +616,7 @@ def test_big_vocabularies_do_not_slow_the_load_down(tmp_path: Path) -> None:
     (tmp_path / "model.pkl").write_bytes(pickle.dumps(estimator))
 
     start = time.process_time()
-    runtime = load(Source(tmp_path))
+    runtime = load_model(LoadSpec(tmp_path))
 
     assert time.process_time() - start < 5
     assert_same_bits(runtime.predict(["word2"]), estimator.predict(["word2"]))
@@ -650,11 +650,11 @@ def test_values_that_are_not_finite_are_treated_as_by_the_library(
     except ValueError as error:
         wanted, refusal = None, str(error).splitlines()[0]
 
-    runtime = load(Source(tmp_path))
+    runtime = load_model(LoadSpec(tmp_path))
 
     if refusal:
         with pytest.raises(InvalidInputs, match=re.escape(refusal)):
             runtime.predict(rows)
     else:
         assert np.array(runtime.predict(rows)).tolist() == wanted
-    assert count(runtime.predict(np.array([[0.5, 0.5]]))) == 1
+    assert count_rows(runtime.predict(np.array([[0.5, 0.5]]))) == 1

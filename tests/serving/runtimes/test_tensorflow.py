@@ -21,10 +21,10 @@ import pytest
 from numpy.typing import NDArray
 
 from serving.errors import InvalidInputs, InvalidOutputs, LoadFailed, ModelFailed
-from serving.runtimes import Column, Source, tensorflow_warmup
-from serving.runtimes.codec import Decoder, encode
-from serving.runtimes.describing import describe
-from serving.runtimes.instances import Tensors
+from serving.runtimes import ColumnSpec, LoadSpec, tensorflow_warmup
+from serving.runtimes.codec import InstancesDecoder, encode_predictions
+from serving.runtimes.describing import infer_model_schema
+from serving.runtimes.instances import WholeTensors
 from serving.schema import CLASSIFY, PREDICT, REGRESS, pack_schema
 from tests.serving.runtimes.conftest import QUIET
 
@@ -54,8 +54,8 @@ def load(tf: Any, models: Callable[[str], Path]) -> Callable[[str | Path], Any]:
 
     def load(model: str | Path) -> Any:
         if isinstance(model, Path):
-            return runtime.load(Source(model))
-        return known.setdefault(model, known.get(model) or runtime.load(Source(models(model))))
+            return runtime.load_model(LoadSpec(model))
+        return known.setdefault(model, known.get(model) or runtime.load_model(LoadSpec(models(model))))
 
     return load
 
@@ -545,7 +545,7 @@ def test_an_input_without_dimension_holds_for_the_whole_request(load: Any) -> No
         "unit": strings(b"m\0", b"m\0"),
     }
 
-    assert runtime.form({}).inputs[0] == Column("scale", np.dtype(np.float32), ())
+    assert runtime.form({}).inputs[0] == ColumnSpec("scale", np.dtype(np.float32), ())
     assert runtime.predict(instances)["y"].tolist() == [[3, 3], [3, 3]]
     assert runtime.predict(instances)["unit"].tolist() == [b"m\0", b"m\0"]
     with pytest.raises(InvalidInputs, match="scale is one value for the whole request"):
@@ -555,7 +555,7 @@ def test_an_input_without_dimension_holds_for_the_whole_request(load: Any) -> No
 def test_a_fixed_batch_takes_that_many(load: Any) -> None:
     runtime = load("fixed_batch")
 
-    assert runtime.form({}).inputs == (Column("x", np.dtype(np.float32), (4,)),)
+    assert runtime.form({}).inputs == (ColumnSpec("x", np.dtype(np.float32), (4,)),)
     assert runtime.predict({"x": np.ones((2, 4), np.float32)})["y"].tolist() == [[2] * 4] * 2
     with pytest.raises(InvalidInputs, match=r"exactly 2 instance\(s\).*got 3"):
         runtime.predict({"x": np.ones((3, 4), np.float32)})
@@ -591,7 +591,7 @@ def scalar(value: object, dtype: Any) -> NDArray[Any]:
 def test_whole_tensors_answer_like_the_signature_call(
     load: Any, reference: Any, model: str, tensors: Arrays
 ) -> None:
-    answer = load(model).predict(Tensors(tensors))
+    answer = load(model).predict(WholeTensors(tensors))
 
     assert_same(answer.values, reference(model, tensors))
 
@@ -607,12 +607,12 @@ def test_whole_tensors_answer_like_the_signature_call(
 )
 def test_tensors_that_do_not_fit(load: Any, tensors: Arrays, message: str) -> None:
     with pytest.raises(InvalidInputs, match=message):
-        load("fixed_batch").predict(Tensors(tensors))
+        load("fixed_batch").predict(WholeTensors(tensors))
 
 
 def test_sparse_inputs_are_no_tensors_either(load: Any) -> None:
     with pytest.raises(InvalidInputs, match="takes sparse or ragged tensors as x"):
-        load("sparse_input").predict(Tensors({"x": normal(2, 3)}))
+        load("sparse_input").predict(WholeTensors({"x": normal(2, 3)}))
 
 
 def test_several_signatures_about_the_same_inputs(tf: Any, load: Any) -> None:
@@ -624,7 +624,7 @@ def test_several_signatures_about_the_same_inputs(tf: Any, load: Any) -> None:
     alone = runtime.predict({"inputs": example}, signature_name="classify")["scores"]
 
     columns = runtime.predict({"examples": example}, signature_names=("classify", "classify"))
-    whole = runtime.predict(Tensors({"inputs": example}), signature_names=("classify",))
+    whole = runtime.predict(WholeTensors({"inputs": example}), signature_names=("classify",))
 
     assert_same(columns, {"classify/scores": alone})
     assert_same(whole.values, {"classify/scores": alone})
@@ -639,8 +639,8 @@ def test_form_names_every_input(load: Any) -> None:
     columns = {column.name: column for column in load("mixed").form({"other": 1}).inputs}
 
     assert list(columns) == ["counts/last-7", "flag", "half", "image"]
-    assert columns["image"] == Column("image", np.dtype(object), ())
-    assert columns["counts/last-7"] == Column("counts/last-7", np.dtype(np.int64), (3,))
+    assert columns["image"] == ColumnSpec("image", np.dtype(object), ())
+    assert columns["counts/last-7"] == ColumnSpec("counts/last-7", np.dtype(np.int64), (3,))
     assert columns["half"].dtype.name == "bfloat16"
 
 
@@ -941,12 +941,12 @@ def edit_graph(folder: Path, edit: Callable[[Any], None]) -> None:
     ],
 )
 def test_an_op_is_found_in_the_whole_text_and_its_causes(models: Any, tmp_path: Path, text: str) -> None:
-    from serving.runtimes.tensorflow import _load_failure
+    from serving.runtimes.tensorflow import _to_load_error
 
     error = RuntimeError("Graph execution error:")
     error.__cause__ = ValueError(text)
 
-    assert "The graph uses the op Fancy, which" in _load_failure(error, tmp_path).message
+    assert "The graph uses the op Fancy, which" in _to_load_error(error, tmp_path).message
 
 
 def test_another_tag(load: Any, models: Any) -> None:
@@ -984,7 +984,7 @@ def recorded(tf: Any, models: Any, load: Any, tmp_path: Path) -> Callable[..., A
 
     def runtime(model: str, *records: bytes, damage: int = 0) -> Any:
         folder = shutil.copytree(models(model), tmp_path / "recorded")
-        path = folder / tensorflow_warmup.FILE
+        path = folder / tensorflow_warmup.WARMUP_FILE
         path.parent.mkdir()
         with tf.io.TFRecordWriter(str(path)) as writer:
             for record in records:
@@ -1114,8 +1114,8 @@ def test_sessions_and_streams_are_left_out_aloud(recorded: Any, caplog: pytest.L
 def test_at_most_a_thousand_requests(
     recorded: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert tensorflow_warmup.LIMIT == 1000
-    monkeypatch.setattr(tensorflow_warmup, "LIMIT", 3)
+    assert tensorflow_warmup.MAX_RECORDS == 1000
+    monkeypatch.setattr(tensorflow_warmup, "MAX_RECORDS", 3)
 
     with caplog.at_level(logging.WARNING):
         assert len(list(recorded("dense", *[record("", x=normal(1, 30))] * 4).warmup_requests())) == 3
@@ -1162,15 +1162,15 @@ def test_threads_and_import_in_a_fresh_process(models: Any) -> None:
 def example_of(load: Any, model: str) -> Any:
     """The example of a model, with its answer; a client gets the same."""
     runtime = load(model)
-    schema = describe(runtime, Path())
+    schema = infer_model_schema(runtime, Path())
     request = {"instances": [schema.example] * runtime._rows}
-    batch, _ = Decoder().decode(json.dumps(request).encode(), runtime.form)
-    assert json.loads(encode(runtime.predict(batch)))["predictions"][0] == schema.answer
+    batch, _ = InstancesDecoder().decode(json.dumps(request).encode(), runtime.form)
+    assert json.loads(encode_predictions(runtime.predict(batch)))["predictions"][0] == schema.answer
     return schema.example
 
 
 def test_signatures_are_told_as_they_are_saved(load: Any) -> None:
-    schema = describe(load("mixed"), Path())
+    schema = infer_model_schema(load("mixed"), Path())
 
     [signature] = schema.signatures.values()
     inputs = [(one.name, one.datatype, one.shape) for one in signature.inputs]
@@ -1191,8 +1191,8 @@ def test_signatures_are_told_as_they_are_saved(load: Any) -> None:
 
 
 def test_methods_and_the_signature_that_answers_unnamed(load: Any) -> None:
-    default = describe(load("default_v1"), Path())
-    none = describe(load("two_signatures"), Path())
+    default = infer_model_schema(load("default_v1"), Path())
+    none = infer_model_schema(load("two_signatures"), Path())
 
     assert {signature.method for signature in default.signatures.values()} <= {PREDICT, CLASSIFY, REGRESS}
     assert (none.default, none.example) == ("", None)
@@ -1216,7 +1216,7 @@ def test_a_graph_that_parses_examples_says_what_they_must_have(load: Any, model:
 
 def test_an_example_with_many_numbers_is_all_zeros(load: Any) -> None:
     """Kept, it takes next to nothing."""
-    schema = describe(load("keras"), Path())
+    schema = infer_model_schema(load("keras"), Path())
 
     assert schema.example == np.zeros((16, 32)).tolist()
     assert len(pack_schema(schema)) < 2000

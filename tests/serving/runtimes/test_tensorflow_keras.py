@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from serving.runtimes import Source
+from serving.runtimes import LoadSpec
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -93,7 +93,7 @@ def build_subclass(keras: Any) -> tuple[Any, NDArray[Any]]:
 def test_a_saved_keras_model_answers_like_its_signature_call(
     tf: Any, tmp_path: Path, build: Callable[[Any], tuple[Any, NDArray[Any]]]
 ) -> None:
-    from serving.runtimes.tensorflow import load
+    from serving.runtimes.tensorflow import load_model
 
     tf.keras.utils.set_random_seed(3)
     model, instances = build(tf.keras)
@@ -101,8 +101,8 @@ def test_a_saved_keras_model_answers_like_its_signature_call(
         if "float" in weight.dtype:
             weight.assign(np.abs(normal(*weight.shape)) + number)
     tf.saved_model.save(model, str(tmp_path))
-    runtime = load(Source(tmp_path))
-    (alias,) = (column.name for column in runtime.form({}).inputs)
+    runtime = load_model(LoadSpec(tmp_path))
+    (alias,) = (column.name for column in runtime.input_format({}).inputs)
 
     answer = runtime.predict({alias: instances})
 
@@ -116,7 +116,7 @@ def test_a_saved_keras_model_answers_like_its_signature_call(
 
 def test_what_the_checkpoint_does_not_have_is_a_failure_to_load(tf: Any, tmp_path: Path) -> None:
     from serving.errors import LoadFailed
-    from serving.runtimes.tensorflow import load
+    from serving.runtimes.tensorflow import load_model
 
     model, _ = build_dense(tf.keras)
     tf.saved_model.save(model, str(tmp_path))
@@ -124,4 +124,4 @@ def test_what_the_checkpoint_does_not_have_is_a_failure_to_load(tf: Any, tmp_pat
         part.unlink()
 
     with pytest.raises(LoadFailed, match="copied whole"):
-        load(Source(tmp_path))
+        load_model(LoadSpec(tmp_path))

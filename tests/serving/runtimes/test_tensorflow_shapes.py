@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 from serving.errors import InvalidInputs
-from serving.runtimes import Source
-from serving.runtimes.codec import Decoder, encode
-from serving.runtimes.instances import LoneColumns, Tensors, signature
+from serving.runtimes import LoadSpec
+from serving.runtimes.codec import InstancesDecoder, encode_predictions
+from serving.runtimes.instances import DependentColumns, WholeTensors, concatenation_key
 from tests.serving.runtimes.test_tensorflow_shared import export
 
 
 @pytest.fixture(scope="module")
 def runtime(tf: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """TensorFlow Serving's first example: x / 2 + 2 of what is parsed from examples; and a product."""
-    from serving.runtimes.tensorflow import load
+    from serving.runtimes.tensorflow import load_model
 
     def build(tf: Any) -> Any:
         v1 = tf.compat.v1
@@ -36,12 +36,15 @@ def runtime(tf: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
     folder = tmp_path_factory.mktemp("model")
     export(tf, folder, build)
-    return load(Source(folder))
+    return load_model(LoadSpec(folder))
 
 
 def predicted(runtime: Any, body: dict[str, Any]) -> Any:
-    instances, parameters = Decoder().decode(json.dumps(body).encode(), runtime.form)
-    return [row["y"] for row in json.loads(encode(runtime.predict(instances, **parameters)))["predictions"]]
+    instances, parameters = InstancesDecoder().decode(json.dumps(body).encode(), runtime.form)
+    return [
+        row["y"]
+        for row in json.loads(encode_predictions(runtime.predict(instances, **parameters)))["predictions"]
+    ]
 
 
 @pytest.mark.parametrize(
@@ -63,7 +66,7 @@ def test_a_shape_that_the_graph_does_not_accept(runtime: Any) -> None:
 
 
 def test_whole_tensors_of_any_shape(runtime: Any) -> None:
-    answer = runtime.predict(Tensors({"x": np.array(4, np.float32)}))
+    answer = runtime.predict(WholeTensors({"x": np.array(4, np.float32)}))
 
     assert answer.values["y"].tolist() == 4.0
 
@@ -72,12 +75,12 @@ def test_undeclared_shapes_share_no_call_and_declared_ones_do(runtime: Any) -> N
     """Rows of which nothing is declared may depend on each other."""
 
     def read(instances: list[Any]) -> Any:
-        return Decoder().decode(json.dumps({"instances": instances}).encode(), runtime.form)[0]
+        return InstancesDecoder().decode(json.dumps({"instances": instances}).encode(), runtime.form)[0]
 
     assert runtime.mergeable
-    assert isinstance(read([1.0, 2.0]), LoneColumns)
-    assert signature(read([1.0])) != signature(read([2.0]))
-    assert signature(read([[1.0]])) == signature(read([[2.0]]))
+    assert isinstance(read([1.0, 2.0]), DependentColumns)
+    assert concatenation_key(read([1.0])) != concatenation_key(read([2.0]))
+    assert concatenation_key(read([[1.0]])) == concatenation_key(read([[2.0]]))
 
 
 def test_the_schema_says_that_a_shape_is_not_enforced(runtime: Any) -> None:
@@ -87,7 +90,7 @@ def test_the_schema_says_that_a_shape_is_not_enforced(runtime: Any) -> None:
 
 
 def test_a_placeholder_enforces_its_shape(tf: Any, tmp_path: Path) -> None:
-    from serving.runtimes.tensorflow import load
+    from serving.runtimes.tensorflow import load_model
 
     def build(tf: Any) -> Any:
         x = tf.compat.v1.placeholder(tf.float32, [None, 1], "x")
@@ -95,14 +98,14 @@ def test_a_placeholder_enforces_its_shape(tf: Any, tmp_path: Path) -> None:
 
     export(tf, tmp_path, build)
     with pytest.raises(InvalidInputs, match="expects shape"):
-        predicted(load(Source(tmp_path)), {"instances": [1.0, 2.0]})
+        predicted(load_model(LoadSpec(tmp_path)), {"instances": [1.0, 2.0]})
 
 
 def test_rows_that_are_declared_as_a_scalar(tf: Any, tmp_path: Path) -> None:
     """As early exporters did; they noted shapes in the graph, which a scalar contradicts."""
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
-    from serving.runtimes.tensorflow import load
+    from serving.runtimes.tensorflow import load_model
 
     def build(tf: Any) -> Any:
         examples = tf.compat.v1.placeholder(tf.string, [None], "tf_example")
@@ -121,17 +124,17 @@ def test_rows_that_are_declared_as_a_scalar(tf: Any, tmp_path: Path) -> None:
         noted.dim.add(size=size)
     file.write_bytes(saved.SerializeToString())
 
-    runtime = load(Source(tmp_path))
+    runtime = load_model(LoadSpec(tmp_path))
 
     assert predicted(runtime, {"instances": [1.0, 2.0, 5.0]}) == [3.5, 4.0, 5.5]
     assert predicted(runtime, {"instances": [[2.0]]}) == [[4.0]]
-    assert runtime.samples(2) is not None
+    assert runtime.make_synthetic_rows(2) is not None
 
 
 def test_a_placeholder_of_an_early_graph_without_dimensions_has_any_shape(tf: Any, tmp_path: Path) -> None:
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
-    from serving.runtimes.tensorflow import load
+    from serving.runtimes.tensorflow import load_model
 
     def build(tf: Any) -> Any:
         x = tf.compat.v1.placeholder(tf.float32, [], "x")
@@ -143,4 +146,4 @@ def test_a_placeholder_of_an_early_graph_without_dimensions_has_any_shape(tf: An
     saved.meta_graphs[0].graph_def.versions.producer = 21
     file.write_bytes(saved.SerializeToString())
 
-    assert predicted(load(Source(tmp_path)), {"instances": [1.0, 2.0]}) == [2.0, 3.0]
+    assert predicted(load_model(LoadSpec(tmp_path)), {"instances": [1.0, 2.0]}) == [2.0, 3.0]

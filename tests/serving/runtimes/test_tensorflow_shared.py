@@ -16,8 +16,8 @@ from serving.node.dialects import Call, Model
 from serving.node.dialects.readers import Readers
 from serving.protocols import Dialect
 from serving.protocols.protos import message
-from serving.runtimes import Source
-from serving.runtimes.codec import Decoder
+from serving.runtimes import LoadSpec
+from serving.runtimes.codec import InstancesDecoder
 
 Parts = dict[str, Any]
 Build = Callable[[Any], Mapping[str, tuple[Parts, Parts]]]
@@ -129,11 +129,11 @@ def examples(tf: Any) -> NDArray[Any]:
 def test_signatures_that_share_tensors_answer_each_for_itself(
     tf: Any, tmp_path: Path, build: Build, signature: str, inputs: Parts
 ) -> None:
-    from serving.runtimes.tensorflow import load
+    from serving.runtimes.tensorflow import load_model
 
     export(tf, tmp_path, build)
     instances = {alias: value(tf) if callable(value) else value for alias, value in inputs.items()}
-    runtime = load(Source(tmp_path))
+    runtime = load_model(LoadSpec(tmp_path))
 
     found = runtime.predict(instances, signature_name=signature)
 
@@ -146,16 +146,16 @@ def test_signatures_that_share_tensors_answer_each_for_itself(
 
 
 def test_the_schema_has_the_names_that_were_saved(tf: Any, tmp_path: Path) -> None:
-    from serving.runtimes.tensorflow import load
+    from serving.runtimes.tensorflow import load_model
 
     export(tf, tmp_path, autoencoder)
-    signature = load(Source(tmp_path)).schema().signatures["serving_default"]
+    signature = load_model(LoadSpec(tmp_path)).infer_schema().signatures["serving_default"]
     assert [one.tensor for one in signature.inputs] == ["x:0"]
     assert "code:0" in [one.tensor for one in signature.outputs]
 
 
 def test_a_signature_of_what_is_not_there_is_left_out_with_a_warning(tf: Any, tmp_path: Path) -> None:
-    from serving.runtimes.tensorflow import load
+    from serving.runtimes.tensorflow import load_model
 
     export(
         tf,
@@ -164,13 +164,13 @@ def test_a_signature_of_what_is_not_there_is_left_out_with_a_warning(tf: Any, tm
         lambda signatures: setattr(signatures["predict_images"].inputs["images"], "name", "gone:0"),
     )
 
-    runtime = load(Source(tmp_path))
+    runtime = load_model(LoadSpec(tmp_path))
 
     (warning,) = runtime.warnings
     assert "Signature predict_images is left out" in warning
     assert "has no tensor gone:0" in warning
     with pytest.raises(InvalidInputs, match="has no tensor gone:0"):
-        runtime.form({"signature_name": "predict_images"})
+        runtime.input_format({"signature_name": "predict_images"})
     found = runtime.predict({"inputs": examples(tf)}, signature_name="serving_default")
     assert isinstance(found, dict)
     wanted = answer(tf, tmp_path, "serving_default", {"inputs": examples(tf)})
@@ -179,7 +179,7 @@ def test_a_signature_of_what_is_not_there_is_left_out_with_a_warning(tf: Any, tm
 
 def test_a_type_that_is_declared_wrongly_is_that_of_the_graph(tf: Any, tmp_path: Path) -> None:
     """As TensorFlow Serving answers it; the owner is told."""
-    from serving.runtimes.tensorflow import load
+    from serving.runtimes.tensorflow import load_model
 
     export(tf, tmp_path / "right", classifier)
     export(
@@ -190,12 +190,12 @@ def test_a_type_that_is_declared_wrongly_is_that_of_the_graph(tf: Any, tmp_path:
     )
     asked = {"inputs": examples(tf)}
 
-    right, wrong = (load(Source(tmp_path / name)) for name in ("right", "wrong"))
+    right, wrong = (load_model(LoadSpec(tmp_path / name)) for name in ("right", "wrong"))
 
     (warning,) = wrong.warnings
     assert "Signature serving_default declares inputs as float32, but " in warning
     assert warning.endswith("is string: it is served as string.")
-    assert wrong.schema().signatures == right.schema().signatures
+    assert wrong.infer_schema().signatures == right.infer_schema().signatures
     found, wanted = (runtime.predict(asked, signature_name="serving_default") for runtime in (wrong, right))
     assert isinstance(found, dict) and isinstance(wanted, dict)
     np.testing.assert_array_equal(found["classes"], wanted["classes"])
@@ -220,18 +220,18 @@ def requests_for(signature: str) -> Iterator[tuple[Dialect, bytes]]:
 
 
 def test_a_signature_of_complex_numbers_is_left_out_with_a_warning(tf: Any, tmp_path: Path) -> None:
-    from serving.runtimes.tensorflow import load
+    from serving.runtimes.tensorflow import load_model
 
     export(tf, tmp_path, spectrum)
 
-    runtime = load(Source(tmp_path))
+    runtime = load_model(LoadSpec(tmp_path))
 
     (warning,) = runtime.warnings
     assert "Signature serving_default is left out: it has complex numbers" in warning
     assert "as y (complex64). Export it with their real and imaginary parts." in warning
     with pytest.raises(InvalidInputs, match="complex numbers"):
-        runtime.form({"signature_name": "serving_default"})
-    model = Model(runtime, runtime.schema(), Decoder())
+        runtime.input_format({"signature_name": "serving_default"})
+    model = Model(runtime, runtime.infer_schema(), InstancesDecoder())
     for dialect, request in requests_for("serving_default"):
         reader = Readers(model).of(Call(dialect, "infer" if "INFERENCE" in dialect.name else "predict"))
         with pytest.raises(InvalidInputs, match="complex numbers"):
@@ -242,7 +242,7 @@ def test_a_signature_of_complex_numbers_is_left_out_with_a_warning(tf: Any, tmp_
 
 
 def test_nothing_but_complex_numbers_is_a_failure_to_load(tf: Any, tmp_path: Path) -> None:
-    from serving.runtimes.tensorflow import load
+    from serving.runtimes.tensorflow import load_model
 
     def build(tf: Any) -> Mapping[str, tuple[Parts, Parts]]:
         return {"serving_default": spectrum(tf)["serving_default"]}
@@ -250,4 +250,4 @@ def test_nothing_but_complex_numbers_is_a_failure_to_load(tf: Any, tmp_path: Pat
     export(tf, tmp_path, build)
 
     with pytest.raises(LoadFailed, match=r"complex numbers, for which there is no JSON, as y \(complex64\)"):
-        load(Source(tmp_path))
+        load_model(LoadSpec(tmp_path))

@@ -19,11 +19,11 @@ from sklearn.tree import DecisionTreeClassifier
 from serving.errors import LoadFailed
 from serving.node.probe import judging, warm
 from serving.prepare import PreparationRequest, prepare_version
-from serving.runtimes import Source, equality, load, xgboost_probes
-from serving.runtimes.acceleration import MOST_FEATURES, Accelerable
-from serving.runtimes.frames import WIDEST
-from serving.runtimes.xgboost_conversion import to_ubjson
-from serving.runtimes.xgboost_offers import trees
+from serving.runtimes import LoadSpec, equality, load_model, xgboost_probes
+from serving.runtimes.acceleration import MAX_ACCELERATED_FEATURES, AccelerableRuntime
+from serving.runtimes.frames import MAX_FEATURES
+from serving.runtimes.xgboost_conversion import convert_to_ubjson
+from serving.runtimes.xgboost_offers import read_trees
 
 DATA = Path(__file__).parents[2] / "data" / "xgboost"
 WIDTH = 1_000_003
@@ -81,7 +81,7 @@ def models(tmp_path_factory: pytest.TempPathFactory, booster: xgb.Booster) -> Pa
 
 def test_wide_binary_files_are_converted(tmp_path: Path) -> None:
     """They answer as the narrow ones, where all else is missing."""
-    narrow = to_ubjson((DATA / "0.90-logistic.bst").read_bytes(), "model.bst")
+    narrow = convert_to_ubjson((DATA / "0.90-logistic.bst").read_bytes(), "model.bst")
     (tmp_path / "stored").mkdir()
     (tmp_path / "stored" / "model.bst").write_bytes(widened(DATA / "0.90-logistic.bst", WIDTH))
 
@@ -106,9 +106,14 @@ def test_wide_binary_files_are_converted(tmp_path: Path) -> None:
 def test_rows_of_other_columns_are_left_out(booster: xgb.Booster) -> None:
     """Compact probes are as many as those of a narrow model, with values where the trees split."""
     with bounded(32 << 20):
-        batches = list(xgboost_probes.compact(trees(booster), WIDTH))
+        batches = list(xgboost_probes.make_sparse_rows(read_trees(booster), WIDTH))
 
-    used = {feature for tree in trees(booster) for node in tree.inner() for feature in [tree.features[node]]}
+    used = {
+        feature
+        for tree in read_trees(booster)
+        for node in tree.inner_nodes()
+        for feature in [tree.features[node]]
+    }
     assert {int(one) for batch in batches for one in batch.indices} == used
     assert sum(batch.shape[0] for batch in batches) > 800
     answers = booster.predict(xgb.DMatrix(batches[0]))
@@ -119,11 +124,11 @@ def test_many_columns_that_are_split_on_take_several_small_sets(
     booster: xgb.Booster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that no row of them is missed for the sake of memory."""
-    ordinary = list(xgboost_probes.compact(trees(booster), WIDTH))
+    ordinary = list(xgboost_probes.make_sparse_rows(read_trees(booster), WIDTH))
     numbers = 256 * len(set(ordinary[0].indices.tolist()))
     monkeypatch.setattr(xgboost_probes, "_NUMBERS", numbers)
 
-    batches = list(xgboost_probes.compact(trees(booster), WIDTH))
+    batches = list(xgboost_probes.make_sparse_rows(read_trees(booster), WIDTH))
 
     assert len(batches) == 4 * len(ordinary)
     assert max(batch.nnz for batch in batches) <= numbers
@@ -134,44 +139,46 @@ def test_many_columns_that_are_split_on_take_several_small_sets(
 def test_wide_models_are_served(name: str, models: Path) -> None:
     """Described, warmed, judged and asked; no faster way is looked for."""
     with bounded():
-        runtime = load(Source(models / name))
-        schema = runtime.schema()
+        runtime = load_model(LoadSpec(models / name))
+        schema = runtime.infer_schema()
         warm(runtime, (1, 64))
-        verdict = equality.finished(judging(runtime))
+        verdict = equality.run_generator(judging(runtime))
         answer: Any = runtime.predict(np.zeros((2, WIDTH)))
 
     assert schema.example == [0.0] * WIDTH
     assert schema.answer is not None
-    assert verdict.merge and verdict.most == 2
+    assert verdict.merge and verdict.max_rows == 2
     assert len(answer) == 2
-    assert isinstance(runtime, Accelerable)
-    assert not runtime.offers()
+    assert isinstance(runtime, AccelerableRuntime)
+    assert not runtime.list_candidates()
 
 
 def test_faster_ways_are_looked_for_up_to_a_width(tmp_path: Path) -> None:
     """And what is made up to prove them stays small there too."""
-    matrix = xgb.DMatrix(np.eye(4, MOST_FEATURES), label=[0, 1, 0, 1], nthread=1)
+    matrix = xgb.DMatrix(np.eye(4, MAX_ACCELERATED_FEATURES), label=[0, 1, 0, 1], nthread=1)
     xgb.train({"nthread": 1}, matrix, 2).save_model(tmp_path / "model.json")
-    runtime = load(Source(tmp_path))
-    assert isinstance(runtime, Accelerable)
+    runtime = load_model(LoadSpec(tmp_path))
+    assert isinstance(runtime, AccelerableRuntime)
 
     with bounded():
-        probes = runtime.probes()
+        probes = runtime.make_verification_rows()
 
-    assert runtime.offers()
+    assert runtime.list_candidates()
     assert sum(len(batch) for batch in probes) > 100
 
 
 def test_what_is_too_wide_is_refused(tmp_path: Path) -> None:
     """With the width, in both formats."""
-    width = WIDEST + 1
-    with pytest.raises(LoadFailed, match=f"its rows have {width} features, and there can be up to {WIDEST}"):
-        to_ubjson(widened(DATA / "1.7.6-logistic.bst", width), "model.bst")
+    width = MAX_FEATURES + 1
+    with pytest.raises(
+        LoadFailed, match=f"its rows have {width} features, and there can be up to {MAX_FEATURES}"
+    ):
+        convert_to_ubjson(widened(DATA / "1.7.6-logistic.bst", width), "model.bst")
 
-    document = to_ubjson((DATA / "1.7.6-logistic.bst").read_bytes(), "model.bst")
+    document = convert_to_ubjson((DATA / "1.7.6-logistic.bst").read_bytes(), "model.bst")
     raw = bytes(xgb.Booster(model_file=bytearray(document)).save_raw("json"))
     features = b'"num_feature":"4"'
     assert features in raw
     (tmp_path / "model.json").write_bytes(raw.replace(features, b'"num_feature":"%d"' % width))
-    with pytest.raises(LoadFailed, match=f"have {width} features; there can be up to {WIDEST}"):
-        load(Source(tmp_path))
+    with pytest.raises(LoadFailed, match=f"have {width} features; there can be up to {MAX_FEATURES}"):
+        load_model(LoadSpec(tmp_path))

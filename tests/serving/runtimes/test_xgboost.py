@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LinearRegression
 
 from serving.errors import InvalidInputs, LoadFailed, ModelFailed
-from serving.runtimes import Array, Runtime, Source, load
-from serving.runtimes.codec import Decoder
-from serving.runtimes.instances import count
+from serving.runtimes import ArrayFormat, LoadSpec, Runtime, load_model
+from serving.runtimes.codec import InstancesDecoder
+from serving.runtimes.instances import count_rows
 
 DATA = Path(__file__).parents[2] / "data" / "xgboost"
 RNG = np.random.default_rng(5)
@@ -48,13 +48,13 @@ def served(model: Any, folder: Path, name: str = "model.bst", **options: Any) ->
         (folder / name).write_bytes(model.save_raw())
     else:
         model.save_model(folder / name)
-    return load(Source(folder, **options))
+    return load_model(LoadSpec(folder, **options))
 
 
 def answers(runtime: Runtime, instances: list[Any], **parameters: Any) -> Any:
     """What a request would get, body included."""
     body = json.dumps({"instances": instances, **parameters}).encode()
-    batch, others = Decoder().decode(body, runtime.form)
+    batch, others = InstancesDecoder().decode(body, runtime.input_format)
     return runtime.predict(batch, **others)
 
 
@@ -91,12 +91,12 @@ def test_boosters_answer_to_the_bit(name: str, file: str, tmp_path: Path) -> Non
     runtime = served(booster, tmp_path, file)
 
     assert (runtime.framework, runtime.mergeable, runtime.exact) == ("XGBOOST", True, exact)
-    assert runtime.form({}) == Array(4, nullable=True, objects=name == "with names")
+    assert runtime.input_format({}) == ArrayFormat(4, nullable=True, allows_objects=name == "with names")
     for array in (X[:1], X, X_INT):
         expected = booster.predict(xgb.DMatrix(array), validate_features=False)
         assert_same_bits(answers(runtime, rows(array)), expected)
         assert_same_bits(runtime.predict(array), expected)
-    assert count(runtime.predict(runtime.samples(7))) == 7
+    assert count_rows(runtime.predict(runtime.make_synthetic_rows(7))) == 7
 
 
 @pytest.mark.parametrize("name", [name for name, (_, exact) in BOOSTERS.items() if exact])
@@ -115,7 +115,7 @@ def test_binary_models_of_old_versions_are_served(file: Path, tmp_path: Path) ->
     """model.bst gives what the version that wrote it gave, bit for bit; 0.90 added the base score last."""
     shutil.copy(file, tmp_path / "model.bst")
     expected = json.loads(file.with_suffix(".json").read_text())
-    runtime = load(Source(tmp_path))
+    runtime = load_model(LoadSpec(tmp_path))
 
     for kind in ("predict", "output_margin", "pred_leaf"):
         result = answers(runtime, expected["instances"], **({} if kind == "predict" else {kind: True}))
@@ -138,7 +138,7 @@ def test_a_pickle_of_an_old_version_loads_with_a_warning(tmp_path: Path) -> None
     )
 
     assert "Booster.save_model" in done.stdout
-    assert count(load(Source(tmp_path)).predict([[1.0, 2.0, 3.0]])) == 1
+    assert count_rows(load_model(LoadSpec(tmp_path)).predict([[1.0, 2.0, 3.0]])) == 1
 
 
 @pytest.mark.parametrize("save", [joblib.dump, lambda model, file: file.write_bytes(pickle.dumps(model))])
@@ -147,7 +147,7 @@ def test_a_pickle_called_model_bst_is_served(save: Any, tmp_path: Path) -> None:
     booster = train()
     save(booster, tmp_path / "model.bst")
 
-    assert_same_bits(load(Source(tmp_path)).predict(X), booster.predict(xgb.DMatrix(X)))
+    assert_same_bits(load_model(LoadSpec(tmp_path)).predict(X), booster.predict(xgb.DMatrix(X)))
 
 
 @pytest.mark.parametrize("name", ["model.joblib", "model.pkl"])
@@ -160,7 +160,7 @@ def test_a_saved_booster_called_model_joblib_is_served(name: str, format_: str, 
     else:
         shutil.copy(DATA / "1.7.6-logistic.bst", tmp_path / name)
 
-    assert count(load(Source(tmp_path, "XGBOOST")).predict(X)) == 150
+    assert count_rows(load_model(LoadSpec(tmp_path, "XGBOOST")).predict(X)) == 150
 
 
 ESTIMATORS: dict[str, tuple[Callable[[], Any], bool]] = {
@@ -182,7 +182,7 @@ def test_estimators_answer_through_their_own_predict(name: str, framework: str, 
     runtime = served(estimator, tmp_path, "model.joblib", framework=framework)
 
     assert (runtime.framework, runtime.mergeable, runtime.exact) == ("XGBOOST", True, exact)
-    assert runtime.form({}) == Array(4, nullable=True)
+    assert runtime.input_format({}) == ArrayFormat(4, nullable=True)
     for array in (X[:1], X, X_INT):
         assert_same_bits(answers(runtime, rows(array)), estimator.predict(array))
 
@@ -309,7 +309,7 @@ def test_an_estimator_names_itself_in_errors(tmp_path: Path) -> None:
     with pytest.raises(
         InvalidInputs, match="predict of XGBClassifier does not take the request field 'pred_leaf'"
     ):
-        runtime.form({"pred_leaf": True})
+        runtime.input_format({"pred_leaf": True})
 
 
 def test_a_failure_of_the_library_is_the_models_fault(
@@ -344,7 +344,7 @@ def test_any_numbers_give_the_librarys_answer(numbers: list[list[Any]], tmp_path
     """Nulls, integers, floats and mixtures mean what np.array(instances) makes of them."""
     if not (tmp_path / "model.bst").exists():
         (tmp_path / "model.bst").write_bytes(train().save_raw())
-    runtime = load(Source(tmp_path))
+    runtime = load_model(LoadSpec(tmp_path))
     booster = xgb.Booster(model_file=bytearray((tmp_path / "model.bst").read_bytes()))
     expected = booster.predict(xgb.DMatrix(np.array(numbers)))
 
@@ -370,7 +370,7 @@ def test_a_file_xgboost_cannot_read_says_so(name: str, data: bytes, tmp_path: Pa
     (tmp_path / name).write_bytes(data)
 
     with pytest.raises(LoadFailed, match=f"{name} is not a model that XGBoost {xgb.__version__} can read"):
-        load(Source(tmp_path, "XGBOOST"))
+        load_model(LoadSpec(tmp_path, "XGBOOST"))
 
 
 @pytest.mark.parametrize(
@@ -386,7 +386,7 @@ def test_objects_that_are_no_models_are_refused(model: Any, message: str, tmp_pa
     (tmp_path / "model.pkl").write_bytes(pickle.dumps(model))
 
     with pytest.raises(LoadFailed) as caught:
-        load(Source(tmp_path, "XGBOOST"))
+        load_model(LoadSpec(tmp_path, "XGBOOST"))
     assert message in caught.value.detail
 
 
@@ -439,13 +439,13 @@ def test_a_file_of_a_later_version_is_refused(
     (tmp_path / "model.bst").write_bytes(version_of(train(), version, format_))
 
     if served_:
-        assert count(load(Source(tmp_path)).predict(X)) == 150
+        assert count_rows(load_model(LoadSpec(tmp_path)).predict(X)) == 150
     else:
         with pytest.raises(
             LoadFailed,
             match=rf"written by XGBoost 9\.1\.0; this server has {xgb.__version__}.*'xgboost>=9\.1'",
         ):
-            load(Source(tmp_path))
+            load_model(LoadSpec(tmp_path))
 
 
 def test_a_pickle_of_a_later_version_is_refused(tmp_path: Path) -> None:
@@ -455,7 +455,7 @@ def test_a_pickle_of_a_later_version_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model.pkl").write_bytes(data[:end] + b"i\x09i\x01i\x00" + data[end + 6 :])
 
     with pytest.raises(LoadFailed, match=r"written by XGBoost 9\.1\.0"):
-        load(Source(tmp_path, "XGBOOST"))
+        load_model(LoadSpec(tmp_path, "XGBOOST"))
 
 
 @pytest.mark.parametrize("objective", ["binary:logistic", "reg:squarederror"])
@@ -469,7 +469,7 @@ def test_base_scores_are_read_as_every_version_writes_them(
     document["learner"]["learner_model_param"]["base_score"] = score
     (tmp_path / "model.json").write_text(json.dumps(document))
 
-    assert_same_bits(load(Source(tmp_path)).predict(X), booster.predict(xgb.DMatrix(X)))
+    assert_same_bits(load_model(LoadSpec(tmp_path)).predict(X), booster.predict(xgb.DMatrix(X)))
 
 
 @pytest.mark.parametrize("cut", [1, 40, 1000, 3000])
@@ -478,7 +478,7 @@ def test_a_file_that_is_cut_off_says_so(cut: int, tmp_path: Path) -> None:
     (tmp_path / "model.ubj").write_bytes(train().save_raw("ubj")[:-cut])
 
     with pytest.raises(LoadFailed, match="it is cut off after"):
-        load(Source(tmp_path))
+        load_model(LoadSpec(tmp_path))
 
 
 @pytest.mark.parametrize("file", ["model.json", "model.ubj"])
@@ -495,12 +495,12 @@ def test_an_estimators_file_keeps_to_its_best_iteration(labels: Any, file: str, 
     (tmp_path / "booster").mkdir()
     estimator.save_model(tmp_path / "estimator" / file)
     booster.save_model(tmp_path / "booster" / file)
-    of_estimator = load(Source(tmp_path / "estimator"))
+    of_estimator = load_model(LoadSpec(tmp_path / "estimator"))
 
     assert estimator.best_iteration + 1 < booster.num_boosted_rounds()
     assert_same_bits(of_estimator.predict(X), chances if labels is CLASSES else chances[:, 1])
     assert_same_bits(of_estimator.predict(X, iteration_range=[0, booster.num_boosted_rounds()]), every)
-    assert_same_bits(load(Source(tmp_path / "booster")).predict(X), every)
+    assert_same_bits(load_model(LoadSpec(tmp_path / "booster")).predict(X), every)
 
 
 def test_a_model_of_no_rounds_is_refused(tmp_path: Path) -> None:
@@ -519,11 +519,11 @@ def test_categories_are_sent_as_texts_where_the_file_knows_them(tmp_path: Path) 
     expected = booster.predict(xgb.DMatrix(frame, enable_categorical=True))
     ages = [row[0] for row in rows(X[:, :1])]
     lists = [[city, age] for city, age in zip(frame["city"], ages, strict=True)]
-    inputs = runtime.schema().signatures["serving_default"].inputs
+    inputs = runtime.infer_schema().signatures["serving_default"].inputs
 
     assert_same_bits(answers(runtime, lists), expected)
     assert_same_bits(answers(runtime, [dict(zip(frame, row, strict=True)) for row in lists]), expected)
-    assert count(answers(runtime, [{"city": None, "age": 1}])) == 1
+    assert count_rows(answers(runtime, [{"city": None, "age": 1}])) == 1
     assert [(one.datatype, one.classes) for one in inputs] == [("BYTES", ("x", "y", "z")), ("FP64", ())]
     with pytest.raises(
         InvalidInputs, match="Instance 0 has the category 'w' for 'city'; the model knows 'x', 'y', 'z'"
@@ -544,7 +544,7 @@ def test_texts_for_categories_that_the_file_does_not_know(tmp_path: Path) -> Non
 
     with pytest.raises(InvalidInputs, match=r"a text for 'city'.*send their codes, numbers from 0"):
         answers(runtime, [{"city": "y", "age": 1}])
-    assert [one.datatype for one in runtime.schema().signatures["serving_default"].inputs] == [
+    assert [one.datatype for one in runtime.infer_schema().signatures["serving_default"].inputs] == [
         "INT64",
         "FP64",
     ]
@@ -565,4 +565,4 @@ def test_a_packed_pickle_that_is_cut_off_says_so(tmp_path: Path) -> None:
     (tmp_path / "model.joblib").write_bytes((tmp_path / "whole").read_bytes()[:-200])
 
     with pytest.raises(LoadFailed, match="cut off"):
-        load(Source(tmp_path, "XGBOOST"))
+        load_model(LoadSpec(tmp_path, "XGBOOST"))

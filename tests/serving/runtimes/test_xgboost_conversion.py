@@ -9,8 +9,8 @@ import xgboost as xgb
 
 from serving.errors import LoadFailed
 from serving.runtimes import xgboost_conversion
-from serving.runtimes.xgboost_binary import is_binary, parse, version_of
-from serving.runtimes.xgboost_conversion import to_ubjson
+from serving.runtimes.xgboost_binary import is_binary_model, parse_model, read_version
+from serving.runtimes.xgboost_conversion import convert_to_ubjson
 
 DATA = Path(__file__).parents[2] / "data" / "xgboost"
 FILES = sorted(DATA.glob("*.bst"))
@@ -23,22 +23,22 @@ def test_the_prefix_may_be_there_or_not(file: Path) -> None:
     data = file.read_bytes()
     bare = data.removeprefix(b"binf")
 
-    assert is_binary(bare) and is_binary(b"binf" + bare)
-    assert to_ubjson(bare, "model.bst") == to_ubjson(b"binf" + bare, "model.bst")
-    assert version_of(data) == ("0.x" if file.name.startswith("0.") else file.name[:3])
+    assert is_binary_model(bare) and is_binary_model(b"binf" + bare)
+    assert convert_to_ubjson(bare, "model.bst") == convert_to_ubjson(b"binf" + bare, "model.bst")
+    assert read_version(data) == ("0.x" if file.name.startswith("0.") else file.name[:3])
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"binf", b"\x80\x04.", b"binf" + bytes(500)])
 def test_other_files_are_not_binary(data: bytes) -> None:
-    assert not is_binary(data)
+    assert not is_binary_model(data)
 
 
 def test_trees_that_treelite_reads_otherwise_are_refused() -> None:
     """What is compared are the sums of the new model and of treelite's reading of the original."""
-    booster = xgb.Booster(model_file=bytearray(to_ubjson(OTHER.read_bytes(), "model.bst")))
-    model = parse(LOGISTIC.read_bytes())
+    booster = xgb.Booster(model_file=bytearray(convert_to_ubjson(OTHER.read_bytes(), "model.bst")))
+    model = parse_model(LOGISTIC.read_bytes())
 
-    with pytest.raises(xgboost_conversion.Disagreement, match="finds other trees"):
+    with pytest.raises(xgboost_conversion.ConversionMismatch, match="finds other trees"):
         xgboost_conversion.compare_trees(model, booster, LOGISTIC.read_bytes())
 
 
@@ -48,9 +48,9 @@ def test_linear_weights_in_another_order_are_refused(tmp_path: Path) -> None:
     booster = xgb.train(
         {"booster": "gblinear", "nthread": 1}, xgb.DMatrix(rows, label=rows @ [1, 2, 3, 4]), 3
     )
-    model = parse(LOGISTIC.read_bytes())
+    model = parse_model(LOGISTIC.read_bytes())
 
-    with pytest.raises(xgboost_conversion.Disagreement, match="weights"):
+    with pytest.raises(xgboost_conversion.ConversionMismatch, match="weights"):
         xgboost_conversion.compare_linear(model, booster)
 
 
@@ -65,6 +65,6 @@ def test_damaged_files_are_converted_rightly_or_refused(seed: int) -> None:
             damaged[choose.randrange(8, len(data))] = choose.randrange(256)
             for one in (damaged, data[: choose.randrange(len(data))]):
                 try:
-                    to_ubjson(bytes(one), "model.bst")
+                    convert_to_ubjson(bytes(one), "model.bst")
                 except LoadFailed as error:
                     assert "old/bin/pip install 'xgboost<3.1'" in error.detail

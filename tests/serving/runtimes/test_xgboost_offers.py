@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from serving.errors import InvalidInputs
 from serving.runtimes import gtil, xgboost_in_place
-from serving.runtimes.acceleration import Offer
-from serving.runtimes.acceleration.study import Proof, study
-from serving.runtimes.xgboost import BoosterRuntime, EstimatorRuntime
-from serving.runtimes.xgboost_offers import Asked, converted, trees
-from serving.runtimes.xgboost_probes import probes
+from serving.runtimes.acceleration import Candidate
+from serving.runtimes.acceleration.study import CandidateProof, verify_candidates
+from serving.runtimes.xgboost import BoosterRuntime, XgbModelRuntime
+from serving.runtimes.xgboost_offers import BoosterCall, convert_to_treelite, read_trees
+from serving.runtimes.xgboost_probes import make_verification_rows
 
 RNG = np.random.default_rng(5)
 X = np.where(RNG.random((200, 4)) < 0.1, np.nan, RNG.normal(size=(200, 4)))
@@ -39,8 +39,8 @@ def booster(model: Any) -> BoosterRuntime:
     return BoosterRuntime(model, (), threads=1)
 
 
-def estimator(model: Any) -> EstimatorRuntime:
-    return EstimatorRuntime(model, (), threads=1)
+def estimator(model: Any) -> XgbModelRuntime:
+    return XgbModelRuntime(model, (), threads=1)
 
 
 def same(one: Any, other: Any) -> bool:
@@ -48,8 +48,8 @@ def same(one: Any, other: Any) -> bool:
     return kind and bool(np.asarray(one).tobytes() == np.asarray(other).tobytes())
 
 
-def proofs(runtime: BoosterRuntime) -> dict[str, Proof]:
-    return {proof.offer.name: proof for proof in study(runtime, budget=0).proofs}
+def proofs(runtime: BoosterRuntime) -> dict[str, CandidateProof]:
+    return {proof.candidate.name: proof for proof in verify_candidates(runtime, budget=0).proofs}
 
 
 def refused(runtime: BoosterRuntime) -> dict[str, str]:
@@ -93,7 +93,7 @@ def test_what_is_proven_answers_any_rows_as_xgboost(
     model = make(rounds=4, **parameters)
     runtime = booster(model)
     array = np.array(rows)
-    ways = {offer.name: offer.build() for offer in runtime.offers()}
+    ways = {offer.name: offer.build() for offer in runtime.list_candidates()}
 
     assert same(ways["treelite"].predict(array), model.predict(xgb.DMatrix(array)))
     assert same(ways["in place"].predict(array), model.inplace_predict(array))
@@ -162,8 +162,8 @@ def test_unknown_kinds_get_no_offer() -> None:
     linear = xgb.train({"booster": "gblinear", "nthread": 1}, xgb.DMatrix(np.nan_to_num(X), label=SCORE), 3)
     doubled = Doubled(n_estimators=2).fit(X, SCORE)
 
-    assert booster(linear).offers() == ()
-    assert estimator(doubled).offers() == ()
+    assert booster(linear).list_candidates() == ()
+    assert estimator(doubled).list_candidates() == ()
 
 
 def changed(model: xgb.Booster, change: Callable[[dict[str, Any], int], None], node: int = -1) -> xgb.Booster:
@@ -192,8 +192,8 @@ def test_a_model_a_hair_off_is_refused(change: Any, node: int, monkeypatch: pyte
     """One threshold on the next float32, or missing values sent to the other side, shows on the probes."""
     model = train(max_depth=5, rounds=20)
     runtime = booster(model)
-    wrong = converted(Asked(changed(model, change, node), 4))
-    monkeypatch.setattr("serving.runtimes.xgboost_offers.converted", lambda asked: wrong)
+    wrong = convert_to_treelite(BoosterCall(changed(model, change, node), 4))
+    monkeypatch.setattr("serving.runtimes.xgboost_offers.convert_to_treelite", lambda asked: wrong)
 
     found = refused(runtime)
 
@@ -203,9 +203,9 @@ def test_a_model_a_hair_off_is_refused(change: Any, node: int, monkeypatch: pyte
 
 def test_probes_reach_the_nodes_of_a_large_model() -> None:
     """On 256 nodes of 2,000, both sides of the threshold; never an infinite number; always the same rows."""
-    grown = trees(train(max_depth=6, rounds=60))
+    grown = read_trees(train(max_depth=6, rounds=60))
 
-    once, again = probes(grown, 4), probes(grown, 4)
+    once, again = make_verification_rows(grown, 4), make_verification_rows(grown, 4)
 
     assert sum(map(len, once)) == 4 * 256 + 384 + 256 + 128
     assert all(same(one, other) for one, other in zip(once, again, strict=True))
@@ -215,7 +215,7 @@ def test_probes_reach_the_nodes_of_a_large_model() -> None:
 def test_a_model_of_one_leaf_has_probes() -> None:
     stump = train(max_depth=1, rounds=1, min_child_weight=1e9)
 
-    assert [len(batch) for batch in probes(trees(stump), 4)] == [384, 256, 128]
+    assert [len(batch) for batch in make_verification_rows(read_trees(stump), 4)] == [384, 256, 128]
     assert refused(booster(stump)) == {"in place": "", "treelite": ""}
 
 
@@ -229,11 +229,11 @@ def test_a_converted_model_is_kept_in_a_file(tmp_path: Path) -> None:
     candidate = offer.build()
     offer.save(candidate, tmp_path / "treelite")
 
-    assert same(offer.restore(tmp_path / "treelite").predict(X), runtime.plain(X))
+    assert same(offer.restore(tmp_path / "treelite").predict(X), runtime.predict_reference(X))
 
 
-def offers(runtime: BoosterRuntime) -> dict[str, Offer]:
-    return {offer.name: offer for offer in runtime.offers()}
+def offers(runtime: BoosterRuntime) -> dict[str, Candidate]:
+    return {offer.name: offer for offer in runtime.list_candidates()}
 
 
 def test_only_ordinary_rows_go_the_faster_way() -> None:
@@ -245,7 +245,7 @@ def test_only_ordinary_rows_go_the_faster_way() -> None:
         asked.append(rows)
         return np.zeros(len(rows), np.float32)
 
-    runtime.use(faster)
+    runtime.set_fast_path(faster)
     ordinary = [X, X[:1], np.array([[1, 2, 3, 2**60]]), np.array([[1e38, -1e38, 3e38, 0]])]
     for rows in ordinary:
         runtime.predict(rows)
@@ -259,7 +259,7 @@ def test_only_ordinary_rows_go_the_faster_way() -> None:
     assert len(asked) == len(ordinary)
     assert all(one is other for one, other in zip(asked, ordinary, strict=True))
 
-    runtime.use(None)
+    runtime.set_fast_path(None)
     runtime.predict(X)
     assert len(asked) == len(ordinary)
 
@@ -300,4 +300,4 @@ def test_where_the_prepared_call_does_not_serve_the_public_one_does(
     runtime = booster(train())
     way = offers(runtime)["treelite" if module is gtil else "in place"].build()
 
-    assert same(way.predict(X), runtime.plain(X))
+    assert same(way.predict(X), runtime.predict_reference(X))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from serving.runtimes.acceleration import Candidate, Offer, Predict, Unsuitable
+from serving.runtimes.acceleration import BuiltCandidate, Candidate, Predict, UnsuitableCandidate
 from serving.runtimes.acceleration.sklearn import linear, steps, trees
 
 _PIPELINE = "sklearn.pipeline.Pipeline"
@@ -25,62 +25,65 @@ _SEARCHES = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class FunctionCandidate:
     """A candidate."""
 
     predict: Predict
 
 
-def offers(estimator: Any, *, missing: bool) -> Sequence[Offer]:
+def list_candidates(estimator: Any, *, takes_nan: bool) -> Sequence[Candidate]:
     """The ways to be tried for an estimator that takes arrays; none where it ends in something unknown.
 
     `missing` says whether the model at its end takes NaN.
     """
-    transformers, last = parts(estimator)
+    transformers, last = split_pipeline(estimator)
     return tuple(
-        Offer(name, partial(_build, transformers, last, make, missing)) for name, make in _ways(last)
+        Candidate(name, partial(_build_candidate, transformers, last, make, takes_nan))
+        for name, make in _list_strategies(last)
     )
 
 
-def takes_missing(estimator: Any, *, missing: bool) -> bool:
+def accepts_nan(estimator: Any, *, takes_nan: bool) -> bool:
     """Whether rows with NaN may be handed to what is offered; `missing` is as above."""
-    transformers, _ = parts(estimator)
+    transformers, _ = split_pipeline(estimator)
     try:
-        return steps.take_missing([steps.step(one) for one in transformers], missing)
-    except Unsuitable:
+        return steps.accept_nan([steps.build_step(one) for one in transformers], takes_nan)
+    except UnsuitableCandidate:
         return False
 
 
-def parts(estimator: Any) -> tuple[list[Any], Any]:
+def split_pipeline(estimator: Any) -> tuple[list[Any], Any]:
     """What transforms the rows, in order, and what predicts in the end."""
     kind = f"{type(estimator).__module__}.{type(estimator).__qualname__}"
     if kind in _SEARCHES and hasattr(estimator, "best_estimator_"):
-        return parts(estimator.best_estimator_)
+        return split_pipeline(estimator.best_estimator_)
     if kind != _PIPELINE:
         return [], estimator
     *before, (_, end) = estimator.steps
-    first, last = parts(end)
-    return [*_flat(one for _, one in before), *first], last
+    first, last = split_pipeline(end)
+    return [*_flatten_transformers(one for _, one in before), *first], last
 
 
-def _flat(transformers: Iterable[Any]) -> Iterator[Any]:
+def _flatten_transformers(transformers: Iterable[Any]) -> Iterator[Any]:
     """Those that do something, and those inside of pipelines among them."""
     for one in transformers:
         if one is not None and one != "passthrough":
-            before, last = parts(one)
+            before, last = split_pipeline(one)
             yield from (*before, last)
 
 
-def _ways(last: Any) -> Sequence[tuple[str, Callable[[Any], Predict]]]:
-    kind = trees.kind_of(last)
+def _list_strategies(last: Any) -> Sequence[tuple[str, Callable[[Any], Predict]]]:
+    kind = trees.find_ensemble_kind(last)
     if kind is not None:
-        return kind.ways(last)
-    return (("matrix product", linear.product),) if linear.is_linear(last) else ()
+        return kind.list_strategies(last)
+    return (("matrix product", linear.make_linear_predict),) if linear.is_linear(last) else ()
 
 
-def _build(
-    transformers: Sequence[Any], last: Any, make: Callable[[Any], Predict], missing: bool
-) -> Candidate:
+def _build_candidate(
+    transformers: Sequence[Any], last: Any, make: Callable[[Any], Predict], takes_nan: bool
+) -> BuiltCandidate:
     if "predict" in vars(last):
-        raise Unsuitable(f"{type(last).__name__} predicts in a way of its own")
-    return Way(steps.behind([steps.step(one) for one in transformers], make(last), missing=missing))
+        raise UnsuitableCandidate(f"{type(last).__name__} predicts in a way of its own")
+    return FunctionCandidate(
+        steps.chain_steps([steps.build_step(one) for one in transformers], make(last), takes_nan=takes_nan)
+    )

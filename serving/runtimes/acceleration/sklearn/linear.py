@@ -10,56 +10,56 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from serving.runtimes.acceleration import Predict, Unsuitable
+from serving.runtimes.acceleration import Predict, UnsuitableCandidate
 
 # Where the predictions of linear models come from; whose class does not stand on one of these is none.
-_BASE = "sklearn.linear_model._base"
-_GRADIENT = "sklearn.linear_model._stochastic_gradient"
+_LINEAR_MODULE = "sklearn.linear_model._base"
+_SGD_MODULE = "sklearn.linear_model._stochastic_gradient"
 
 
 def is_linear(estimator: Any) -> bool:
     """Whether it may be a linear model of the library. Nothing is imported to find out."""
     return hasattr(estimator, "coef_") and any(
-        base.__module__ in (_BASE, _GRADIENT) for base in type(estimator).__mro__
+        base.__module__ in (_LINEAR_MODULE, _SGD_MODULE) for base in type(estimator).__mro__
     )
 
 
-def product(estimator: Any) -> Predict:
+def make_linear_predict(estimator: Any) -> Predict:
     """What gives the answers of a linear model for finite rows of its width. Raises Unsuitable."""
     from sklearn.linear_model._base import LinearClassifierMixin, LinearModel  # noqa: PLC0415  it has brought it
 
     coefficients = estimator.coef_
     if not isinstance(coefficients, np.ndarray):
-        raise Unsuitable("its coefficients are sparse")
+        raise UnsuitableCandidate("its coefficients are sparse")
     if isinstance(estimator, LinearClassifierMixin):
-        if _inherits(estimator, LinearClassifierMixin, ("predict", "decision_function")):
-            return _labels(coefficients, estimator.intercept_, estimator.classes_)
+        if _inherits_methods(estimator, LinearClassifierMixin, ("predict", "decision_function")):
+            return _make_classifier(coefficients, estimator.intercept_, estimator.classes_)
     # These say again what they inherit, each in its own words.
-    elif _is_the_librarys(estimator, ("predict", "_decision_function")):
+    elif _has_library_methods(estimator, ("predict", "_decision_function")):
         if isinstance(estimator, LinearModel):
-            return _numbers(coefficients, estimator.intercept_)
-        return _raveled(coefficients, estimator.intercept_)
+            return _make_regressor(coefficients, estimator.intercept_)
+        return _make_raveled_regressor(coefficients, estimator.intercept_)
     # A subclass may predict in another way; then it is not ours to know.
-    raise Unsuitable(f"{type(estimator).__name__} predicts in a way of its own")
+    raise UnsuitableCandidate(f"{type(estimator).__name__} predicts in a way of its own")
 
 
-def _labels(coefficients: NDArray[Any], intercept: Any, classes: NDArray[Any]) -> Predict:
+def _make_classifier(coefficients: NDArray[Any], intercept: Any, classes: NDArray[Any]) -> Predict:
     if coefficients.ndim != 2:
-        raise Unsuitable("its coefficients are not one row per class")
+        raise UnsuitableCandidate("its coefficients are not one row per class")
     transposed = coefficients.T
 
-    def two(rows: NDArray[Any]) -> NDArray[Any]:
+    def predict_binary(rows: NDArray[Any]) -> NDArray[Any]:
         labels: NDArray[Any] = classes.take((rows @ transposed + intercept)[:, 0] > 0)
         return labels
 
-    def many(rows: NDArray[Any]) -> NDArray[Any]:
+    def predict_multiclass(rows: NDArray[Any]) -> NDArray[Any]:
         labels: NDArray[Any] = classes.take((rows @ transposed + intercept).argmax(axis=1))
         return labels
 
-    return two if transposed.shape[1] == 1 else many
+    return predict_binary if transposed.shape[1] == 1 else predict_multiclass
 
 
-def _numbers(coefficients: NDArray[Any], intercept: Any) -> Predict:
+def _make_regressor(coefficients: NDArray[Any], intercept: Any) -> Predict:
     transposed = coefficients.T  # of one target it is a vector, and stays as it is
 
     def predict(rows: NDArray[Any]) -> NDArray[Any]:
@@ -69,8 +69,8 @@ def _numbers(coefficients: NDArray[Any], intercept: Any) -> Predict:
     return predict
 
 
-def _raveled(coefficients: NDArray[Any], intercept: Any) -> Predict:
-    numbers = _numbers(coefficients, intercept)
+def _make_raveled_regressor(coefficients: NDArray[Any], intercept: Any) -> Predict:
+    numbers = _make_regressor(coefficients, intercept)
 
     def predict(rows: NDArray[Any]) -> NDArray[Any]:
         found: NDArray[Any] = np.asarray(numbers(rows)).ravel()
@@ -79,13 +79,13 @@ def _raveled(coefficients: NDArray[Any], intercept: Any) -> Predict:
     return predict
 
 
-def _inherits(estimator: Any, base: type, methods: tuple[str, ...]) -> bool:
+def _inherits_methods(estimator: Any, base: type, methods: tuple[str, ...]) -> bool:
     """Whether these methods are the base's own, on the class and on the object."""
     kind = type(estimator)
     return all(getattr(kind, name) is getattr(base, name) and name not in vars(estimator) for name in methods)
 
 
-def _is_the_librarys(estimator: Any, methods: tuple[str, ...]) -> bool:
+def _has_library_methods(estimator: Any, methods: tuple[str, ...]) -> bool:
     """Whether these methods are there and of scikit-learn's own making, on the class and on the object."""
     found = [getattr(type(estimator), name, None) for name in methods]
     return all(str(getattr(one, "__module__", "")).startswith("sklearn.") for one in found) and not any(

@@ -9,90 +9,103 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from serving.runtimes.acceleration.sklearn import linear, parts, trees
-from serving.runtimes.acceleration.sklearn.window import Fields
-from serving.runtimes.finite import LARGEST, is_finite
-from serving.runtimes.frames import made_up
+from serving.runtimes.acceleration.sklearn import linear, split_pipeline, trees
+from serving.runtimes.acceleration.sklearn.window import NodeFields
+from serving.runtimes.finite import MAX_FLOAT32, is_finite
+from serving.runtimes.frames import make_numeric_rows
 
 # Rows of a kind, splits of the trees, borders between classes: fewer where rows are wide.
-_MOST, _FEWEST = 160, 8
-_NUMBERS = 125_000  # in the rows of a kind
-_EXTREMES = (0.0, -0.0, LARGEST, -LARGEST, 1e-40, -1e-310, 5e-324, 1.0 + 2.0**-24, 16777217.0, 2.0**53 + 2)
-_WHOLE = (0, 1, -1, 2**24 + 1, 2**31, 2**53 + 1, -(2**62) - 1, 2**63 - 1)
+_MAX_ROWS, _MIN_ROWS = 160, 8
+_MAX_NUMBERS = 125_000  # in the rows of a kind
+_EXTREMES = (
+    0.0,
+    -0.0,
+    MAX_FLOAT32,
+    -MAX_FLOAT32,
+    1e-40,
+    -1e-310,
+    5e-324,
+    1.0 + 2.0**-24,
+    16777217.0,
+    2.0**53 + 2,
+)
+_EXTREME_INTEGERS = (0, 1, -1, 2**24 + 1, 2**31, 2**53 + 1, -(2**62) - 1, 2**63 - 1)
 
 
-def probes(estimator: Any, width: int, *, missing: bool) -> list[NDArray[Any]]:
+def make_verification_rows(estimator: Any, width: int, *, allow_nan: bool) -> list[NDArray[Any]]:
     """Batches of float64 and int64 rows; with `missing` also such that lack values.
 
     Rows are made in front of the last step and led back through those before it, as far as these can.
     Those that become infinite on the way forward are left out.
     """
-    transformers, last = parts(estimator)
+    transformers, last = split_pipeline(estimator)
     random = np.random.default_rng(0)
     inner = getattr(last, "n_features_in_", width)
-    most = max(_FEWEST, min(_MOST, _NUMBERS // max(width, inner)))
-    special = [*_special(last, inner, most, random)]
-    batches = [_led_back(transformers, rows, width) for rows in special]
-    typical = np.concatenate([*(batch[:most] for batch in batches), made_up(most, width)])
+    most = max(_MIN_ROWS, min(_MAX_ROWS, _MAX_NUMBERS // max(width, inner)))
+    special = [*_make_border_rows(last, inner, most, random)]
+    batches = [_invert_transforms(transformers, rows, width) for rows in special]
+    typical = np.concatenate([*(batch[:most] for batch in batches), make_numeric_rows(most, width)])
     batches.append(typical)
     batches.append(np.clip(np.rint(typical), -(2.0**62), 2.0**62).astype(np.int64))
-    batches.append(_with(_EXTREMES, typical, random))
-    batches.append(_with(_WHOLE, batches[-2], random))
-    if missing:
+    batches.append(_insert_values(_EXTREMES, typical, random))
+    batches.append(_insert_values(_EXTREME_INTEGERS, batches[-2], random))
+    if allow_nan:
         lacking = typical.copy()
         lacking[random.random(lacking.shape) < 0.3] = np.nan
         batches.append(lacking)
-    kept = [_accepted(batch, transformers, missing) for batch in batches]
+    kept = [_keep_finite_rows(batch, transformers, allow_nan) for batch in batches]
     return [batch for batch in kept if len(batch)]
 
 
-def _accepted(rows: NDArray[Any], transformers: Sequence[Any], missing: bool) -> NDArray[Any]:
+def _keep_finite_rows(rows: NDArray[Any], transformers: Sequence[Any], allow_nan: bool) -> NDArray[Any]:
     """The rows that stay finite through all of these steps."""
     with np.errstate(all="ignore"):
-        if _passes(rows, transformers, missing):
+        if _stays_finite(rows, transformers, allow_nan):
             return rows
-        return rows[[_passes(row[None], transformers, missing) for row in rows]]
+        return rows[[_stays_finite(row[None], transformers, allow_nan) for row in rows]]
 
 
-def _passes(rows: NDArray[Any], transformers: Sequence[Any], missing: bool) -> bool:
-    if not is_finite(rows, missing=missing):
+def _stays_finite(rows: NDArray[Any], transformers: Sequence[Any], allow_nan: bool) -> bool:
+    if not is_finite(rows, allow_nan=allow_nan):
         return False
     for one in transformers:
         try:
             rows = one.transform(rows)
         except ValueError:  # it has found a row wanting
             return False
-        if not is_finite(rows, missing=missing):
+        if not is_finite(rows, allow_nan=allow_nan):
             return False
     return True
 
 
-def _special(last: Any, width: int, most: int, random: np.random.Generator) -> Iterator[NDArray[Any]]:
+def _make_border_rows(
+    last: Any, width: int, most: int, random: np.random.Generator
+) -> Iterator[NDArray[Any]]:
     """Rows at the borders between the answers of a model, all float64."""
-    kind = trees.kind_of(last)
+    kind = trees.find_ensemble_kind(last)
     if kind is not None:
-        yield around_splits(kind.nodes(last), kind.fields, width, most, random)
+        yield make_split_rows(kind.nodes(last), kind.fields, width, most, random)
     elif linear.is_linear(last) and isinstance(last.coef_, np.ndarray):
-        yield from on_borders(np.atleast_2d(last.coef_), np.ravel(last.intercept_), most, random)
+        yield from make_linear_border_rows(np.atleast_2d(last.coef_), np.ravel(last.intercept_), most, random)
 
 
 # Trees.
 
 
-def around_splits(
-    nodes: Sequence[NDArray[Any]], fields: Fields, width: int, most: int, random: np.random.Generator
+def make_split_rows(
+    nodes: Sequence[NDArray[Any]], fields: NodeFields, width: int, most: int, random: np.random.Generator
 ) -> NDArray[np.float64]:
     """Rows that reach a split and lie on its threshold, and on both sides as near as can be."""
-    chosen = itertools.islice(_chosen(nodes, fields, random), most)
-    found = [row for tree, node in chosen for row in _around(tree, node, fields, width)]
+    chosen = itertools.islice(_choose_splits(nodes, fields, random), most)
+    found = [row for tree, node in chosen for row in _make_rows_around(tree, node, fields, width)]
     return np.array(found).reshape(-1, width)
 
 
-def _chosen(
-    nodes: Sequence[NDArray[Any]], fields: Fields, random: np.random.Generator
+def _choose_splits(
+    nodes: Sequence[NDArray[Any]], fields: NodeFields, random: np.random.Generator
 ) -> Iterator[tuple[NDArray[Any], int]]:
     """Splits by chance, as many of one feature as of another while there are any."""
-    inner = [np.flatnonzero(fields.inner(tree)) for tree in nodes]
+    inner = [np.flatnonzero(fields.is_inner(tree)) for tree in nodes]
     tree_of = np.repeat(np.arange(len(nodes)), [len(one) for one in inner])
     node_of = np.concatenate(inner)
     feature_of = np.concatenate([tree[fields.feature][one] for tree, one in zip(nodes, inner, strict=True)])
@@ -107,9 +120,11 @@ def _chosen(
         yield nodes[tree_of[place]], int(node_of[place])
 
 
-def _around(tree: NDArray[Any], node: int, fields: Fields, width: int) -> Iterator[NDArray[np.float64]]:
+def _make_rows_around(
+    tree: NDArray[Any], node: int, fields: NodeFields, width: int
+) -> Iterator[NDArray[np.float64]]:
     low, high = np.full(width, -np.inf), np.full(width, np.inf)
-    for parent, to_left in _path(tree, node, fields):
+    for parent, to_left in _walk_to_root(tree, node, fields):
         feature, threshold = tree[fields.feature][parent], tree[fields.threshold][parent]
         if to_left:
             high[feature] = min(high[feature], threshold)
@@ -120,14 +135,14 @@ def _around(tree: NDArray[Any], node: int, fields: Fields, width: int) -> Iterat
         middle = np.where(np.isfinite(low), np.where(np.isfinite(high), low / 2 + high / 2, low + 1), high)
     row = np.where(np.isfinite(middle), middle, 0.0).astype(np.float64)
     threshold = float(tree[fields.threshold][node])
-    for value in _neighbours(threshold):
+    for value in _list_neighbours(threshold):
         row[tree[fields.feature][node]] = value
         yield row.copy()
 
 
-def _path(tree: NDArray[Any], node: int, fields: Fields) -> Iterator[tuple[int, bool]]:
+def _walk_to_root(tree: NDArray[Any], node: int, fields: NodeFields) -> Iterator[tuple[int, bool]]:
     """The splits above a node, and whether the way goes on to the left."""
-    inner = np.flatnonzero(fields.inner(tree))
+    inner = np.flatnonzero(fields.is_inner(tree))
     left, right = tree[fields.left][inner], tree[fields.right][inner]
     while node:
         from_left = np.flatnonzero(left == node)
@@ -136,9 +151,9 @@ def _path(tree: NDArray[Any], node: int, fields: Fields) -> Iterator[tuple[int, 
         node = parent
 
 
-def _neighbours(threshold: float) -> list[float]:
+def _list_neighbours(threshold: float) -> list[float]:
     """A threshold, the float64 and float32 values next to it, and one between each two of the latter."""
-    if abs(threshold) >= LARGEST:
+    if abs(threshold) >= MAX_FLOAT32:
         return [0.0]
     narrow = np.float32(threshold)
     below, above = (float(np.nextafter(narrow, np.float32(side))) for side in (-np.inf, np.inf))
@@ -153,13 +168,13 @@ def _neighbours(threshold: float) -> list[float]:
         (below + middle) / 2,
         (middle + above) / 2,
     ]
-    return [float(np.clip(value, -LARGEST, LARGEST)) for value in values]
+    return [float(np.clip(value, -MAX_FLOAT32, MAX_FLOAT32)) for value in values]
 
 
 # Linear models.
 
 
-def on_borders(
+def make_linear_border_rows(
     coefficients: NDArray[Any], intercepts: NDArray[Any], most: int, random: np.random.Generator
 ) -> Iterator[NDArray[np.float64]]:
     """Rows where two classes, or the signs of one score, come out as near to each other as can be."""
@@ -182,7 +197,7 @@ def on_borders(
 # All.
 
 
-def _with(values: Sequence[float], rows: NDArray[Any], random: np.random.Generator) -> NDArray[Any]:
+def _insert_values(values: Sequence[float], rows: NDArray[Any], random: np.random.Generator) -> NDArray[Any]:
     """Each of the values as a whole row, and in one place of an ordinary row."""
     alike = np.repeat(np.array(values, rows.dtype)[:, None], rows.shape[1], axis=1)
     single = rows[: len(values)].copy()
@@ -190,12 +205,12 @@ def _with(values: Sequence[float], rows: NDArray[Any], random: np.random.Generat
     return np.concatenate([alike, single])
 
 
-def _led_back(transformers: Sequence[Any], rows: NDArray[Any], width: int) -> NDArray[Any]:
+def _invert_transforms(transformers: Sequence[Any], rows: NDArray[Any], width: int) -> NDArray[Any]:
     """Rows that these steps would make about those `rows` of; any rows where it cannot be said."""
     count = len(rows)
     try:
         for one in reversed(transformers):
             rows = one.inverse_transform(rows)
     except (AttributeError, ValueError, NotImplementedError):
-        return made_up(count, width)
-    return rows if rows.shape[1] == width else made_up(count, width)
+        return make_numeric_rows(count, width)
+    return rows if rows.shape[1] == width else make_numeric_rows(count, width)

@@ -13,31 +13,31 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from serving.runtimes.acceleration import Predict, Unsuitable
+from serving.runtimes.acceleration import Predict, UnsuitableCandidate
 from serving.runtimes.finite import is_finite
 
 Transform = Callable[[NDArray[Any]], NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PipelineStep:
     """A step of a pipeline: whether it passes missing values on, and whether it fills them."""
 
     transform: Transform
-    passes: bool = False
-    fills: bool = False
+    passes_nan: bool = False
+    fills_nan: bool = False
 
 
-def step(transformer: Any) -> Step:
+def build_step(transformer: Any) -> PipelineStep:
     """The step for a fitted transformer. Raises Unsuitable for one that is not known."""
     kind = type(transformer)
-    make = _KNOWN.get(f"{kind.__module__}.{kind.__qualname__}")
+    make = _STEP_BUILDERS.get(f"{kind.__module__}.{kind.__qualname__}")
     if make is None or "transform" in vars(transformer):
-        raise Unsuitable(f"an unknown step: {kind.__name__}")
+        raise UnsuitableCandidate(f"an unknown step: {kind.__name__}")
     return make(transformer)
 
 
-def behind(steps: Sequence[Step], predict: Predict, *, missing: bool) -> Predict:
+def chain_steps(steps: Sequence[PipelineStep], predict: Predict, *, takes_nan: bool) -> Predict:
     """`predict` for what the steps make of rows; `missing` says whether it takes NaN.
 
     The result raises Unsuitable for rows of which a step makes what the library would complain of.
@@ -46,41 +46,41 @@ def behind(steps: Sequence[Step], predict: Predict, *, missing: bool) -> Predict
         return predict
     # Behind the step that fills them there are none.
     checks = [
-        (one.transform, missing and not any(earlier.fills for earlier in steps[: place + 1]))
+        (one.transform, takes_nan and not any(earlier.fills_nan for earlier in steps[: place + 1]))
         for place, one in enumerate(steps)
     ]
 
-    def stepped(rows: NDArray[Any]) -> Any:
+    def predict_after_steps(rows: NDArray[Any]) -> Any:
         for transform, may_miss in checks:
             rows = transform(rows)
-            if not is_finite(rows, missing=may_miss):
-                raise Unsuitable("a step of the pipeline gives what is not finite")
+            if not is_finite(rows, allow_nan=may_miss):
+                raise UnsuitableCandidate("a step of the pipeline gives what is not finite")
         return predict(rows)
 
-    return stepped
+    return predict_after_steps
 
 
-def take_missing(steps: Sequence[Step], last: bool) -> bool:
+def accept_nan(steps: Sequence[PipelineStep], takes_nan: bool) -> bool:
     """Whether rows with NaN are taken, by steps and a model that takes them or not."""
     for one in steps:
-        if one.fills:
+        if one.fills_nan:
             return True
-        if not one.passes:
+        if not one.passes_nan:
             return False
-    return last
+    return takes_nan
 
 
-def _standard(scaler: Any) -> Step:
+def _standard_scaler(scaler: Any) -> PipelineStep:
     mean = scaler.mean_ if scaler.with_mean else None
-    return _centred(mean, scaler.scale_ if scaler.with_std else None)
+    return _centering_step(mean, scaler.scale_ if scaler.with_std else None)
 
 
-def _robust(scaler: Any) -> Step:
+def _robust_scaler(scaler: Any) -> PipelineStep:
     center = scaler.center_ if scaler.with_centering else None
-    return _centred(center, scaler.scale_ if scaler.with_scaling else None)
+    return _centering_step(center, scaler.scale_ if scaler.with_scaling else None)
 
 
-def _centred(center: NDArray[Any] | None, scale: NDArray[Any] | None) -> Step:
+def _centering_step(center: NDArray[Any] | None, scale: NDArray[Any] | None) -> PipelineStep:
     def transform(rows: NDArray[Any]) -> NDArray[Any]:
         # The library computes with float64, whatever the scaler was fitted on.
         made = np.array(rows, np.float64) if center is None else rows - wide_center
@@ -88,16 +88,16 @@ def _centred(center: NDArray[Any] | None, scale: NDArray[Any] | None) -> Step:
             made /= wide_scale
         return made
 
-    wide_center, wide_scale = _wide(center), _wide(scale)
-    return Step(transform, passes=True)
+    wide_center, wide_scale = _to_float64(center), _to_float64(scale)
+    return PipelineStep(transform, passes_nan=True)
 
 
-def _wide(numbers: NDArray[Any] | None) -> Any:
+def _to_float64(numbers: NDArray[Any] | None) -> Any:
     return None if numbers is None else numbers.astype(np.float64)
 
 
-def _minimum_maximum(scaler: Any) -> Step:
-    scale, lowest = _wide(scaler.scale_), _wide(scaler.min_)
+def _min_max_scaler(scaler: Any) -> PipelineStep:
+    scale, lowest = _to_float64(scaler.scale_), _to_float64(scaler.min_)
     first, last = scaler.feature_range
 
     def transform(rows: NDArray[Any]) -> NDArray[Any]:
@@ -105,20 +105,20 @@ def _minimum_maximum(scaler: Any) -> Step:
         made += lowest
         return made.clip(first, last, out=made) if scaler.clip else made
 
-    return Step(transform, passes=True)
+    return PipelineStep(transform, passes_nan=True)
 
 
-def _maximum_absolute(scaler: Any) -> Step:
-    scale, clip = _wide(scaler.scale_), getattr(scaler, "clip", False)
+def _max_abs_scaler(scaler: Any) -> PipelineStep:
+    scale, clip = _to_float64(scaler.scale_), getattr(scaler, "clip", False)
 
     def transform(rows: NDArray[Any]) -> NDArray[Any]:
         made: NDArray[Any] = rows / scale
         return made.clip(-1.0, 1.0, out=made) if clip else made
 
-    return Step(transform, passes=True)
+    return PipelineStep(transform, passes_nan=True)
 
 
-def _normalizer(normalizer: Any) -> Step:
+def _normalizer_step(normalizer: Any) -> PipelineStep:
     norm = _NORMS[normalizer.norm]
     smallest = 10 * np.finfo(np.float64).eps
 
@@ -129,7 +129,7 @@ def _normalizer(normalizer: Any) -> Step:
         made: NDArray[Any] = wide / norms[:, None]
         return made
 
-    return Step(transform)
+    return PipelineStep(transform)
 
 
 _NORMS: Final[dict[str, Transform]] = {
@@ -139,13 +139,13 @@ _NORMS: Final[dict[str, Transform]] = {
 }
 
 
-def _imputer(imputer: Any) -> Step:
+def _simple_imputer(imputer: Any) -> PipelineStep:
     fill = imputer.statistics_
     missing = imputer.missing_values
     if not (isinstance(missing, float) and np.isnan(missing)):
-        raise Unsuitable(f"a SimpleImputer for {missing!r}")
+        raise UnsuitableCandidate(f"a SimpleImputer for {missing!r}")
     if imputer.indicator_ is not None or not np.isfinite(fill.astype(np.float64)).all():
-        raise Unsuitable("a SimpleImputer that adds or drops features")
+        raise UnsuitableCandidate("a SimpleImputer that adds or drops features")
     # Other strategies leave integers what they are.
     keeps = imputer.strategy in {"most_frequent", "constant"}
 
@@ -154,13 +154,13 @@ def _imputer(imputer: Any) -> Step:
             return rows if keeps else rows.astype(np.float64)
         return np.where(np.isnan(rows), fill, rows)
 
-    return Step(transform, passes=True, fills=True)
+    return PipelineStep(transform, passes_nan=True, fills_nan=True)
 
 
-def _polynomial(features: Any) -> Step:
+def _polynomial_features(features: Any) -> PipelineStep:
     powers = features.powers_
     if powers.sum(axis=1).max(initial=0) > 2 or features.order != "C":
-        raise Unsuitable("polynomials of more than degree 2, or in columns")
+        raise UnsuitableCandidate("polynomials of more than degree 2, or in columns")
     # Each is the product of two columns, one of which may be the 1 behind the last.
     width = powers.shape[1]
     pairs = np.array([[*np.repeat(np.arange(width), row), width, width][:2] for row in powers], np.intp)
@@ -172,10 +172,10 @@ def _polynomial(features: Any) -> Step:
         made: NDArray[Any] = wide.take(left, axis=1) * wide.take(right, axis=1)
         return made
 
-    return Step(transform)
+    return PipelineStep(transform)
 
 
-def _components(pca: Any) -> Step:
+def _pca_step(pca: Any) -> PipelineStep:
     components = pca.components_.T
     offset = np.reshape(pca.mean_, (1, -1)) @ components
     scale = None
@@ -190,29 +190,29 @@ def _components(pca: Any) -> Step:
             made /= scale
         return made
 
-    return Step(transform)
+    return PipelineStep(transform)
 
 
-def _selection(selector: Any) -> Step:
+def _feature_selection(selector: Any) -> PipelineStep:
     chosen = selector.get_support()
 
     def transform(rows: NDArray[Any]) -> NDArray[Any]:
         return rows[:, chosen]
 
-    return Step(transform)
+    return PipelineStep(transform)
 
 
-_KNOWN: Final[dict[str, Callable[[Any], Step]]] = {
-    "sklearn.preprocessing._data.StandardScaler": _standard,
-    "sklearn.preprocessing._data.MinMaxScaler": _minimum_maximum,
-    "sklearn.preprocessing._data.MaxAbsScaler": _maximum_absolute,
-    "sklearn.preprocessing._data.RobustScaler": _robust,
-    "sklearn.preprocessing._data.Normalizer": _normalizer,
-    "sklearn.preprocessing._polynomial.PolynomialFeatures": _polynomial,
-    "sklearn.impute._base.SimpleImputer": _imputer,
-    "sklearn.decomposition._pca.PCA": _components,
-    "sklearn.feature_selection._variance_threshold.VarianceThreshold": _selection,
-    "sklearn.feature_selection._univariate_selection.SelectKBest": _selection,
-    "sklearn.feature_selection._univariate_selection.SelectPercentile": _selection,
-    "sklearn.feature_selection._from_model.SelectFromModel": _selection,
+_STEP_BUILDERS: Final[dict[str, Callable[[Any], PipelineStep]]] = {
+    "sklearn.preprocessing._data.StandardScaler": _standard_scaler,
+    "sklearn.preprocessing._data.MinMaxScaler": _min_max_scaler,
+    "sklearn.preprocessing._data.MaxAbsScaler": _max_abs_scaler,
+    "sklearn.preprocessing._data.RobustScaler": _robust_scaler,
+    "sklearn.preprocessing._data.Normalizer": _normalizer_step,
+    "sklearn.preprocessing._polynomial.PolynomialFeatures": _polynomial_features,
+    "sklearn.impute._base.SimpleImputer": _simple_imputer,
+    "sklearn.decomposition._pca.PCA": _pca_step,
+    "sklearn.feature_selection._variance_threshold.VarianceThreshold": _feature_selection,
+    "sklearn.feature_selection._univariate_selection.SelectKBest": _feature_selection,
+    "sklearn.feature_selection._univariate_selection.SelectPercentile": _feature_selection,
+    "sklearn.feature_selection._from_model.SelectFromModel": _feature_selection,
 }

@@ -30,89 +30,91 @@ _ROWS = 256
 _BYTES = 4 << 20
 
 # Takes windows, one to a row, and gives one number for each.
-Walk = Callable[[NDArray[Any]], NDArray[Any]]
+FindLeaves = Callable[[NDArray[Any]], NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class WindowLayout:
     """Where in a window the features of a row are, for so many trees and features."""
 
     trees: int
     width: int
 
     @property
-    def columns(self) -> int:
+    def window_width(self) -> int:
         """The width of a window."""
         return self.trees + self.width
 
-    def shift(self, tree: int) -> int:
+    def column_shift(self, tree: int) -> int:
         """By how many columns the features of a tree are shifted."""
         return self.trees - tree
 
 
-class Windows:
+class WindowBuffers:
     """The buffer, and the windows on it: for one thread at a time."""
 
-    def __init__(self, layout: Layout, dtype: type[np.floating[Any]]) -> None:
+    def __init__(self, layout: WindowLayout, dtype: type[np.floating[Any]]) -> None:
         self._layout = layout
         self._dtype = dtype
-        self._one = self._last = _Buffer(layout, dtype, 1)
-        self._most = max(1, min(_ROWS, _BYTES // self._one.size))
+        self._single_row_buffer = self._last_buffer = _WindowBuffer(layout, dtype, 1)
+        self._max_rows = max(1, min(_ROWS, _BYTES // self._single_row_buffer.size))
 
-    def through(self, rows: NDArray[Any], walk: Walk) -> NDArray[Any]:
+    def find_leaves(self, rows: NDArray[Any], find: FindLeaves) -> NDArray[Any]:
         """What `walk` finds for each row in each tree, as (trees, rows) in C order.
 
         The rows are rounded to the dtype of the buffer.
         """
-        most = self._most
+        most = self._max_rows
         if len(rows) <= most:
-            return self._part(rows, walk)
+            return self._find_in_chunk(rows, find)
         starts = range(0, len(rows), most)
-        return np.concatenate([self._part(rows[start : start + most], walk) for start in starts], axis=1)
+        return np.concatenate(
+            [self._find_in_chunk(rows[start : start + most], find) for start in starts], axis=1
+        )
 
-    def _part(self, rows: NDArray[Any], walk: Walk) -> NDArray[Any]:
+    def _find_in_chunk(self, rows: NDArray[Any], find: FindLeaves) -> NDArray[Any]:
         count = len(rows)
         if count == 1:
-            buffer = self._one
+            buffer = self._single_row_buffer
         else:
-            if count != self._last.count:
-                self._last = _Buffer(self._layout, self._dtype, count)
-            buffer = self._last
+            if count != self._last_buffer.count:
+                self._last_buffer = _WindowBuffer(self._layout, self._dtype, count)
+            buffer = self._last_buffer
         buffer.features[:] = rows.T
-        return walk(buffer.windows).reshape(self._layout.trees, count)
+        return find(buffer.windows).reshape(self._layout.trees, count)
 
 
-class _Buffer:
+class _WindowBuffer:
     """For so many rows: their `features`, to be written as (features, rows), and the `windows` on them.
 
     `size` is what it takes, in bytes.
     """
 
-    def __init__(self, layout: Layout, dtype: type[np.floating[Any]], count: int) -> None:
+    def __init__(self, layout: WindowLayout, dtype: type[np.floating[Any]], count: int) -> None:
         trees = layout.trees
         self.count = count
         # The last window reaches far beyond the features, if only in columns that no tree looks at.
-        cells = np.zeros((layout.columns + trees, count), dtype)
+        cells = np.zeros((layout.window_width + trees, count), dtype)
         cells[:trees] = np.arange(trees)[:, None]
-        self.features = cells[trees : layout.columns]
+        self.features = cells[trees : layout.window_width]
         self.windows = as_strided(
-            cells, (trees * count, layout.columns), (cells.itemsize, count * cells.itemsize)
+            cells, (trees * count, layout.window_width), (cells.itemsize, count * cells.itemsize)
         )
         self.size = cells.nbytes
 
 
 @dataclass(frozen=True, slots=True)
-class Fields:
+class NodeFields:
     """What the parts of a node are called in an array of nodes, and which of the nodes are no leaves."""
 
     left: str
     right: str
     feature: str
     threshold: str
-    inner: Callable[[NDArray[Any]], NDArray[np.bool_]]
+    is_inner: Callable[[NDArray[Any]], NDArray[np.bool_]]
 
 
-def joined(trees: Sequence[NDArray[Any]], fields: Fields, layout: Layout) -> NDArray[Any]:
+def join_trees(trees: Sequence[NDArray[Any]], fields: NodeFields, layout: WindowLayout) -> NDArray[Any]:
     """The nodes of one tree: the `trees` below a selector, their features where the windows have them.
 
     The first `len(trees) - 1` nodes are the selector's, then come those of the trees, in order.
@@ -125,22 +127,22 @@ def joined(trees: Sequence[NDArray[Any]], fields: Fields, layout: Layout) -> NDA
     for number, tree in enumerate(trees):
         own = nodes[roots[number] : roots[number] + len(tree)]
         own[:] = tree
-        inner = fields.inner(tree)
+        inner = fields.is_inner(tree)
         for name, further in (
             (fields.left, roots[number]),
             (fields.right, roots[number]),
-            (fields.feature, layout.shift(number)),
+            (fields.feature, layout.column_shift(number)),
         ):
             own[name] += np.where(inner, further, 0).astype(own.dtype[name])
-    _select(nodes, fields, roots)
+    _write_selector(nodes, fields, roots)
     return nodes
 
 
-def _select(nodes: NDArray[Any], fields: Fields, roots: NDArray[Any]) -> None:
+def _write_selector(nodes: NDArray[Any], fields: NodeFields, roots: NDArray[Any]) -> None:
     """Make the first nodes a tree that leads to root r where column 0 holds r."""
     made = 0
 
-    def among(first: int, last: int) -> int:
+    def add_selector_node(first: int, last: int) -> int:
         """The node that leads to the roots from `first` to `last`."""
         nonlocal made
         if first == last:
@@ -149,8 +151,8 @@ def _select(nodes: NDArray[Any], fields: Fields, roots: NDArray[Any]) -> None:
         made += 1
         nodes[fields.feature][number] = 0
         nodes[fields.threshold][number] = middle
-        nodes[fields.left][number] = among(first, middle)
-        nodes[fields.right][number] = among(middle + 1, last)
+        nodes[fields.left][number] = add_selector_node(first, middle)
+        nodes[fields.right][number] = add_selector_node(middle + 1, last)
         return number
 
-    among(0, len(roots) - 1)
+    add_selector_node(0, len(roots) - 1)

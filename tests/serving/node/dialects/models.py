@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from serving.node.dialects import Model
-from serving.runtimes import Array, Column, Columns, Form, Rows
-from serving.runtimes.arguments import checked
-from serving.runtimes.codec import Decoder
+from serving.runtimes import ArrayFormat, ColumnsFormat, ColumnSpec, InputFormat, RowsFormat
+from serving.runtimes.arguments import check_arguments
+from serving.runtimes.codec import InstancesDecoder
 from serving.runtimes.datatypes import dtype_of
 from serving.runtimes.instances import Batch
 from serving.schema import ModelSchema, ModelSignature, TensorSpec
@@ -23,68 +23,68 @@ class Told:
     exact = True
     warnings: tuple[str, ...] = ()
 
-    def __init__(self, framework: str, form: Form, knows: Collection[str] | None = None) -> None:
+    def __init__(self, framework: str, form: InputFormat, knows: Collection[str] | None = None) -> None:
         self.framework = framework
         self._form = form
         self._knows = None if knows is None else frozenset(knows)
 
-    def form(self, parameters: Mapping[str, Any]) -> Form:
-        checked(parameters, self._knows, self.framework)
+    def input_format(self, parameters: Mapping[str, Any]) -> InputFormat:
+        check_arguments(parameters, self._knows, self.framework)
         return self._form
 
     def predict(self, instances: Any, /, **parameters: Any) -> Batch:
         raise NotImplementedError
 
-    def samples(self, count: int) -> None:
+    def make_synthetic_rows(self, count: int) -> None:
         return None
 
     def warmup_requests(self) -> tuple[()]:
         return ()
 
-    def schema(self, examples: Sequence[Any] = ()) -> ModelSchema:
+    def infer_schema(self, examples: Sequence[Any] = ()) -> ModelSchema:
         raise NotImplementedError
 
 
 PREDICTIONS = (TensorSpec("predictions", "FP64", (-1,)),)
 
 
-def of(framework: str, form: Form, schema: ModelSchema, knows: Collection[str] | None = None) -> Model:
+def of(framework: str, form: InputFormat, schema: ModelSchema, knows: Collection[str] | None = None) -> Model:
     """A model with this form and this schema."""
-    return Model(Told(framework, form, knows), schema, Decoder())
+    return Model(Told(framework, form, knows), schema, InstancesDecoder())
 
 
 def booster(width: int = 3, knows: Collection[str] | None = None) -> Model:
     """Rows of so many numbers."""
     signature = ModelSignature((TensorSpec("instances", "FP64", (-1, width)),), PREDICTIONS)
     schema = ModelSchema("xgboost_xgboost", {"serving_default": signature})
-    return of("XGBOOST", Array(width, nullable=True, objects=True), schema, knows)
+    return of("XGBOOST", ArrayFormat(width, nullable=True, allows_objects=True), schema, knows)
 
 
 def named(*names: str) -> Model:
     """Rows of numbers with names."""
     inputs = tuple(TensorSpec(name, "FP64", (-1,)) for name in names)
     schema = ModelSchema("xgboost", {"serving_default": ModelSignature(inputs, PREDICTIONS)})
-    return of("XGBOOST", Array(len(names), nullable=True, objects=True), schema)
+    return of("XGBOOST", ArrayFormat(len(names), nullable=True, allows_objects=True), schema)
 
 
 def mixed(text: str = "city", number: str = "rooms") -> Model:
     """Rows of a text and a number, by name."""
     inputs = (TensorSpec(text, "BYTES", (-1,)), TensorSpec(number, "FP64", (-1,)))
     schema = ModelSchema("sklearn_sklearn", {"serving_default": ModelSignature(inputs, PREDICTIONS)})
-    return of("SCIKIT_LEARN", Rows(), schema)
+    return of("SCIKIT_LEARN", RowsFormat(), schema)
 
 
 def texts() -> Model:
     """One text per row."""
     signature = ModelSignature((TensorSpec("instances", "BYTES", (-1,)),), PREDICTIONS)
-    return of("SCIKIT_LEARN", Rows(), ModelSchema("sklearn_sklearn", {"serving_default": signature}))
+    return of("SCIKIT_LEARN", RowsFormat(), ModelSchema("sklearn_sklearn", {"serving_default": signature}))
 
 
 def routine() -> Model:
     """Anything."""
     signature = ModelSignature((TensorSpec("instances", "BYTES", (-1,)),), PREDICTIONS)
     schema = ModelSchema("custom", {"serving_default": signature}, strict=False)
-    return of("CUSTOM", Rows(), schema)
+    return of("CUSTOM", RowsFormat(), schema)
 
 
 def graph(
@@ -99,10 +99,12 @@ def graph(
         **others,
     }
     return of(
-        "TENSORFLOW", Columns(tuple(map(_column, inputs))), ModelSchema("tensorflow_savedmodel", signatures)
+        "TENSORFLOW",
+        ColumnsFormat(tuple(map(_column, inputs))),
+        ModelSchema("tensorflow_savedmodel", signatures),
     )
 
 
-def _column(tensor: TensorSpec) -> Column:
+def _column(tensor: TensorSpec) -> ColumnSpec:
     sizes = None if tensor.shape is None else tuple(None if size < 0 else size for size in tensor.shape[1:])
-    return Column(tensor.name, dtype_of(tensor.datatype) or np.dtype(object), sizes)
+    return ColumnSpec(tensor.name, dtype_of(tensor.datatype) or np.dtype(object), sizes)

@@ -13,7 +13,7 @@ from serving.media import BINARY, NPY
 from serving.node.dialects import Asked, Model, Reader
 from serving.node.dialects.ai_platform import reader
 from serving.protocols import Call
-from serving.runtimes.instances import Batch, Tensors
+from serving.runtimes.instances import Batch, WholeTensors
 from serving.schema import TensorSpec
 from tests.serving.node.dialects import models
 
@@ -149,7 +149,7 @@ def test_answers_are_as_they_are_wanted() -> None:
         (["setosa", "virginica"], ["setosa", "virginica"]),
         ([{"a": 1}, None], ['{"a":1}', "null"]),
         ({"y": np.array([True, False])}, [True, False]),
-        (Tensors({"y": np.float32(1.5) * np.ones(())}), 1.5),
+        (WholeTensors({"y": np.float32(1.5) * np.ones(())}), 1.5),
     ],
 )
 def test_whatever_is_predicted_goes_into_an_array(predictions: Batch, read: Any) -> None:
@@ -166,4 +166,4 @@ def test_several_outputs_are_fields() -> None:
     assert records["label"].tolist() == ["a", "b"]
     assert records["score"].tolist() == [0.5, 1.0]
     with pytest.raises(InvalidOutputs, match="do not go into one array"):
-        written(Tensors({"a": np.zeros(2), "b": np.zeros(3)}), NPY)
+        written(WholeTensors({"a": np.zeros(2), "b": np.zeros(3)}), NPY)

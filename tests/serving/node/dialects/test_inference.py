@@ -19,7 +19,7 @@ from serving.node.dialects.inference import reader
 from serving.node.dialects.raw import from_raw, to_raw
 from serving.protocols import Dialect
 from serving.runtimes.datatypes import DATATYPES, dtype_of
-from serving.runtimes.instances import Batch, Tensors
+from serving.runtimes.instances import Batch, WholeTensors
 from serving.schema import TensorSpec
 from tests.serving.node.dialects import models
 
@@ -44,7 +44,7 @@ def one(data: Any, shape: Any = (), datatype: str = "FP32", **fields: Any) -> di
 
 def tensor_of(request: Any, datatype: str = "FP32", binary: bytes | None = None) -> NDArray[Any]:
     batch = read(models.graph(TensorSpec("x", datatype, None)), request, binary).instances
-    assert isinstance(batch, Tensors)
+    assert isinstance(batch, WholeTensors)
     return batch.values["x"]
 
 
@@ -82,7 +82,7 @@ def test_a_text_in_no_list(text: str, shape: tuple[int, ...], padding: str) -> N
     batch = read(
         models.graph(TensorSpec("x", "BYTES", None), TensorSpec("n", "FP32", None)), request
     ).instances
-    assert isinstance(batch, Tensors)
+    assert isinstance(batch, WholeTensors)
     assert batch.values["x"].ravel().tolist() == [text.encode()]
     assert batch.values["x"].shape == (shape if shape != (11,) else (1,))
     assert batch.values["n"].tolist() == [1, 2]
@@ -113,7 +113,7 @@ def test_mlservers_content_types(content_type: str, data: Any, shape: list[int],
             TensorSpec("x", "BYTES", (-1,)) if content_type != "np" else TensorSpec("x", "BYTES", None)
         )
         batch = read(model, request).instances
-        tensor = batch.values["x"] if isinstance(batch, Tensors) else batch["x"]  # type: ignore[call-overload]
+        tensor = batch.values["x"] if isinstance(batch, WholeTensors) else batch["x"]  # type: ignore[call-overload]
         assert tensor.tolist() == values
     wide = models.graph(TensorSpec("x", "BYTES", (-1, 1)))
     request = one(["a"], [1, 1], "BYTES", **parameters)
@@ -215,7 +215,7 @@ def test_several_long_inputs_are_read_each_by_itself() -> None:
 
     batch = read(models.graph(*inputs), request).instances
 
-    assert isinstance(batch, Tensors)
+    assert isinstance(batch, WholeTensors)
     assert batch.values["a"].reshape(-1).tolist() == numbers
     assert batch.values["b"].tolist() == [numbers, numbers]
     assert set(batch.values["s"].tolist()) == {b"data"}
@@ -349,7 +349,7 @@ def test_tensors_may_be_bytes_behind_the_json() -> None:
 
     batch = read(model, request, x.tobytes() + s).instances
 
-    assert isinstance(batch, Tensors)
+    assert isinstance(batch, WholeTensors)
     assert batch.values["x"].tolist() == x.tolist()
     assert batch.values["s"].tolist() == [b"a", b"bc"]
 
@@ -361,7 +361,7 @@ def test_bytes_and_json_may_stand_in_one_request() -> None:
 
     batch = read(model, request, np.float32(2).tobytes()).instances
 
-    assert isinstance(batch, Tensors)
+    assert isinstance(batch, WholeTensors)
     assert {name: tensor.tolist() for name, tensor in batch.values.items()} == {"x": [1], "y": [2]}
 
 

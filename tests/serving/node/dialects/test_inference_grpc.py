@@ -15,7 +15,7 @@ from serving.node.dialects.inference_grpc import reader
 from serving.protocols import Dialect
 from serving.protocols.protos import message
 from serving.runtimes.datatypes import dtype_of
-from serving.runtimes.instances import Batch, Tensors
+from serving.runtimes.instances import Batch, WholeTensors
 from serving.schema import TensorSpec
 from tests.serving.node.dialects import models
 
@@ -55,7 +55,7 @@ def refused(body: bytes, model: Model = GRAPH) -> str:
 def tensor_of(datatype: str, shape: list[int], **contents: Any) -> NDArray[Any]:
     one = {"name": "x", "datatype": datatype, "shape": shape, "contents": contents}
     batch = read(models.graph(TensorSpec("x", datatype, None)), request(inputs=[one])).instances
-    assert isinstance(batch, Tensors)
+    assert isinstance(batch, WholeTensors)
     return batch.values["x"]
 
 

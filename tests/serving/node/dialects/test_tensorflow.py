@@ -17,7 +17,7 @@ from serving.node.dialects import Asked, Model
 from serving.node.dialects.tensorflow import Shape, reader
 from serving.protocols import Call, Dialect
 from serving.protocols.protos import message
-from serving.runtimes.instances import Batch, Tensors
+from serving.runtimes.instances import Batch, WholeTensors
 from serving.schema import CLASSIFY, REGRESS, ModelSignature, TensorSpec
 from tests.serving.node.dialects import models
 from tests.serving.node.dialects.models import graph
@@ -52,7 +52,7 @@ def written(predictions: Batch, shape: Shape = Shape.ROWS) -> str:
 def arrays(asked: Asked) -> dict[str, NDArray[Any]]:
     """The inputs by name, whichever way they are to be computed."""
     batch = asked.instances
-    if isinstance(batch, Tensors):
+    if isinstance(batch, WholeTensors):
         return dict(batch.values)
     assert isinstance(batch, dict)
     return batch
@@ -218,7 +218,10 @@ def test_the_dense_way_reads_what_the_plain_one_does(value: Any, named: bool, mo
         except InvalidInputs as error:
             return error.detail
         return repr(
-            (asked.instances.values if isinstance(asked.instances, Tensors) else asked.instances, asked.state)
+            (
+                asked.instances.values if isinstance(asked.instances, WholeTensors) else asked.instances,
+                asked.state,
+            )
         )
 
     assert outcome({"inputs": inputs}) == outcome(plain)
@@ -305,8 +308,8 @@ def test_whole_tensors_are_answered_as_they_are() -> None:
     one = {"y": np.array(2.5, np.float32)}
     two = {**one, "z": np.array([[1], [2]])}
 
-    assert written(Tensors(one), Shape.COLUMNS) == '{"outputs":2.5}'
-    assert written(Tensors(two), Shape.COLUMNS) == '{"outputs":{"y":2.5,"z":[[1],[2]]}}'
+    assert written(WholeTensors(one), Shape.COLUMNS) == '{"outputs":2.5}'
+    assert written(WholeTensors(two), Shape.COLUMNS) == '{"outputs":{"y":2.5,"z":[[1],[2]]}}'
 
 
 # ---- other models

@@ -24,8 +24,8 @@ from serving.node.dialects.lifting import lift
 from serving.node.dialects.tensorflow_grpc import reader
 from serving.node.dialects.tensorproto import arrays_of, message_of
 from serving.protocols import Call, Dialect, protos
-from serving.runtimes import Source
-from serving.runtimes.codec import Decoder
+from serving.runtimes import LoadSpec
+from serving.runtimes.codec import InstancesDecoder
 from tests.serving.node.dialects import models
 
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
@@ -52,8 +52,8 @@ def model(real: Any, tmp_path_factory: pytest.TempPathFactory) -> Model:
 
     folder = tmp_path_factory.mktemp("model")
     save(real.tf, folder)
-    runtime = tensorflow.load(Source(folder))
-    return Model(runtime, runtime.schema(), Decoder())
+    runtime = tensorflow.load_model(LoadSpec(folder))
+    return Model(runtime, runtime.infer_schema(), InstancesDecoder())
 
 
 def save(tf: Any, folder: Path) -> None:

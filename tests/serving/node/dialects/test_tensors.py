@@ -13,9 +13,9 @@ from serving.node.dialects.readers import Readers
 from serving.node.dialects.tensors import batch_of, signature_of, tensors_of
 from serving.protocols import Call, Dialect
 from serving.protocols.protos import message
-from serving.runtimes import Rows
-from serving.runtimes.datatypes import DATATYPES, dtype_of, name_of
-from serving.runtimes.instances import Tensors
+from serving.runtimes import RowsFormat
+from serving.runtimes.datatypes import DATATYPES, datatype_of, dtype_of
+from serving.runtimes.instances import WholeTensors
 from serving.schema import DEFAULT_SIGNATURE, ModelSchema, ModelSignature, TensorSpec
 from tests.serving.node.dialects import models
 
@@ -63,14 +63,14 @@ def test_what_has_no_rows_goes_into_a_graph_whole(
 ) -> None:
     batch, _ = batch_of(models.graph(*inputs), given)
 
-    assert isinstance(batch, Tensors)
+    assert isinstance(batch, WholeTensors)
     assert batch.values.keys() == given.keys()
 
 
 def test_rows_stay_whole_where_an_output_has_none() -> None:
     model = models.graph(X, outputs=(TensorSpec("mean", "FP32", ()),))
 
-    assert isinstance(batch_of(model, {"x": np.ones((3, 2), np.float32)})[0], Tensors)
+    assert isinstance(batch_of(model, {"x": np.ones((3, 2), np.float32)})[0], WholeTensors)
 
 
 def test_numbers_become_wider_and_never_narrower() -> None:
@@ -313,7 +313,9 @@ def test_columns_without_names_are_rows_in_order() -> None:
 def test_columns_of_one_type_may_come_together() -> None:
     columns = [TensorSpec("a", "BYTES", (-1,)), TensorSpec("b", "BYTES", (-1,))]
     model = models.of(
-        "SCIKIT_LEARN", Rows(), ModelSchema("sklearn", {DEFAULT_SIGNATURE: ModelSignature((*columns,), ())})
+        "SCIKIT_LEARN",
+        RowsFormat(),
+        ModelSchema("sklearn", {DEFAULT_SIGNATURE: ModelSignature((*columns,), ())}),
     )
 
     assert batch_of(model, {"x": objects([b"x", b"y"])})[0] == [["x", "y"]]
@@ -321,7 +323,7 @@ def test_columns_of_one_type_may_come_together() -> None:
 
 def test_what_may_be_anything_is_taken_as_it_is() -> None:
     unknown = ModelSignature((TensorSpec("instances", "BYTES", None),), ())
-    model = models.of("SCIKIT_LEARN", Rows(), ModelSchema("sklearn", {DEFAULT_SIGNATURE: unknown}))
+    model = models.of("SCIKIT_LEARN", RowsFormat(), ModelSchema("sklearn", {DEFAULT_SIGNATURE: unknown}))
 
     assert batch_of(model, {"x": np.ones((1, 2))})[0] == [[1, 1]]
     assert batch_of(model, {"x": objects(b"a")})[0] == ["a"]
@@ -361,7 +363,7 @@ def test_named_outputs_keep_their_names() -> None:
     outputs = {"y": np.ones(2, np.float32)}
 
     assert tensors_of(outputs) == outputs
-    assert tensors_of(Tensors(outputs)) == outputs
+    assert tensors_of(WholeTensors(outputs)) == outputs
 
 
 @pytest.mark.parametrize(
@@ -384,7 +386,7 @@ def test_predictions_without_a_name_are_tensors_too(predictions: Any, datatype: 
     (name, tensor), *more = tensors_of(predictions).items()
 
     assert (name, more) == ("predictions", [])
-    assert name_of(tensor.dtype) == datatype
+    assert datatype_of(tensor.dtype) == datatype
     assert tensor.tolist() == values
 
 
@@ -399,5 +401,5 @@ def test_types_have_one_name_each() -> None:
     for datatype in DATATYPES:
         dtype = dtype_of(datatype)
         assert dtype is not None
-        assert name_of(dtype) == datatype
+        assert datatype_of(dtype) == datatype
     assert dtype_of("FP8") is None

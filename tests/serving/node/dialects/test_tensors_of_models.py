@@ -19,9 +19,9 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from serving.node.dialects import Model
 from serving.node.dialects.tensors import batch_of, tensors_of
-from serving.runtimes import Source, load
-from serving.runtimes.codec import Decoder
-from serving.runtimes.describing import describe
+from serving.runtimes import LoadSpec, load_model
+from serving.runtimes.codec import InstancesDecoder
+from serving.runtimes.describing import infer_model_schema
 from serving.schema import TensorSpec
 
 # What loading a model sets for its process, pytest resets for each test.
@@ -69,8 +69,8 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
 
 
 def _model(folder: Path, framework: str) -> Model:
-    runtime = load(Source(folder, framework))
-    return Model(runtime, describe(runtime, folder), Decoder())
+    runtime = load_model(LoadSpec(folder, framework))
+    return Model(runtime, infer_model_schema(runtime, folder), InstancesDecoder())
 
 
 def column(tensor: TensorSpec, values: list[Any]) -> NDArray[Any]:

@@ -9,19 +9,19 @@ import sys
 from collections.abc import Callable, Mapping
 
 from serving.errors import LoadFailed
-from serving.runtimes import Source
-from serving.runtimes.acceleration.process import Order, conduct
+from serving.runtimes import LoadSpec
+from serving.runtimes.acceleration.process import VerificationOrder, run_in_subprocess
 from serving.verdicts import AccelerationKey
 from tests.serving.runtimes.acceleration.models import CRASHING, GOOD, HANGING, Fake, kept
 
 KEY = AccelerationKey("digest", "libraries", "processor")
 
 
-def _failing(_: Source) -> object:
+def _failing(_: LoadSpec) -> object:
     raise LoadFailed("There is no model.")
 
 
-CASES: Mapping[str, Callable[[Source], object]] = {
+CASES: Mapping[str, Callable[[LoadSpec], object]] = {
     "kept": lambda _: Fake([kept()]),
     "crashing": lambda _: Fake([CRASHING, GOOD]),
     "hanging": lambda _: Fake([HANGING, GOOD]),
@@ -31,7 +31,7 @@ CASES: Mapping[str, Callable[[Source], object]] = {
 }
 
 if __name__ == "__main__":
-    conduct(
-        Order(folder=sys.argv[2], key=KEY, model_dir="", framework="CUSTOM", patience=1),
-        load=CASES[sys.argv[1]],
+    run_in_subprocess(
+        VerificationOrder(folder=sys.argv[2], key=KEY, model_dir="", framework="CUSTOM", patience=1),
+        load_function=CASES[sys.argv[1]],
     )

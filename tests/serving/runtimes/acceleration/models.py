@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from serving.runtimes import Array
-from serving.runtimes.acceleration import Candidate, Offer, Predict, Unsuitable
-from serving.runtimes.describing import unknown
+from serving.runtimes import ArrayFormat
+from serving.runtimes.acceleration import BuiltCandidate, Candidate, Predict, UnsuitableCandidate
+from serving.runtimes.describing import unknown_schema
 from serving.runtimes.instances import Batch
 from serving.schema import ModelSchema
 
@@ -47,7 +47,7 @@ class Fixed:
 class Fake:
     """A Runtime with the offers it is given."""
 
-    given: Sequence[Offer]
+    given: Sequence[Candidate]
     exact: bool = True
     mergeable: bool = True
     framework: str = "SCIKIT_LEARN"
@@ -55,10 +55,10 @@ class Fake:
     faster: Predict | None = None
     recorded: Sequence[tuple[Batch, dict[str, Any]]] = ()
 
-    def offers(self) -> Sequence[Offer]:
+    def list_candidates(self) -> Sequence[Candidate]:
         return self.given
 
-    def probes(self) -> Sequence[Batch]:
+    def make_verification_rows(self) -> Sequence[Batch]:
         rows = np.random.default_rng(0).standard_normal((40, WIDTH))
         rows[0] = (-1.0, 1.0, 0.0)  # whose answer is -0.0
         gaps, ties = rows.copy(), rows.copy()
@@ -66,31 +66,31 @@ class Fake:
         ties[:, 1] = ties[:, 0]
         return [rows, gaps, ties, np.arange(30).reshape(10, WIDTH)]
 
-    def plain(self, rows: Any, /) -> Batch:
+    def predict_reference(self, rows: Any, /) -> Batch:
         return slow(rows)
 
-    def use(self, faster: Predict | None) -> None:
-        self.faster = faster
+    def set_fast_path(self, fast_path: Predict | None) -> None:
+        self.faster = fast_path
 
-    def form(self, parameters: Mapping[str, Any]) -> Array:
-        return Array(WIDTH, nullable=True)
+    def input_format(self, parameters: Mapping[str, Any]) -> ArrayFormat:
+        return ArrayFormat(WIDTH, nullable=True)
 
     def predict(self, instances: Any, /, **parameters: Any) -> Batch:
-        return self.plain(instances) if self.faster is None else self.faster(instances)
+        return self.predict_reference(instances) if self.faster is None else self.faster(instances)
 
-    def samples(self, count: int) -> Batch | None:
+    def make_synthetic_rows(self, count: int) -> Batch | None:
         return np.random.default_rng(1).standard_normal((count, WIDTH))
 
     def warmup_requests(self) -> Iterable[tuple[Batch, dict[str, Any]]]:
         return self.recorded
 
-    def schema(self, examples: Sequence[Any] = ()) -> ModelSchema:
-        return unknown("fake")
+    def infer_schema(self, examples: Sequence[Any] = ()) -> ModelSchema:
+        return unknown_schema("fake")
 
 
-def offer(name: str, predict: Predict) -> Offer:
+def offer(name: str, predict: Predict) -> Candidate:
     """An offer without a converted form."""
-    return Offer(name, lambda: Fixed(predict))
+    return Candidate(name, lambda: Fixed(predict))
 
 
 class Scale:
@@ -107,17 +107,19 @@ def _save(candidate: Any, file: Path) -> None:
     file.write_text(str(candidate.factor))
 
 
-def kept(name: str = "kept") -> Offer:
+def kept(name: str = "kept") -> Candidate:
     """An offer with a converted form."""
-    return Offer(name, lambda: Scale(1.0), save=_save, restore=lambda file: Scale(float(file.read_text())))
+    return Candidate(
+        name, lambda: Scale(1.0), save=_save, restore=lambda file: Scale(float(file.read_text()))
+    )
 
 
 def _raise(_: Any) -> Any:
     raise RuntimeError("no luck")
 
 
-def _refuse() -> Candidate:
-    raise Unsuitable("an unknown step: Foo")
+def _refuse() -> BuiltCandidate:
+    raise UnsuitableCandidate("an unknown step: Foo")
 
 
 def _crash(_: Any) -> Any:
@@ -136,7 +138,7 @@ def _changing(rows: Numbers) -> Numbers:
     return answers
 
 
-def reusing() -> Offer:
+def reusing() -> Candidate:
     """Answers in memory that the next call writes to."""
     memory = np.empty(10_000)
 
@@ -175,7 +177,7 @@ WRONG: Mapping[str, Callable[[Numbers], Any]] = {
     "changing": _changing,
     "raising": _raise,
 }  # fmt: skip
-REFUSING = Offer("refusing", _refuse)
+REFUSING = Candidate("refusing", _refuse)
 CRASHING = offer("crashing", _crash)
 HANGING = offer("hanging", _hang)
 GOOD = offer("good", quick)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from serving import verdicts
-from serving.runtimes import Source
-from serving.runtimes.acceleration.process import is_open_to_study
+from serving.runtimes import LoadSpec
+from serving.runtimes.acceleration.process import is_verifiable
 from serving.verdicts import AccelerationRecord
 from tests.serving.runtimes.acceleration.conducting import KEY
 
@@ -65,12 +65,12 @@ def test_a_model_without_offers_has_a_verdict_too(tmp_path: Path, case: str) -> 
 @pytest.mark.parametrize(
     ("source", "open_to_study"),
     [
-        (Source(Path()), True),
-        (Source(Path(), "XGBOOST"), True),
-        (Source(Path(), "CUSTOM"), False),
-        (Source(Path(), prediction_class="a.B"), False),
-        (Source(Path(), "SCIKIT_LEARN", packages=(Path("x"),)), False),
+        (LoadSpec(Path()), True),
+        (LoadSpec(Path(), "XGBOOST"), True),
+        (LoadSpec(Path(), "CUSTOM"), False),
+        (LoadSpec(Path(), prediction_class="a.B"), False),
+        (LoadSpec(Path(), "SCIKIT_LEARN", packages=(Path("x"),)), False),
     ],
 )
-def test_user_code_is_not_studied(source: Source, open_to_study: bool) -> None:
-    assert is_open_to_study(source) is open_to_study
+def test_user_code_is_not_studied(source: LoadSpec, open_to_study: bool) -> None:
+    assert is_verifiable(source) is open_to_study

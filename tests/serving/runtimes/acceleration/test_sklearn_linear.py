@@ -23,8 +23,8 @@ from sklearn.linear_model import (
 )
 from sklearn.svm import LinearSVC, LinearSVR
 
-from serving.runtimes.acceleration import Unsuitable
-from serving.runtimes.acceleration.sklearn.linear import is_linear, product
+from serving.runtimes.acceleration import UnsuitableCandidate
+from serving.runtimes.acceleration.sklearn.linear import is_linear, make_linear_predict
 from tests.serving.runtimes.acceleration.rows import assert_same_bits, rows_like
 
 ROWS = np.random.default_rng(0).normal(size=(120, 5))
@@ -57,7 +57,7 @@ def some_rows() -> list[NDArray[Any]]:
 @pytest.mark.parametrize("estimator", CLASSIFIERS, ids=lambda one: type(one).__name__)
 def test_labels_are_those_of_the_library(estimator: Any, target: str) -> None:
     """Every linear classifier, to the bit and in dtype, for any number of rows."""
-    predict = product(estimator.fit(ROWS, TARGETS[target]))
+    predict = make_linear_predict(estimator.fit(ROWS, TARGETS[target]))
 
     for rows in some_rows():
         assert_same_bits(predict(rows), estimator.predict(rows))
@@ -66,7 +66,7 @@ def test_labels_are_those_of_the_library(estimator: Any, target: str) -> None:
 @pytest.mark.parametrize("estimator", REGRESSORS, ids=lambda one: type(one).__name__)
 def test_numbers_are_those_of_the_library(estimator: Any) -> None:
     """Every linear regressor, to the bit."""
-    predict = product(estimator.fit(ROWS, NUMBERS))
+    predict = make_linear_predict(estimator.fit(ROWS, NUMBERS))
 
     for rows in some_rows():
         assert_same_bits(predict(rows), estimator.predict(rows))
@@ -77,7 +77,7 @@ def test_several_targets_keep_their_shape() -> None:
     for targets in (np.c_[NUMBERS, -NUMBERS], NUMBERS[:, None]):
         estimator = LinearRegression().fit(ROWS, targets)
         for rows in some_rows():
-            assert_same_bits(product(estimator)(rows), estimator.predict(rows))
+            assert_same_bits(make_linear_predict(estimator)(rows), estimator.predict(rows))
 
 
 @settings(max_examples=40)
@@ -93,7 +93,7 @@ def test_any_model_and_any_rows(data: st.DataObject) -> None:
     estimator.intercept_ = random.normal(size=classes).round()
     rows = data.draw(rows_like(random.normal(size=(30, width)).round(1)))
 
-    assert_same_bits(product(estimator)(rows), estimator.predict(rows))
+    assert_same_bits(make_linear_predict(estimator)(rows), estimator.predict(rows))
 
 
 class Cautious(LogisticRegression):  # type: ignore[misc]
@@ -111,8 +111,8 @@ def test_what_predicts_in_its_own_way_is_refused() -> None:
 
     for estimator in (Cautious().fit(ROWS, TARGETS["two"]), replaced, sparse):
         assert is_linear(estimator)
-        with pytest.raises(Unsuitable):
-            product(estimator)
+        with pytest.raises(UnsuitableCandidate):
+            make_linear_predict(estimator)
 
 
 @pytest.mark.parametrize(
@@ -122,8 +122,8 @@ def test_linear_models_of_another_making_are_left_to_the_library(estimator: Any)
     """Their labels come about differently: either they are not known, or they are refused, or equal."""
     estimator.fit(ROWS, TARGETS["two"])
     try:
-        predict = product(estimator)
-    except Unsuitable:
+        predict = make_linear_predict(estimator)
+    except UnsuitableCandidate:
         return
     for rows in some_rows():
         assert_same_bits(predict(rows), estimator.predict(rows))

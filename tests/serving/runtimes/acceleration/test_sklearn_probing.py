@@ -20,13 +20,13 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
-from serving.runtimes import Source
+from serving.runtimes import LoadSpec
 from serving.runtimes.acceleration import Predict
-from serving.runtimes.acceleration.sklearn import Way
-from serving.runtimes.acceleration.sklearn.probing import probes
+from serving.runtimes.acceleration.sklearn import FunctionCandidate
+from serving.runtimes.acceleration.sklearn.probing import make_verification_rows
 from serving.runtimes.finite import is_finite
-from serving.runtimes.instances import count
-from serving.runtimes.sklearn import SklearnRuntime, load
+from serving.runtimes.instances import count_rows
+from serving.runtimes.sklearn import SklearnRuntime, load_model
 from tests.serving.runtimes.acceleration.rows import assert_same_bits
 from tests.serving.runtimes.proving import prove
 
@@ -49,7 +49,7 @@ MODELS: dict[str, Callable[[], Any]] = {
 
 def served(estimator: Any, folder: Path) -> SklearnRuntime:
     joblib.dump(estimator, folder / "model.joblib")
-    runtime = load(Source(folder))
+    runtime = load_model(LoadSpec(folder))
     assert isinstance(runtime, SklearnRuntime)
     return runtime
 
@@ -58,7 +58,7 @@ def served(estimator: Any, folder: Path) -> SklearnRuntime:
 def test_what_is_offered_is_proven(name: str, tmp_path: Path) -> None:
     """On rows made from the model, all of which the runtime hands to a faster way."""
     runtime = served(MODELS[name](), tmp_path)
-    batches = runtime.probes()
+    batches = runtime.make_verification_rows()
     handed: list[Any] = []
     proven = prove(runtime)
 
@@ -66,9 +66,9 @@ def test_what_is_offered_is_proven(name: str, tmp_path: Path) -> None:
         handed.append(rows)
         return rows
 
-    assert set(proven.candidates) == {offer.name for offer in runtime.offers()} != set()
-    assert 300 < sum(map(count, batches)) < 3000
-    runtime.use(answer)
+    assert set(proven.candidates) == {offer.name for offer in runtime.list_candidates()} != set()
+    assert 300 < sum(map(count_rows, batches)) < 3000
+    runtime.set_fast_path(answer)
     for rows in batches:
         runtime.predict(rows)
     assert len(handed) == len(batches)
@@ -80,7 +80,9 @@ def test_probes_are_always_the_same() -> None:
     estimator = MODELS["forest"]()
 
     for one, other in zip(
-        probes(estimator, 4, missing=True), probes(estimator, 4, missing=True), strict=True
+        make_verification_rows(estimator, 4, allow_nan=True),
+        make_verification_rows(estimator, 4, allow_nan=True),
+        strict=True,
     ):
         assert_same_bits(one, other)
 
@@ -90,14 +92,16 @@ def test_probes_of_wide_models_are_few() -> None:
     width = 20_000
     estimator = LogisticRegression().fit(np.eye(2, width), [0, 1])
 
-    assert sum(rows.nbytes for rows in probes(estimator, width, missing=False)) < 20 << 20
+    assert sum(rows.nbytes for rows in make_verification_rows(estimator, width, allow_nan=False)) < 20 << 20
 
 
 @pytest.mark.parametrize("name", ["forest", "filled"])
 def test_missing_values_are_probed_where_they_are_taken(name: str, tmp_path: Path) -> None:
     """And only there."""
-    assert any(np.isnan(np.asarray(rows)).any() for rows in served(MODELS[name](), tmp_path).probes())
-    assert all(map(is_finite, served(MODELS["boosting"](), tmp_path).probes()))
+    assert any(
+        np.isnan(np.asarray(rows)).any() for rows in served(MODELS[name](), tmp_path).make_verification_rows()
+    )
+    assert all(map(is_finite, served(MODELS["boosting"](), tmp_path).make_verification_rows()))
 
 
 # Candidates that are wrong in one point, each of which a probe must find.
@@ -183,11 +187,11 @@ def test_numbers_that_differ_are_refused(wrong: Callable[[Any, Predict], Any], t
     """In value, dtype or shape."""
     estimator = RandomForestRegressor(3, random_state=0).fit(ROWS, ROWS[:, 0])
     runtime = served(estimator, tmp_path)
-    right = runtime.offers()[0].build().predict
+    right = runtime.list_candidates()[0].build().predict
     assert prove(offering(runtime, lambda rows: wrong(rows, right))).refused.keys() == {"wrong"}
 
 
 def offering(runtime: SklearnRuntime, predict: Predict) -> SklearnRuntime:
-    offer = replace(runtime.offers()[0], name="wrong", build=lambda: Way(predict))
-    runtime.offers = lambda: (offer,)  # type: ignore[method-assign]
+    offer = replace(runtime.list_candidates()[0], name="wrong", build=lambda: FunctionCandidate(predict))
+    runtime.list_candidates = lambda: (offer,)  # type: ignore[method-assign]
     return runtime

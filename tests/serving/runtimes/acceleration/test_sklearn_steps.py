@@ -31,11 +31,11 @@ from sklearn.svm import LinearSVC
 from sklearn.tree import DecisionTreeRegressor
 
 from serving.errors import InvalidInputs
-from serving.runtimes import Source
-from serving.runtimes.acceleration import Unsuitable
-from serving.runtimes.acceleration.sklearn import offers, takes_missing
-from serving.runtimes.acceleration.switch import Switch
-from serving.runtimes.sklearn import SklearnRuntime, load
+from serving.runtimes import LoadSpec
+from serving.runtimes.acceleration import UnsuitableCandidate
+from serving.runtimes.acceleration.sklearn import accepts_nan, list_candidates
+from serving.runtimes.acceleration.switch import FastPathDispatcher
+from serving.runtimes.sklearn import SklearnRuntime, load_model
 from tests.serving.runtimes.acceleration.rows import assert_same_bits, rows_like
 
 RANDOM = np.random.default_rng(7)
@@ -119,9 +119,9 @@ def fitted(name: str) -> Any:
 def test_pipelines_answer_as_the_library_does(name: str) -> None:
     """To the bit, for any rows of which the library would complain neither at first nor on the way."""
     missing, estimator = PIPELINES[name][0], fitted(name)
-    found = [offer.build() for offer in offers(estimator, missing=missing)]
+    found = [offer.build() for offer in list_candidates(estimator, takes_nan=missing)]
     assert found
-    assert takes_missing(estimator, missing=missing) is missing
+    assert accepts_nan(estimator, takes_nan=missing) is missing
 
     @settings(max_examples=15)
     @given(rows_like(ROWS, missing=missing))
@@ -130,7 +130,7 @@ def test_pipelines_answer_as_the_library_does(name: str) -> None:
         for candidate in found:
             try:
                 answer = candidate.predict(rows)
-            except Unsuitable:
+            except UnsuitableCandidate:
                 continue
             assert_same_bits(answer, estimator.predict(rows))
         assert_same_bits(rows, before)
@@ -155,8 +155,8 @@ def test_unknown_steps_are_refused(transformer: Any, said: str) -> None:
         rows / np.nanstd(rows, axis=0), LABELS
     )
 
-    for offer in offers(estimator, missing=False):
-        with pytest.raises(Unsuitable, match=said):
+    for offer in list_candidates(estimator, takes_nan=False):
+        with pytest.raises(UnsuitableCandidate, match=said):
             offer.build()
 
 
@@ -173,8 +173,8 @@ def test_steps_that_work_in_their_own_way_are_refused() -> None:
     replaced[0].transform = lambda rows: rows + 1
 
     for estimator in (make_pipeline(Shifted(), LogisticRegression()).fit(ROWS, LABELS), replaced):
-        (offer,) = offers(estimator, missing=False)
-        with pytest.raises(Unsuitable, match="an unknown step"):
+        (offer,) = list_candidates(estimator, takes_nan=False)
+        with pytest.raises(UnsuitableCandidate, match="an unknown step"):
             offer.build()
 
 
@@ -182,7 +182,7 @@ def test_nothing_is_offered_for_an_unknown_model() -> None:
     """Steps alone gain too little."""
     estimator = make_pipeline(StandardScaler(), KNeighborsClassifier()).fit(ROWS, LABELS)
 
-    assert offers(estimator, missing=False) == ()
+    assert list_candidates(estimator, takes_nan=False) == ()
 
 
 def test_rows_that_become_too_large_on_the_way_are_left_to_the_library(tmp_path: Path) -> None:
@@ -191,12 +191,17 @@ def test_rows_that_become_too_large_on_the_way_are_left_to_the_library(tmp_path:
     for model in (FOREST, LogisticRegression()):
         estimator = make_pipeline(StandardScaler(), model).fit(ROWS * 1e-10, LABELS)
         joblib.dump(estimator, tmp_path / "model.joblib")
-        runtime = load(Source(tmp_path))
+        runtime = load_model(LoadSpec(tmp_path))
         assert isinstance(runtime, SklearnRuntime)
-        switch = Switch(runtime.plain, [(1, runtime.offers()[0].build().predict)], exact=True, spread={})
+        switch = FastPathDispatcher(
+            runtime.predict_reference,
+            [(1, runtime.list_candidates()[0].build().predict)],
+            exact=True,
+            library_spread={},
+        )
         withdrawn: list[str] = []
         switch.on_withdrawn = withdrawn.append
-        runtime.use(switch)
+        runtime.set_fast_path(switch)
 
         if model is FOREST:
             with pytest.raises(InvalidInputs, match="too large for dtype"), np.errstate(over="ignore"):

@@ -24,8 +24,8 @@ from sklearn.ensemble import (
 from sklearn.linear_model import LogisticRegression
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor, ExtraTreeRegressor
 
-from serving.runtimes.acceleration import Predict, Unsuitable
-from serving.runtimes.acceleration.sklearn import offers, trees
+from serving.runtimes.acceleration import Predict, UnsuitableCandidate
+from serving.runtimes.acceleration.sklearn import list_candidates, trees
 from serving.runtimes.sklearn_anatomy import takes_nan
 from tests.serving.runtimes.acceleration.rows import assert_same_bits, rows_like
 
@@ -75,17 +75,17 @@ def fitted(name: str) -> Any:
 
 def ways(estimator: Any) -> dict[str, Predict]:
     """All that there are, also those not worth a try."""
-    kind = trees.kind_of(estimator)
+    kind = trees.find_ensemble_kind(estimator)
     assert kind is not None
     arrays = {"tree arrays": kind.tree_arrays(estimator)}
     return arrays if kind.one_tree is None else {"one tree": kind.one_tree(estimator), **arrays}
 
 
 def splits(estimator: Any) -> tuple[float, ...]:
-    kind = trees.kind_of(estimator)
+    kind = trees.find_ensemble_kind(estimator)
     assert kind is not None
     fields = kind.fields
-    found = np.concatenate([tree[fields.threshold][fields.inner(tree)] for tree in kind.nodes(estimator)])
+    found = np.concatenate([tree[fields.threshold][fields.is_inner(tree)] for tree in kind.nodes(estimator)])
     return tuple(found[np.isfinite(found)].tolist())  # what splits off the missing values has none
 
 
@@ -158,9 +158,9 @@ def test_what_predicts_in_its_own_way_is_refused() -> None:
     replaced = RandomForestClassifier(2).fit(ROWS, TWO)
     replaced.predict = lambda rows: np.zeros(len(rows))
 
-    assert offers(Contrary(2).fit(ROWS, TWO), missing=False) == ()
-    for offer in offers(replaced, missing=False):
-        with pytest.raises(Unsuitable, match="in a way of its own"):
+    assert list_candidates(Contrary(2).fit(ROWS, TWO), takes_nan=False) == ()
+    for offer in list_candidates(replaced, takes_nan=False):
+        with pytest.raises(UnsuitableCandidate, match="in a way of its own"):
             offer.build()
 
 
@@ -177,15 +177,15 @@ def test_what_is_computed_otherwise_is_refused(estimator: Any, said: str) -> Non
     """Categories, and a start that is not the same for all rows."""
     estimator.fit(np.c_[ROWS[:, :3], THREE], TWO)
 
-    for offer in offers(estimator, missing=False):
-        with pytest.raises(Unsuitable, match=said):
+    for offer in list_candidates(estimator, takes_nan=False):
+        with pytest.raises(UnsuitableCandidate, match=said):
             offer.build()
 
 
 def test_what_is_worth_a_try(monkeypatch: pytest.MonkeyPatch) -> None:
     """A large ensemble is not kept twice: its trees are asked one after the other."""
     tried = {
-        name: [offer.name for offer in offers(fitted(name), missing=False)]
+        name: [offer.name for offer in list_candidates(fitted(name), takes_nan=False)]
         for name in ("tree", "forest", "boosting", "histograms")
     }
     monkeypatch.setattr(trees, "_MOST_BYTES", 1000)
@@ -196,7 +196,9 @@ def test_what_is_worth_a_try(monkeypatch: pytest.MonkeyPatch) -> None:
         "boosting": ["one tree", "tree arrays"],
         "histograms": ["one tree"],
     }
-    assert {offer.name for name in tried for offer in offers(fitted(name), missing=False)} == {"tree arrays"}
+    assert {offer.name for name in tried for offer in list_candidates(fitted(name), takes_nan=False)} == {
+        "tree arrays"
+    }
 
 
 def test_one_tree_costs_a_fraction_of_the_library() -> None:

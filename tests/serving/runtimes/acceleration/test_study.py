@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from serving.runtimes.acceleration.study import SIZES, Findings, Timing, study
+from serving.runtimes.acceleration.study import TIMED_SIZES, SizeTiming, VerificationResult, verify_candidates
 from serving.runtimes.instances import Batch
 from tests.serving.runtimes.acceleration.models import GOOD, REFUSING, WRONG, Fake, offer, quick, reusing
 from tests.serving.runtimes.proving import prove
@@ -63,18 +63,18 @@ def test_a_model_that_is_not_exact_may_differ_by_four_units_in_the_last_place() 
 
 
 def test_all_sizes_are_timed_within_the_budget_and_three_without_one() -> None:
-    rows = [timing.rows for timing in study(Fake([GOOD]), budget=60.0).timings]
-    hasty = [timing.rows for timing in study(Fake([GOOD]), budget=0.0).timings]
+    rows = [timing.rows for timing in verify_candidates(Fake([GOOD]), budget=60.0).timings]
+    hasty = [timing.rows for timing in verify_candidates(Fake([GOOD]), budget=0.0).timings]
 
-    assert rows == sorted(SIZES)
+    assert rows == sorted(TIMED_SIZES)
     assert hasty == [1, 16, 256]
 
 
 def test_what_is_faster_is_measured_so() -> None:
-    timing = study(Fake([GOOD]), budget=0.0).timings[0]
+    timing = verify_candidates(Fake([GOOD]), budget=0.0).timings[0]
 
     assert timing.fastest == "good"
-    assert timing.ways["good"] < timing.plain / 5
+    assert timing.strategies["good"] < timing.reference / 5
 
 
 @pytest.mark.parametrize(
@@ -88,33 +88,33 @@ def test_what_is_faster_is_measured_so() -> None:
     ],
 )
 def test_a_way_is_chosen_if_it_gains_a_tenth(ways: dict[str, float], fastest: str) -> None:
-    assert Timing(1, 1.0, ways).fastest == fastest
+    assert SizeTiming(1, 1.0, ways).fastest == fastest
 
 
 def test_one_way_serves_where_another_is_hardly_faster() -> None:
     """Not where the difference matters, nor where it would take longer than the plain path."""
     timings = (
-        Timing(1, 10.0, {"one": 1.0, "two": 1.2}),
-        Timing(2, 10.0, {"one": 1.2, "two": 1.0}),
-        Timing(4, 10.0, {"one": 1.3, "two": 1.0}),
-        Timing(8, 10.0, {"one": 1.0, "two": 5.0}),
-        Timing(16, 10.0, {"one": 1.0, "two": 5.0}),
-        Timing(32, 1.0, {"one": 0.95, "two": 0.85}),
-        Timing(64, 1.0, {"one": 0.95, "two": 0.95}),
-        Timing(128, 10.0, {"one": 1.0, "two": 5.0}),
+        SizeTiming(1, 10.0, {"one": 1.0, "two": 1.2}),
+        SizeTiming(2, 10.0, {"one": 1.2, "two": 1.0}),
+        SizeTiming(4, 10.0, {"one": 1.3, "two": 1.0}),
+        SizeTiming(8, 10.0, {"one": 1.0, "two": 5.0}),
+        SizeTiming(16, 10.0, {"one": 1.0, "two": 5.0}),
+        SizeTiming(32, 1.0, {"one": 0.95, "two": 0.85}),
+        SizeTiming(64, 1.0, {"one": 0.95, "two": 0.95}),
+        SizeTiming(128, 10.0, {"one": 1.0, "two": 5.0}),
     )
-    ways = [way for _, way in Findings((), timings, {}).chosen()]
+    ways = [way for _, way in VerificationResult((), timings, {}).choose_strategies()]
 
     assert ways == ["one", "one", "two", "one", "one", "two", "", "one"]
 
 
 def test_nothing_is_timed_where_nothing_is_proven() -> None:
-    findings = study(Fake([REFUSING]))
+    findings = verify_candidates(Fake([REFUSING]))
 
     assert findings.timings == ()
 
 
 def test_what_was_left_out_is_refused_for_the_reason_given() -> None:
-    findings = study(Fake([GOOD]), without={"good": "it crashed"})
+    findings = verify_candidates(Fake([GOOD]), excluded={"good": "it crashed"})
 
-    assert [(one.candidate, one.refused) for one in findings.proofs] == [(None, "it crashed")]
+    assert [(one.built, one.refused) for one in findings.proofs] == [(None, "it crashed")]

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving.runtimes.acceleration import Predict, Unsuitable
-from serving.runtimes.acceleration.switch import Switch
+from serving.runtimes.acceleration import Predict, UnsuitableCandidate
+from serving.runtimes.acceleration.switch import FastPathDispatcher
 
 
 def doubled(rows: Any) -> Any:
@@ -32,11 +32,11 @@ def rows(count: int) -> Any:
     return np.arange(float(count))[:, None]
 
 
-def switch(plain: Predict, *ways: tuple[int, Predict], exact: bool = True) -> Switch:
-    return Switch(plain, ways, exact=exact, spread={})
+def switch(plain: Predict, *ways: tuple[int, Predict], exact: bool = True) -> FastPathDispatcher:
+    return FastPathDispatcher(plain, ways, exact=exact, library_spread={})
 
 
-def asked(serving: Switch, count: int) -> list[float]:
+def asked(serving: FastPathDispatcher, count: int) -> list[float]:
     """The answers to that many rows."""
     answers: list[float] = np.asarray(serving(rows(count))).tolist()
     return answers
@@ -78,7 +78,7 @@ def test_one_call_is_kept_when_one_is_wanted_and_compared_later() -> None:
     serving = switch(plain, (1, fast))
     serving.on_sample = lambda: samples.append(1)
     serving(rows(2))
-    serving.want()
+    serving.request_sample()
     given = rows(3)
     answer = np.asarray(serving(given))
     serving(rows(4))
@@ -86,9 +86,9 @@ def test_one_call_is_kept_when_one_is_wanted_and_compared_later() -> None:
     answer[:] = 7
 
     assert samples == [1]
-    assert serving.compare() == ""
+    assert serving.compare_sample() == ""
     assert plain.calls == [3]
-    assert serving.compare() == ""  # it is compared once
+    assert serving.compare_sample() == ""  # it is compared once
     assert plain.calls == [3]
 
 
@@ -97,10 +97,10 @@ def test_a_difference_ends_all_faster_ways() -> None:
     told: list[str] = []
     serving = switch(plain, (1, wrong), (4, right))
     serving.on_withdrawn = told.append
-    serving.want()
+    serving.request_sample()
     serving(rows(2))
 
-    assert "differs in some bit" in serving.compare()
+    assert "differs in some bit" in serving.compare_sample()
     assert len(told) == 1
     assert asked(serving, 2) == [0, 2]
     assert asked(serving, 8) == doubled(rows(8)).tolist()
@@ -113,10 +113,10 @@ def test_what_is_within_the_tolerance_is_no_difference() -> None:
 
     for exact, ends in ((False, False), (True, True)):
         serving = switch(Way(), (1, Way(off)), exact=exact)
-        serving.want()
+        serving.request_sample()
         serving(rows(5) + 0.7)
 
-        assert bool(serving.compare()) is ends
+        assert bool(serving.compare_sample()) is ends
 
 
 def test_a_way_that_raises_costs_no_request() -> None:
@@ -145,7 +145,7 @@ def test_the_errors_of_the_library_are_its_own(ways: Sequence[tuple[int, Predict
 def test_rows_that_a_way_leaves_to_the_library_end_nothing() -> None:
     plain = Way()
     told: list[str] = []
-    serving = switch(plain, (1, Way(raising(Unsuitable("not these")))))
+    serving = switch(plain, (1, Way(raising(UnsuitableCandidate("not these")))))
     serving.on_withdrawn = told.append
 
     assert asked(serving, 2) == [0, 2]
@@ -154,7 +154,7 @@ def test_rows_that_a_way_leaves_to_the_library_end_nothing() -> None:
 
 def test_an_answer_to_what_the_library_refuses_is_a_difference() -> None:
     serving = switch(raising(ValueError("not these")), (1, Way()))
-    serving.want()
+    serving.request_sample()
     serving(rows(2))
 
-    assert serving.compare() == "the library raises ValueError: not these"
+    assert serving.compare_sample() == "the library raises ValueError: not these"

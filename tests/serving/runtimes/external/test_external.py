@@ -28,8 +28,8 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from serving.errors import InvalidInputs, InvalidOutputs, LoadFailed, ModelFailed, Unavailable, UserCodeFailed
 from serving.predictor import PROGRAM
 from serving.predictor.program import ARRAY, BYTES
-from serving.runtimes import Array, External, Rows, Source, load, self_test
-from serving.runtimes.codec import Decoder, encode
+from serving.runtimes import ArrayFormat, ExternalInterpreter, LoadSpec, RowsFormat, load_model, self_test
+from serving.runtimes.codec import InstancesDecoder, encode_predictions
 from serving.runtimes.external import ExternalRuntime
 
 ROWS, CLASSES = np.random.default_rng(3).normal(size=(60, 3)).round(3), np.arange(60) % 3
@@ -81,7 +81,7 @@ def loaded(tmp_path: Path) -> Iterator[Loader]:
     def load_it(model: Any = None, **source: Any) -> ExternalRuntime:
         if model is not None:
             joblib.dump(model, tmp_path / "model.joblib")
-        runtime = load(Source(tmp_path, external=External(PYTHON), **source))
+        runtime = load_model(LoadSpec(tmp_path, external=ExternalInterpreter(PYTHON), **source))
         assert isinstance(runtime, ExternalRuntime)
         runtimes.append(runtime)
         return runtime
@@ -102,23 +102,31 @@ def routine(tmp_path: Path, loaded: Loader) -> ExternalRuntime:
 def answers(runtime: ExternalRuntime, instances: list[Any], **parameters: Any) -> Any:
     """What a client is told."""
     body = json.dumps({"instances": instances, **parameters}).encode()
-    batch, given = Decoder().decode(body, runtime.form)
-    return json.loads(encode(runtime.predict(batch, **given)))["predictions"]
+    batch, given = InstancesDecoder().decode(body, runtime.input_format)
+    return json.loads(encode_predictions(runtime.predict(batch, **given)))["predictions"]
 
 
 @pytest.mark.parametrize(
     ("model", "rows", "form"),
     [
-        (RandomForestClassifier(5, random_state=0).fit(ROWS, CLASSES), ROWS[:5].tolist(), Array),
-        (make_pipeline(StandardScaler(), LinearRegression()).fit(ROWS, CLASSES), ROWS[:5].tolist(), Array),
-        (LogisticRegression().fit(ROWS, np.array(["a", "b", "c"])[CLASSES]), ROWS[:5].tolist(), Array),
-        (make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(TEXTS, [1, 0, 1, 0]), TEXTS[2:], Rows),
+        (RandomForestClassifier(5, random_state=0).fit(ROWS, CLASSES), ROWS[:5].tolist(), ArrayFormat),
+        (
+            make_pipeline(StandardScaler(), LinearRegression()).fit(ROWS, CLASSES),
+            ROWS[:5].tolist(),
+            ArrayFormat,
+        ),
+        (LogisticRegression().fit(ROWS, np.array(["a", "b", "c"])[CLASSES]), ROWS[:5].tolist(), ArrayFormat),
+        (
+            make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(TEXTS, [1, 0, 1, 0]),
+            TEXTS[2:],
+            RowsFormat,
+        ),
         (
             make_pipeline(make_column_transformer((OneHotEncoder(), [0])), LinearRegression()).fit(
                 np.array([["x"], ["y"]], dtype=object), [1, 2]
             ),
             [["x"], ["y"]],
-            Rows,
+            RowsFormat,
         ),
     ],
     ids=["forest", "pipeline", "labels", "text", "columns"],
@@ -127,10 +135,10 @@ def test_answers_are_the_librarys_own(model: Any, rows: list[Any], form: type, l
     """To the bit, whether numbers cross as an array or values as they are."""
     runtime = loaded(model)
 
-    assert isinstance(runtime.form({}), form)
+    assert isinstance(runtime.input_format({}), form)
     assert answers(runtime, rows) == model.predict(rows).tolist()
     assert runtime.framework == "SCIKIT_LEARN"
-    assert runtime.mergeable == (form is Array or rows == TEXTS[2:])
+    assert runtime.mergeable == (form is ArrayFormat or rows == TEXTS[2:])
 
 
 def test_named_columns_become_a_data_frame_over_there(loaded: Loader) -> None:
@@ -149,7 +157,7 @@ def test_named_columns_become_a_data_frame_over_there(loaded: Loader) -> None:
 
 def test_the_schema_is_what_the_model_over_there_tells(loaded: Loader) -> None:
     """Width, labels and an example that it answers."""
-    schema = loaded(LogisticRegression().fit(ROWS, np.array(["a", "b", "c"])[CLASSES])).schema()
+    schema = loaded(LogisticRegression().fit(ROWS, np.array(["a", "b", "c"])[CLASSES])).infer_schema()
 
     signature = schema.signatures["serving_default"]
     assert signature.inputs[0].shape == (-1, 3)
@@ -159,12 +167,12 @@ def test_the_schema_is_what_the_model_over_there_tells(loaded: Loader) -> None:
 
 def test_advice_has_the_command_that_helps(loaded: Loader, tmp_path: Path) -> None:
     """For a model of another version than the one that computes it; none where it is the same."""
-    same = loaded(LogisticRegression().fit(ROWS, CLASSES)).advice()
+    same = loaded(LogisticRegression().fit(ROWS, CLASSES)).describe_versions()
     file, here = tmp_path / "model.joblib", sklearn.__version__
     old = {5: "1.0.2", 6: "0.24.2"}[len(here)]  # as long, for what surrounds it in the file
     file.write_bytes(file.read_bytes().replace(here.encode(), old.encode()))
 
-    other = loaded().advice()
+    other = loaded().describe_versions()
 
     assert same.endswith(f" It was saved with scikit-learn {here} too.")
     assert f"It was saved with scikit-learn {old}: have that version compute it:" in other
@@ -207,11 +215,11 @@ def test_an_estimator_that_lacks_an_attribute_is_told_apart(tmp_path: Path, load
     (tmp_path / "model.pkl").write_bytes(b"\x80\x03cencoders\nEncoder\n)\x81.")
     runtime = loaded(packages=(tmp_path,))
 
-    trial = self_test.ask(runtime, [1.0], "An instance")
+    trial = self_test.try_instance(runtime, [1.0], "An instance")
 
     assert trial.raised is not None
     assert trial.raised.estimator_package == "encoders"
-    assert self_test.is_of_model(trial)
+    assert self_test.is_model_fault(trial)
 
 
 def test_what_cannot_be_loaded_says_why_and_by_whom(tmp_path: Path, loaded: Loader) -> None:
@@ -222,7 +230,7 @@ def test_what_cannot_be_loaded_says_why_and_by_whom(tmp_path: Path, loaded: Load
     with pytest.raises(UserCodeFailed, match="nothing_here"):
         loaded(prediction_class="nothing_here.Routine")
     with pytest.raises(LoadFailed, match="Cannot start /nowhere/python"):
-        load(Source(tmp_path, "CUSTOM", "a.B", external=External("/nowhere/python")))
+        load_model(LoadSpec(tmp_path, "CUSTOM", "a.B", external=ExternalInterpreter("/nowhere/python")))
 
 
 def test_a_predictor_that_dies_is_told_of(routine: ExternalRuntime) -> None:
@@ -242,10 +250,10 @@ def test_it_has_the_environment_and_the_limits_of_its_node(
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
     try:
-        source = Source(
-            tmp_path, "CUSTOM", "routine.Routine", (tmp_path / "code",), external=External(PYTHON)
+        source = LoadSpec(
+            tmp_path, "CUSTOM", "routine.Routine", (tmp_path / "code",), external=ExternalInterpreter(PYTHON)
         )
-        runtime = load(source)
+        runtime = load_model(source)
         environment, limits = answers(runtime, ["environment", "limits"])  # type: ignore[arg-type]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -343,5 +351,5 @@ def test_a_saved_model_is_served_here(tmp_path: Path) -> None:
     (tmp_path / "saved_model.pb").write_bytes(b"")
 
     with pytest.raises(LoadFailed) as failed:
-        load(Source(tmp_path, external=External("/nowhere/python")))
+        load_model(LoadSpec(tmp_path, external=ExternalInterpreter("/nowhere/python")))
     assert "/nowhere/python" not in failed.value.message

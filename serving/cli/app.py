@@ -61,7 +61,7 @@ _GROUPS: Mapping[str, _Group] = {
         "Create, show, change and delete models.",
         {
             "create": models.create,
-            "describe": models.describe,
+            "describe": models.describe_model,
             "list": models.list_,
             "update": models.update,
             "delete": models.delete,

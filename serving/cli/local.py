@@ -47,7 +47,7 @@ def predict(
 def _answer(source: LoadSpec, settings: NodeConfig, body: bytes, content_type: str) -> bytes:
     """What a node would answer."""
     config.set_framework_environment()
-    from serving.node.dialects import Model  # noqa: PLC0415  start-up time of the other commands
+    from serving.node.dialects import ServedModel  # noqa: PLC0415  start-up time of the other commands
     from serving.node.dialects.ai_platform import reader  # noqa: PLC0415
     from serving.protocols import Call  # noqa: PLC0415
     from serving.runtimes import load_model  # noqa: PLC0415
@@ -58,8 +58,8 @@ def _answer(source: LoadSpec, settings: NodeConfig, body: bytes, content_type: s
     for warning in getattr(runtime, "warnings", ()):
         warn(warning)
     if content_type == NPY:
-        model = Model(runtime, infer_model_schema(runtime, source.model_dir), InstancesDecoder())
-        asked = reader(Call(content_type=NPY), model).read(body)
+        model = ServedModel(runtime, infer_model_schema(runtime, source.model_dir), InstancesDecoder())
+        asked = reader(Call(content_type=NPY), model).decode_request(body)
         batch, parameters = asked.instances, asked.parameters
     else:
         batch, parameters = InstancesDecoder().decode(body, runtime.input_format)

@@ -59,7 +59,7 @@ def create(
     output.done(f"Created model {model_id}.", client.call("POST", parent, body))
 
 
-def describe(client: Client, output: Output, model: options.ModelArgument) -> None:
+def describe_model(client: Client, output: Output, model: options.ModelArgument) -> None:
     """Show a model with its default version.
 
     Example: pilotlight models describe flowers

@@ -15,7 +15,7 @@ from serving.cli.tokens import StateFolder
 from serving.config import ServeConfig
 from serving.errors import InvalidArgument, LoadFailed
 from serving.predictor import environments
-from serving.predictor.releases import RELEASES, surroundings
+from serving.predictor.releases import RUNTIME_VERSIONS, find_companions
 
 VersionArgument = Annotated[
     str, typer.Argument(metavar="VERSION", help="The runtime version: 1.15, 2.11.", show_default=False)
@@ -70,9 +70,9 @@ def add(
     path = interpreters.resolve_interpreter(python) if python else ""
     if create:
         path = _created(version, folder.path, path, with_ or ())
-    from serving.predictor.interpreter_check import check  # noqa: PLC0415  start-up time of the others
+    from serving.predictor.interpreter_check import check_interpreter  # noqa: PLC0415  start-up time of the others
 
-    found = check(path)
+    found = check_interpreter(path)
     file = folder.path / interpreters.INTERPRETERS_FILE
     interpreters.write_interpreters(file, {**interpreters.read_interpreters(file), version: path})
     note(f"Runtime version {version} is computed by {path}: {found.libraries}.")
@@ -87,7 +87,7 @@ def list_(folder: StateFolder) -> None:
 
     Example: pilotlight runtimes list
     """
-    from serving.predictor.interpreter_check import check  # noqa: PLC0415  start-up time of the others
+    from serving.predictor.interpreter_check import check_interpreter  # noqa: PLC0415  start-up time of the others
 
     found = known(folder.path)
     if not found:
@@ -96,7 +96,7 @@ def list_(folder: StateFolder) -> None:
         )
     for version, path in sorted(found.items()):
         try:
-            said = check(path).libraries
+            said = check_interpreter(path).libraries
         except LoadFailed as error:
             said = error.message
         print(f"{version:<8}  {path}  {said}")
@@ -129,14 +129,14 @@ def known(state_dir: Path) -> Mapping[str, str]:
 def _created(version: str, state_dir: Path, python: str, packages: Sequence[str]) -> str:
     """Build the environment of a runtime version; returns its interpreter."""
     if packages:
-        wanted, besides = surroundings(packages)
+        wanted, besides = find_companions(packages)
         requirements: Sequence[str] = (*packages, *besides)
-    elif release := RELEASES.get(version):
+    elif release := RUNTIME_VERSIONS.get(version):
         wanted, requirements = release.python, release.requirements
     else:
         raise InvalidArgument(
-            f"What AI Platform had in {version} is not known here, but in {', '.join(RELEASES)}. Say what to "
+            f"What AI Platform had in {version} is not known here, but in {', '.join(RUNTIME_VERSIONS)}. Say what to "
             f"install: pilotlight runtimes add {version} --create --with scikit-learn==1.3.2"
         )
     base = python or (environments.find_python(wanted) if wanted else sys.executable)
-    return environments.create(version, state_dir / "runtimes", base, requirements, note)
+    return environments.create_environment(version, state_dir / "runtimes", base, requirements, note)

@@ -23,7 +23,7 @@ from serving.containers import MODEL_MOUNT
 from serving.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from serving.node.acceleration import Acceleration
+    from serving.node.acceleration import AccelerationController
     from serving.runtimes import LoadSpec
 
 # Imports of programs stand inside the commands: each loads only what it runs.
@@ -71,7 +71,7 @@ def node(config: NodeConfig) -> int:
     """
     set_framework_environment()
     from serving.cross_origin import CrossOriginPolicy  # noqa: PLC0415
-    from serving.node.alone import serve as alone  # noqa: PLC0415
+    from serving.node.alone import serve_standalone as alone  # noqa: PLC0415
     from serving.running import run_event_loop  # noqa: PLC0415
 
     log_lines.configure_logging(log_lines.TEXT)
@@ -99,15 +99,17 @@ def node(config: NodeConfig) -> int:
         )
 
 
-def _acceleration(config: NodeConfig, source: LoadSpec) -> Acceleration | None:
+def _acceleration(config: NodeConfig, source: LoadSpec) -> AccelerationController | None:
     """With the verdict in the cache; None where it is switched off."""
-    from serving.node.acceleration import Acceleration, in_cache  # noqa: PLC0415
+    from serving.node.acceleration import AccelerationController, cached_record_location  # noqa: PLC0415
 
     if config.acceleration == "off" or source.external is not None:
         return None
     if source.method not in ("", "predict"):  # the faster ways are those of predict
         return None
-    return Acceleration(source, lambda: in_cache(config.cache_dir.expanduser(), source.model_dir))
+    return AccelerationController(
+        source, lambda: cached_record_location(config.cache_dir.expanduser(), source.model_dir)
+    )
 
 
 def _listen(config: NodeConfig) -> socket.socket:

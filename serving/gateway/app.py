@@ -184,8 +184,8 @@ class Gateway:
             lifespan=self._lifespan,
             exception_handlers={
                 ServingError: _serving_error,
-                404: _not_found,
-                405: _wrong_method,
+                404: _handle_not_found,
+                405: _handle_wrong_method,
                 Exception: _internal_error,
             },
         )
@@ -242,7 +242,7 @@ class Gateway:
             "pilotlight.readyz": self._readyz,
             "pilotlight.openapi": openapi.document,
             "pilotlight.docs": openapi.docs,
-            "pilotlight.stats": self._stats,
+            "pilotlight.stats": self._get_stats,
             "pilotlight.metrics": fleet.metrics,
             "pilotlight.nodes": fleet.nodes,
             "pilotlight.models.why": fleet.why_model,
@@ -455,7 +455,7 @@ class Gateway:
             return answer_error(Unavailable(reason, retry_after=1))
         return answer_json({"status": "ready"})
 
-    async def _stats(self, _: Request) -> Response:
+    async def _get_stats(self, _: Request) -> Response:
         state = self._catalog.state
         jobs: Counter[str] = Counter()
         for (_project, kind), count in state.job_index.states.items():
@@ -475,7 +475,7 @@ async def _serving_error(request: Request, error: Exception) -> Response:
     return _refused(request, error if isinstance(error, ServingError) else Internal(str(error)))
 
 
-async def _not_found(request: Request, _: Exception) -> Response:
+async def _handle_not_found(request: Request, _: Exception) -> Response:
     there = (
         "The API is below /v1/projects/PROJECT; /docs has all there is, and docs/api.md and "
         "docs/protocols.md explain it."
@@ -483,7 +483,7 @@ async def _not_found(request: Request, _: Exception) -> Response:
     return _refused(request, no_such_path(request.method, request.url.path, there))
 
 
-async def _wrong_method(request: Request, _: Exception) -> Response:
+async def _handle_wrong_method(request: Request, _: Exception) -> Response:
     # Of a path with several methods each has a route of its own.
     routes = (route for route in request.app.routes if isinstance(route, Route))
     there = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]

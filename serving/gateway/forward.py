@@ -264,7 +264,7 @@ class Passage:
             exchange.body,
             slot=lease.slot,
             timeout=timeout,
-            alone=False,
+            never_batch=False,
             timing=self._trace is not None,
             about=about,
         )

@@ -125,7 +125,7 @@ class Insistence:
             request.body,
             slot=lease.slot,
             timeout=max(patience.remaining, 0.001),
-            alone=request.deaths > 0,
+            never_batch=request.deaths > 0,
             timing=held or request.traced,
             about=request.way.about(request.target.name.version),
         )

@@ -69,7 +69,7 @@ class RequestAdapter:
             if overrides:
                 scope, receive = await self._overridden(scope, receive, overrides)
         except ServingError as error:
-            await _refuse(scope, send, error)
+            await _send_error(scope, send, error)
         else:
             await self._app(scope, receive, send)
         finally:
@@ -100,7 +100,7 @@ class RequestAdapter:
     async def _query(self, scope: Scope, receive: Receive) -> bytes:
         """The query of a request that has it in its body."""
         check_body_length(scope, self._max_query)
-        query = await _read(receive, self._max_query)
+        query = await _read_body(receive, self._max_query)
         given = next((value for name, value in scope["headers"] if name == CONTENT_TYPE), b"")
         if query and strip_parameters(given.decode("latin-1")) != FORM:
             raise InvalidArgument(f"A GET that is sent as POST has its query as body, of the type {FORM}.")
@@ -126,7 +126,7 @@ class _PackedBody:
             return await self._receive()
         self._is_read = True
         check_body_length(self._scope, MAX_BODY)
-        packed = await _read(self._receive, MAX_BODY)
+        packed = await _read_body(self._receive, MAX_BODY)
         body = packed and await decompress_body(
             BodyDecompressor(self._encoding, packed, MAX_BODY), self._hold
         )
@@ -141,7 +141,7 @@ class _PackedBody:
         self._held += size
 
 
-async def _read(receive: Receive, limit: int) -> bytes:
+async def _read_body(receive: Receive, limit: int) -> bytes:
     """A whole body; what there is of it when the client goes. Raises BodyTooLarge."""
     parts, size, more = [], 0, True
     while more:
@@ -168,7 +168,7 @@ def _empty_body(receive: Receive) -> Receive:
     return receive_empty
 
 
-async def _refuse(scope: Scope, send: Send, error: ServingError) -> None:
+async def _send_error(scope: Scope, send: Send, error: ServingError) -> None:
     status, body, more = refusal(error, dialect_of(scope["path"]))
     headers: Headers = (JSON_CONTENT_TYPE, (b"content-length", b"%d" % len(body)), *more)
     await send({"type": "http.response.start", "status": status, "headers": list(headers)})

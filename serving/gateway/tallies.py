@@ -160,7 +160,7 @@ class Tallies:
         self._tallies: dict[str, Tally] = {}
         self.calls: Counter[tuple[str, int]] = Counter()
 
-    def of(self, uid: str) -> Tally:
+    def get_or_create(self, uid: str) -> Tally:
         """That of a version, begun with its first request."""
         tally = self._tallies.get(uid)
         if tally is None:

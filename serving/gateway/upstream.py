@@ -198,7 +198,7 @@ class Upstream:
         *,
         slot: int,
         timeout: float,
-        alone: bool,
+        never_batch: bool,
         timing: bool,
         about: bytes = b"",
     ) -> int:
@@ -213,7 +213,7 @@ class Upstream:
             raise ConnectionLostError
         self._number = number = (self._number + 1) % _NUMBERS
         channel.asking[number] = asker
-        flags = (NEVER_BATCH if alone else 0) | (WANTS_TIMING if timing else 0)
+        flags = (NEVER_BATCH if never_batch else 0) | (WANTS_TIMING if timing else 0)
         told = len(about)
         head = (
             REQUEST_HEADER.pack(PREDICT_FRAME, flags, number, slot, timeout, told, told + len(body)) + about

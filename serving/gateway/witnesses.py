@@ -35,13 +35,13 @@ class Witnesses:
             self.tallies.calls[asked.method.id, status] += 1
         else:
             limit = error.setting if isinstance(error, LimitReached) else ""
-            self.tallies.of(target.spec.key).refused(status, limit)
+            self.tallies.get_or_create(target.spec.key).refused(status, limit)
             self.log.refused(target, scope, time.time() - seconds, status)
         predicted(self.audit, asked, status_of(error))
 
     def answered(self, fare: Fare, target: Target, body: bytes, answer: Answer) -> bool:
         """A node of the version has answered a request; returns whether somebody wants to know more of it."""
-        self.tallies.of(target.spec.key).answered(fare, answer.status, len(body), len(answer.body))
+        self.tallies.get_or_create(target.spec.key).answered(fare, answer.status, len(body), len(answer.body))
         return self.audit.predictions or target.logging is not None or target.access_log
 
     def tell(self, asked: Asked, seconds: float, target: Target, body: bytes, answer: Answer) -> None:

@@ -78,13 +78,13 @@ def _of_server(rpc: Rpc, body: bytes, about: About) -> Mapping[str, Any]:
         case "ServerMetadata":
             return about.metadata()
         case "RepositoryIndex":
-            only_ready = _parsed(rpc, body).ready
+            only_ready = _parse_message(rpc, body).ready
             return {"models": triton.index(about.models(), only_ready=only_ready)}
         case _:
             raise Unimplemented(triton.NO_LOADING)
 
 
-def _parsed(rpc: Rpc, body: bytes) -> Any:
+def _parse_message(rpc: Rpc, body: bytes) -> Any:
     try:
         return message(rpc.request).FromString(body)
     except Malformed as error:

@@ -20,9 +20,9 @@ from typing import cast
 import msgspec
 
 from serving import verdicts
-from serving.node.merging import Here, Judgement, computed, conclude
-from serving.node.probe import judging
-from serving.node.watch import Board
+from serving.node.merging import BatchEquivalenceCheck, SubmitWork, finish_check, run_and_time
+from serving.node.probe import check_batch_equivalence
+from serving.node.watch import RequestMarks
 from serving.phases import NODE_COUNTS, as_cells
 from serving.runtimes import LoadSpec, Runtime
 from serving.runtimes.acceleration import AccelerableRuntime, Predict
@@ -47,14 +47,14 @@ _COMPARED, _DIFFERENT = range(len(NODE_COUNTS))
 _KEPT = 100
 
 
-class Place(msgspec.Struct, frozen=True):
+class RecordLocation(msgspec.Struct, frozen=True):
     """Where the verdict on a model is, or is to be, and what it must hold for."""
 
     folder: str
     key: AccelerationKey
 
 
-class Acceleration:
+class AccelerationController:
     """That of one node.
 
     `find` tells the place of the verdict; it is asked only for a model that may have faster ways. `counts`
@@ -62,31 +62,34 @@ class Acceleration:
     """
 
     def __init__(
-        self, source: LoadSpec, find: Callable[[], Place], counts: MutableSequence[int] | None = None
+        self,
+        source: LoadSpec,
+        find_location: Callable[[], RecordLocation],
+        counts: MutableSequence[int] | None = None,
     ) -> None:
         self._source = source
-        self._find = find
+        self._find_location = find_location
         self._counts: MutableSequence[int] = [0] * len(NODE_COUNTS) if counts is None else counts
-        self._place: Place | None = None
-        self._verdict: AccelerationRecord | None = None
-        self._switch: FastPathDispatcher | None = None
+        self._location: RecordLocation | None = None
+        self._record: AccelerationRecord | None = None
+        self._dispatcher: FastPathDispatcher | None = None
         self._runtime: Runtime | None = None
-        self.studied_seconds = 0.0
+        self.verification_seconds = 0.0
 
-    def study(self) -> None:
+    def verify_before_load(self) -> None:
         """Have the model studied before it is loaded, if that is quick; for a new version."""
         if not is_verified_first(self._source):
             return
         begun = time.perf_counter()
-        place = self._find()
+        place = self._find_location()
         try:
             run_in_subprocess(VerificationOrder.from_spec(self._source, Path(place.folder), place.key))
         except Exception:
             # The version is none the worse for it.
             logger.exception("the faster ways of the model cannot be studied")
-        self.studied_seconds = time.perf_counter() - begun
+        self.verification_seconds = time.perf_counter() - begun
 
-    def mount(self, runtime: Runtime) -> Predict | None:
+    def activate(self, runtime: Runtime) -> Predict | None:
         """Have the runtime go its fastest proven ways, which are returned; None: the plain path serves."""
         if (
             not is_verifiable(self._source)
@@ -95,43 +98,43 @@ class Acceleration:
         ):
             return None
         try:
-            self._place = self._find()
+            self._location = self._find_location()
         except OSError as error:
             logger.warning("there is no place for the verdict on faster ways: %s", error)
             return None
         self._runtime = runtime
-        folder = Path(self._place.folder)
-        self._verdict = read_matching_record(folder, self._place.key)
-        if self._verdict is not None:
-            self._switch = activate_fast_path(runtime, folder, self._verdict)
-            logger.info("predictions go %s", _told(self._verdict, self._switch))
-        return self._switch
+        folder = Path(self._location.folder)
+        self._record = read_matching_record(folder, self._location.key)
+        if self._record is not None:
+            self._dispatcher = activate_fast_path(runtime, folder, self._record)
+            logger.info("predictions go %s", _describe_strategy(self._record, self._dispatcher))
+        return self._dispatcher
 
-    async def run(self, here: Here, *, merging: bool) -> None:
+    async def verify_and_monitor(self, submit_work: SubmitWork, *, is_batching: bool) -> None:
         """Study the model if nothing is known of it, and compare live calls from time to time.
 
         `merging` says whether requests share calls, which faster ways must not make wrong.
         """
-        if self._place is None or self._runtime is None:
+        if self._location is None or self._runtime is None:
             return
-        if self._verdict is None:
+        if self._record is None:
             try:
-                await self._study_in_background(self._place)
+                await self._study_in_background(self._location)
             except OSError as error:
                 logger.warning("the faster ways of the model cannot be studied: %s", error)
                 return
-            await self._take_up(here, merging=merging)
-        if self._switch is not None:
-            self._watch(self._switch, here)
+            await self._activate_verified(submit_work, is_batching=is_batching)
+        if self._dispatcher is not None:
+            self._monitor_live_calls(self._dispatcher, submit_work)
 
-    def stats(self) -> dict[str, object]:
+    def collect_stats(self) -> dict[str, object]:
         """For people and dashboards."""
         return {
-            "way": _told(self._verdict, self._switch),
+            "way": _describe_strategy(self._record, self._dispatcher),
             **dict(zip(NODE_COUNTS, self._counts, strict=True)),
         }
 
-    async def _study_in_background(self, place: Place) -> None:
+    async def _study_in_background(self, place: RecordLocation) -> None:
         order = VerificationOrder.from_spec(self._source, Path(place.folder), place.key)
         child = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "serving.runtimes.acceleration.process", stdin=asyncio.subprocess.PIPE
@@ -143,60 +146,69 @@ class Acceleration:
                 with contextlib.suppress(ProcessLookupError):
                     child.kill()
 
-    async def _take_up(self, here: Here, *, merging: bool) -> None:
+    async def _activate_verified(self, submit_work: SubmitWork, *, is_batching: bool) -> None:
         runtime = self._runtime
 
-        def take_up() -> None:
+        def activate_now() -> None:
             try:
-                if runtime is not None and self.mount(runtime) is not None and merging and not runtime.exact:
+                if (
+                    runtime is not None
+                    and self.activate(runtime) is not None
+                    and is_batching
+                    and not runtime.exact
+                ):
                     # Requests share calls already, and that was proven for the plain path only.
-                    waiting.append(self._not_yet(runtime))
+                    waiting.append(self._detach_dispatcher(runtime))
             except Exception:
                 logger.exception("the faster ways of the model cannot be used")
 
         waiting: list[FastPathDispatcher] = []
-        await computed(here, take_up)
+        await run_and_time(submit_work, activate_now)
         for switch in waiting:
-            await self._keep_to_merging(switch, here)
+            await self._activate_if_batch_equivalent(switch, submit_work)
 
-    def _not_yet(self, runtime: Runtime) -> FastPathDispatcher:
-        switch, self._switch = self._switch, None
+    def _detach_dispatcher(self, runtime: Runtime) -> FastPathDispatcher:
+        switch, self._dispatcher = self._dispatcher, None
         cast(AccelerableRuntime, runtime).set_fast_path(None)
         return cast(FastPathDispatcher, switch)
 
-    async def _keep_to_merging(self, dispatcher: FastPathDispatcher, here: Here) -> None:
+    async def _activate_if_batch_equivalent(
+        self, dispatcher: FastPathDispatcher, submit_work: SubmitWork
+    ) -> None:
         runtime = cast(VerifiableRuntime, self._runtime)
-        verdict = await conclude(Judgement(judging(runtime, dispatcher)), here)
+        verdict = await finish_check(
+            BatchEquivalenceCheck(check_batch_equivalence(runtime, dispatcher)), submit_work
+        )
         if not verdict.merge:
             logger.info("the plain path serves: its calls may be shared, those of the faster ways may not")
             return
-        self._switch = dispatcher
-        await computed(here, lambda: runtime.set_fast_path(dispatcher))
+        self._dispatcher = dispatcher
+        await run_and_time(submit_work, lambda: runtime.set_fast_path(dispatcher))
 
     # ---- live comparisons
 
-    def _watch(self, dispatcher: FastPathDispatcher, here: Here) -> None:
+    def _monitor_live_calls(self, dispatcher: FastPathDispatcher, submit_work: SubmitWork) -> None:
         loop = asyncio.get_running_loop()
 
-        def later(seconds: float, work: Callable[[], object]) -> None:
+        def schedule_work(seconds: float, work: Callable[[], object]) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: the node ends
                 loop.call_soon_threadsafe(loop.call_later, seconds, work)
 
         def compare_sample() -> None:
             start = time.perf_counter()
-            if self._withdrawn_elsewhere():
+            if self._is_withdrawn_elsewhere():
                 dispatcher.use_reference()
-                self._switch = None
+                self._dispatcher = None
                 return
             if not dispatcher.compare_sample():
-                later(_REST * (time.perf_counter() - start), dispatcher.request_sample)
+                schedule_work(_REST * (time.perf_counter() - start), dispatcher.request_sample)
             self._counts[_COMPARED] += 1
 
-        dispatcher.on_sample = lambda: later(_AFTER, lambda: here(compare_sample))
-        dispatcher.on_withdrawn = self._withdraw
+        dispatcher.on_sample = lambda: schedule_work(_AFTER, lambda: submit_work(compare_sample))
+        dispatcher.on_withdrawn = self._record_withdrawal
         loop.call_later(_FIRST, dispatcher.request_sample)
 
-    def _withdrawn_elsewhere(self) -> bool:
+    def _is_withdrawn_elsewhere(self) -> bool:
         """Whether another node of the version has found a difference."""
         try:
             verdict = verdicts.read_record(self._folder)
@@ -204,9 +216,9 @@ class Acceleration:
             return False
         return verdict is not None and bool(verdict.withdrawn)
 
-    def _withdraw(self, reason: str) -> None:
+    def _record_withdrawal(self, reason: str) -> None:
         self._counts[_DIFFERENT] += 1
-        self._switch = None
+        self._dispatcher = None
         logger.error("a faster way was wrong for a request, so the plain path serves from now on: %s", reason)
         try:
             verdicts.withdraw_acceleration(self._folder, reason)
@@ -215,17 +227,17 @@ class Acceleration:
 
     @property
     def _folder(self) -> Path:
-        return Path("" if self._place is None else self._place.folder)
+        return Path("" if self._location is None else self._location.folder)
 
 
-def counts(board: Board, slots: int) -> MutableSequence[int] | None:
+def find_comparison_counts(shared_memory: RequestMarks, slots: int) -> MutableSequence[int] | None:
     """The counts behind the marks of a board with that many `slots`; 0: it has none."""
     if not slots:
         return None
-    return as_cells(memoryview(cast(bytearray, board))[-8 * len(NODE_COUNTS) :])
+    return as_cells(memoryview(cast(bytearray, shared_memory))[-8 * len(NODE_COUNTS) :])
 
 
-def in_cache(cache: Path, model_dir: Path) -> Place:
+def cached_record_location(cache: Path, model_dir: Path) -> RecordLocation:
     """The place for a model without a gateway; the oldest of too many verdicts go. Raises OSError."""
     key = AccelerationKey(
         verdicts.digest_folder(model_dir), verdicts.describe_libraries(), verdicts.describe_processor()
@@ -236,10 +248,10 @@ def in_cache(cache: Path, model_dir: Path) -> Place:
         oldest_first = sorted(root.iterdir(), key=lambda other: other.stat().st_mtime)
         for other in oldest_first[:-_KEPT]:
             shutil.rmtree(other, ignore_errors=True)
-    return Place(str(folder), key)
+    return RecordLocation(str(folder), key)
 
 
-def _told(record: AccelerationRecord | None, dispatcher: FastPathDispatcher | None) -> str:
+def _describe_strategy(record: AccelerationRecord | None, dispatcher: FastPathDispatcher | None) -> str:
     """How calls are answered, in words."""
     if record is None or dispatcher is None:
         why = "" if record is None else record.withdrawn or record.failure

@@ -13,14 +13,14 @@ from serving.beside import bind_grpc_server
 from serving.config import NodeConfig
 from serving.cross_origin import CrossOriginPolicy
 from serving.errors import ServingError
-from serving.node.acceleration import Acceleration
-from serving.node.app import Node, Report
-from serving.node.front import Loaded, Predictions
-from serving.node.hang_guard import guard_calls
-from serving.node.practice import questions
-from serving.node.practice_http import practise
+from serving.node.acceleration import AccelerationController
+from serving.node.app import ReadyReport, ServingNode
+from serving.node.front import PredictorProvider, StandalonePredictionHandler
+from serving.node.hang_guard import start_call_watchdog
+from serving.node.practice import make_http_examples
+from serving.node.practice_http import warm_up_connection
 from serving.node.predict import Predictor
-from serving.node.routes import application
+from serving.node.routes import create_app
 from serving.runtimes import LoadSpec
 from serving.schema import ModelSchema
 
@@ -29,28 +29,28 @@ if TYPE_CHECKING:  # gRPC is imported only where it is switched on
 
 # How often all that clients ask is practised: Python has made functions fast by then. Models that take long
 # are asked less: what is practised is a small part of their answer.
-_ROUNDS, _PRACTICE = 20, 0.25
+_WARMUP_ROUNDS, _WARMUP_SECONDS = 20, 0.25
 # Seconds that the first answer may be delayed by finding out whether requests may share calls. It is enough
 # for short calls; of longer ones the rest is made while the node serves.
-_PATIENCE = 0.05
+_BATCH_CHECK_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class _Practised:
+class _WarmupTarget:
     """What clients do not see of a node."""
 
     predictor: Predictor
 
 
-async def serve(
+async def serve_standalone(
     source: LoadSpec,
     settings: NodeConfig,
     listener: socket.socket,
     *,
     cross_origin: CrossOriginPolicy,
-    acceleration: Acceleration | None = None,
+    acceleration: AccelerationController | None = None,
     announce: Callable[[str], None],
-    on_ready: Callable[[Report], None],
+    on_ready: Callable[[ReadyReport], None],
     on_failed: Callable[[ServingError], None],
 ) -> int:
     """Serve until SIGTERM (exit code 0), or until it cannot start or go on (exit code 1).
@@ -60,27 +60,32 @@ async def serve(
     """
     failed = asyncio.Event()
 
-    def ready(report: Report) -> None:
+    def report_ready(report: ReadyReport) -> None:
         if grpc is not None:
             grpc.ready()
         on_ready(report)
 
-    def stop(error: ServingError) -> None:
+    def stop_on_failure(error: ServingError) -> None:
         on_failed(error)
         failed.set()
         server.stop()
 
-    async def practice(predictor: Predictor, schema: ModelSchema) -> None:
-        connection = await server.open_private_connection(predictions(_Practised(predictor), lambda: 1))
+    async def warm_up(predictor: Predictor, schema: ModelSchema) -> None:
+        connection = await server.open_private_connection(make_handler(_WarmupTarget(predictor), lambda: 1))
         with connection:
-            await practise(connection, list(questions(schema)), _ROUNDS, _PRACTICE)
+            await warm_up_connection(
+                connection, list(make_http_examples(schema)), _WARMUP_ROUNDS, _WARMUP_SECONDS
+            )
         if grpc is not None:
-            await _practise_grpc(
-                predictions(_Practised(predictor), lambda: 1), _questions(node), schema, settings
+            await _warm_up_grpc(
+                make_handler(_WarmupTarget(predictor), lambda: 1),
+                _make_metadata_service(node),
+                schema,
+                settings,
             )
 
-    def predictions(node: Loaded, connections: Callable[[], int]) -> Predictions:
-        return Predictions(
+    def make_handler(node: PredictorProvider, connections: Callable[[], int]) -> StandalonePredictionHandler:
+        return StandalonePredictionHandler(
             node,
             max_body_bytes=settings.max_body_bytes,
             timeout=settings.request_timeout,
@@ -88,24 +93,29 @@ async def serve(
             route=settings.predict_route,
         )
 
-    node = Node(
+    node = ServingNode(
         source,
         settings,
         marks=bytearray(),
         waking=False,
-        patience=_PATIENCE,
+        batch_check_seconds=_BATCH_CHECK_SECONDS,
         acceleration=acceleration,
-        practice=practice,
-        on_ready=ready,
-        on_failed=stop,
+        protocol_warmup=warm_up,
+        on_ready=report_ready,
+        on_failed=stop_on_failure,
     )
-    guard_calls(node.call_mark, settings.call_seconds)
-    handler = predictions(node, lambda: server.open_connections + (0 if grpc is None else grpc.under_way))
+    start_call_watchdog(node.call_mark, settings.call_seconds)
+    handler = make_handler(node, lambda: server.open_connections + (0 if grpc is None else grpc.under_way))
     grpc = bind_grpc_server(
-        settings, settings.host, handler, lambda: _questions(node), announce, cross_origin=cross_origin
+        settings,
+        settings.host,
+        handler,
+        lambda: _make_metadata_service(node),
+        announce,
+        cross_origin=cross_origin,
     )
     server = http.make_http_server(
-        application(node, settings.health_route),
+        create_app(node, settings.health_route),
         settings=settings,
         drain=settings.request_timeout,
         handler=handler,
@@ -117,17 +127,19 @@ async def serve(
     return 1 if failed.is_set() else server.exit_code
 
 
-def _questions(node: Node) -> Tell:
-    from serving.node.grpc import Questions  # noqa: PLC0415  only where gRPC is switched on
+def _make_metadata_service(node: ServingNode) -> Tell:
+    from serving.node.grpc import StandaloneMetadataService  # noqa: PLC0415  only where gRPC is switched on
 
-    return Questions(node)
+    return StandaloneMetadataService(node)
 
 
-async def _practise_grpc(handler: Predictions, tell: Tell, schema: ModelSchema, settings: NodeConfig) -> None:
+async def _warm_up_grpc(
+    handler: StandalonePredictionHandler, tell: Tell, schema: ModelSchema, settings: NodeConfig
+) -> None:
     from serving.grpc.practice import practise  # noqa: PLC0415  only where gRPC is switched on
     from serving.grpc.server import GrpcServer  # noqa: PLC0415
-    from serving.node.practice_grpc import questions  # noqa: PLC0415
+    from serving.node.practice_grpc import make_grpc_examples  # noqa: PLC0415
 
-    asked = [(question.call, question.body) for question in questions(schema)]
+    asked = [(question.call, question.body) for question in make_grpc_examples(schema)]
     server = GrpcServer(handler, tell, settings, most_connections=1)
-    await practise(server, asked * _ROUNDS, _PRACTICE)
+    await practise(server, asked * _WARMUP_ROUNDS, _WARMUP_SECONDS)

@@ -18,14 +18,20 @@ from typing import Any
 
 from serving.config import PredictSettings
 from serving.errors import LoadFailed, ServingError, Unavailable, describe_exception
-from serving.node.acceleration import Acceleration
-from serving.node.batcher import Bounds
-from serving.node.merging import Here, Judgement, conclude
-from serving.node.practice import StandIn, practise, questions
+from serving.node.acceleration import AccelerationController
+from serving.node.batcher import BatchLimits
+from serving.node.merging import BatchEquivalenceCheck, SubmitWork, finish_check
+from serving.node.practice import StubRuntime, make_http_examples, warm_up_predictor
 from serving.node.predict import Predictor
-from serving.node.probe import Judging, Verdict, judging, warm, warm_briefly
-from serving.node.servable import MeasuredPlace
-from serving.node.watch import Board, CallMark
+from serving.node.probe import (
+    BatchCheckSteps,
+    BatchingDecision,
+    check_batch_equivalence,
+    warm_up_model,
+    warm_up_model_briefly,
+)
+from serving.node.servable import AdaptiveExecutor
+from serving.node.watch import CallMark, RequestMarks
 from serving.phases import LatencyHistograms
 from serving.runtimes import LoadSpec, Runtime, load_model, self_test
 from serving.runtimes.acceleration import Predict
@@ -41,7 +47,7 @@ _BRIEFLY = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ReadyReport:
     """What a node tells once its version is ready.
 
     `once_seconds` is the part of its start that other nodes are spared: the study of a new version. `schema`
@@ -64,22 +70,22 @@ class Report:
         return asdict(self)
 
 
-Practice = Callable[[Predictor, ModelSchema], Awaitable[None]]
+ProtocolWarmup = Callable[[Predictor, ModelSchema], Awaitable[None]]
 
 
-async def in_every_protocol(predictor: Predictor, schema: ModelSchema) -> None:
+async def warm_up_all_protocols(predictor: Predictor, schema: ModelSchema) -> None:
     """Each question once, but the first one twice: what is measured is how long the second call takes."""
-    asked = list(questions(schema))
-    await practise(predictor, [*asked[:1], *asked], rounds=1, seconds=_BRIEFLY)
+    asked = list(make_http_examples(schema))
+    await warm_up_predictor(predictor, [*asked[:1], *asked], rounds=1, seconds=_BRIEFLY)
 
 
-async def _at_once(predictor: Predictor, schema: ModelSchema) -> None:
+async def _warm_up_first_request(predictor: Predictor, schema: ModelSchema) -> None:
     """The first question, twice: somebody waits, and the spare that the node was has rehearsed the others."""
-    asked = list(itertools.islice(questions(schema), 1))
-    await practise(predictor, asked, rounds=2, seconds=_BRIEFLY)
+    asked = list(itertools.islice(make_http_examples(schema), 1))
+    await warm_up_predictor(predictor, asked, rounds=2, seconds=_BRIEFLY)
 
 
-class Node:
+class ServingNode:
     """One version, from loading it to its predictions; who serves it calls `start`, and `end` in the end.
 
     `source` says what to load, `waking` that it has been loaded before, so that one row will do to warm it.
@@ -98,66 +104,68 @@ class Node:
         source: LoadSpec,
         settings: PredictSettings,
         *,
-        marks: Board,
+        marks: RequestMarks,
         histograms: LatencyHistograms | None = None,
         waking: bool,
         schema: ModelSchema | None = None,
-        patience: float = math.inf,
-        acceleration: Acceleration | None = None,
-        practice: Practice | None = None,
-        on_ready: Callable[[Report], None],
+        batch_check_seconds: float = math.inf,
+        acceleration: AccelerationController | None = None,
+        protocol_warmup: ProtocolWarmup | None = None,
+        on_ready: Callable[[ReadyReport], None],
         on_failed: Callable[[ServingError], None],
     ) -> None:
         self._source = source
         self._settings = settings
-        self._board = marks
+        self._marks = marks
         self._histograms = histograms
         self.call_mark = CallMark(histograms)
         self._waking = waking
-        self._known = schema
-        self._patience = patience
+        self._known_schema = schema
+        self._batch_check_seconds = batch_check_seconds
         self._acceleration = acceleration
-        self._practice = practice or (_at_once if waking else in_every_protocol)
-        self._improving: asyncio.Task[None] | None = None
+        self._protocol_warmup = protocol_warmup or (
+            _warm_up_first_request if waking else warm_up_all_protocols
+        )
+        self._tuning_task: asyncio.Task[None] | None = None
         self._on_ready = on_ready
         self._on_failed = on_failed
-        self._user_code = bool(source.packages or source.prediction_class or source.model_container)
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compute")
-        self._loading: asyncio.Task[None] | None = None
-        self._started = time.monotonic()
+        self._runs_user_code = bool(source.packages or source.prediction_class or source.model_container)
+        self._compute_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compute")
+        self._startup_task: asyncio.Task[None] | None = None
+        self._started_at = time.monotonic()
         self.predictor: Predictor | None = None  # once the version is loaded and warmed
         self.schema: ModelSchema | None = schema  # once it is loaded
-        self.old_errors = settings.legacy_model_errors
-        self.answers_bare = settings.single_output == "bare"
+        self.legacy_model_errors = settings.legacy_model_errors
+        self.has_bare_answers = settings.single_output == "bare"
 
     def start(self) -> None:
         """Begin to load."""
-        self._loading = asyncio.get_running_loop().create_task(self._start())
+        self._startup_task = asyncio.get_running_loop().create_task(self._run_startup())
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Load no further, and compute nothing more."""
-        if self._loading is not None:
-            self._loading.cancel()
-        if self._improving is not None:
-            self._improving.cancel()
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        if self._startup_task is not None:
+            self._startup_task.cancel()
+        if self._tuning_task is not None:
+            self._tuning_task.cancel()
+        self._compute_thread.shutdown(wait=False, cancel_futures=True)
 
-    def stats(self) -> dict[str, Any]:
+    def collect_stats(self) -> dict[str, Any]:
         """Counts since the start, for people and dashboards."""
         stats: dict[str, Any] = {
             "pid": os.getpid(),
-            "uptimeSeconds": round(time.monotonic() - self._started, 1),
+            "uptimeSeconds": round(time.monotonic() - self._started_at, 1),
         }
         if self._acceleration is not None:
-            stats["acceleration"] = self._acceleration.stats()
-        return stats if self.predictor is None else stats | self.predictor.stats()
+            stats["acceleration"] = self._acceleration.collect_stats()
+        return stats if self.predictor is None else stats | self.predictor.collect_stats()
 
     # ---- loading
 
-    async def _start(self) -> None:
+    async def _run_startup(self) -> None:
         # What a library loads stays. The collector would look at it time and again, for as long as a tenth of
         # all the loading, and find nothing; only of user code nobody knows what it leaves behind.
-        if not self._user_code:
+        if not self._runs_user_code:
             gc.disable()
         try:
             await self._make_ready()
@@ -171,30 +179,32 @@ class Node:
         loop = asyncio.get_running_loop()
         try:
             # In the compute thread, so that /healthz answers meanwhile.
-            runtime, judgement, typical, report = await loop.run_in_executor(self._thread, self._try_to_load)
+            runtime, judgement, typical, report = await loop.run_in_executor(
+                self._compute_thread, self._try_to_load
+            )
         except ServingError as error:
             self._on_failed(error)
             return
-        place = MeasuredPlace(self._thread, may_inline=not self._user_code)
+        place = AdaptiveExecutor(self._compute_thread, may_inline=not self._runs_user_code)
         if typical is not None:
-            place.learn(typical)
-        bounds = Bounds(
-            merge_rows=_so_far(judgement).rows(self._settings.merge_rows),
+            place.record_duration(typical)
+        bounds = BatchLimits(
+            merge_rows=_current_decision(judgement).limit_batch_rows(self._settings.merge_rows),
             queue_requests=self._settings.queue_requests,
             queue_bytes=self._settings.queue_bytes,
         )
-        await self._practise(runtime, place, bounds)
+        await self._warm_up_protocols(runtime, place, bounds)
         self.predictor = predictor = Predictor(
             runtime,
             place,
             bounds,
             self._settings,
-            marks=self._board,
+            marks=self._marks,
             schema=self.schema,
             histograms=self._histograms,
             call_mark=self.call_mark,
         )
-        if self._user_code:
+        if self._runs_user_code:
             gc.collect()
         gc.freeze()
         logger.info(
@@ -205,33 +215,41 @@ class Node:
             report.merge_reason,
         )
         self._on_ready(report)
-        self._improving = loop.create_task(self._improve(predictor, judgement, self._marked(place.do)))
-        self._improving.add_done_callback(_tell_error)
+        self._tuning_task = loop.create_task(
+            self._tune_in_background(predictor, judgement, self._mark_calls(place.run_other_work))
+        )
+        self._tuning_task.add_done_callback(_log_tuning_error)
 
-    def _marked(self, here: Here) -> Here:
+    def _mark_calls(self, here: SubmitWork) -> SubmitWork:
         """Other work with the model, of which the mark tells as of its calls."""
-        return lambda work: here(self.call_mark.around(work))
+        return lambda work: here(self.call_mark.mark_calls(work))
 
-    async def _practise(self, runtime: Runtime, place: MeasuredPlace, bounds: Bounds) -> None:
+    async def _warm_up_protocols(
+        self, runtime: Runtime, executor: AdaptiveExecutor, bounds: BatchLimits
+    ) -> None:
         """Have it asked what clients will ask. User code is not: it may remember what it was asked."""
         schema = self.schema
-        if self._user_code:
-            runtime, place = StandIn(), MeasuredPlace(self._thread, may_inline=True)
+        if self._runs_user_code:
+            runtime, executor = StubRuntime(), AdaptiveExecutor(self._compute_thread, may_inline=True)
             schema = runtime.infer_schema()
         if schema is not None:
-            predictor = Predictor(runtime, place, bounds, self._settings, marks=bytearray(), schema=schema)
-            await self._practice(predictor, schema)
+            predictor = Predictor(runtime, executor, bounds, self._settings, marks=bytearray(), schema=schema)
+            await self._protocol_warmup(predictor, schema)
 
-    async def _improve(self, predictor: Predictor, judgement: Judgement, here: Here) -> None:
+    async def _tune_in_background(
+        self, predictor: Predictor, judgement: BatchEquivalenceCheck, submit_work: SubmitWork
+    ) -> None:
         """What was not worth waiting for."""
-        if judgement.verdict is None:
-            verdict = await conclude(judgement, here)
-            predictor.merge_up_to(verdict.rows(self._settings.merge_rows))
+        if judgement.decision is None:
+            verdict = await finish_check(judgement, submit_work)
+            predictor.set_max_batch_rows(verdict.limit_batch_rows(self._settings.merge_rows))
             logger.info("requests share calls: %s (%s)", "yes" if verdict.merge else "no", verdict.reason)
         if self._acceleration is not None:
-            await self._acceleration.run(here, merging=_so_far(judgement).merge)
+            await self._acceleration.verify_and_monitor(
+                submit_work, is_batching=_current_decision(judgement).merge
+            )
 
-    def _try_to_load(self) -> tuple[Runtime, Judgement, float | None, Report]:
+    def _try_to_load(self) -> tuple[Runtime, BatchEquivalenceCheck, float | None, ReadyReport]:
         try:
             return self._load_runtime()
         except Exception:
@@ -239,25 +257,25 @@ class Node:
         except BaseException as error:  # code of users may raise anything; nobody would be told of it
             raise LoadFailed(describe_exception(error)) from error
 
-    def _load_runtime(self) -> tuple[Runtime, Judgement, float | None, Report]:
+    def _load_runtime(self) -> tuple[Runtime, BatchEquivalenceCheck, float | None, ReadyReport]:
         ThreadLimit(self._settings.threads).apply()
         open_files = resource.getrlimit(resource.RLIMIT_NOFILE)
         start = time.perf_counter()
         runtime = load_model(self._source)
         loaded = time.perf_counter()
         # The way that will serve comes first: requests may share calls if that keeps to the rule of equality.
-        faster = None if self._acceleration is None else self._acceleration.mount(runtime)
-        judgement = Judgement(self._judging(runtime, faster))
-        judgement.proceed(self._patience)
-        verdict = _so_far(judgement)
-        self.schema = schema = self._known or infer_model_schema(runtime, self._source.model_dir)
-        typical, warnings = self._warm(runtime, verdict, schema)
+        faster = None if self._acceleration is None else self._acceleration.activate(runtime)
+        judgement = BatchEquivalenceCheck(self._check_batching(runtime, faster))
+        judgement.run_for(self._batch_check_seconds)
+        verdict = _current_decision(judgement)
+        self.schema = schema = self._known_schema or infer_model_schema(runtime, self._source.model_dir)
+        typical, warnings = self._warm_up_model(runtime, verdict, schema)
         warmed = time.perf_counter()
         _restore_open_files(open_files)
         warnings = (*runtime.warnings, *warnings)
         for warning in warnings:
             logger.warning(warning)
-        report = Report(
+        report = ReadyReport(
             framework=runtime.framework,
             merge=verdict.merge,
             merge_reason=verdict.reason,
@@ -266,22 +284,26 @@ class Node:
             warm_seconds=round(warmed - loaded, 4),
             imports_tensorflow="tensorflow" in sys.modules,
             exact=runtime.exact,
-            once_seconds=0.0 if self._acceleration is None else round(self._acceleration.studied_seconds, 4),
-            schema=pack_schema(schema) if self._known is None else "",
+            once_seconds=0.0
+            if self._acceleration is None
+            else round(self._acceleration.verification_seconds, 4),
+            schema=pack_schema(schema) if self._known_schema is None else "",
         )
         return runtime, judgement, typical, report
 
-    def _warm(
-        self, runtime: Runtime, verdict: Verdict, schema: ModelSchema
+    def _warm_up_model(
+        self, runtime: Runtime, verdict: BatchingDecision, schema: ModelSchema
     ) -> tuple[float | None, tuple[str, ...]]:
         """The seconds of a typical call, None if that is not known, and what the owner should know.
 
         Raises LoadFailed for a new version that cannot predict.
         """
         if self._waking:
-            warm_briefly(runtime)
+            warm_up_model_briefly(runtime)
             return None, ()
-        warmed = warm(runtime, (verdict.rows(self._settings.merge_rows), 1) if verdict.merge else (1,))
+        warmed = warm_up_model(
+            runtime, (verdict.limit_batch_rows(self._settings.merge_rows), 1) if verdict.merge else (1,)
+        )
         tried = (
             *self_test.run_trials(runtime, schema, read_examples(self._source.model_dir)),
             *warmed.recorded,
@@ -291,17 +313,17 @@ class Node:
             raise LoadFailed(found.failure)
         return warmed.seconds, found.warnings
 
-    def _judging(self, runtime: Runtime, faster: Predict | None) -> Judging:
+    def _check_batching(self, runtime: Runtime, faster: Predict | None) -> BatchCheckSteps:
         match self._settings.merge_requests:
             case "on":
-                return Verdict(True, "asked for")
+                return BatchingDecision(True, "asked for")
             case "off":
-                return Verdict(False, "switched off")
+                return BatchingDecision(False, "switched off")
             case _:
-                return (yield from judging(runtime, faster))
+                return (yield from check_batch_equivalence(runtime, faster))
 
 
-def _tell_error(task: asyncio.Task[None]) -> None:
+def _log_tuning_error(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         logger.error("the node serves on as it is; it could not find a faster way", exc_info=error)
 
@@ -319,5 +341,5 @@ def _restore_open_files(limit: tuple[int, int]) -> None:
         ) from error
 
 
-def _so_far(judgement: Judgement) -> Verdict:
-    return judgement.verdict or Verdict(False, "not known yet")
+def _current_decision(judgement: BatchEquivalenceCheck) -> BatchingDecision:
+    return judgement.decision or BatchingDecision(False, "not known yet")

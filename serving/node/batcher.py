@@ -15,24 +15,24 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from serving.errors import DeadlineExceeded, ResourceExhausted
-from serving.node.request import Request
-from serving.node.watch import Board, begin, end
+from serving.node.request import NodeRequest
+from serving.node.watch import RequestMarks, mark_computed, mark_computing
 from serving.runtimes.instances import Batch, concatenate_batches, count_rows
 
 Predict = Callable[..., Batch]
 # What became of requests that were computed together, with the predictions for all of them in one piece.
-Outcome = tuple[Sequence[Request], Batch | Exception]
+BatchOutcome = tuple[Sequence[NodeRequest], Batch | Exception]
 
 
-class Place(Protocol):
+class BatchExecutor(Protocol):
     """Where calls are computed; one at a time."""
 
-    def run(self, work: Callable[[], list[Outcome]], done: Callable[[list[Outcome]], None]) -> None:
+    def run(self, work: Callable[[], list[BatchOutcome]], done: Callable[[list[BatchOutcome]], None]) -> None:
         """Compute, then call `done` on the event loop with the result. `work` never raises."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class BatchLimits:
     """How much may wait, and how many rows one merged call may have (1: no merging)."""
 
     merge_rows: int
@@ -51,106 +51,108 @@ class Batcher:
     def __init__(
         self,
         predict: Predict,
-        place: Place,
-        bounds: Bounds,
+        executor: BatchExecutor,
+        limits: BatchLimits,
         *,
-        marks: Board,
-        answer: Callable[[Sequence[Request], Batch | Exception], None],
+        marks: RequestMarks,
+        answer: Callable[[Sequence[NodeRequest], Batch | Exception], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._predict = predict
-        self._place = place
-        self._bounds = bounds
-        self._board = marks
+        self._executor = executor
+        self._limits = limits
+        self._marks = marks
         self._answer = answer
         self._clock = clock
-        self._waiting: deque[Request] = deque()
-        self._waiting_bytes = 0
-        self._computing: Sequence[Request] = ()
-        self._alarm: asyncio.TimerHandle | None = None
-        self._alarm_at = math.inf
-        self.active = False  # whether anything waits or is being computed
+        self._queue: deque[NodeRequest] = deque()
+        self._queued_bytes = 0
+        self._current_group: Sequence[NodeRequest] = ()
+        self._deadline_timer: asyncio.TimerHandle | None = None
+        self._next_deadline = math.inf
+        self.is_active = False  # whether anything waits or is being computed
         self.calls = 0
         self.merged_requests = 0
 
     @property
-    def waiting(self) -> int:
+    def queue_length(self) -> int:
         """Requests in the queue."""
-        return len(self._waiting)
+        return len(self._queue)
 
-    def merge_up_to(self, rows: int) -> None:
+    def set_max_batch_rows(self, rows: int) -> None:
         """From now on merged calls may have that many rows; 1: no merging."""
-        self._bounds = replace(self._bounds, merge_rows=rows)
+        self._limits = replace(self._limits, merge_rows=rows)
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request: NodeRequest) -> None:
         """Queue a request; `start` or `start_soon` is to follow. Raises ResourceExhausted when it is full.
 
         It fails with DeadlineExceeded when its turn or its answer comes too late, else with whatever predict
         raised.
         """
-        waiting = self._waiting
+        waiting = self._queue
         if waiting:
-            self._refuse_overflow(request.size)
+            self._check_capacity(request.body_size)
         waiting.append(request)
-        self._waiting_bytes += request.size
-        if request.deadline < self._alarm_at:
-            self._set_alarm(request.deadline)
+        self._queued_bytes += request.body_size
+        if request.deadline < self._next_deadline:
+            self._set_deadline_timer(request.deadline)
 
     def start_soon(self) -> None:
         """Compute, but not at once: what arrives in the same turn of the event loop can still join."""
-        if not self.active:
-            self.active = True
-            asyncio.get_running_loop().call_soon(self._next)
+        if not self.is_active:
+            self.is_active = True
+            asyncio.get_running_loop().call_soon(self._run_next_group)
 
-    def start(self) -> None:
+    def start_now(self) -> None:
         """Compute what waits, now that all is there that came together."""
-        if not self.active and self._waiting:
-            self.active = True
-            self._next()
+        if not self.is_active and self._queue:
+            self.is_active = True
+            self._run_next_group()
 
-    def _refuse_overflow(self, size: int) -> None:
-        if len(self._waiting) >= self._bounds.queue_requests:
+    def _check_capacity(self, size: int) -> None:
+        if len(self._queue) >= self._limits.queue_requests:
             raise ResourceExhausted(
-                f"{len(self._waiting)} requests are waiting already (setting queue_requests).", retry_after=1
+                f"{len(self._queue)} requests are waiting already (setting queue_requests).", retry_after=1
             )
-        if self._waiting_bytes + size > self._bounds.queue_bytes:
+        if self._queued_bytes + size > self._limits.queue_bytes:
             raise ResourceExhausted(
-                f"{self._waiting_bytes} bytes of requests are waiting already (setting queue_bytes).",
+                f"{self._queued_bytes} bytes of requests are waiting already (setting queue_bytes).",
                 retry_after=1,
             )
 
     # ---- computing
 
-    def _next(self) -> None:
-        group = self._take()
+    def _run_next_group(self) -> None:
+        group = self._take_group()
         if not group:
-            self.active = False
+            self.is_active = False
             return
         self.calls += 1
         if len(group) > 1:
             self.merged_requests += len(group)
-        self._computing = group
-        self._place.run(self._compute, self._finish)
+        self._current_group = group
+        self._executor.run(self._compute_group, self._finish_group)
 
-    def _take(self) -> list[Request]:
+    def _take_group(self) -> list[NodeRequest]:
         """The next requests to compute together: the oldest, and what fits with it."""
-        group: list[Request] = []
-        waiting, most, now = self._waiting, self._bounds.merge_rows, self._clock()
+        group: list[NodeRequest] = []
+        waiting, most, now = self._queue, self._limits.merge_rows, self._clock()
         rows = size = 0
         while waiting:
             request = waiting[0]
-            if not (request.over or self._is_late(request, now)):
-                if group and (rows + request.rows > most or request.alone or not request.fits(group[0])):
+            if not (request.is_finished or self._expire_if_late(request, now)):
+                if group and (
+                    rows + request.rows > most or request.never_batch or not request.can_share_call(group[0])
+                ):
                     break
                 rows += request.rows
                 group.append(request)
-            size += waiting.popleft().size
-            if rows >= most or (group and request.alone):
+            size += waiting.popleft().body_size
+            if rows >= most or (group and request.never_batch):
                 break
-        self._waiting_bytes -= size
+        self._queued_bytes -= size
         return group
 
-    def _is_late(self, request: Request, now: float) -> bool:
+    def _expire_if_late(self, request: NodeRequest, now: float) -> bool:
         if request.deadline > now:
             return False
         self._answer(
@@ -158,51 +160,51 @@ class Batcher:
         )
         return True
 
-    def _compute(self) -> list[Outcome]:
-        group = self._computing
+    def _compute_group(self) -> list[BatchOutcome]:
+        group = self._current_group
         if len(group) > 1:
-            merged = self._attempt(group, concatenate_batches([request.instances for request in group]))
+            merged = self._try_predict(group, concatenate_batches([request.instances for request in group]))
             if not isinstance(merged, Exception) and count_rows(merged) == sum(
                 request.rows for request in group
             ):
                 return [(group, merged)]
         # Alone, so that only the request that is at fault fails.
-        return [((request,), self._attempt((request,), request.instances)) for request in group]
+        return [((request,), self._try_predict((request,), request.instances)) for request in group]
 
-    def _attempt(self, group: Sequence[Request], instances: Batch) -> Batch | Exception:
-        began = begin(group, self._board)
+    def _try_predict(self, group: Sequence[NodeRequest], instances: Batch) -> Batch | Exception:
+        began = mark_computing(group, self._marks)
         try:
             return self._predict(instances, **group[0].parameters)
         except Exception as error:
             return error
         finally:
-            end(group, self._board, began)
+            mark_computed(group, self._marks, began)
 
-    def _finish(self, outcomes: list[Outcome]) -> None:
-        self._computing = ()
+    def _finish_group(self, outcomes: list[BatchOutcome]) -> None:
+        self._current_group = ()
         for group, outcome in outcomes:
             self._answer(group, outcome)
-        if self._waiting:
-            asyncio.get_running_loop().call_soon(self._next)
+        if self._queue:
+            asyncio.get_running_loop().call_soon(self._run_next_group)
         else:
-            self.active = False
+            self.is_active = False
 
     # ---- deadlines
 
-    def _set_alarm(self, deadline: float) -> None:
+    def _set_deadline_timer(self, deadline: float) -> None:
         """Look after deadlines at this one, with one timer for all."""
-        if self._alarm is not None:
-            self._alarm.cancel()
-        self._alarm_at = deadline
+        if self._deadline_timer is not None:
+            self._deadline_timer.cancel()
+        self._next_deadline = deadline
         seconds = max(0.0, deadline - self._clock())
-        self._alarm = asyncio.get_running_loop().call_later(seconds, self._ring)
+        self._deadline_timer = asyncio.get_running_loop().call_later(seconds, self._expire_late_requests)
 
-    def _ring(self) -> None:
-        self._alarm, self._alarm_at = None, math.inf
+    def _expire_late_requests(self) -> None:
+        self._deadline_timer, self._next_deadline = None, math.inf
         now = self._clock()
         later = math.inf
-        for request in (*self._computing, *self._waiting):
-            if request.over:
+        for request in (*self._current_group, *self._queue):
+            if request.is_finished:
                 continue
             if request.deadline > now:
                 later = min(later, request.deadline)
@@ -211,4 +213,4 @@ class Batcher:
                     (request,), DeadlineExceeded("The model did not answer within the request's time.")
                 )
         if later < math.inf:
-            self._set_alarm(later)
+            self._set_deadline_timer(later)

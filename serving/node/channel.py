@@ -24,39 +24,41 @@ from serving.frames import (
     encode_header_lines,
 )
 from serving.node.predict import Predictor
-from serving.node.request import NOWHERE, Request
+from serving.node.request import NO_SLOT, NodeRequest
 from serving.protocols import PLAIN, from_bytes
 from serving.protocols.errors import refusal
 from serving.wire import Headers
 
 
-class _Asked(Request):
+class _ChannelRequest(NodeRequest):
     """A request that came through a channel."""
 
     __slots__ = ("_channel", "_number")
 
-    def __init__(self, channel: Channel, number: int, slot: int, *, alone: bool, told: bool) -> None:
-        super().__init__(slot, alone=alone, told=told)
+    def __init__(
+        self, channel: GatewayChannel, number: int, slot: int, *, never_batch: bool, wants_timing: bool
+    ) -> None:
+        super().__init__(slot, never_batch=never_batch, wants_timing=wants_timing)
         self._channel = channel
         self._number = number
 
     def respond(self, status: int, body: bytes, headers: Headers) -> None:
-        self._channel.answer(self._number, status, body, headers)
+        self._channel.send_response(self._number, status, body, headers)
 
 
-class Channel(FrameProtocol):
+class GatewayChannel(FrameProtocol):
     """A connection of the gateway. What is damaged ends it, and nothing else."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: GatewayChannelServer) -> None:
         super().__init__(REQUEST_HEADER, server.max_body_bytes)
         self._server = server
-        self._asked: list[tuple[tuple[Any, ...], bytes, Body]] = []
-        self._under_way: dict[int, Request] = {}
+        self._received_frames: list[tuple[tuple[Any, ...], bytes, Body]] = []
+        self._in_flight: dict[int, NodeRequest] = {}
 
     @property
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         """Whether requests are under way."""
-        return bool(self._under_way)
+        return bool(self._in_flight)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take note of it."""
@@ -67,46 +69,52 @@ class Channel(FrameProtocol):
         """The gateway is gone, and nobody waits for what is under way."""
         predictor = self._server.predictor()
         if predictor is not None:
-            for request in self._under_way.values():
-                predictor.give_up(request)
-        self._under_way.clear()
+            for request in self._in_flight.values():
+                predictor.cancel_request(request)
+        self._in_flight.clear()
         self._server.channels.discard(self)
-        self._server.look()
+        self._server.notify_change()
 
     def on_frame(self, head: tuple[Any, ...], front: bytes, body: Body) -> None:
         """A frame has come."""
-        self._asked.append((head, front, body))
+        self._received_frames.append((head, front, body))
 
     def on_frames_read(self) -> None:
         """Compute what came together in as few calls as possible; one that came alone is not queued."""
-        asked, self._asked = self._asked, []
+        asked, self._received_frames = self._received_frames, []
         predictor = self._server.predictor()
         lone = len(asked) == 1
         for head, about, body in asked:
             kind, number = head[0], head[2]
             if kind == PREDICT_FRAME:
-                self._predict(predictor, head, about, body, lone=lone)
+                self._start_prediction(predictor, head, about, body, idle_fast_path=lone)
             elif kind == CANCEL_FRAME:
-                request = self._under_way.pop(number, None)
+                request = self._in_flight.pop(number, None)
                 if request is not None and predictor is not None:
-                    predictor.give_up(request)
+                    predictor.cancel_request(request)
             elif kind == PING_FRAME:
-                self.answer(number, 200, b"", ())
+                self.send_response(number, 200, b"", ())
             else:
                 raise FrameError
         if predictor is not None:
-            predictor.start()
+            predictor.start_now()
 
-    def answer(self, number: int, status: int, body: bytes, headers: Headers) -> None:
+    def send_response(self, number: int, status: int, body: bytes, headers: Headers) -> None:
         """Send an answer."""
-        self._under_way.pop(number, None)
+        self._in_flight.pop(number, None)
         told = encode_header_lines(headers)
         self.send(number, RESPONSE_HEADER.pack(number, status, len(told), len(told) + len(body)) + told, body)
         if self._server.stopping:
-            self._server.look()
+            self._server.notify_change()
 
-    def _predict(
-        self, predictor: Predictor | None, head: tuple[Any, ...], about: bytes, body: Body, *, lone: bool
+    def _start_prediction(
+        self,
+        predictor: Predictor | None,
+        head: tuple[Any, ...],
+        about: bytes,
+        body: Body,
+        *,
+        idle_fast_path: bool,
     ) -> None:
         _, flags, number, slot, timeout, _, _ = head
         call = PLAIN
@@ -117,17 +125,19 @@ class Channel(FrameProtocol):
                 raise FrameError from problem
         if predictor is None:
             error = Unavailable("The model is being loaded.", retry_after=1)
-            self.answer(number, *refusal(error, call.dialect))
+            self.send_response(number, *refusal(error, call.dialect))
             return
         if slot >= self._server.slots:
-            slot = NOWHERE
-        request = _Asked(self, number, slot, alone=bool(flags & NEVER_BATCH), told=bool(flags & WANTS_TIMING))
-        predictor.predict(request, body, timeout, lone=lone, call=call)
-        if not request.over:
-            self._under_way[number] = request
+            slot = NO_SLOT
+        request = _ChannelRequest(
+            self, number, slot, never_batch=bool(flags & NEVER_BATCH), wants_timing=bool(flags & WANTS_TIMING)
+        )
+        predictor.predict(request, body, timeout, idle_fast_path=idle_fast_path, call=call)
+        if not request.is_finished:
+            self._in_flight[number] = request
 
 
-class Server:
+class GatewayChannelServer:
     """Serves channels on a listener until it is stopped: then no new connections are taken, requests in
     flight finish, and `serve` returns.
 
@@ -136,33 +146,38 @@ class Server:
     """
 
     def __init__(
-        self, predictor: Callable[[], Predictor | None], *, slots: int, max_body_bytes: int, drain: float
+        self,
+        predictor: Callable[[], Predictor | None],
+        *,
+        slots: int,
+        max_body_bytes: int,
+        drain_seconds: float,
     ) -> None:
         self.predictor = predictor
         self.slots = slots
         self.max_body_bytes = max_body_bytes
-        self.channels: set[Channel] = set()
+        self.channels: set[GatewayChannel] = set()
         self.stopping = False
-        self._drain = drain
+        self._drain_seconds = drain_seconds
         self._stop = asyncio.Event()
-        self._hurry = False
-        self._looked = asyncio.Event()
+        self._stop_at_once = False
+        self._state_changed = asyncio.Event()
 
     async def serve(self, listener: socket.socket) -> None:
         """Serve until `stop`, or SIGTERM or SIGINT."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
-        server = await loop.create_unix_server(lambda: Channel(self), sock=listener)
+        server = await loop.create_unix_server(lambda: GatewayChannel(self), sock=listener)
         try:
             await self._stop.wait()
             server.close()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(1, int(self._drain))):
-                    await self._until(lambda: not any(channel.busy for channel in self.channels))
+                async with asyncio.timeout(max(1, int(self._drain_seconds))):
+                    await self._wait_until(lambda: not any(channel.is_busy for channel in self.channels))
                     for channel in tuple(self.channels):
                         channel.close_when_sent()
-                    await self._until(lambda: not self.channels)
+                    await self._wait_until(lambda: not self.channels)
         finally:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
@@ -171,16 +186,16 @@ class Server:
 
     def stop(self) -> None:
         """Begin to stop; a second call does not wait for requests in flight."""
-        self._hurry = self.stopping
+        self._stop_at_once = self.stopping
         self.stopping = True
         self._stop.set()
-        self.look()
+        self.notify_change()
 
-    def look(self) -> None:
+    def notify_change(self) -> None:
         """Something may be over that was waited for."""
-        self._looked.set()
+        self._state_changed.set()
 
-    async def _until(self, is_over: Callable[[], bool]) -> None:
-        while not (is_over() or self._hurry):
-            self._looked.clear()
-            await self._looked.wait()
+    async def _wait_until(self, is_over: Callable[[], bool]) -> None:
+        while not (is_over() or self._stop_at_once):
+            self._state_changed.clear()
+            await self._state_changed.wait()

@@ -11,32 +11,32 @@ from serving.errors import InvalidArgument, ServingError
 from serving.exchange import PREDICT_SUFFIX
 from serving.heads import TIMEOUT, WANTS_TIMING_HEADER, RequestHead
 from serving.node.predict import Predictor
-from serving.node.request import Request
-from serving.node.routes import VERSION, loading, nothing_there
+from serving.node.request import NodeRequest
+from serving.node.routes import DEFAULT_VERSION, model_loading_error, unknown_path_error
 from serving.protocols import PLAIN, Call, Dialect
 from serving.protocols.addresses import shown
 from serving.protocols.calls import call_of
 from serving.protocols.paths import Path, no_such_method, parse
 from serving.wire import Headers, body_too_large
 
-_YES = b"1"
+_TRUE = b"1"
 _VERTEX = Call(Dialect.VERTEX)
 
 
-class _Exchanged(Request):
+class _ClientRequest(NodeRequest):
     """A request of a client."""
 
     __slots__ = ("_exchange",)
 
-    def __init__(self, exchange: PredictionRequest, *, told: bool) -> None:
-        Request.__init__(self, told=told)  # cheaper than super()
+    def __init__(self, exchange: PredictionRequest, *, wants_timing: bool) -> None:
+        NodeRequest.__init__(self, wants_timing=wants_timing)  # cheaper than super()
         self._exchange = exchange
 
     def respond(self, status: int, body: bytes, headers: Headers) -> None:
         self._exchange.respond(status, body, headers)
 
 
-class Loaded(Protocol):
+class PredictorProvider(Protocol):
     """What has a predictor, None while the model is being loaded."""
 
     @property
@@ -44,7 +44,7 @@ class Loaded(Protocol):
         """What answers."""
 
 
-class Predictions:
+class StandalonePredictionHandler:
     """Answers predictions of clients.
 
     `connections` tells how many are open: with one, no request can arrive while another is worked on.
@@ -53,7 +53,7 @@ class Predictions:
 
     def __init__(
         self,
-        node: Loaded,
+        node: PredictorProvider,
         *,
         max_body_bytes: int,
         timeout: float,
@@ -78,7 +78,7 @@ class Predictions:
     def on_request_head(self, exchange: PredictionRequest) -> None:
         """Refuse what can be refused without its body."""
         try:
-            self._admit(exchange)
+            self._check_head(exchange)
         except ServingError as error:
             exchange.respond_error(error)
 
@@ -87,50 +87,50 @@ class Predictions:
         try:
             if len(exchange.body) > self.max_body_bytes:
                 raise body_too_large(self.max_body_bytes)
-            self._predict(exchange)
+            self._start_prediction(exchange)
         except ServingError as error:
             exchange.respond_error(error)
 
-    def _admit(self, exchange: PredictionRequest) -> None:
+    def _check_head(self, exchange: PredictionRequest) -> None:
         head = exchange.head
         if head.handler_cache is None:
-            head.handler_cache = _call(head, self._route)
+            head.handler_cache = _resolve_call(head, self._route)
         if head.method != "POST" or head.method_override:
             raise no_such_method(head.effective_method, head.path, "POST")
         if self._node.predictor is None:
-            raise loading()
+            raise model_loading_error()
         if head.encoding:
             check_encoding(head.encoding)
         if head.length > self.max_body_bytes:
             raise body_too_large(self.max_body_bytes)
 
-    def _predict(self, exchange: PredictionRequest) -> None:
+    def _start_prediction(self, exchange: PredictionRequest) -> None:
         predictor = self._node.predictor
         if predictor is None:
-            raise loading()
+            raise model_loading_error()
         head, heeded = exchange.head, exchange.head.prediction_headers
-        request = _Exchanged(exchange, told=heeded.get(WANTS_TIMING_HEADER) == _YES)
-        timeout = self._timeout if TIMEOUT not in heeded else _seconds(heeded[TIMEOUT])
+        request = _ClientRequest(exchange, wants_timing=heeded.get(WANTS_TIMING_HEADER) == _TRUE)
+        timeout = self._timeout if TIMEOUT not in heeded else _parse_timeout(heeded[TIMEOUT])
         predictor.predict(
-            request, exchange.body, timeout, lone=self._connections() < 2, call=head.handler_cache
+            request, exchange.body, timeout, idle_fast_path=self._connections() < 2, call=head.handler_cache
         )
-        if not request.over:
-            exchange.on_disconnect = lambda: predictor.give_up(request)
+        if not request.is_finished:
+            exchange.on_disconnect = lambda: predictor.cancel_request(request)
             predictor.start_soon()
 
 
-def _call(head: RequestHead, route: str) -> Call:
+def _resolve_call(head: RequestHead, route: str) -> Call:
     """The call of a request; whatever version it asks for, this one answers."""
     asked = head.prediction_path
     if asked is not None:
-        return call_of(asked, head.prediction_headers, shown(asked.version or VERSION))
+        return call_of(asked, head.prediction_headers, shown(asked.version or DEFAULT_VERSION))
     if head.path != route:
-        raise nothing_there(head.method, head.path)
+        raise unknown_path_error(head.method, head.path)
     call = call_of(Path(Dialect.AI_PLATFORM, "predict", ""), head.prediction_headers)
     return _VERTEX if call is PLAIN else call
 
 
-def _seconds(given: bytes) -> float:
+def _parse_timeout(given: bytes) -> float:
     try:
         wanted = float(given)
     except ValueError:

@@ -12,8 +12,8 @@ from typing import Any
 from serving.errors import ServingError, Unavailable
 from serving.grpc.answers import answer
 from serving.grpc.call import GrpcCall
-from serving.node.app import Node
-from serving.node.routes import VERSION
+from serving.node.app import ServingNode
+from serving.node.routes import DEFAULT_VERSION
 from serving.protocols import Reply, triton
 from serving.protocols import inference_metadata as inference
 from serving.protocols.errors import refusal
@@ -21,17 +21,17 @@ from serving.protocols.tensorflow_status import Standing, State
 from serving.schema import ModelSchema
 
 
-class Questions:
+class StandaloneMetadataService:
     """Answers what is asked about the model and the node."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: ServingNode) -> None:
         self._node = node
 
     async def __call__(self, call: GrpcCall) -> Reply:
         """The answer to one."""
         try:
             spec = call.head.spec() if call.rpc.about_model else None
-            about = _About(self._node, _named((spec and spec.version) or VERSION))
+            about = _NodeModelInfo(self._node, _version_id((spec and spec.version) or DEFAULT_VERSION))
             model = "" if spec is None else spec.model
             return Reply(200, await answer(call.rpc, call.body, model, about))
         except ServingError as error:
@@ -39,10 +39,10 @@ class Questions:
 
 
 @dataclass(frozen=True, slots=True)
-class _About:
+class _NodeModelInfo:
     """What the node knows of itself, as `version`."""
 
-    node: Node
+    node: ServingNode
     version: str
 
     def is_up(self) -> bool:
@@ -68,6 +68,6 @@ class _About:
         return self.version, self.node.schema
 
 
-def _named(version: str) -> str:
+def _version_id(version: str) -> str:
     """The id of a version by what a client calls it: a number is that of an id."""
     return f"v{version}" if version.isdigit() else version

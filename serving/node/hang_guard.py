@@ -15,10 +15,10 @@ from serving.node.watch import CallMark
 
 logger = logging.getLogger(__name__)
 
-_LOOK_EVERY = 0.5
+_CHECK_INTERVAL = 0.5
 
 
-def guard_calls(call_mark: CallMark, call_timeout: float) -> None:
+def start_call_watchdog(call_mark: CallMark, call_timeout: float) -> None:
     """End this process with exit code 1 once a call takes more than that many seconds (infinity: never).
 
     It is watched from a thread, for the event loop may be what computes. Compiled code that keeps all other
@@ -26,18 +26,20 @@ def guard_calls(call_mark: CallMark, call_timeout: float) -> None:
     """
     if math.isfinite(call_timeout):
         limits = HangLimits(call=call_timeout, silent=math.inf)
-        thread = threading.Thread(target=_watch, args=(call_mark, limits), name="hang-guard", daemon=True)
+        thread = threading.Thread(
+            target=_watch_calls, args=(call_mark, limits), name="hang-guard", daemon=True
+        )
         thread.start()
 
 
-def _watch(call_mark: CallMark, limits: HangLimits) -> None:
+def _watch_calls(call_mark: CallMark, limits: HangLimits) -> None:
     standstill, looked_at = StallTimes(), time.monotonic()
     while not (reason := describe_hang(standstill, limits)):
-        time.sleep(_LOOK_EVERY)
+        time.sleep(_CHECK_INTERVAL)
         now = time.monotonic()
         # This process, or the whole machine, may have been stopped meanwhile.
-        seconds, looked_at = min(now - looked_at, 2 * _LOOK_EVERY), now
-        standstill = update_stall(standstill, LivenessReading(call=call_mark.number), seconds)
+        seconds, looked_at = min(now - looked_at, 2 * _CHECK_INTERVAL), now
+        standstill = update_stall(standstill, LivenessReading(call=call_mark.current_call), seconds)
     logger.critical("The node ends: %s. This is what its threads do:", reason)
     faulthandler.dump_traceback(sys.stderr)
     sys.stderr.flush()

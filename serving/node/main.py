@@ -14,10 +14,10 @@ import msgspec
 from serving.config import PredictSettings
 from serving.container_engine import ContainerRunConfig
 from serving.errors import ServingError, Unavailable
-from serving.node.acceleration import Acceleration, Place, counts
-from serving.node.app import Node, Report
-from serving.node.channel import Server
-from serving.node.watch import Board, parts
+from serving.node.acceleration import AccelerationController, RecordLocation, find_comparison_counts
+from serving.node.app import ReadyReport, ServingNode
+from serving.node.channel import GatewayChannelServer
+from serving.node.watch import RequestMarks, split_shared_memory
 from serving.phases import LatencyHistograms
 from serving.running import run_event_loop
 from serving.runtimes import ExternalInterpreter, LoadSpec, ModelContainer
@@ -44,20 +44,20 @@ class NodeArguments(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, Any] = {}
     waking: bool = False
     slots: int = 0
-    acceleration: Place | None = None
+    acceleration: RecordLocation | None = None
     schema: str = ""
     interpreter: str = ""
     pilot: str = ""
     container: ContainerRunConfig | None = None
 
-    def source(self, threads: int, on_predictor: Callable[[int], None] | None = None) -> LoadSpec:
+    def make_source(self, threads: int, on_companion_start: Callable[[int], None] | None = None) -> LoadSpec:
         """Where the runtime is loaded from; `on_predictor` is told the pid of a predictor or container."""
         external = None
         if self.interpreter:
-            external = ExternalInterpreter(self.interpreter, self.pilot, on_predictor, shared_fate=True)
+            external = ExternalInterpreter(self.interpreter, self.pilot, on_companion_start, shared_fate=True)
         contained = None
         if self.container is not None:
-            contained = ModelContainer(self.container, on_predictor, shared_fate=True)
+            contained = ModelContainer(self.container, on_companion_start, shared_fate=True)
         return LoadSpec(
             model_dir=Path(self.model_dir),
             framework=self.framework,
@@ -74,7 +74,7 @@ def start(
     arguments: Mapping[str, Any],
     listener: socket.socket,
     report: Callable[[Mapping[str, Any]], None],
-    board: Board,
+    board: RequestMarks,
 ) -> int:
     """The entry of a pool's node: reports {"ready": ...}, {"failed": reason} or {"short": of what}.
 
@@ -83,15 +83,17 @@ def start(
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(message)s")
     given = msgspec.convert(dict(arguments), NodeArguments)
     settings = PredictSettings(**given.settings)
-    marks, histograms = parts(board, given.slots)
-    source = given.source(settings.threads, lambda pid: report({"companion": pid}))
+    marks, histograms = split_shared_memory(board, given.slots)
+    source = given.make_source(settings.threads, lambda pid: report({"companion": pid}))
     acceleration = None
     if (place := given.acceleration) is not None:
-        acceleration = Acceleration(source, lambda: place, counts(board, given.slots))
+        acceleration = AccelerationController(
+            source, lambda: place, find_comparison_counts(board, given.slots)
+        )
         if not given.waking:
-            acceleration.study()
+            acceleration.verify_before_load()
     return run_event_loop(
-        _serve(
+        _serve_until_stopped(
             source,
             settings,
             listener,
@@ -108,30 +110,30 @@ def start(
     )
 
 
-async def _serve(
+async def _serve_until_stopped(
     source: LoadSpec,
     settings: PredictSettings,
     listener: socket.socket,
     *,
-    marks: Board,
+    marks: RequestMarks,
     histograms: LatencyHistograms | None,
     waking: bool,
     schema: ModelSchema | None,
-    acceleration: Acceleration | None,
-    on_ready: Callable[[Report], None],
+    acceleration: AccelerationController | None,
+    on_ready: Callable[[ReadyReport], None],
     on_failed: Callable[[ServingError], None],
 ) -> int:
     """Serve until SIGTERM (exit code 0) or until loading fails (exit code 1)."""
     failed = False
 
-    def fail(error: ServingError) -> None:
+    def handle_failure(error: ServingError) -> None:
         nonlocal failed
         failed = True
         if not isinstance(error, Unavailable) or isinstance(error, ResourceShortage):
             on_failed(error)  # of others the pool makes a crash, and tries again
         server.stop()
 
-    node = Node(
+    node = ServingNode(
         source,
         settings,
         marks=marks,
@@ -140,15 +142,15 @@ async def _serve(
         schema=schema,
         acceleration=acceleration,
         on_ready=on_ready,
-        on_failed=fail,
+        on_failed=handle_failure,
     )
-    server = Server(
+    server = GatewayChannelServer(
         lambda: node.predictor,
         slots=len(marks),
         max_body_bytes=settings.max_body_bytes,
-        drain=settings.request_timeout,
+        drain_seconds=settings.request_timeout,
     )
     node.start()
     await server.serve(listener)
-    node.end()
+    node.stop()
     return 1 if failed else 0

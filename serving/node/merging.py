@@ -10,57 +10,57 @@ import contextlib
 import time
 from collections.abc import Callable
 
-from serving.node.probe import Judging, Verdict
+from serving.node.probe import BatchCheckSteps, BatchingDecision
 
 # A call is followed by a rest so many times as long.
-_REST = 4
+_REST_FACTOR = 4
 
-Here = Callable[[Callable[[], None]], object]
+SubmitWork = Callable[[Callable[[], None]], object]
 """Runs work where calls compute."""
 
 
-class Judgement:
+class BatchEquivalenceCheck:
     """A verdict in the making; `verdict` is there when nothing is left to be tried."""
 
-    def __init__(self, judging: Judging) -> None:
-        self._judging = judging
-        self.verdict: Verdict | None = None
+    def __init__(self, steps: BatchCheckSteps) -> None:
+        self._steps = steps
+        self.decision: BatchingDecision | None = None
 
-    def proceed(self, seconds: float) -> None:
+    def run_for(self, seconds: float) -> None:
         """Go on for that long, with one call at least."""
         begun = time.perf_counter()
-        while self.verdict is None:
+        while self.decision is None:
             try:
-                next(self._judging)
+                next(self._steps)
             except StopIteration as end:
-                self.verdict = end.value
+                self.decision = end.value
             if time.perf_counter() - begun >= seconds:
                 break
 
 
-async def conclude(judgement: Judgement, here: Here) -> Verdict:
+async def finish_check(check: BatchEquivalenceCheck, submit_work: SubmitWork) -> BatchingDecision:
     """The verdict, arrived at between requests."""
-    while judgement.verdict is None:
-        seconds = await computed(here, lambda: judgement.proceed(0.0))
-        await asyncio.sleep(_REST * seconds)
-    return judgement.verdict
+    while check.decision is None:
+        seconds = await run_and_time(submit_work, lambda: check.run_for(0.0))
+        await asyncio.sleep(_REST_FACTOR * seconds)
+    return check.decision
 
 
-async def computed(here: Here, work: Callable[[], None]) -> float:
+async def run_and_time(submit_work: SubmitWork, work: Callable[[], None]) -> float:
     """The seconds that work took where calls compute. `work` never raises."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[float] = loop.create_future()
 
-    def compute() -> None:
+    def run_timed() -> None:
         begun = time.perf_counter()
         work()
         seconds = time.perf_counter() - begun
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(tell, seconds)
+            loop.call_soon_threadsafe(set_result, seconds)
 
-    def tell(seconds: float) -> None:
+    def set_result(seconds: float) -> None:
         if not done.done():
             done.set_result(seconds)
 
-    here(compute)
+    submit_work(run_timed)
     return await done

@@ -24,68 +24,70 @@ _MODEL = "/v1/projects/{project}/models/{model}"
 _TENSORFLOW, _INFERENCE = "tensorflow.serving.", "inference.GRPCInferenceService."
 
 
-def _own(summary: str, gives: Json, *, refusals: tuple[int, ...] = (*ANY, 503)) -> Operation:
+def _make_operation(summary: str, gives: Json, *, refusals: tuple[int, ...] = (*ANY, 503)) -> Operation:
     return Operation(summary, "Server", {JSON: gives}, refusals=refusals)
 
 
-_OWN = {
-    "/healthz": ("healthz", _own("Whether the node is live", OBJECT, refusals=ANY)),
-    "/readyz": ("readyz", _own("Whether the model is loaded", OBJECT)),
-    "/stats": ("stats", _own("Counts since the start", OBJECT, refusals=ANY)),
-    "/openapi.json": ("openapi", _own("This document", OBJECT, refusals=ANY)),
+_OWN_OPERATIONS = {
+    "/healthz": ("healthz", _make_operation("Whether the node is live", OBJECT, refusals=ANY)),
+    "/readyz": ("readyz", _make_operation("Whether the model is loaded", OBJECT)),
+    "/stats": ("stats", _make_operation("Counts since the start", OBJECT, refusals=ANY)),
+    "/openapi.json": ("openapi", _make_operation("This document", OBJECT, refusals=ANY)),
     "/docs": (
         "docs",
         Operation("A page to try predictions", "Server", {"text/html; charset=utf-8": STRING}, refusals=ANY),
     ),
-    f"{_MODEL}:schema": ("models.schema", _own("What the model takes and answers", ref("Schema"))),
+    f"{_MODEL}:schema": ("models.schema", _make_operation("What the model takes and answers", ref("Schema"))),
     f"{_MODEL}/versions/{{version}}:schema": (
         "versions.schema",
-        _own("What the model takes and answers", ref("Schema")),
+        _make_operation("What the model takes and answers", ref("Schema")),
     ),
 }
-_STATUS: tuple[tuple[str, str], ...] = (
+_TENSORFLOW_PATHS: tuple[tuple[str, str], ...] = (
     (f"{_TENSORFLOW}ModelService.GetModelStatus", ""),
     (f"{_TENSORFLOW}PredictionService.GetModelMetadata", "/metadata"),
 )
-_ABOUT: tuple[tuple[str, str], ...] = (
+_INFERENCE_PATHS: tuple[tuple[str, str], ...] = (
     (f"{_INFERENCE}ModelMetadata", ""),
     (f"{_INFERENCE}ModelReady", "/ready"),
 )
 
 
-def of_node(schema: ModelSchema | None, *, old_errors: bool) -> Json:
+def build_node_document(schema: ModelSchema | None, *, legacy_model_errors: bool) -> Json:
     """The document; `schema` is None while the model is being loaded.
 
     `old_errors` says whether errors of the model are told as AI Platform did.
     """
     paths: dict[str, Json] = {}
     counted: Counter[str] = Counter()
-    for name, verb, path, operation in _operations(schema):
-        told = _for_all(operation).to_json(f"{name}.{counted[name]}" if counted[name] else name, path)
-        if old_errors and name == _PREDICT:
+    for name, verb, path, operation in _list_operations(schema):
+        told = _without_auth_errors(operation).to_json(
+            f"{name}.{counted[name]}" if counted[name] else name, path
+        )
+        if legacy_model_errors and name == _PREDICT:
             told = predictions.with_old_errors(told)
         paths[template(path)] = {verb: told}
         counted[name] += 1
     if schema is not None:
-        told = _for_all(predictions.prediction(schema, "the model")).to_json("predict", "")
+        told = _without_auth_errors(predictions.prediction(schema, "the model")).to_json("predict", "")
         about = {"x-version": NAME, "x-schema": f"/v1/{NAME}:schema"}
         told = predictions.with_example(told, schema)
-        told = predictions.with_old_errors(told) if old_errors else told
+        told = predictions.with_old_errors(told) if legacy_model_errors else told
         paths[f"/v1/{NAME}:predict"] = {"post": {**told, **about}}
     found = document("Pilotlight node", _DESCRIPTION, paths, predictions.COMPONENTS, tokens=False)
     found["info"]["x-default-project"] = PROJECT
     return found
 
 
-def _for_all(operation: Operation) -> Operation:
+def _without_auth_errors(operation: Operation) -> Operation:
     """A node alone knows no tokens."""
     refusals = tuple(status for status in operation.refusals if status not in (401, 403))
     return replace(operation, refusals=refusals)
 
 
-def _operations(schema: ModelSchema | None) -> Iterator[tuple[str, str, str, Operation]]:
+def _list_operations(schema: ModelSchema | None) -> Iterator[tuple[str, str, str, Operation]]:
     """Each operation with its id, its verb and its path."""
-    for path, (name, operation) in _OWN.items():
+    for path, (name, operation) in _OWN_OPERATIONS.items():
         yield name, "get", path, operation
     predict = predictions.PREDICTION if schema is None else predictions.prediction(schema, "the model")
     for version in ("", "/versions/{version}"):
@@ -95,7 +97,7 @@ def _operations(schema: ModelSchema | None) -> Iterator[tuple[str, str, str, Ope
         for verb in ("Predict", "Classify", "Regress"):
             name = f"{_TENSORFLOW}PredictionService.{verb}"
             yield name, "post", f"/v1/models/{{model}}{version}:{verb.lower()}", told[name]
-        for name, suffix in _STATUS:
+        for name, suffix in _TENSORFLOW_PATHS:
             yield name, "get", f"/v1/models/{{model}}{version}{suffix}", told[name]
     for verb, path in (
         ("ServerMetadata", ""),
@@ -105,7 +107,7 @@ def _operations(schema: ModelSchema | None) -> Iterator[tuple[str, str, str, Ope
         yield f"{_INFERENCE}{verb}", "get", f"/v2{path}", told[f"{_INFERENCE}{verb}"]
     for model in ("{model}", "projects/{project}/models/{model}"):
         for version in ("", "/versions/{version}"):
-            for name, suffix in _ABOUT:
+            for name, suffix in _INFERENCE_PATHS:
                 yield name, "get", f"/v2/models/{model}{version}{suffix}", told[name]
             name = f"{_INFERENCE}ModelInfer"
             yield name, "post", f"/v2/models/{model}{version}/infer", told[name]

@@ -20,7 +20,7 @@ from serving.heads import ACCEPT, CONTENT_TYPE, JSON_BYTES
 from serving.media import BINARY, NPY
 from serving.node.dialects.raw import to_raw
 from serving.node.predict import Predictor
-from serving.node.request import Request
+from serving.node.request import NodeRequest
 from serving.protocols import Call
 from serving.protocols.calls import call_of
 from serving.protocols.paths import parse
@@ -30,15 +30,15 @@ from serving.runtimes.instances import Batch
 from serving.schema import DEFAULT_SIGNATURE, ModelSchema, ModelSignature, TensorSpec
 from serving.wire import Headers
 
-MODEL = "model"
+EXAMPLE_MODEL = "model"
 """What the model is called in practice."""
 
-_AI_PLATFORM = f"/v1/projects/local/models/{MODEL}:predict"
-_TENSORFLOW = f"/v1/models/{MODEL}:predict"
-_INFERENCE = f"/v2/models/{MODEL}/infer"
+_AI_PLATFORM = f"/v1/projects/local/models/{EXAMPLE_MODEL}:predict"
+_TENSORFLOW = f"/v1/models/{EXAMPLE_MODEL}:predict"
+_INFERENCE = f"/v2/models/{EXAMPLE_MODEL}/infer"
 
 
-class Question(NamedTuple):
+class ExampleRequest(NamedTuple):
     """A request: its call and its body; over HTTP its path, "" for gRPC, and its headers too."""
 
     call: Call
@@ -47,7 +47,7 @@ class Question(NamedTuple):
     headers: Headers = ()
 
 
-class _Asked(Request):
+class _DiscardedRequest(NodeRequest):
     """A request whose answer is of no interest."""
 
     __slots__ = ("_answered",)
@@ -61,7 +61,7 @@ class _Asked(Request):
             self._answered.set_result(None)
 
 
-class StandIn:
+class StubRuntime:
     """A model to practise with in place of a user's, which may remember what it was asked."""
 
     framework = "CUSTOM"
@@ -96,70 +96,74 @@ class StandIn:
         )
 
 
-async def practise(predictor: Predictor, asked: Sequence[Question], rounds: int, seconds: float) -> None:
+async def warm_up_predictor(
+    predictor: Predictor, requests: Sequence[ExampleRequest], rounds: int, seconds: float
+) -> None:
     """Ask all, so many times, for at most so many seconds; what is under way then is given up.
 
     What a request is answered makes no difference: an example may not do in every protocol.
     """
-    if not asked:
+    if not requests:
         return
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(seconds):
             for _ in range(rounds):
-                for question in asked:
+                for question in requests:
                     answered: asyncio.Future[None] = loop.create_future()
-                    request = _Asked(answered)
-                    predictor.predict(request, question.body, seconds, lone=True, call=question.call)
-                    if not request.over:
-                        predictor.start()
+                    request = _DiscardedRequest(answered)
+                    predictor.predict(
+                        request, question.body, seconds, idle_fast_path=True, call=question.call
+                    )
+                    if not request.is_finished:
+                        predictor.start_now()
                         await answered
                 await asyncio.sleep(0)  # whoever asks for its health meanwhile gets an answer
     except TimeoutError:
-        predictor.give_up(request)
+        predictor.cancel_request(request)
 
 
-def questions(schema: ModelSchema) -> Iterator[Question]:
+def make_http_examples(schema: ModelSchema) -> Iterator[ExampleRequest]:
     """The example of a schema in each protocol over HTTP that can tell of it; none where there is none."""
     if schema.example is None:
         return
     instances = orjson.dumps({"instances": [schema.example]})
-    yield _over_http(_AI_PLATFORM, instances)
-    yield _over_http(_TENSORFLOW, instances)
-    tensors = tensors_of(schema)
+    yield _make_http_example(_AI_PLATFORM, instances)
+    yield _make_http_example(_TENSORFLOW, instances)
+    tensors = make_example_tensors(schema)
     if not tensors:
         return
     if len(tensors) == 1 and (array := next(iter(tensors.values()))).dtype != object:
         npy = ((CONTENT_TYPE, NPY.encode()), (ACCEPT, NPY.encode()))
-        yield _over_http(_AI_PLATFORM, _encode_npy(array), npy)
-    yield from _inferences(tensors)
+        yield _make_http_example(_AI_PLATFORM, _encode_npy(array), npy)
+    yield from _make_inference_examples(tensors)
 
 
-def _inferences(tensors: Mapping[str, NDArray[Any]]) -> Iterator[Question]:
+def _make_inference_examples(tensors: Mapping[str, NDArray[Any]]) -> Iterator[ExampleRequest]:
     """Those of the Open Inference Protocol, without binary tensors and with them."""
-    told = described(tensors)
+    told = describe_tensors(tensors)
     raw = [bytes(to_raw(name, array)) for name, array in tensors.items()]
     plain = [
-        {**one, "data": [_text(value) for value in array.ravel().tolist()]}
+        {**one, "data": [_decode_text(value) for value in array.ravel().tolist()]}
         for one, array in zip(told, tensors.values(), strict=True)
     ]
-    yield _over_http(_INFERENCE, orjson.dumps({"inputs": plain}))
+    yield _make_http_example(_INFERENCE, orjson.dumps({"inputs": plain}))
     sized = [
         {**one, "parameters": {"binary_data_size": len(data)}} for one, data in zip(told, raw, strict=True)
     ]
     head = orjson.dumps({"inputs": sized, "parameters": {"binary_data_output": True}})
     length = (JSON_BYTES, b"%d" % len(head))
-    yield _over_http(_INFERENCE, head + b"".join(raw), ((CONTENT_TYPE, BINARY.encode()), length))
+    yield _make_http_example(_INFERENCE, head + b"".join(raw), ((CONTENT_TYPE, BINARY.encode()), length))
 
 
-def _over_http(path: str, body: bytes, headers: Headers = ()) -> Question:
+def _make_http_example(path: str, body: bytes, headers: Headers = ()) -> ExampleRequest:
     asked = parse(path)
     if asked is None:
         raise ValueError(f"{path} is the path of no prediction")
-    return Question(call_of(asked, dict(headers), asked.version), body, path, headers)
+    return ExampleRequest(call_of(asked, dict(headers), asked.version), body, path, headers)
 
 
-def described(tensors: Mapping[str, NDArray[Any]]) -> list[dict[str, Any]]:
+def describe_tensors(tensors: Mapping[str, NDArray[Any]]) -> list[dict[str, Any]]:
     """Tensors as the Open Inference Protocol tells of them."""
     return [
         {"name": name, "shape": list(array.shape), "datatype": datatype_of(array.dtype)}
@@ -167,7 +171,7 @@ def described(tensors: Mapping[str, NDArray[Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def tensors_of(schema: ModelSchema) -> dict[str, NDArray[Any]]:
+def make_example_tensors(schema: ModelSchema) -> dict[str, NDArray[Any]]:
     """The example of a schema as tensors of one row by name; none if they cannot be told from it."""
     inputs, example = schema.signatures[schema.default].inputs, schema.example
     names = [tensor.name for tensor in inputs]
@@ -197,7 +201,7 @@ def _make_row(tensor: TensorSpec, value: Any) -> NDArray[Any]:
     return row.reshape((1,) * len(sizes)) if row.size == 1 and sizes else row
 
 
-def _text(value: Any) -> Any:
+def _decode_text(value: Any) -> Any:
     return value.decode() if isinstance(value, bytes) else value
 
 

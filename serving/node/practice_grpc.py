@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from serving.node.dialects.raw import to_raw
-from serving.node.dialects.tensorproto import message_of
-from serving.node.practice import MODEL, Question, described, tensors_of
+from serving.node.dialects.tensorproto import encode_tensors
+from serving.node.practice import EXAMPLE_MODEL, ExampleRequest, describe_tensors, make_example_tensors
 from serving.protocols import Call, Dialect
 from serving.protocols.protos import message
 from serving.schema import ModelSchema
@@ -18,17 +18,17 @@ from serving.schema import ModelSchema
 _INPUTS = 2
 
 
-def questions(schema: ModelSchema) -> Iterator[Question]:
+def make_grpc_examples(schema: ModelSchema) -> Iterator[ExampleRequest]:
     """The example of a schema in each protocol over gRPC; none where there is none."""
-    tensors = {} if schema.example is None else tensors_of(schema)
+    tensors = {} if schema.example is None else make_example_tensors(schema)
     if not tensors:
         return
     predict = message("tensorflow.serving.PredictRequest")()
-    predict.model_spec.name = MODEL
-    body = predict.SerializeToString() + b"".join(message_of(tensors, _INPUTS))
-    yield Question(Call(Dialect.TENSORFLOW_GRPC, "predict", MODEL), body)
+    predict.model_spec.name = EXAMPLE_MODEL
+    body = predict.SerializeToString() + b"".join(encode_tensors(tensors, _INPUTS))
+    yield ExampleRequest(Call(Dialect.TENSORFLOW_GRPC, "predict", EXAMPLE_MODEL), body)
     raw = [bytes(to_raw(name, array)) for name, array in tensors.items()]
-    infer = message("inference.ModelInferRequest")(model_name=MODEL, raw_input_contents=raw)
-    for one in described(tensors):
+    infer = message("inference.ModelInferRequest")(model_name=EXAMPLE_MODEL, raw_input_contents=raw)
+    for one in describe_tensors(tensors):
         infer.inputs.add(**one)
-    yield Question(Call(Dialect.INFERENCE_GRPC, "infer", MODEL), infer.SerializeToString())
+    yield ExampleRequest(Call(Dialect.INFERENCE_GRPC, "infer", EXAMPLE_MODEL), infer.SerializeToString())

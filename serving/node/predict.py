@@ -17,12 +17,12 @@ import orjson
 
 from serving.config import PredictSettings
 from serving.errors import Internal, ModelError, ModelFailed, ServingError
-from serving.node.batcher import Bounds
-from serving.node.dialects import Model, Reader
-from serving.node.dialects.readers import Readers
-from serving.node.request import Request
-from serving.node.servable import MeasuredPlace, Servable
-from serving.node.watch import Board, CallMark, note, told
+from serving.node.batcher import BatchLimits
+from serving.node.dialects import Codec, ServedModel
+from serving.node.dialects.readers import CodecCache
+from serving.node.request import NodeRequest
+from serving.node.servable import AdaptiveExecutor, Servable
+from serving.node.watch import CallMark, RequestMarks, record_timing, server_timing_header
 from serving.phases import LatencyHistograms
 from serving.protocols import PLAIN, Call, Reply
 from serving.protocols.errors import refusal
@@ -46,38 +46,42 @@ class Predictor:
     def __init__(
         self,
         runtime: Runtime,
-        place: MeasuredPlace,
-        bounds: Bounds,
+        executor: AdaptiveExecutor,
+        limits: BatchLimits,
         settings: PredictSettings,
         *,
-        marks: Board,
+        marks: RequestMarks,
         schema: ModelSchema | None = None,
         histograms: LatencyHistograms | None = None,
         call_mark: CallMark | None = None,
     ) -> None:
-        self._servable = Servable(runtime, place, bounds, marks, self._answer, call_mark=call_mark)
+        self._servable = Servable(
+            runtime, executor, limits, marks, self._respond_to_requests, call_mark=call_mark
+        )
         self._form = runtime.input_format
         self._timeout = settings.request_timeout
-        self._max_answer = settings.max_answer_bytes
-        self._legacy = settings.legacy_model_errors
+        self._max_answer_bytes = settings.max_answer_bytes
+        self._legacy_model_errors = settings.legacy_model_errors
         self._histograms = histograms
         self._decoder = InstancesDecoder(settings.max_json_depth)
-        self._style = style = AnswerStyle(settings.single_output == "bare", settings.long_decimals)
+        self._answer_style = style = AnswerStyle(settings.single_output == "bare", settings.long_decimals)
         known = schema or unknown_schema(runtime.framework.lower())
-        self.reader = Readers(Model(runtime, known, self._decoder, settings.max_json_depth, style)).of
-        self.start = self._servable.start
-        self.merge_up_to = self._servable.merge_up_to
+        self.get_codec = CodecCache(
+            ServedModel(runtime, known, self._decoder, settings.max_json_depth, style)
+        ).get_or_create
+        self.start_now = self._servable.start_now
+        self.set_max_batch_rows = self._servable.set_max_batch_rows
         self.start_soon = self._servable.start_soon
         self.requests = 0
         self.errors = 0
 
     def predict(
         self,
-        request: Request,
+        request: NodeRequest,
         body: bytes | bytearray,
         timeout: float,
         *,
-        lone: bool,
+        idle_fast_path: bool,
         call: Call = PLAIN,
     ) -> None:
         """Answer a request that has `timeout` seconds, in time or with an error.
@@ -86,152 +90,161 @@ class Predictor:
         `start` or `start_soon` is to follow.
         """
         self.requests += 1
-        request.began = began = time.monotonic()
+        request.received_at = began = time.monotonic()
         request.deadline = began + min(timeout, self._timeout)
-        request.size = len(body)
+        request.body_size = len(body)
         try:
             if call is PLAIN:
-                request.fill(*self._decoder.decode(body, self._form))
+                request.set_inputs(*self._decoder.decode(body, self._form))
             else:
-                request.read(self.reader(call), body)
-            request.parsed = time.monotonic()
-            if not (lone and self._servable.is_idle):
+                request.decode_body(self.get_codec(call), body)
+            request.parsed_at = time.monotonic()
+            if not (idle_fast_path and self._servable.is_idle):
                 self._servable.submit(request)
                 return
-            self._answer_group((request,), self._servable.predict_now(request))
+            self._respond_to_group((request,), self._servable.predict_now(request))
         except Exception as error:
-            self._refuse(request, error)
+            self._send_error(request, error)
 
-    def give_up(self, request: Request) -> None:
+    def cancel_request(self, request: NodeRequest) -> None:
         """Nobody waits for the answer any more: the work is dropped if it has not begun."""
-        if not request.over:
-            request.over = True
+        if not request.is_finished:
+            request.is_finished = True
             self.errors += 1
 
-    def stats(self) -> dict[str, Any]:
+    def collect_stats(self) -> dict[str, Any]:
         """Counts since the start, for people and dashboards."""
-        return {"requests": self.requests, "errors": self.errors, **self._servable.stats()}
+        return {"requests": self.requests, "errors": self.errors, **self._servable.collect_stats()}
 
     # ---- answers
 
-    def _answer(self, group: Sequence[Request], outcome: Batch | Exception) -> None:
+    def _respond_to_requests(self, group: Sequence[NodeRequest], outcome: Batch | Exception) -> None:
         """Answer requests that were computed together; `outcome` has the predictions of all in one piece.
 
         Raises nothing, and what keeps one request from its answer concerns no other.
         """
         try:
-            self._answer_group(group, outcome)
+            self._respond_to_group(group, outcome)
         except Exception as error:
             for request in group:
-                self._refuse(request, error)
+                self._send_error(request, error)
 
-    def _answer_group(self, group: Sequence[Request], outcome: Batch | Exception) -> None:
+    def _respond_to_group(self, group: Sequence[NodeRequest], outcome: Batch | Exception) -> None:
         if isinstance(outcome, Exception):
             for request in group:
-                self._refuse(request, outcome)
+                self._send_error(request, outcome)
             return
         predicted = time.monotonic()
         for request in group:
-            if request.reader is not None:
-                self._write(group, outcome, predicted)
+            if request.codec is not None:
+                self._respond_with_codecs(group, outcome, predicted)
                 return
         try:
-            bodies = _bodies(group, outcome, self._style)
+            bodies = _encode_bodies(group, outcome, self._answer_style)
         except Exception as error:
-            self._answer_each(group, outcome, error)
+            self._respond_one_by_one(group, outcome, error)
             return
         encoded = time.monotonic()
         for request, body in zip(group, bodies, strict=True):
-            if len(body) > self._max_answer:
-                self._refuse(request, answer_too_large(len(body), self._max_answer))
+            if len(body) > self._max_answer_bytes:
+                self._send_error(request, answer_too_large(len(body), self._max_answer_bytes))
             else:
-                self._give(request, 200, body, told(request, predicted, encoded) if request.told else ())
+                self._send_response(
+                    request,
+                    200,
+                    body,
+                    server_timing_header(request, predicted, encoded) if request.wants_timing else (),
+                )
         if self._histograms is not None:
-            note(self._histograms, group, predicted, encoded)
+            record_timing(self._histograms, group, predicted, encoded)
 
-    def _answer_each(self, group: Sequence[Request], predictions: Batch, error: Exception) -> None:
+    def _respond_one_by_one(self, group: Sequence[NodeRequest], predictions: Batch, error: Exception) -> None:
         """Answer requests one by one, since some of their predictions cannot be written."""
         if len(group) == 1:
-            self._refuse(group[0], error)
+            self._send_error(group[0], error)
             return
-        for request, own in _shared(group, predictions):
-            self._answer((request,), own)
+        for request, own in _split_predictions(group, predictions):
+            self._respond_to_requests((request,), own)
 
-    def _write(self, group: Sequence[Request], predictions: Batch, predicted: float) -> None:
+    def _respond_with_codecs(
+        self, group: Sequence[NodeRequest], predictions: Batch, predicted: float
+    ) -> None:
         """Answer requests of which some have readers, each on its own."""
-        written: list[tuple[Request, Reply]] = []
-        for request, own in _shared(group, predictions):
+        written: list[tuple[NodeRequest, Reply]] = []
+        for request, own in _split_predictions(group, predictions):
             try:
-                written.append((request, _reply(request, own, self._style)))
+                written.append((request, _encode_response(request, own, self._answer_style)))
             except Exception as error:
-                self._refuse(request, error)
+                self._send_error(request, error)
         encoded = time.monotonic()
         for request, (status, body, headers) in written:
-            if len(body) > self._max_answer:
-                self._refuse(request, answer_too_large(len(body), self._max_answer))
+            if len(body) > self._max_answer_bytes:
+                self._send_error(request, answer_too_large(len(body), self._max_answer_bytes))
             else:
-                more = told(request, predicted, encoded) if request.told else ()
-                self._give(request, status, body, (*headers, *more))
+                more = server_timing_header(request, predicted, encoded) if request.wants_timing else ()
+                self._send_response(request, status, body, (*headers, *more))
         if self._histograms is not None and written:
-            note(self._histograms, [request for request, _ in written], predicted, encoded)
+            record_timing(self._histograms, [request for request, _ in written], predicted, encoded)
 
-    def _give(self, request: Request, status: int, body: bytes, headers: Headers) -> None:
+    def _send_response(self, request: NodeRequest, status: int, body: bytes, headers: Headers) -> None:
         """Hand over an answer, or an error in place of one that cannot be sent."""
-        if request.over:
+        if request.is_finished:
             return
-        request.over = True
+        request.is_finished = True
         try:
             request.respond(status, body, headers)
         except Exception:
             logger.exception("an answer could not be sent")
             self.errors += 1
-            self._fail(request)
+            self._send_internal_error(request)
 
-    def _refuse(self, request: Request, error: Exception) -> None:
+    def _send_error(self, request: NodeRequest, error: Exception) -> None:
         """Answer with an error. Raises nothing, whatever the error is made of."""
-        if request.over:
+        if request.is_finished:
             return
-        request.over = True
+        request.is_finished = True
         self.errors += 1
         try:
             if not isinstance(error, ServingError):
                 logger.error("prediction failed", exc_info=error)
                 error = ModelFailed(f"{type(error).__name__}: {error}")
-            request.respond(*self._refusal(request.reader, error))
+            request.respond(*self._encode_error(request.codec, error))
         except Exception:
             logger.exception("an error could not be told")
-            self._fail(request)
+            self._send_internal_error(request)
 
-    def _fail(self, request: Request) -> None:
+    def _send_internal_error(self, request: NodeRequest) -> None:
         """Answer with what can always be written."""
         try:
-            request.respond(*self._refusal(request.reader, Internal("Internal error encountered.")))
+            request.respond(*self._encode_error(request.codec, Internal("Internal error encountered.")))
         except Exception:
             logger.exception("a request could not be answered")
 
-    def _refusal(self, reader: Reader | None, error: ServingError) -> Reply:
-        if reader is not None:
-            return reader.refuse(error)
-        if self._legacy and isinstance(error, ModelError):
+    def _encode_error(self, codec: Codec | None, error: ServingError) -> Reply:
+        if codec is not None:
+            return codec.encode_error(error)
+        if self._legacy_model_errors and isinstance(error, ModelError):
             return Reply(200, orjson.dumps({"error": error.message}))
         return refusal(error)
 
 
-def _bodies(group: Sequence[Request], predictions: Batch, style: AnswerStyle) -> Sequence[bytes]:
+def _encode_bodies(group: Sequence[NodeRequest], predictions: Batch, style: AnswerStyle) -> Sequence[bytes]:
     """The bodies of the answers to ordinary requests that were computed together."""
     if len(group) == 1:
         return (encode_predictions(predictions, style),)
     return encode_bodies(predictions, [request.rows for request in group], style)
 
 
-def _reply(request: Request, predictions: Batch, style: AnswerStyle) -> Reply:
+def _encode_response(request: NodeRequest, predictions: Batch, style: AnswerStyle) -> Reply:
     """The answer to one request, however it asked."""
-    if request.reader is None:
+    if request.codec is None:
         return Reply(200, encode_predictions(predictions, style))
-    return request.reader.write(request.asked, predictions)
+    return request.codec.encode_response(request.decoded, predictions)
 
 
-def _shared(group: Sequence[Request], predictions: Batch) -> Iterable[tuple[Request, Batch]]:
+def _split_predictions(
+    group: Sequence[NodeRequest], predictions: Batch
+) -> Iterable[tuple[NodeRequest, Batch]]:
     """Requests that were computed together, with the predictions of each."""
     if len(group) == 1:
         return ((group[0], predictions),)

@@ -21,44 +21,44 @@ from serving.runtimes.self_test import PredictionTrial, make_failed_trial
 
 logger = logging.getLogger(__name__)
 
-Request = tuple[Batch, dict[str, Any]]  # instances and parameters
+RuntimeCall = tuple[Batch, dict[str, Any]]  # instances and parameters
 
 _ROWS = 64
-_MERGED_SIZES = (3, 7, 32)
+_BATCH_SIZES = (3, 7, 32)
 # A model whose calls take so many seconds is asked for fewer rows one by one, but in calls of the same sizes,
 # which is what could tell: whether rows influence each other, and whether kernels change with their number.
 _SLOW = 0.001
-_ROWS_IF_SLOW = max(_MERGED_SIZES)
+_ROWS_IF_SLOW = max(_BATCH_SIZES)
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class BatchingDecision:
     """Whether requests may be merged, and why or why not; `most` is how many rows at a time, None: any."""
 
     merge: bool
     reason: str
     max_rows: int | None = None
 
-    def rows(self, limit: int) -> int:
+    def limit_batch_rows(self, limit: int) -> int:
         """How many rows a merged call may have where `limit` is the setting; 1: no merging."""
         if not self.merge:
             return 1
         return limit if self.max_rows is None else min(limit, self.max_rows)
 
 
-Judging = Generator[None, None, Verdict]
+BatchCheckSteps = Generator[None, None, BatchingDecision]
 """A verdict in the making, with a pause after each call of the model."""
 
 
 @dataclass(frozen=True, slots=True)
-class Warmed:
+class ModelWarmupResult:
     """The seconds of the last call, None when nothing could be run, and what became of recorded requests."""
 
     seconds: float | None
     recorded: tuple[PredictionTrial, ...] = ()
 
 
-def warm(runtime: Runtime, sizes: Sequence[int]) -> Warmed:
+def warm_up_model(runtime: Runtime, sizes: Sequence[int]) -> ModelWarmupResult:
     """Run recorded warm-up requests, or made-up rows of these batch sizes.
 
     Rows that a model refuses are logged and change nothing: they were only made up.
@@ -68,44 +68,44 @@ def warm(runtime: Runtime, sizes: Sequence[int]) -> Warmed:
     for number, request in enumerate(runtime.warmup_requests(), 1):
         what = f"The recorded warm-up request {number}"
         try:
-            seconds = _timed(runtime, request)
+            seconds = _time_call(runtime, request)
             trials.append(PredictionTrial(what, is_recorded=True))
         except Exception as error:
             logger.warning("a warm-up request failed: %s", error)
             trials.append(make_failed_trial(what, error, is_recorded=True))
-    for request in () if trials else _by_size(runtime, sizes):
-        taken = _run(runtime, request)
+    for request in () if trials else _make_synthetic_calls(runtime, sizes):
+        taken = _try_call(runtime, request)
         seconds = seconds if taken is None else taken
-    return Warmed(seconds, tuple(trials))
+    return ModelWarmupResult(seconds, tuple(trials))
 
 
-def warm_briefly(runtime: Runtime) -> None:
+def warm_up_model_briefly(runtime: Runtime) -> None:
     """Run just enough for the next call to be an ordinary one: every way the model was recorded to be asked,
     once, or one made-up row. How long that takes is not typical."""
-    ways: dict[str, Request] = {}
+    ways: dict[str, RuntimeCall] = {}
     for request in runtime.warmup_requests():
         ways.setdefault(repr(sorted(request[1].items())), request)
-    for request in ways.values() or itertools.islice(_by_size(runtime, (1,)), 1):
-        _run(runtime, request)
+    for request in ways.values() or itertools.islice(_make_synthetic_calls(runtime, (1,)), 1):
+        _try_call(runtime, request)
 
 
-def _run(runtime: Runtime, request: Request) -> float | None:
+def _try_call(runtime: Runtime, request: RuntimeCall) -> float | None:
     """The seconds a call takes, None if it fails."""
     try:
-        return _timed(runtime, request)
+        return _time_call(runtime, request)
     except Exception as error:
         logger.warning("a warm-up request failed: %s", error)
         return None
 
 
-def _timed(runtime: Runtime, request: Request) -> float:
+def _time_call(runtime: Runtime, request: RuntimeCall) -> float:
     instances, parameters = request
     start = time.perf_counter()
     runtime.predict(instances, **parameters)
     return time.perf_counter() - start
 
 
-def _by_size(runtime: Runtime, sizes: Sequence[int]) -> Iterable[Request]:
+def _make_synthetic_calls(runtime: Runtime, sizes: Sequence[int]) -> Iterable[RuntimeCall]:
     for size in sizes:
         rows = make_bounded_rows(runtime, size)
         if rows is not None:
@@ -113,24 +113,24 @@ def _by_size(runtime: Runtime, sizes: Sequence[int]) -> Iterable[Request]:
             yield from ((rows, {}), (rows, {}))
 
 
-def judging(runtime: Runtime, faster: Predict | None = None) -> Judging:
+def check_batch_equivalence(runtime: Runtime, faster: Predict | None = None) -> BatchCheckSteps:
     """Find out whether answers stay equal when requests share a call, tried on made-up rows.
 
     Where `faster` serves, it must keep to the plain path's answers to single rows, and so must the plain
     path itself, which takes over whenever the faster one cannot be used.
     """
     if not runtime.mergeable:
-        return Verdict(False, "rows are not known to be independent")
+        return BatchingDecision(False, "rows are not known to be independent")
     rows = make_bounded_rows(runtime, _ROWS)
     if rows is None:
-        return Verdict(False, "no rows could be made up to try it on")
+        return BatchingDecision(False, "no rows could be made up to try it on")
     try:
-        return (yield from _judging(runtime, faster, rows))
+        return (yield from _compare_batched_answers(runtime, faster, rows))
     except Exception as error:
-        return Verdict(False, f"trying it failed: {error}")
+        return BatchingDecision(False, f"trying it failed: {error}")
 
 
-def _judging(runtime: Runtime, faster: Predict | None, rows: Batch) -> Judging:
+def _compare_batched_answers(runtime: Runtime, faster: Predict | None, rows: Batch) -> BatchCheckSteps:
     plain = runtime.predict_reference if isinstance(runtime, AccelerableRuntime) else runtime.predict
     there = count_rows(rows)
     if (yield from _is_slow(plain, take_rows(rows, slice(0, 1)))):
@@ -144,16 +144,16 @@ def _judging(runtime: Runtime, faster: Predict | None, rows: Batch) -> Judging:
             others += [(yield from equality.predict_stepwise(plain, rows, size))]
         own = equality.measure_spread(single, others)
     allowed = equality.compute_tolerance(single, own, exact=runtime.exact)
-    sizes = sorted({min(size, count_rows(rows)) for size in _MERGED_SIZES})
+    sizes = sorted({min(size, count_rows(rows)) for size in _BATCH_SIZES})
     tries = [(plain, size) for size in sizes]
     tries += [(faster, size) for size in (1, *sizes) if faster is not None]
     for predict, size in tries:
         merged = yield from equality.predict_stepwise(predict, rows, size)
         if worst := equality.describe_difference(single, merged, allowed):
-            return Verdict(False, f"answers change when {size} rows are predicted together: {worst}")
+            return BatchingDecision(False, f"answers change when {size} rows are predicted together: {worst}")
     # What cannot be tried with many rows at once is not done with many either.
     most = None if there == _ROWS else there
-    return Verdict(True, f"same answers for {count_rows(rows)} rows alone and together", most)
+    return BatchingDecision(True, f"same answers for {count_rows(rows)} rows alone and together", most)
 
 
 def _is_slow(plain: Predict, row: Batch) -> Generator[None, None, bool]:

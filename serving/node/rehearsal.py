@@ -18,10 +18,10 @@ import uvloop
 
 from serving.config import PredictSettings
 from serving.errors import ServingError
-from serving.node.acceleration import Acceleration, Place
-from serving.node.app import Node, in_every_protocol
+from serving.node.acceleration import AccelerationController, RecordLocation
+from serving.node.app import ServingNode, warm_up_all_protocols
 from serving.node.main import NodeArguments
-from serving.node.request import Request
+from serving.node.request import NodeRequest
 from serving.runtimes import load_model, sklearn_smallest
 from serving.runtimes.acceleration import AccelerableRuntime
 from serving.runtimes.acceleration.mount import store_record
@@ -30,23 +30,23 @@ from serving.scratch import scratch_folder
 from serving.verdicts import AccelerationKey
 from serving.wire import Headers
 
-Write = Callable[[Path], object]
+WriteModel = Callable[[Path], object]
 
 _BODY = b'{"instances": [[0.5, 1.5], [1, 0]]}'
 _KEY = AccelerationKey("", "", "")
-_SECONDS = 10.0
+_TIMEOUT_SECONDS = 10.0
 
 
 def tabular() -> Iterator[None]:
     """For scikit-learn, and XGBoost where it is installed; each step takes some ten milliseconds."""
-    yield from _wakes("SCIKIT_LEARN", sklearn_smallest.write_tiny_model)
+    yield from _warm_up_framework("SCIKIT_LEARN", sklearn_smallest.write_tiny_model)
     if importlib.util.find_spec("xgboost") is not None:
         from serving.runtimes import xgboost_smallest  # noqa: PLC0415  it may not be installed
 
-        yield from _wakes("XGBOOST", xgboost_smallest.write_tiny_model)
+        yield from _warm_up_framework("XGBOOST", xgboost_smallest.write_tiny_model)
 
 
-def _wakes(framework: str, write: Write) -> Iterator[None]:
+def _warm_up_framework(framework: str, write: WriteModel) -> Iterator[None]:
     with scratch_folder("rehearsal") as folder:
         model_dir, ways = folder / "model", folder / "ways"
         model_dir.mkdir()
@@ -58,19 +58,19 @@ def _wakes(framework: str, write: Write) -> Iterator[None]:
         }
         given = msgspec.convert(told, NodeArguments)
         yield
-        _prove(given, ways)
+        _store_verified_record(given, ways)
         yield
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_wake(given, Place(str(ways), _KEY)))
+            runner.run(_run_node_once(given, RecordLocation(str(ways), _KEY)))
         for thread in threading.enumerate():
             if thread is not threading.current_thread():
-                thread.join(_SECONDS)
+                thread.join(_TIMEOUT_SECONDS)
         yield
 
 
-def _prove(given: NodeArguments, folder: Path) -> None:
+def _store_verified_record(given: NodeArguments, folder: Path) -> None:
     """Store a verdict for every faster way, as if each had been the fastest for calls of some size."""
-    runtime = load_model(given.source(1))
+    runtime = load_model(given.make_source(1))
     if not isinstance(runtime, AccelerableRuntime):
         return
     proofs = tuple(CandidateProof(offer, offer.build()) for offer in runtime.list_candidates())
@@ -80,45 +80,47 @@ def _prove(given: NodeArguments, folder: Path) -> None:
     store_record(folder, _KEY, VerificationResult(proofs, timings, {}), 0.0)
 
 
-async def _wake(given: NodeArguments, place: Place) -> None:
+async def _run_node_once(given: NodeArguments, place: RecordLocation) -> None:
     """Be the node of a version that was asleep, until it has answered itself and one other."""
-    source = given.source(1)
+    source = given.make_source(1)
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
     answered: asyncio.Future[None] = loop.create_future()
 
-    def fail(error: ServingError) -> None:
+    def set_error(error: ServingError) -> None:
         ready.set_exception(error)
 
-    node = Node(
+    node = ServingNode(
         source,
         PredictSettings(merge_requests="on"),
         marks=bytearray(1),
         waking=True,
-        acceleration=Acceleration(source, lambda: place),
-        practice=in_every_protocol,
+        acceleration=AccelerationController(source, lambda: place),
+        protocol_warmup=warm_up_all_protocols,
         on_ready=lambda _: ready.set_result(None),
-        on_failed=fail,
+        on_failed=set_error,
     )
     node.start()
     try:
-        async with asyncio.timeout(_SECONDS):
+        async with asyncio.timeout(_TIMEOUT_SECONDS):
             await ready
             if node.predictor is not None:
-                node.predictor.predict(_Asked(answered), _BODY, _SECONDS, lone=False)
-                node.predictor.start()
+                node.predictor.predict(
+                    _DiscardedRequest(answered), _BODY, _TIMEOUT_SECONDS, idle_fast_path=False
+                )
+                node.predictor.start_now()
                 await answered
     finally:
-        node.end()
+        node.stop()
 
 
-class _Asked(Request):
+class _DiscardedRequest(NodeRequest):
     """A request whose answer is of no interest."""
 
     __slots__ = ("_answered",)
 
     def __init__(self, answered: asyncio.Future[None]) -> None:
-        super().__init__(0, told=True)
+        super().__init__(0, wants_timing=True)
         self._answered = answered
 
     def respond(self, status: int, body: bytes, headers: Headers) -> None:

@@ -7,15 +7,15 @@ from typing import Any
 
 import orjson
 
-from serving.node.dialects import Asked, Reader
+from serving.node.dialects import Codec, DecodedRequest
 from serving.runtimes.instances import Batch, concatenation_key, count_rows
 from serving.runtimes.methods import UNBATCHED_PARAMETERS
 from serving.wire import Headers
 
-NOWHERE = -1
+NO_SLOT = -1
 
 
-class Request:
+class NodeRequest:
     """What is known of one request; how it is answered is up to where it came from.
 
     `deadline` is on `time.monotonic`, `size` that of its body in bytes, `slot` its place on the board,
@@ -28,58 +28,58 @@ class Request:
     """
 
     __slots__ = (
-        "_kind", "alone", "asked", "began", "deadline", "infer", "instances", "over", "parameters", "parsed",
-        "reader", "rows", "size", "slot", "told",
+        "_batch_key", "never_batch", "decoded", "received_at", "deadline", "infer_seconds", "instances", "is_finished", "parameters", "parsed_at",
+        "codec", "rows", "body_size", "slot", "wants_timing",
     )  # fmt: skip
 
-    asked: Asked
+    decoded: DecodedRequest
     instances: Batch
     parameters: Mapping[str, Any]
     rows: int
     deadline: float
-    size: int
-    began: float
-    parsed: float
+    body_size: int
+    received_at: float
+    parsed_at: float
 
-    def __init__(self, slot: int = NOWHERE, *, alone: bool = False, told: bool = False) -> None:
+    def __init__(self, slot: int = NO_SLOT, *, never_batch: bool = False, wants_timing: bool = False) -> None:
         self.slot = slot
-        self.alone = alone
-        self.told = told
-        self.reader: Reader | None = None
-        self.over = False
-        self.infer = 0.0
-        self._kind: tuple[object, ...] | None = None
+        self.never_batch = never_batch
+        self.wants_timing = wants_timing
+        self.codec: Codec | None = None
+        self.is_finished = False
+        self.infer_seconds = 0.0
+        self._batch_key: tuple[object, ...] | None = None
 
     def respond(self, status: int, body: bytes, headers: Headers) -> None:
         """Send the answer; it is JSON unless the first of the headers is its content type."""
         raise NotImplementedError
 
-    def read(self, reader: Reader, body: bytes | bytearray) -> None:
+    def decode_body(self, codec: Codec, body: bytes | bytearray) -> None:
         """Have a dialect read its body. Raises what that raises."""
-        self.reader = reader
-        self.asked = asked = reader.read(body)
-        self.fill(asked.instances, asked.parameters)
+        self.codec = codec
+        self.decoded = asked = codec.decode_request(body)
+        self.set_inputs(asked.instances, asked.parameters)
 
-    def fill(self, instances: Batch, parameters: Mapping[str, Any]) -> None:
+    def set_inputs(self, instances: Batch, parameters: Mapping[str, Any]) -> None:
         """Take what its body says."""
         self.instances = instances
         self.parameters = parameters
         self.rows = count_rows(instances)
         if parameters and not UNBATCHED_PARAMETERS.isdisjoint(parameters):
-            self.alone = True
+            self.never_batch = True
 
-    def fits(self, other: Request) -> bool:
+    def can_share_call(self, other: NodeRequest) -> bool:
         """Whether both may be answered by one call."""
-        return self.kind == other.kind
+        return self.batch_key == other.batch_key
 
     @property
-    def kind(self) -> tuple[object, ...]:
+    def batch_key(self) -> tuple[object, ...]:
         """What requests must share to be answered by one call."""
-        kind = self._kind
+        kind = self._batch_key
         if kind is None:
             parameters = self.parameters
             key = orjson.dumps(parameters, option=orjson.OPT_SORT_KEYS) if parameters else b""
             # What clients send has no tuples: those are words between a dialect and a runtime.
             own = bool(parameters) and any(isinstance(value, tuple) for value in parameters.values())
-            kind = self._kind = (concatenation_key(self.instances), key, own)
+            kind = self._batch_key = (concatenation_key(self.instances), key, own)
         return kind

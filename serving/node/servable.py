@@ -14,18 +14,18 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
-from serving.node.batcher import Batcher, Bounds, Outcome
-from serving.node.request import Request
-from serving.node.watch import Board, CallMark, begin, end
+from serving.node.batcher import Batcher, BatchLimits, BatchOutcome
+from serving.node.request import NodeRequest
+from serving.node.watch import CallMark, RequestMarks, mark_computed, mark_computing
 from serving.runtimes import Runtime
 from serving.runtimes.instances import Batch
 
 # Longer calls would be felt by the other requests of the event loop.
-INLINE_BELOW = 0.001
+INLINE_BELOW_SECONDS = 0.001
 
 
-class MeasuredPlace:
-    """The event loop while calls are shorter than `INLINE_BELOW` seconds, else the compute thread.
+class AdaptiveExecutor:
+    """The event loop while calls are shorter than `INLINE_BELOW_SECONDS` seconds, else the compute thread.
 
     A model is used by one of them at a time.
     """
@@ -36,19 +36,19 @@ class MeasuredPlace:
         self._thread = thread
         self._may_inline = may_inline
         self._clock = clock
-        self._last = math.inf
-        self.typical: float | None = None  # seconds per call, the recent ones weighing most
-        self._short = False
-        self._aside = 0
+        self._last_seconds = math.inf
+        self.typical_seconds: float | None = None  # seconds per call, the recent ones weighing most
+        self._is_short = False
+        self._other_work_count = 0
 
     @property
-    def inline(self) -> bool:
+    def runs_inline(self) -> bool:
         """Whether the next call runs on the event loop."""
-        return self._short and not self._aside
+        return self._is_short and not self._other_work_count
 
-    def do(self, work: Callable[[], None]) -> None:
+    def run_other_work(self, work: Callable[[], None]) -> None:
         """Other work with the model, called on the event loop. It runs where the next call would."""
-        if self.inline:
+        if self.runs_inline:
             work()
             return
         loop = asyncio.get_running_loop()
@@ -58,41 +58,43 @@ class MeasuredPlace:
                 work()
             finally:
                 with contextlib.suppress(RuntimeError):  # the loop is closed: the node ends
-                    loop.call_soon_threadsafe(self._done_aside)
+                    loop.call_soon_threadsafe(self._finish_other_work)
 
-        self._aside += 1
+        self._other_work_count += 1
         self._thread.submit(compute)
 
-    def _done_aside(self) -> None:
-        self._aside -= 1
+    def _finish_other_work(self) -> None:
+        self._other_work_count -= 1
 
-    def run(self, work: Callable[[], list[Outcome]], done: Callable[[list[Outcome]], None]) -> None:
+    def run(self, work: Callable[[], list[BatchOutcome]], done: Callable[[list[BatchOutcome]], None]) -> None:
         """Compute here or there, and learn from how long it took."""
-        if self.inline:
-            done(self._timed(work))
+        if self.runs_inline:
+            done(self._run_timed(work))
             return
         loop = asyncio.get_running_loop()
 
         def compute() -> None:
-            outcomes = self._timed(work)
+            outcomes = self._run_timed(work)
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(done, outcomes)
 
         self._thread.submit(compute)
 
-    def learn(self, seconds: float) -> None:
+    def record_duration(self, seconds: float) -> None:
         """Take one measured call into account.
 
         Of two in a row the shorter one counts: when the machine pauses, the model is not to blame.
         """
-        seconds, self._last = min(seconds, self._last), seconds
-        self.typical = typical = seconds if self.typical is None else 0.8 * self.typical + 0.2 * seconds
-        self._short = self._may_inline and typical < INLINE_BELOW
+        seconds, self._last_seconds = min(seconds, self._last_seconds), seconds
+        self.typical_seconds = typical = (
+            seconds if self.typical_seconds is None else 0.8 * self.typical_seconds + 0.2 * seconds
+        )
+        self._is_short = self._may_inline and typical < INLINE_BELOW_SECONDS
 
-    def _timed(self, work: Callable[[], list[Outcome]]) -> list[Outcome]:
+    def _run_timed(self, work: Callable[[], list[BatchOutcome]]) -> list[BatchOutcome]:
         start = self._clock()
         outcomes = work()
-        self.learn(self._clock() - start)
+        self.record_duration(self._clock() - start)
         return outcomes
 
 
@@ -105,49 +107,49 @@ class Servable:
     def __init__(
         self,
         runtime: Runtime,
-        place: MeasuredPlace,
-        bounds: Bounds,
-        marks: Board,
-        answer: Callable[[Sequence[Request], Batch | Exception], None],
+        executor: AdaptiveExecutor,
+        limits: BatchLimits,
+        marks: RequestMarks,
+        answer: Callable[[Sequence[NodeRequest], Batch | Exception], None],
         *,
         call_mark: CallMark | None = None,
     ) -> None:
         self._runtime = runtime
-        self._predict = predict = (call_mark or CallMark()).around(runtime.predict)
-        self._place = place
-        self._board = marks
-        self._batcher = batcher = Batcher(predict, place, bounds, marks=marks, answer=answer)
+        self._predict = predict = (call_mark or CallMark()).mark_calls(runtime.predict)
+        self._executor = executor
+        self._marks = marks
+        self._batcher = batcher = Batcher(predict, executor, limits, marks=marks, answer=answer)
         self.submit = batcher.submit
-        self.merge_up_to = batcher.merge_up_to
-        self.start = batcher.start
+        self.set_max_batch_rows = batcher.set_max_batch_rows
+        self.start_now = batcher.start_now
         self.start_soon = batcher.start_soon
-        self._calls = 0
+        self._direct_calls = 0
 
     @property
     def is_idle(self) -> bool:
         """Whether a request need not wait, so that to queue a lone one is only cost."""
-        return self._place.inline and not self._batcher.active
+        return self._executor.runs_inline and not self._batcher.is_active
 
-    def predict_now(self, request: Request) -> Batch:
+    def predict_now(self, request: NodeRequest) -> Batch:
         """The predictions, computed here and now; for when the servable is idle."""
-        self._calls += 1
+        self._direct_calls += 1
         group = (request,)
-        began = begin(group, self._board)
+        began = mark_computing(group, self._marks)
         try:
             return self._predict(request.instances, **request.parameters)
         finally:
-            end(group, self._board, began)
-            self._place.learn(request.infer)
+            mark_computed(group, self._marks, began)
+            self._executor.record_duration(request.infer_seconds)
 
-    def stats(self) -> dict[str, Any]:
+    def collect_stats(self) -> dict[str, Any]:
         """Counts since the start, for people and dashboards."""
-        typical = self._place.typical
+        typical = self._executor.typical_seconds
         return {
             "framework": self._runtime.framework,
             "exact": self._runtime.exact,
-            "calls": self._batcher.calls + self._calls,
+            "calls": self._batcher.calls + self._direct_calls,
             "mergedRequests": self._batcher.merged_requests,
-            "waiting": self._batcher.waiting,
+            "waiting": self._batcher.queue_length,
             "typicalCallMs": None if typical is None else round(typical * 1000, 3),
-            "computesOn": "event loop" if self._place.inline else "compute thread",
+            "computesOn": "event loop" if self._executor.runs_inline else "compute thread",
         }

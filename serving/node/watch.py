@@ -13,7 +13,7 @@ from collections.abc import Callable, MutableSequence, Sequence
 from typing import ParamSpec, Protocol, TypeVar, cast
 
 from serving.errors import ModelFailed, describe_exception
-from serving.node.request import NOWHERE, Request
+from serving.node.request import NO_SLOT, NodeRequest
 from serving.phases import (
     NODE_BYTES,
     NODE_CALL,
@@ -36,7 +36,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Board(Protocol):
+class RequestMarks(Protocol):
     """The slots of the requests inside the node: a `bytearray`, or an `mmap`."""
 
     def __len__(self) -> int:
@@ -46,11 +46,13 @@ class Board(Protocol):
         """Mark a slot."""
 
 
-def parts(board: Board, slots: int) -> tuple[Board, LatencyHistograms | None]:
+def split_shared_memory(
+    shared_memory: RequestMarks, slots: int
+) -> tuple[RequestMarks, LatencyHistograms | None]:
     """The marks on a board, and the histograms behind them; without `slots` it is all marks."""
     if not slots:
-        return board, None
-    whole = memoryview(cast(bytearray, board))
+        return shared_memory, None
+    whole = memoryview(cast(bytearray, shared_memory))
     return whole[:slots], LatencyHistograms(len(NODE_PHASES), as_cells(whole[-NODE_BYTES:]))
 
 
@@ -66,11 +68,11 @@ class CallMark:
         self._numbers = itertools.count(1)
 
     @property
-    def number(self) -> int:
+    def current_call(self) -> int:
         """The number of the call under way; 0 while there is none."""
         return self._cells[self._index]
 
-    def around(self, call: Callable[P, T]) -> Callable[P, T]:
+    def mark_calls(self, call: Callable[P, T]) -> Callable[P, T]:
         """The same call, marked for as long as it takes. Only one of all these is under way at a time.
 
         Raises ModelFailed for what is no Exception: it would end the thread or the loop that computes, and
@@ -78,7 +80,7 @@ class CallMark:
         """
         cells, index, numbers = self._cells, self._index, self._numbers
 
-        def marked(*args: P.args, **kwargs: P.kwargs) -> T:
+        def marked_call(*args: P.args, **kwargs: P.kwargs) -> T:
             cells[index] = next(numbers)
             try:
                 return call(*args, **kwargs)
@@ -89,31 +91,35 @@ class CallMark:
             finally:
                 cells[index] = 0
 
-        return marked
+        return marked_call
 
 
-def begin(group: Sequence[Request], marks: Board, clock: Clock = time.monotonic) -> float:
+def mark_computing(group: Sequence[NodeRequest], marks: RequestMarks, clock: Clock = time.monotonic) -> float:
     """The model is about to see requests; again when a call with others failed. Returns the time.
 
     Those that were given up are left alone, here and at the end: another request may hold their slot.
     """
     for request in group:
-        if request.slot != NOWHERE and not request.over:
+        if request.slot != NO_SLOT and not request.is_finished:
             marks[request.slot] = COMPUTING
     return clock()
 
 
-def end(group: Sequence[Request], marks: Board, began: float, clock: Clock = time.monotonic) -> None:
+def mark_computed(
+    group: Sequence[NodeRequest], marks: RequestMarks, began: float, clock: Clock = time.monotonic
+) -> None:
     """The model has given an answer or raised; `began` is what `begin` returned."""
     for request in group:
-        if request.slot != NOWHERE and not request.over:
+        if request.slot != NO_SLOT and not request.is_finished:
             marks[request.slot] = COMPUTED
     seconds = clock() - began
     for request in group:
-        request.infer += seconds
+        request.infer_seconds += seconds
 
 
-def note(histograms: LatencyHistograms, group: Sequence[Request], predicted: float, encoded: float) -> None:
+def record_timing(
+    histograms: LatencyHistograms, group: Sequence[NodeRequest], predicted: float, encoded: float
+) -> None:
     """Count requests that are answered: their predictions were there, and had become bodies, at these times.
 
     `wait` is all the time between parsing and encoding in which the model did not work on the request.
@@ -123,25 +129,27 @@ def note(histograms: LatencyHistograms, group: Sequence[Request], predicted: flo
     counted[NODE_LAST] = int(encoded * 1000)
     if len(group) == 1:
         counted[NODE_ROWS] += group[0].rows
-        for phase, seconds in enumerate(_phases(group[0], predicted, encoded)):
+        for phase, seconds in enumerate(_phase_seconds(group[0], predicted, encoded)):
             histograms.record(phase, seconds)
         return
     counted[NODE_ROWS] += sum([request.rows for request in group])
     parse, wait, infer, encode = range(len(NODE_PHASES))
-    histograms.record_all(parse, [request.parsed - request.began for request in group])
-    histograms.record_all(wait, [predicted - request.parsed - request.infer for request in group])
-    histograms.record_all(infer, [request.infer for request in group])
+    histograms.record_all(parse, [request.parsed_at - request.received_at for request in group])
+    histograms.record_all(wait, [predicted - request.parsed_at - request.infer_seconds for request in group])
+    histograms.record_all(infer, [request.infer_seconds for request in group])
     histograms.record_all(encode, [encoded - predicted] * len(group))
 
 
-def told(request: Request, predicted: float, encoded: float) -> Headers:
+def server_timing_header(request: NodeRequest, predicted: float, encoded: float) -> Headers:
     """The same times in milliseconds, as the header `Server-Timing` of the answer."""
-    phases = zip(NODE_PHASES, _phases(request, predicted, encoded), strict=True)
+    phases = zip(NODE_PHASES, _phase_seconds(request, predicted, encoded), strict=True)
     text = ", ".join(f"{name};dur={seconds * 1000:.3f}" for name, seconds in phases)
     return ((b"server-timing", text.encode()),)
 
 
-def _phases(request: Request, predicted: float, encoded: float) -> tuple[float, float, float, float]:
+def _phase_seconds(
+    request: NodeRequest, predicted: float, encoded: float
+) -> tuple[float, float, float, float]:
     """In the order of NODE_PHASES."""
-    parsed, infer = request.parsed, request.infer
-    return parsed - request.began, predicted - parsed - infer, infer, encoded - predicted
+    parsed, infer = request.parsed_at, request.infer_seconds
+    return parsed - request.received_at, predicted - parsed - infer, infer, encoded - predicted

@@ -10,11 +10,11 @@ from pathlib import Path
 PROGRAM = Path(__file__).with_name("program.py")
 
 
-def command(interpreter: str, *arguments: str) -> tuple[str, ...]:
+def predictor_command(interpreter: str, *arguments: str) -> tuple[str, ...]:
     """Runs the program: without the PYTHON* variables of this process, and without the user's packages."""
     return (interpreter, "-E", "-s", "-u", str(PROGRAM), *arguments)
 
 
 def pilot_command(interpreter: str) -> tuple[str, ...]:
     """Starts a pilot of an interpreter; its settings follow as JSON."""
-    return command(interpreter, "pilot")
+    return predictor_command(interpreter, "pilot")

@@ -11,28 +11,30 @@ from pathlib import Path
 from serving.errors import InvalidArgument
 from serving.interpreters import resolve_interpreter
 
-Say = Callable[[str], None]
+ReportProgress = Callable[[str], None]
 
 _LAST_LINES = 4
 
 
-def create(name: str, folder: Path, python: str, requirements: Sequence[str], say: Say) -> str:
+def create_environment(
+    name: str, folder: Path, python: str, requirements: Sequence[str], report_progress: ReportProgress
+) -> str:
     """Build an environment below `folder` and return its interpreter; what fails leaves nothing behind.
 
     Its own folder is a new one: versions may be using an environment that was built before. Raises
     InvalidArgument.
     """
-    target = _new_folder(name, folder)
+    target = _create_folder(name, folder)
     try:
-        say(f"Building {target} with {python} ...")
+        report_progress(f"Building {target} with {python} ...")
         interpreter = str(target / "bin" / "python")
         uv = shutil.which("uv")
-        if uv is None or not _install_with_uv(uv, python, target, requirements, say):
+        if uv is None or not _install_with_uv(uv, python, target, requirements, report_progress):
             _run(python, "-m", "venv", "--clear", str(target))
             pip = (interpreter, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-            say("Installing pip ...")
+            report_progress("Installing pip ...")
             _run(*pip, "--upgrade", "pip")  # that of an old Python does not know today's wheels
-            say(f"Installing {', '.join(requirements)} ...")
+            report_progress(f"Installing {', '.join(requirements)} ...")
             _run(*pip, *requirements)
     except BaseException:
         shutil.rmtree(target, ignore_errors=True)
@@ -43,7 +45,7 @@ def create(name: str, folder: Path, python: str, requirements: Sequence[str], sa
 def find_python(version: str) -> str:
     """An interpreter of a minor version: on the path, or one that pyenv keeps. Raises InvalidArgument."""
     path = shutil.which(f"python{version}")
-    if path and _runs(path):  # pyenv puts names there also for what is not switched on
+    if path and _is_runnable(path):  # pyenv puts names there also for what is not switched on
         return path
     kept = sorted(Path("~/.pyenv/versions").expanduser().glob(f"{version}.*/bin/python"))
     if kept:
@@ -54,7 +56,7 @@ def find_python(version: str) -> str:
     )
 
 
-def _new_folder(name: str, folder: Path) -> Path:
+def _create_folder(name: str, folder: Path) -> Path:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for number in itertools.count(1):
         target = folder / (name if number == 1 else f"{name}-{number}")
@@ -66,15 +68,17 @@ def _new_folder(name: str, folder: Path) -> Path:
     raise AssertionError
 
 
-def _install_with_uv(uv: str, python: str, target: Path, requirements: Sequence[str], say: Say) -> bool:
+def _install_with_uv(
+    uv: str, python: str, target: Path, requirements: Sequence[str], report_progress: ReportProgress
+) -> bool:
     """Whether that went well: it takes seconds, but refuses some packages that pip installs."""
     interpreter = str(target / "bin" / "python")
     try:
         _run(uv, "venv", "--quiet", "--seed", "--clear", "--python", python, str(target))
-        say(f"Installing {', '.join(requirements)} with uv ...")
+        report_progress(f"Installing {', '.join(requirements)} with uv ...")
         _run(uv, "pip", "install", "--quiet", "--python", interpreter, *requirements)
     except InvalidArgument as error:
-        say(f"uv did not succeed, pip is tried: {error.message}")
+        report_progress(f"uv did not succeed, pip is tried: {error.message}")
         return False
     return True
 
@@ -93,6 +97,6 @@ def _run(*command: str) -> None:
         )
 
 
-def _runs(python: str) -> bool:
+def _is_runnable(python: str) -> bool:
     done = subprocess.run([python, "-c", ""], stdin=subprocess.DEVNULL, capture_output=True, check=False)
     return done.returncode == 0

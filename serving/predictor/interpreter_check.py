@@ -9,13 +9,13 @@ import msgspec
 
 from serving.config import FORK_ENVIRONMENT, FRAMEWORK_ENVIRONMENT, environment_without_settings
 from serving.errors import LoadFailed
-from serving.predictor import command
+from serving.predictor import predictor_command
 
 _CHECK_SECONDS = 120
 _LAST_LINES = 3
 
 
-class Checked(msgspec.Struct, frozen=True, kw_only=True):
+class InterpreterInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What an interpreter has: its version, those of its libraries, and what is wrong with the `broken` ones.
 
     `threads` are those that it has once the libraries are imported; with more than one it cannot be forked.
@@ -33,11 +33,11 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
         return f"Python {self.python} with {listed or 'no library of models'}"
 
 
-def check(interpreter: str) -> Checked:
+def check_interpreter(interpreter: str) -> InterpreterInfo:
     """Have an interpreter import the libraries it has. Raises LoadFailed if it does not work."""
     try:
         done = subprocess.run(
-            command(interpreter, "check"),
+            predictor_command(interpreter, "check"),
             env={**environment_without_settings(), **FRAMEWORK_ENVIRONMENT, **FORK_ENVIRONMENT},
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -49,7 +49,7 @@ def check(interpreter: str) -> Checked:
     except subprocess.TimeoutExpired as error:
         raise LoadFailed(f"{interpreter} took over {_CHECK_SECONDS} s to import its libraries.") from error
     try:
-        return msgspec.json.decode(done.stdout.strip().rpartition(b"\n")[2], type=Checked)
+        return msgspec.json.decode(done.stdout.strip().rpartition(b"\n")[2], type=InterpreterInfo)
     except msgspec.DecodeError as error:
         said = " ".join(done.stderr.decode(errors="replace").strip().splitlines()[-_LAST_LINES:])
         raise LoadFailed(

@@ -43,15 +43,15 @@ LENGTHS = struct.Struct("<QQ")
 BYTES, ARRAY = "\u0000bytes", "\u0000array"
 
 # A message that claims more is damaged.
-_MOST_BYTES = 1 << 32
+_MAX_MESSAGE_BYTES = 1 << 32
 # An array begins at a multiple of this, as compiled code may want it.
 _ALIGNMENT = 16
-_COPIED_BYTES = 65536
+_MAX_COPIED_BYTES = 65536
 _F_SETSIG = 10
 _PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_NO_NEW_PRIVS = 1, 15, 38
 _DESCRIPTORS = 3
 # Connections to a pilot that have sent nothing yet; of more, the oldest is closed.
-_MOST_SILENT = 64
+_MAX_PENDING = 64
 _EXHAUSTED_PAUSE = 0.05
 _KINDS_AS_BYTES = "biufcUS"
 _WARNINGS_KEPT = 5
@@ -64,7 +64,7 @@ _LIBRARY_NAMES = (
 Message = Tuple[Dict[str, Any], memoryview]
 
 
-class Refused(Exception):
+class PredictorError(Exception):
     """What the node tells its client or the owner of the model; `kind` says which of them is to blame.
 
     `raised` is the exception behind it, as `about` has it.
@@ -79,55 +79,57 @@ class Refused(Exception):
 # ---- messages ----
 
 
-def send(connection: socket.socket, head: Dict[str, Any], body: Any = b"") -> None:
+def send_message(connection: socket.socket, head: Dict[str, Any], body: Any = b"") -> None:
     """Send a message; `body` is anything with a buffer of bytes."""
-    write(connection, *encode(head, body))
+    write_message(connection, *encode_message(head, body))
 
 
-def encode(head: Dict[str, Any], body: Any = b"") -> Tuple[bytes, memoryview]:
+def encode_message(head: Dict[str, Any], body: Any = b"") -> Tuple[bytes, memoryview]:
     """The two parts that are written. Raises Refused for what has no form in JSON."""
-    text = json.dumps(head, default=pack).encode()
+    text = json.dumps(head, default=pack_value).encode()
     text += b" " * (-len(text) % _ALIGNMENT)
     view = memoryview(body).cast("B") if len(body) else memoryview(b"")
     return LENGTHS.pack(len(text), len(view)) + text, view
 
 
-def write(connection: socket.socket, front: bytes, view: memoryview) -> None:
+def write_message(connection: socket.socket, front: bytes, view: memoryview) -> None:
     """Send what `encode` has made."""
-    if len(view) < _COPIED_BYTES:
+    if len(view) < _MAX_COPIED_BYTES:
         connection.sendall(front + bytes(view))
     else:
         connection.sendall(front)
         connection.sendall(view)
 
 
-def receive(connection: socket.socket) -> Optional[Message]:
+def receive_message(connection: socket.socket) -> Optional[Message]:
     """The next message, None when the other side is gone. Raises ValueError for one that is damaged."""
-    parts = read(connection)
-    return None if parts is None else (decode(parts[0]), parts[1])
+    parts = read_message(connection)
+    return None if parts is None else (decode_head(parts[0]), parts[1])
 
 
-def read(connection: socket.socket) -> Optional[Tuple[memoryview, memoryview]]:
+def read_message(connection: socket.socket) -> Optional[Tuple[memoryview, memoryview]]:
     """The two parts of the next message, None when the other side is gone or does not speak this protocol."""
-    start = _read(connection, LENGTHS.size)
+    start = _read_exactly(connection, LENGTHS.size)
     if start is None:
         return None
     text_size, body_size = LENGTHS.unpack(start)
-    if text_size + body_size > _MOST_BYTES:
+    if text_size + body_size > _MAX_MESSAGE_BYTES:
         return None
-    data = _read(connection, text_size + body_size)
+    data = _read_exactly(connection, text_size + body_size)
     return None if data is None else (data[:text_size], data[text_size:])
 
 
-def decode(text: memoryview) -> Dict[str, Any]:
+def decode_head(text: memoryview) -> Dict[str, Any]:
     """The JSON of a message."""
     given = bytes(text)
     # The marks are looked for by their escaped form: most messages have none, and no hook is called for them.
-    head: Dict[str, Any] = json.loads(given.decode(), object_hook=unpack if b'"\\u0000' in given else None)
+    head: Dict[str, Any] = json.loads(
+        given.decode(), object_hook=unpack_value if b'"\\u0000' in given else None
+    )
     return head
 
 
-def _read(connection: socket.socket, size: int) -> Optional[memoryview]:
+def _read_exactly(connection: socket.socket, size: int) -> Optional[memoryview]:
     buffer = memoryview(bytearray(size))
     got = 0
     while got < size:
@@ -141,7 +143,7 @@ def _read(connection: socket.socket, size: int) -> Optional[memoryview]:
     return buffer
 
 
-def pack(value: Any) -> Any:
+def pack_value(value: Any) -> Any:
     """What JSON has no form for, for `json.dumps`."""
     if isinstance(value, (bytes, bytearray)):
         return {BYTES: base64.b64encode(value).decode()}
@@ -151,10 +153,12 @@ def pack(value: Any) -> Any:
         return value.tolist()
     if isinstance(value, (set, frozenset)):
         return list(value)
-    raise Refused("outputs", "predict returned a %s, which has no form in JSON." % type(value).__name__)
+    raise PredictorError(
+        "outputs", "predict returned a %s, which has no form in JSON." % type(value).__name__
+    )
 
 
-def unpack(value: Dict[str, Any]) -> Any:
+def unpack_value(value: Dict[str, Any]) -> Any:
     """What `pack` has made, for `json.loads`. What a client has made up stays as it is."""
     if len(value) != 1 or not (BYTES in value or ARRAY in value):
         return value
@@ -162,28 +166,28 @@ def unpack(value: Dict[str, Any]) -> Any:
         if BYTES in value:
             return base64.b64decode(value[BYTES])
         dtype, shape, data = value[ARRAY]
-        array = array_of(dtype, shape, bytearray(base64.b64decode(data)))
+        array = make_array(dtype, shape, bytearray(base64.b64decode(data)))
         return array if shape else array[()]
     except (TypeError, ValueError):
         return value
 
 
-def array_of(dtype: str, shape: List[int], data: Any) -> Any:
+def make_array(dtype: str, shape: List[int], data: Any) -> Any:
     """An array of numpy in the memory of `data`, which models may write to."""
     import numpy
 
     return numpy.frombuffer(data, numpy.dtype(dtype)).reshape(shape)
 
 
-def batch_of(head: Dict[str, Any], body: memoryview) -> Any:
+def decode_batch(head: Dict[str, Any], body: memoryview) -> Any:
     """The instances or predictions of a message: rows, or one array."""
     if "array" in head:
         dtype, shape = head["array"]
-        return array_of(dtype, shape, body)
+        return make_array(dtype, shape, body)
     return head["rows"]
 
 
-def message_of(batch: Any) -> Tuple[Dict[str, Any], Any]:
+def encode_batch(batch: Any) -> Tuple[Dict[str, Any], Any]:
     """The parts of a message with instances or predictions."""
     if hasattr(batch, "dtype") and batch.dtype.kind in _KINDS_AS_BYTES:
         import numpy
@@ -197,41 +201,41 @@ def message_of(batch: Any) -> Tuple[Dict[str, Any], Any]:
 # ---- one predictor ----
 
 
-def serve(connection: socket.socket) -> int:
+def serve_predictions(connection: socket.socket) -> int:
     """Load what the first message says, then answer until the other side is gone; returns the exit code.
 
     Raises OSError when the other side goes while it is answered.
     """
-    send(connection, {"pid": os.getpid()})
-    first = receive(connection)
+    send_message(connection, {"pid": os.getpid()})
+    first = receive_message(connection)
     if first is None:
         return 0
     try:
-        settle(first[0]["process"])
+        apply_process_settings(first[0]["process"])
         model = load_model(first[0]["load"])
     except BaseException as error:
-        send(connection, _refusal(error, "load"))
+        send_message(connection, _error_head(error, "load"))
         return 1
-    send(connection, {"loaded": model.about})
+    send_message(connection, {"loaded": model.about})
     while True:
-        parts = read(connection)
+        parts = read_message(connection)
         if parts is None:
             return 0
         try:
-            answer = encode(*_answer(model, decode(parts[0]), parts[1]))
+            answer = encode_message(*_answer_request(model, decode_head(parts[0]), parts[1]))
         except BaseException as error:  # sys.exit, and panics of libraries written in Rust
-            answer = encode(_refusal(error, "model"))
-        write(connection, *answer)
+            answer = encode_message(_error_head(error, "model"))
+        write_message(connection, *answer)
 
 
-def _answer(model: "Model", head: Dict[str, Any], body: memoryview) -> Tuple[Dict[str, Any], Any]:
-    instances = batch_of(head, body)
+def _answer_request(model: "Model", head: Dict[str, Any], body: memoryview) -> Tuple[Dict[str, Any], Any]:
+    instances = decode_batch(head, body)
     if head.get("frame"):
-        instances = _frame(instances, model.about["names"])
-    return message_of(model.predict(instances, **head.get("parameters", {})))
+        instances = _to_data_frame(instances, model.about["names"])
+    return encode_batch(model.predict(instances, **head.get("parameters", {})))
 
 
-def settle(process: Dict[str, Any]) -> None:
+def apply_process_settings(process: Dict[str, Any]) -> None:
     """Have the environment and limits of the node, also when a pilot that has others has forked this."""
     os.environ.clear()
     os.environ.update(process["environment"])
@@ -241,14 +245,14 @@ def settle(process: Dict[str, Any]) -> None:
         os.nice(missing)
 
 
-def _refusal(error: BaseException, kind: str) -> Dict[str, Any]:
-    if isinstance(error, Refused):
+def _error_head(error: BaseException, kind: str) -> Dict[str, Any]:
+    if isinstance(error, PredictorError):
         told: Dict[str, Any] = {"error": str(error), "kind": error.kind}
         return told if error.raised is None else {**told, "raised": error.raised}
-    return {"error": named(error), "kind": kind}
+    return {"error": describe_error(error), "kind": kind}
 
 
-def named(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """An error with its type, as far as it says anything: its text may itself be code that fails."""
     try:
         text = str(error)
@@ -257,7 +261,7 @@ def named(error: BaseException) -> str:
     return "%s: %s" % (type(error).__name__, text) if text else type(error).__name__
 
 
-class Model:
+class PredictorModel:
     """A loaded model and what the node has to know `about` it."""
 
     def __init__(self, predict: Callable[..., Any], about: Dict[str, Any]) -> None:
@@ -265,9 +269,9 @@ class Model:
         self.about = about
 
 
-def load_model(wanted: Dict[str, Any]) -> Model:
+def load_model(wanted: Dict[str, Any]) -> PredictorModel:
     """Load a model with the libraries that are here. Raises Refused with the reason."""
-    offer_old_joblib()
+    install_old_joblib()
     sys.path[:0] = wanted.get("packages", [])
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -277,7 +281,7 @@ def load_model(wanted: Dict[str, Any]) -> Model:
         for one in caught
         if not issubclass(one.category, DeprecationWarning)
     ]
-    versions = dict(_versions())
+    versions = dict(_imported_versions())
     model.about.update(
         python="%d.%d.%d" % sys.version_info[:3],
         versions=versions,
@@ -286,13 +290,13 @@ def load_model(wanted: Dict[str, Any]) -> Model:
     return model
 
 
-def _versions() -> Iterator[Tuple[str, str]]:
+def _imported_versions() -> Iterator[Tuple[str, str]]:
     for module, name in _LIBRARY_NAMES:
         if module in sys.modules:
             yield name, str(getattr(sys.modules[module], "__version__", ""))
 
 
-def check() -> int:
+def check_interpreter() -> int:
     """Print the versions of Python and of the libraries that work, and what is wrong with others."""
     broken = {}
     for module, name in _LIBRARY_NAMES:
@@ -302,12 +306,12 @@ def check() -> int:
             importlib.import_module(module)
         except ImportError as error:
             if importlib.util.find_spec(module) is not None:
-                broken[name] = named(error)
+                broken[name] = describe_error(error)
         except Exception as error:
-            broken[name] = named(error)
+            broken[name] = describe_error(error)
     found = {
         "python": "%d.%d.%d" % sys.version_info[:3],
-        "versions": {name: version for name, version in _versions() if name not in broken},
+        "versions": {name: version for name, version in _imported_versions() if name not in broken},
         "broken": broken,
         "threads": count_threads(),
     }
@@ -327,19 +331,23 @@ def list_arguments(predict: Callable[..., Any]) -> Optional[List[str]]:
 # ---- custom prediction routines ----
 
 
-def load_custom(wanted: Dict[str, Any]) -> Model:
+def load_custom(wanted: Dict[str, Any]) -> PredictorModel:
     """A class with `from_path` and `predict`."""
     name = wanted["prediction_class"]
     module, _, attribute = name.rpartition(".")
     try:
         routine = getattr(importlib.import_module(module), attribute)
     except AttributeError:
-        raise Refused("code", "%s cannot be found: the module %s has no %s." % (name, module, attribute))
+        raise PredictorError(
+            "code", "%s cannot be found: the module %s has no %s." % (name, module, attribute)
+        )
     except BaseException as error:
-        raise Refused("code", "%s cannot be imported: %s%s" % (name, named(error), _error_location(error)))
+        raise PredictorError(
+            "code", "%s cannot be imported: %s%s" % (name, describe_error(error), _error_location(error))
+        )
     for method in ("from_path", "predict"):
         if not callable(getattr(routine, method, None)):
-            raise Refused(
+            raise PredictorError(
                 "code",
                 "%s has no method %s. A custom prediction routine has a class method "
                 "from_path(cls, model_dir) and def predict(self, instances, **kwargs)." % (name, method),
@@ -347,17 +355,19 @@ def load_custom(wanted: Dict[str, Any]) -> Model:
     try:
         predictor = routine.from_path(wanted["model_dir"])
     except BaseException as error:
-        raise Refused("code", "%s.from_path failed: %s%s" % (name, named(error), _error_location(error)))
+        raise PredictorError(
+            "code", "%s.from_path failed: %s%s" % (name, describe_error(error), _error_location(error))
+        )
 
     def predict(instances: Any, **parameters: Any) -> Any:
         try:
             return _list_or_array(predictor.predict(instances, **parameters), len(instances))
-        except Refused:
+        except PredictorError:
             raise
         except BaseException as error:
-            raise Refused("model", "Exception during custom prediction: %s" % named(error))
+            raise PredictorError("model", "Exception during custom prediction: %s" % describe_error(error))
 
-    return Model(predict, {"owner": name, "parameters": list_arguments(predictor.predict)})
+    return PredictorModel(predict, {"owner": name, "parameters": list_arguments(predictor.predict)})
 
 
 def _list_or_array(result: Any, count: int) -> Any:
@@ -365,10 +375,10 @@ def _list_or_array(result: Any, count: int) -> Any:
         result = list(result)
     if not isinstance(result, list) and not getattr(result, "shape", None):
         kind = type(result).__name__
-        raise Refused("outputs", "The custom predict must return a list or an array, not %s." % kind)
+        raise PredictorError("outputs", "The custom predict must return a list or an array, not %s." % kind)
     if len(result) < count:
         text = "The custom predict returned %d predictions for %d instances." % (len(result), count)
-        raise Refused("outputs", text)
+        raise PredictorError("outputs", text)
     return result
 
 
@@ -406,24 +416,24 @@ _LABELS_OR_TREES = ("sklearn.mixture", "sklearn.tree", "sklearn.ensemble")
 _JSON_TYPES = (type(None), bool, int, float, str, list, dict)
 
 
-def load_estimator(wanted: Dict[str, Any]) -> Model:
+def load_estimator(wanted: Dict[str, Any]) -> PredictorModel:
     """A scikit-learn or XGBoost object in a joblib or pickle file."""
     file = os.path.join(wanted["model_dir"], wanted["file"])
     try:
-        model = _unpickled(file)
+        model = _load_pickle(file)
     except BaseException as error:
-        raise Refused("load", "%s: %s" % (wanted["file"], named(error)))
-    if _root(model) == "xgboost" and not hasattr(model, "get_booster"):
-        return _booster(model)
+        raise PredictorError("load", "%s: %s" % (wanted["file"], describe_error(error)))
+    if _root_package(model) == "xgboost" and not hasattr(model, "get_booster"):
+        return _wrap_booster(model)
     usual = wanted.get("method") or METHODS[0]
-    methods = methods_of(model)
+    methods = list_methods(model)
     if usual not in methods:
-        raise Refused("load", lacks_method(wanted["file"], model, usual, methods))
-    parts = list(_parts(model))
+        raise PredictorError("load", missing_method_text(wanted["file"], model, usual, methods))
+    parts = list(_walk_parts(model))
     for part in parts:
         if getattr(part, "__dict__", {}).get("n_jobs"):
             part.n_jobs = 1  # workers cost more than a prediction
-    about = describe(model, parts)
+    about = describe_model(model, parts)
     last = _last_step(model)
     about["methods"] = methods
     about["arguments"] = {
@@ -437,19 +447,19 @@ def load_estimator(wanted: Dict[str, Any]) -> Model:
         try:
             result = getattr(model, method)(instances, **parameters)
         except Exception as error:
-            raise _explained(error, instances)
-        return rows_of(result, len(instances), method)
+            raise _classify_error(error, instances)
+        return normalize_rows(result, len(instances), method)
 
     warnings.filterwarnings("ignore", "X does not have valid feature names", UserWarning)
-    return Model(predict, about)
+    return PredictorModel(predict, about)
 
 
-def methods_of(model: Any) -> List[str]:
+def list_methods(model: Any) -> List[str]:
     """Those of METHODS that a model has."""
-    return [name for name in METHODS if callable(_member(model, name))]
+    return [name for name in METHODS if callable(_read_attribute(model, name))]
 
 
-def lacks_method(file: str, model: Any, method: str, methods: List[str]) -> str:
+def missing_method_text(file: str, model: Any, method: str, methods: List[str]) -> str:
     """The text for a model that cannot be asked what it is to be asked."""
     text = "%s holds a %s, which has no %s method." % (file, type(model).__name__, method)
     if methods:
@@ -457,7 +467,7 @@ def lacks_method(file: str, model: Any, method: str, methods: List[str]) -> str:
     return text
 
 
-def rows_of(result: Any, count: int, method: str) -> Any:
+def normalize_rows(result: Any, count: int, method: str) -> Any:
     """What a method answered, with a row for each of so many instances. Raises Refused.
 
     Several arrays, such as means and deviations or the probabilities of several outputs, become one value of
@@ -467,7 +477,7 @@ def rows_of(result: Any, count: int, method: str) -> Any:
         isinstance(result, list) and method in _PROBABILITIES and all(hasattr(one, "dtype") for one in result)
     )
     if several:
-        return _side_by_side([rows_of(one, count, "") for one in result])
+        return _join_outputs([normalize_rows(one, count, "") for one in result])
     if hasattr(result, "toarray"):  # a sparse matrix
         result = result.toarray()
     elif hasattr(result, "to_numpy"):  # a table or a column of pandas
@@ -475,15 +485,15 @@ def rows_of(result: Any, count: int, method: str) -> Any:
     method = method or "predict"
     if not isinstance(result, list) and not hasattr(result, "dtype"):
         kind = type(result).__name__
-        raise Refused("outputs", "%s must return an array or a list, not %s." % (method, kind))
+        raise PredictorError("outputs", "%s must return an array or a list, not %s." % (method, kind))
     found = len(result) if isinstance(result, list) or result.shape else 0
     if found != count:
         text = "%s returned %d predictions for %d instances." % (method, found, count)
-        raise Refused("outputs", text)
+        raise PredictorError("outputs", text)
     return result
 
 
-def _side_by_side(parts: List[Any]) -> Any:
+def _join_outputs(parts: List[Any]) -> Any:
     import numpy
 
     numbers = all(hasattr(one, "dtype") and one.dtype.kind in "biuf" for one in parts)
@@ -493,13 +503,13 @@ def _side_by_side(parts: List[Any]) -> Any:
     return [[column[place] for column in columns] for place in range(len(columns[0]))]
 
 
-def load_booster(wanted: Dict[str, Any]) -> Model:
+def load_booster(wanted: Dict[str, Any]) -> PredictorModel:
     """A file that `Booster.save_model` has written."""
     import xgboost
 
     file = os.path.join(wanted["model_dir"], wanted["file"])
     with open(file, "rb") as opened:
-        written = written_by(opened.read())
+        written = read_xgboost_version(opened.read())
     if written > tuple(int(part) for part in re.findall(r"\d+", xgboost.__version__)[:2]):
         version = "%d.%d" % written
         text = (
@@ -508,16 +518,16 @@ def load_booster(wanted: Dict[str, Any]) -> Model:
             "the model with XGBoost %s."
         )
         said = wanted["file"], version, xgboost.__version__, version, xgboost.__version__
-        raise Refused("load", text % said)
+        raise PredictorError("load", text % said)
     booster = xgboost.Booster({"nthread": 1})
     try:
         booster.load_model(file)
     except Exception as error:
-        raise Refused("load", "%s: %s" % (wanted["file"], str(error).splitlines()[0]))
-    return _booster(booster)
+        raise PredictorError("load", "%s: %s" % (wanted["file"], str(error).splitlines()[0]))
+    return _wrap_booster(booster)
 
 
-def written_by(data: bytes) -> Tuple[int, int]:
+def read_xgboost_version(data: bytes) -> Tuple[int, int]:
     """The version of XGBoost that wrote a file; 0.0 where it does not say, as before 1.0."""
     if data[:1] == b"{":
         text = re.search(rb'"version"\s*:\s*\[(\d+),\s*(\d+)', data[-64:])
@@ -532,7 +542,7 @@ def written_by(data: bytes) -> Tuple[int, int]:
     return major, minor
 
 
-def _booster(booster: Any) -> Model:
+def _wrap_booster(booster: Any) -> PredictorModel:
     import numpy
     import xgboost
 
@@ -548,8 +558,8 @@ def _booster(booster: Any) -> Model:
             matrix = xgboost.DMatrix(rows, feature_names=names or None, nthread=1)
             result = booster.predict(matrix, **parameters)
         except Exception as error:
-            raise Refused("inputs", str(error).splitlines()[0])
-        return rows_of(result, len(rows), "predict")
+            raise PredictorError("inputs", str(error).splitlines()[0])
+        return normalize_rows(result, len(rows), "predict")
 
     about = {
         "owner": "Booster", "parameters": [one for one in list_arguments(booster.predict) or () if one != "data"],
@@ -557,13 +567,13 @@ def _booster(booster: Any) -> Model:
         "nullable": True, "text": False, "by_name": False, "independent": True, "exact": True,
         "methods": ["predict"],
     }  # fmt: skip
-    return Model(predict, about)
+    return PredictorModel(predict, about)
 
 
-def _unpickled(file: str) -> Any:
+def _load_pickle(file: str) -> Any:
     import pickle
 
-    first, *others = _joblibs(file)
+    first, *others = _find_joblibs(file)
     try:
         return first.load(file)
     except Exception as error:
@@ -581,7 +591,7 @@ def _unpickled(file: str) -> Any:
             return pickle.load(stream)
 
 
-def _joblibs(file: str) -> List[Any]:
+def _find_joblibs(file: str) -> List[Any]:
     """All that there are, the one that wrote a file first, as far as its beginning shows that.
 
     Until 0.20 scikit-learn had a copy, and neither of the two takes the other's arrays for its own.
@@ -600,7 +610,7 @@ def _joblibs(file: str) -> List[Any]:
     return found
 
 
-class _OldJoblib(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+class _OldJoblibFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds joblib where scikit-learn had a copy of it before 0.23, which files and code of then name."""
 
     _PLACE = "sklearn.externals.joblib"
@@ -617,22 +627,22 @@ class _OldJoblib(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """It is the one that joblib has imported."""
 
 
-def offer_old_joblib() -> None:
+def install_old_joblib() -> None:
     """Have `sklearn.externals.joblib` be joblib where scikit-learn does not have its own any more."""
-    if not any(isinstance(finder, _OldJoblib) for finder in sys.meta_path):
-        sys.meta_path.append(_OldJoblib())
+    if not any(isinstance(finder, _OldJoblibFinder) for finder in sys.meta_path):
+        sys.meta_path.append(_OldJoblibFinder())
 
 
-def describe(model: Any, parts: List[Any]) -> Dict[str, Any]:
+def describe_model(model: Any, parts: List[Any]) -> Dict[str, Any]:
     """What follows for requests from what an estimator is made of."""
     last, first = _last_step(model), _first_step(model)
-    builtin = all(_root(part) in _LIBRARIES for part in parts)
+    builtin = all(_root_package(part) in _LIBRARIES for part in parts)
     names = [str(name) for name in getattr(model, "feature_names_in_", ())]
-    width = width_of(model)
-    tags = [one for one in map(_tags, parts) if one is not None]
-    first_tags = _tags(first)
-    text = _root(first) == "sklearn" and first_tags is not None and first_tags[1]
-    by_name = bool(names) and (_root(first) == "xgboost" or any(map(_picks_by_name, parts)))
+    width = count_features(model)
+    tags = [one for one in map(_input_tags, parts) if one is not None]
+    first_tags = _input_tags(first)
+    text = _root_package(first) == "sklearn" and first_tags is not None and first_tags[1]
+    by_name = bool(names) and (_root_package(first) == "xgboost" or any(map(_picks_by_name, parts)))
     numeric = (
         builtin
         and width is not None
@@ -648,7 +658,7 @@ def describe(model: Any, parts: List[Any]) -> Dict[str, Any]:
         "parameters": None,
         "width": width,
         "names": names,
-        "classes": _labels(getattr(last, "classes_", ())),
+        "classes": _class_labels(getattr(last, "classes_", ())),
         "numeric": numeric,
         "nullable": any(nan for _, _, nan in tags),
         "text": text,
@@ -660,35 +670,35 @@ def describe(model: Any, parts: List[Any]) -> Dict[str, Any]:
     }
 
 
-def width_of(model: Any) -> Optional[int]:
+def count_features(model: Any) -> Optional[int]:
     """The number of features; before scikit-learn 0.24 each estimator said it in its own way, if at all."""
     first = _first_step(model)
-    several = _member(first, "estimators_")
+    several = _read_attribute(first, "estimators_")
     inner = several[0] if isinstance(several, list) and several else first
     for part in (model, first, inner):
         for name in ("n_features_in_", "n_features_", "n_features", "_n_features"):
-            value = _member(part, name)
+            value = _read_attribute(part, name)
             if value is not None and hasattr(value, "__index__"):
                 return int(operator.index(value))
-        for name in _WIDE:
-            value = _member(part, name)
+        for name in _FEATURE_ARRAYS:
+            value = _read_attribute(part, name)
             shape = value if isinstance(value, tuple) else getattr(value, "shape", ())
             if shape and shape[-1]:
                 return int(shape[-1])
-        weights = _member(part, "coefs_")  # of layers, each a matrix from its inputs
+        weights = _read_attribute(part, "coefs_")  # of layers, each a matrix from its inputs
         if isinstance(weights, list) and weights:
             return int(weights[0].shape[0])
     return None
 
 
 # Arrays whose last size is the number of features.
-_WIDE = (
+_FEATURE_ARRAYS = (
     "coef_", "mean_", "scale_", "min_", "statistics_", "theta_", "means_", "cluster_centers_", "_fit_X",
     "shape_fit_", "support_vectors_", "X_train_", "feature_log_prob_", "components_", "n_bins_",
 )  # fmt: skip
 
 
-def _member(part: Any, name: str) -> Any:
+def _read_attribute(part: Any, name: str) -> Any:
     """An attribute, None if there is none; objects of other versions raise what they like."""
     try:
         return getattr(part, name, None)
@@ -696,7 +706,7 @@ def _member(part: Any, name: str) -> Any:
         return None
 
 
-def _labels(values: Any) -> List[Any]:
+def _class_labels(values: Any) -> List[Any]:
     try:
         found = values.tolist()
     except AttributeError:
@@ -704,7 +714,7 @@ def _labels(values: Any) -> List[Any]:
     return found if all(isinstance(one, (str, int, float, bool)) for one in found) else []
 
 
-def _tags(part: Any) -> Optional[Tuple[bool, bool, bool]]:
+def _input_tags(part: Any) -> Optional[Tuple[bool, bool, bool]]:
     """Whether an estimator takes numbers, text and missing values; None for what is no estimator."""
     try:
         if hasattr(part, "__sklearn_tags__"):
@@ -721,7 +731,7 @@ def _tags(part: Any) -> Optional[Tuple[bool, bool, bool]]:
             )
     except Exception:
         return False, False, False
-    if hasattr(part, "get_params") and _root(part) == "sklearn":  # before 0.21 nothing tells
+    if hasattr(part, "get_params") and _root_package(part) == "sklearn":  # before 0.21 nothing tells
         text = "Vectorizer" in type(part).__name__ and "Dict" not in type(part).__name__
         odd = (
             type(part).__module__.startswith("sklearn.feature_extraction") or "Encoder" in type(part).__name__
@@ -731,17 +741,17 @@ def _tags(part: Any) -> Optional[Tuple[bool, bool, bool]]:
 
 
 def _first_step(model: Any) -> Any:
-    inner = [step for _, step in _steps(model) if step is not None and step != "passthrough"]
+    inner = [step for _, step in _pipeline_steps(model) if step is not None and step != "passthrough"]
     first = inner[0] if inner else getattr(model, "best_estimator_", None)
     return model if first is None else _first_step(first)
 
 
 def _last_step(model: Any) -> Any:
-    steps = _steps(model)
+    steps = _pipeline_steps(model)
     return _last_step(steps[-1][1]) if steps else model
 
 
-def _steps(model: Any) -> List[Any]:
+def _pipeline_steps(model: Any) -> List[Any]:
     steps = getattr(model, "steps", None)
     return (
         steps
@@ -761,12 +771,12 @@ def _picks_by_name(part: Any) -> bool:
     return False
 
 
-def _root(part: Any) -> str:
+def _root_package(part: Any) -> str:
     owner = part if callable(part) and hasattr(part, "__qualname__") else type(part)
     return str(getattr(owner, "__module__", None) or "builtins").partition(".")[0]
 
 
-def _parts(model: Any) -> Iterator[Any]:
+def _walk_parts(model: Any) -> Iterator[Any]:
     """A model and every object and function that is part of it, each once."""
     seen: Set[int] = set()
     waiting = [model]
@@ -787,39 +797,41 @@ def _parts(model: Any) -> Iterator[Any]:
             yield part
         elif isinstance(getattr(part, "__dict__", None), dict):
             yield part
-            if _root(part) not in ("numpy", "scipy", "pandas"):
+            if _root_package(part) not in ("numpy", "scipy", "pandas"):
                 waiting += list(vars(part).values())
 
 
-def _frame(rows: List[List[Any]], names: List[str]) -> Any:
+def _to_data_frame(rows: List[List[Any]], names: List[str]) -> Any:
     import pandas
 
     # Column by column: each gets the type that its values have.
     return pandas.DataFrame({name: [row[place] for row in rows] for place, name in enumerate(names)})
 
 
-def _explained(error: Exception, instances: Any) -> Refused:
+def _classify_error(error: Exception, instances: Any) -> PredictorError:
     """The client's fault if a library complains of a value, the model's in every other case."""
     not_fitted = type(error).__name__ == "NotFittedError"
     by_user = _passed_user_code(error)
     if isinstance(error, (ValueError, TypeError)) and not not_fitted and not by_user:
-        return Refused("inputs", str(error), about(error))
+        return PredictorError("inputs", str(error), describe_raised(error))
     if isinstance(error, AttributeError) and not not_fitted and not by_user:
-        lacking = _lacking(error)
-        if lacking is not None and _contains(instances, lacking, error):
+        lacking = _type_lacking_attribute(error)
+        if lacking is not None and _contains_type(instances, lacking, error):
             text = "A value of the instances is a %s; the model takes another." % lacking.__name__
-            return Refused("inputs", text, about(error))
-    return Refused("model", "Exception during sklearn prediction: %s" % named(error), about(error))
+            return PredictorError("inputs", text, describe_raised(error))
+    return PredictorError(
+        "model", "Exception during sklearn prediction: %s" % describe_error(error), describe_raised(error)
+    )
 
 
-def about(error: BaseException) -> Dict[str, Any]:
+def describe_raised(error: BaseException) -> Dict[str, Any]:
     """The class and text of an exception, whether the code of a library raised it, and of which package the
     estimator is that lacks an attribute."""
-    text = named(error)[len(type(error).__name__) :]
-    roots = _roots(error)
+    text = describe_error(error)[len(type(error).__name__) :]
+    roots = _traceback_packages(error)
     library = (bool(roots) and roots[-1] in ("sklearn", "xgboost")) or not _passed_user_code(error)
     estimator = _lacking_estimator(error)
-    package = "" if estimator is None else _root(estimator)
+    package = "" if estimator is None else _root_package(estimator)
     return {"kind": type(error).__name__, "text": text[2:1000], "library": library, "package": package}
 
 
@@ -842,7 +854,7 @@ def _lacking_estimator(error: BaseException) -> Any:
     return next((one for one in candidates if hasattr(type(one), "get_params")), None)
 
 
-def _lacking(error: AttributeError) -> Optional[type]:
+def _type_lacking_attribute(error: AttributeError) -> Optional[type]:
     """The type of a value from JSON that lacks an attribute; None where it is something else."""
     for kind in _JSON_TYPES:
         if str(error).startswith("'%s' object has no attribute" % kind.__name__):
@@ -850,7 +862,7 @@ def _lacking(error: AttributeError) -> Optional[type]:
     return None
 
 
-def _contains(value: Any, wanted: type, error: AttributeError) -> bool:
+def _contains_type(value: Any, wanted: type, error: AttributeError) -> bool:
     """Whether a value of this type is among instances, at any depth, and lacks what is said to be missing.
 
     Which one it was is known since Python 3.10.
@@ -861,7 +873,7 @@ def _contains(value: Any, wanted: type, error: AttributeError) -> bool:
         value = value.values.tolist()
     if isinstance(value, dict):
         value = list(value.values())
-    return isinstance(value, list) and any(_contains(element, wanted, error) for element in value)
+    return isinstance(value, list) and any(_contains_type(element, wanted, error) for element in value)
 
 
 def _passed_user_code(error: BaseException) -> bool:
@@ -874,10 +886,10 @@ def _passed_user_code(error: BaseException) -> bool:
         "warnings",
         "_bootlocale",
     }
-    return any(root not in known for root in _roots(error))
+    return any(root not in known for root in _traceback_packages(error))
 
 
-def _roots(error: BaseException) -> List[str]:
+def _traceback_packages(error: BaseException) -> List[str]:
     """The packages whose code it passed, the one that raised it last."""
     return [
         str(frame.f_globals.get("__name__")).partition(".")[0]
@@ -896,10 +908,10 @@ LOADERS = {
 # ---- the process ----
 
 
-def confine(lifeline: int) -> None:
+def confine_process(lifeline: int) -> None:
     """Die with whoever holds the lifeline, and before the server when memory runs out; leave no dump."""
     if lifeline >= 0:
-        _die_with(lifeline)
+        _die_with_lifeline(lifeline)
     try:
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write("500")
@@ -907,16 +919,16 @@ def confine(lifeline: int) -> None:
         pass
     # One byte is less than any dump has. With 0 the kernel would still start a program that takes dumps.
     resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
-    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    _call_prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
-def _die_with(lifeline: int) -> None:
+def _die_with_lifeline(lifeline: int) -> None:
     try:
         fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
         fcntl.fcntl(lifeline, _F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
     except OSError:  # not Linux
-        threading.Thread(target=_watch, args=(lifeline,), daemon=True).start()
+        threading.Thread(target=_watch_lifeline, args=(lifeline,), daemon=True).start()
         return
     poll = select.poll()
     poll.register(lifeline, 0)
@@ -924,14 +936,14 @@ def _die_with(lifeline: int) -> None:
         os._exit(1)
 
 
-def _watch(lifeline: int) -> None:
+def _watch_lifeline(lifeline: int) -> None:
     try:
         os.read(lifeline, 1)
     finally:
         os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
-def _prctl(option: int, value: int) -> None:
+def _call_prctl(option: int, value: int) -> None:
     try:
         import ctypes
 
@@ -948,9 +960,9 @@ def count_threads() -> int:
         return threading.active_count()
 
 
-def pilot(setup: Dict[str, Any]) -> int:
+def run_pilot(setup: Dict[str, Any]) -> int:
     """Import what can be imported, and fork a predictor for each connection, until the server is gone."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _call_prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != setup["server"]:
         return 1
     link = socket.socket(fileno=setup["link"])
@@ -963,7 +975,7 @@ def pilot(setup: Dict[str, Any]) -> int:
             importlib.import_module(module)
         except Exception as error:  # not every interpreter has every library, and not every library works
             if not isinstance(error, ImportError):
-                print("%s cannot be imported: %s" % (module, named(error)), file=sys.stderr)
+                print("%s cannot be imported: %s" % (module, describe_error(error)), file=sys.stderr)
     import gc
 
     gc.collect()
@@ -976,67 +988,67 @@ def pilot(setup: Dict[str, Any]) -> int:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each predictor takes one
     link.send(json.dumps({"lit": time.time() - began}).encode())
-    return Forks(link, listener).tend()
+    return ForkServer(link, listener).serve_forks()
 
 
-class Forks:
+class ForkServer:
     """The predictors that a pilot has forked, and the connections that ask for more."""
 
     def __init__(self, link: socket.socket, listener: socket.socket) -> None:
         self._link = link
         self._listener = listener
         listener.setblocking(False)
-        self._waking, self._signalled = os.pipe()
-        os.set_blocking(self._waking, False)
-        os.set_blocking(self._signalled, False)
-        signal.set_wakeup_fd(self._signalled)
+        self._wakeup_reader, self._wakeup_writer = os.pipe()
+        os.set_blocking(self._wakeup_reader, False)
+        os.set_blocking(self._wakeup_writer, False)
+        signal.set_wakeup_fd(self._wakeup_writer)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        self._running: Dict[int, int] = {}
-        self._silent: Deque[socket.socket] = collections.deque()
+        self._status_pipes: Dict[int, int] = {}
+        self._pending: Deque[socket.socket] = collections.deque()
 
-    def tend(self) -> int:
+    def serve_forks(self) -> int:
         """Fork until the server closes the link."""
         while True:
             # poll, for its set is not shared with what is forked.
             poll = selectors.PollSelector()
-            poll.register(self._waking, selectors.EVENT_READ)
-            for source in (self._link, self._listener, *self._silent):
+            poll.register(self._wakeup_reader, selectors.EVENT_READ)
+            for source in (self._link, self._listener, *self._pending):
                 poll.register(source, selectors.EVENT_READ)
             ready = {key.fileobj for key, _ in poll.select()}
-            if self._waking in ready:
-                os.read(self._waking, 4096)
-                self._tell_ends()
+            if self._wakeup_reader in ready:
+                os.read(self._wakeup_reader, 4096)
+                self._report_exits()
             if self._link in ready:
                 return 0
-            for connection in [one for one in self._silent if one in ready]:
-                self._silent.remove(connection)
+            for connection in [one for one in self._pending if one in ready]:
+                self._pending.remove(connection)
                 with connection:
-                    self._fork(connection)
+                    self._fork_predictor(connection)
             if self._listener in ready:
-                self._accept()
+                self._accept_connection()
 
-    def _accept(self) -> None:
+    def _accept_connection(self) -> None:
         try:
             connection, _ = self._listener.accept()
         except BlockingIOError:
             return
         except OSError:  # no descriptor is left
-            if self._silent:
-                self._silent.popleft().close()
+            if self._pending:
+                self._pending.popleft().close()
             else:
                 time.sleep(_EXHAUSTED_PAUSE)
             return
-        if _owner(connection) != os.getuid():
+        if _peer_user(connection) != os.getuid():
             connection.close()
             return
         connection.setblocking(False)
-        self._silent.append(connection)
-        if len(self._silent) > _MOST_SILENT:
-            self._silent.popleft().close()
+        self._pending.append(connection)
+        if len(self._pending) > _MAX_PENDING:
+            self._pending.popleft().close()
 
-    def _fork(self, connection: socket.socket) -> None:
+    def _fork_predictor(self, connection: socket.socket) -> None:
         """Fork a predictor; who asked for it and gets none sees the connection closed."""
-        descriptors = _descriptors(connection)
+        descriptors = _receive_descriptors(connection)
         if len(descriptors) != _DESCRIPTORS:
             for fd in descriptors:
                 os.close(fd)
@@ -1054,11 +1066,11 @@ class Forks:
         if pid:
             os.close(output)
             os.close(lifeline)
-            self._running[pid] = status
+            self._status_pipes[pid] = status
             return
         code = 1
         try:
-            self._forget(status)
+            self._close_inherited(status)
             os.setsid()
             os.dup2(output, 1)
             os.dup2(output, 2)
@@ -1067,23 +1079,23 @@ class Forks:
             numpy = sys.modules.get("numpy.random")
             if numpy is not None:
                 numpy.seed()
-            code = live(connection, lifeline)
+            code = run_predictor(connection, lifeline)
         except BaseException:
             traceback.print_exc()
         finally:
             os._exit(code)
 
-    def _forget(self, status: int) -> None:
+    def _close_inherited(self, status: int) -> None:
         """Let go of what is the pilot's, in a process that it has forked."""
-        for source in (self._link, self._listener, *self._silent):
+        for source in (self._link, self._listener, *self._pending):
             source.close()
-        for fd in (self._waking, self._signalled, status, *self._running.values()):
+        for fd in (self._wakeup_reader, self._wakeup_writer, status, *self._status_pipes.values()):
             os.close(fd)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        _prctl(_PR_SET_PDEATHSIG, 0)  # the lifeline takes its place
+        _call_prctl(_PR_SET_PDEATHSIG, 0)  # the lifeline takes its place
 
-    def _tell_ends(self) -> None:
+    def _report_exits(self) -> None:
         """Write how predictors ended to whoever asked for them: an exit code, or minus a signal."""
         while True:
             try:
@@ -1093,7 +1105,7 @@ class Forks:
             if not pid:
                 return
             code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-            told = self._running.pop(pid)
+            told = self._status_pipes.pop(pid)
             try:
                 os.write(told, str(code).encode())
             except OSError:  # who asked for it is gone
@@ -1101,13 +1113,13 @@ class Forks:
             os.close(told)
 
 
-def _owner(connection: socket.socket) -> int:
+def _peer_user(connection: socket.socket) -> int:
     """The user of the process at the other end."""
     size = struct.calcsize("3i")
     return int(struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))[1])
 
 
-def _descriptors(connection: socket.socket) -> List[int]:
+def _receive_descriptors(connection: socket.socket) -> List[int]:
     """Those that came with the first byte of a connection; none if it was closed."""
     size = struct.calcsize("i")
     try:
@@ -1124,12 +1136,12 @@ def _descriptors(connection: socket.socket) -> List[int]:
     return found
 
 
-def live(connection: socket.socket, lifeline: int) -> int:
+def run_predictor(connection: socket.socket, lifeline: int) -> int:
     """Be a predictor: the exit code is for `os._exit`, since libraries leave threads and destructors."""
-    confine(lifeline)
-    _prctl_name("pilot-predict")
+    confine_process(lifeline)
+    _set_process_name("pilot-predict")
     try:
-        code = serve(connection)
+        code = serve_predictions(connection)
     except OSError:  # the node is gone
         code = 0
     sys.stdout.flush()
@@ -1137,7 +1149,7 @@ def live(connection: socket.socket, lifeline: int) -> int:
     return code
 
 
-def _prctl_name(name: str) -> None:
+def _set_process_name(name: str) -> None:
     try:
         import ctypes
 
@@ -1153,10 +1165,12 @@ def main(arguments: List[str]) -> int:
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [folder for folder in sys.path if folder and os.path.abspath(folder) != here]
     if arguments[0] == "check":
-        return check()
+        return check_interpreter()
     if arguments[0] == "pilot":
-        return pilot(json.loads(arguments[1]))
-    return live(socket.socket(fileno=int(arguments[1])), int(arguments[2]) if len(arguments) > 2 else -1)
+        return run_pilot(json.loads(arguments[1]))
+    return run_predictor(
+        socket.socket(fileno=int(arguments[1])), int(arguments[2]) if len(arguments) > 2 else -1
+    )
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 
-def serialised(given: Any) -> list[bytes]:
+def serialize_examples(given: Any) -> list[bytes]:
     """The examples of a tensorflow.serving.Input, which is parsed, as bytes; none if it has none.
 
     The features of a context hold for every example that has none of that name: of the entries of a map that

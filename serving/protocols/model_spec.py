@@ -15,7 +15,7 @@ from serving.protocols.fields import BYTES, VARINT, Broken, Data, Field, fields,
 
 # Messages have a field for each input, and their model's comes first as a rule. Behind so many it is not
 # looked for, nor in more tasks, of which each has two: what a client sends must not take the gateway long.
-_MOST, _MOST_OF_TASK = 1024, 16
+_MAX_FIELDS, _MOST_OF_TASK = 1024, 16
 _TASKS = 64
 # Long specs are wrong ones.
 _LONGEST = 1024
@@ -43,12 +43,12 @@ def model_spec(message: str, body: Data) -> ModelSpec:
 
 def _first(body: Data) -> ModelSpec:
     """The spec in field 1."""
-    return _spec(body, islice(fields(body), _MOST))
+    return _spec(body, islice(fields(body), _MAX_FIELDS))
 
 
 def _tasks(body: Data) -> ModelSpec:
     """The spec that the tasks of a MultiInferenceRequest share, each of which has it in its field 1."""
-    tasks = [field for field in islice(fields(body), _MOST) if _is(field, 1)]
+    tasks = [field for field in islice(fields(body), _MAX_FIELDS) if _is(field, 1)]
     if len(tasks) > _TASKS:
         raise InvalidArgument(f"The request has {len(tasks)} tasks or more; it can have {_TASKS}.")
     specs = [_spec(body, islice(fields(body, task.start, task.end), _MOST_OF_TASK)) for task in tasks]
@@ -70,7 +70,7 @@ def _shown(spec: ModelSpec) -> str:
 def _named(body: Data) -> ModelSpec:
     """A name in field 1 and a version in field 2."""
     name = version = b""
-    for field in islice(fields(body), _MOST):
+    for field in islice(fields(body), _MAX_FIELDS):
         if _is(field, 1):
             name = bytes(body[field.start : field.end])
         elif _is(field, 2):
@@ -82,7 +82,7 @@ def _named(body: Data) -> ModelSpec:
 def _named_second(body: Data) -> ModelSpec:
     """A name in field 2, behind that of a repository."""
     name = b""
-    for field in islice(fields(body), _MOST):
+    for field in islice(fields(body), _MAX_FIELDS):
         if _is(field, 2):
             name = bytes(body[field.start : field.end])
     _check(len(name))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from serving.errors import InvalidOutputs, ModelFailed, UserCodeFailed, describe_exception
-from serving.predictor.program import offer_old_joblib
+from serving.predictor.program import install_old_joblib
 from serving.runtimes import LoadSpec, RowsFormat
 from serving.runtimes.arguments import check_arguments, list_arguments
 from serving.runtimes.describing import (
@@ -93,7 +93,7 @@ def load_model(spec: LoadSpec) -> CustomRuntime:
     Raises UserCodeFailed with a sentence that says what to do.
     """
     add_to_import_path(spec.packages)
-    offer_old_joblib()
+    install_old_joblib()
     name = spec.prediction_class
     if not name:
         raise UserCodeFailed(

@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from serving.errors import InvalidInputs, InvalidOutputs
-from serving.predictor.program import METHODS, Refused, rows_of
+from serving.predictor.program import METHODS, PredictorError, normalize_rows
 from serving.runtimes import Runtime
 from serving.runtimes.conversion import convert_instances
 from serving.runtimes.describing import PREDICTIONS, AnsweredExample, infer_tensor, untyped_tensor
@@ -65,8 +65,8 @@ def to_prediction_rows(result: Any, count: int, method: str) -> Any:
     if type(result) is np.ndarray and result.ndim and len(result) == count:
         return result
     try:
-        return rows_of(result, count, method)
-    except Refused as error:
+        return normalize_rows(result, count, method)
+    except PredictorError as error:
         raise InvalidOutputs(str(error)) from error
 
 

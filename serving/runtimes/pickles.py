@@ -25,8 +25,8 @@ import joblib
 import numpy as np
 
 from serving.errors import LoadFailed, make_sendable
-from serving.predictor.program import offer_old_joblib
-from serving.predictor.releases import remedy_for
+from serving.predictor.program import install_old_joblib
+from serving.predictor.releases import suggest_runtime
 from serving.runtimes.detect import read_decompressed, read_first_class
 from serving.runtimes.packages import add_to_import_path
 
@@ -63,7 +63,7 @@ class LoadedPickle:
 def load_pickle(file: Path, packages: Iterable[Path] = ()) -> LoadedPickle:
     """Read the model of a joblib or pickle file. Raises LoadFailed with the reason and the ways out."""
     add_to_import_path(packages)
-    offer_old_joblib()
+    install_old_joblib()
     if not file.stat().st_size:
         raise LoadFailed(f"{file.name} is empty: upload it again.")
     if _holds_booster(file):
@@ -279,7 +279,7 @@ def _suggest_version(saved: str) -> str:
             "have its own version compute it: `pilotlight runtimes add VERSION --create`, VERSION being the "
             "runtimeVersion of AI Platform that it was made for"
         )
-    remedy = remedy_for(saved)
+    remedy = suggest_runtime(saved)
     return (
         f"have that version compute it: `{remedy.command}`, and create the version with runtimeVersion "
         f"{remedy.runtime_version}"

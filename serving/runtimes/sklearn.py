@@ -20,7 +20,7 @@ from sklearn import config_context, set_config
 from sklearn.exceptions import NotFittedError
 
 from serving.errors import InvalidInputs, ModelFailed, describe_exception
-from serving.predictor.program import methods_of
+from serving.predictor.program import list_methods
 from serving.runtimes import (
     ArrayFormat,
     InputFormat,
@@ -74,7 +74,7 @@ class SklearnRuntime:
         self, loaded: pickles.LoadedPickle, file: Path, threads: int, method: str = PREDICT_METHOD
     ) -> None:
         self.method = method
-        self.methods = tuple(methods_of(loaded.model))
+        self.methods = tuple(list_methods(loaded.model))
         self._file = file
         self.warnings = loaded.warnings
         self._estimator = loaded.model

@@ -13,7 +13,7 @@ from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils.validation import check_is_fitted
 
 from serving.errors import LoadFailed
-from serving.predictor.program import lacks_method, methods_of
+from serving.predictor.program import list_methods, missing_method_text
 from serving.runtimes.pickles import describe_saved_version, root_package
 
 
@@ -35,9 +35,9 @@ def check_class(model: Any, file: str, has_packages: bool) -> None:
 def check_usable(model: Any, file: str, method: str) -> None:
     """Raise LoadFailed for what does not have the method, or is not fitted."""
     name = type(model).__name__
-    methods = methods_of(model)
+    methods = list_methods(model)
     if method not in methods:
-        raise LoadFailed(lacks_method(file, model, method, methods))
+        raise LoadFailed(missing_method_text(file, model, method, methods))
     if root_package(model) != "sklearn":
         return
     try:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from serving.predictor.program import width_of
+from serving.predictor.program import count_features
 from serving.runtimes.datatypes import BYTES
 from serving.runtimes.describing import COLUMN_PREFIX, INSTANCES, list_labels, round_for_display
 from serving.runtimes.frames import make_numeric_rows
@@ -59,7 +59,7 @@ def make_example_instances(inspection: EstimatorInspection) -> Iterator[Any]:
         # Those of old versions do not say how wide they are in today's way.
         if not inspection.is_builtin:
             return
-        if (width := width_of(inspection.estimator)) is not None:
+        if (width := count_features(inspection.estimator)) is not None:
             yield from _make_rows(inspection, width)
         elif not inspection.has_trees:  # which would read what is behind a row that is too short
             yield from ([0.5] * width for width in range(1, _MAX_TRIED_WIDTH))

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from serving.protocols.examples import serialised
+from serving.protocols.examples import serialize_examples
 from serving.protocols.protos import Malformed, message
 
 __all__ = [
@@ -57,9 +57,9 @@ def parse_record(record: bytes) -> WarmupRecord | None:
         return PredictRecord(request.model_spec.signature_name, request.inputs)
     if kind in ("classify_log", "regress_log"):
         request = getattr(log, kind).request
-        return ExamplesRecord((request.model_spec.signature_name,), serialised(request.input))
+        return ExamplesRecord((request.model_spec.signature_name,), serialize_examples(request.input))
     if kind == "multi_inference_log":
         request = log.multi_inference_log.request
         names = tuple(task.model_spec.signature_name for task in request.tasks)
-        return ExamplesRecord(names, serialised(request.input))
+        return ExamplesRecord(names, serialize_examples(request.input))
     return None

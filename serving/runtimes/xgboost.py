@@ -24,7 +24,7 @@ from sklearn.base import is_classifier
 from sklearn.exceptions import NotFittedError
 
 from serving.errors import InvalidInputs, InvalidOutputs, LoadFailed, ModelFailed
-from serving.predictor.program import lacks_method, methods_of
+from serving.predictor.program import list_methods, missing_method_text
 from serving.runtimes import (
     ArrayFormat,
     InputFormat,
@@ -288,9 +288,9 @@ class XgbModelRuntime(BoosterRuntime):
         self, estimator: Any, warnings: tuple[str, ...], threads: int, method: str = PREDICT_METHOD
     ) -> None:
         self.method = method
-        self.methods = methods_of(estimator)
+        self.methods = list_methods(estimator)
         if method not in self.methods:
-            raise LoadFailed(lacks_method("The file", estimator, method, self.methods))
+            raise LoadFailed(missing_method_text("The file", estimator, method, self.methods))
         super().__init__(_get_booster(estimator), warnings, threads)
         if type(estimator) in _ESTIMATOR_CLASSES:
             for name, value in vars(type(estimator)()).items():  # parameters that later versions have brought

@@ -8,8 +8,8 @@ from random import Random
 import msgspec
 
 from serving.node import practice, practice_grpc
-from serving.node.dialects import Model
-from serving.node.dialects.readers import Readers
+from serving.node.dialects import ServedModel
+from serving.node.dialects.readers import CodecCache
 from serving.protocols import PLAIN, Call
 from serving.runtimes import Runtime
 from serving.runtimes.codec import InstancesDecoder
@@ -31,7 +31,7 @@ class Asking:
             (name, call, body) for name, schema in schemas.items() for call, body in _questions(schema)
         ]
         self._readers = {
-            name: Readers(Model(runtime, schemas[name], InstancesDecoder())).of
+            name: CodecCache(ServedModel(runtime, schemas[name], InstancesDecoder())).get_or_create
             for name, runtime in runtimes.items()
         }
 
@@ -49,13 +49,13 @@ class Asking:
         reader, runtime = self._readers[name](call), self._runtimes[name]
 
         def does() -> None:
-            asked = reader.read(body)
-            answer = reader.write(asked, runtime.predict(asked.instances, **asked.parameters))
+            asked = reader.decode_request(body)
+            answer = reader.encode_response(asked, runtime.predict(asked.instances, **asked.parameters))
             assert answer.status == 200
 
         refused(does)
 
 
 def _questions(schema: ModelSchema) -> list[tuple[Call, bytes]]:
-    asked = [*practice.questions(schema), *practice_grpc.questions(schema)]
+    asked = [*practice.make_http_examples(schema), *practice_grpc.make_grpc_examples(schema)]
     return [(question.call, question.body) for question in asked if question.call is not PLAIN]

@@ -9,7 +9,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from serving.node.dialects import Asked, Model
+from serving.node.dialects import DecodedRequest, ServedModel
 from serving.node.dialects.tensorflow import reader
 from serving.protocols import Call, Dialect
 from serving.runtimes.codec import InstancesDecoder
@@ -25,7 +25,7 @@ _ANY = TensorSpec("x", "FP64", None)
 _TEXT = TensorSpec("s", "BYTES", (-1,))
 _EXAMPLES = ModelSignature((_TEXT,), (TensorSpec("outputs", "FP32", (-1,)),))
 
-_MODELS: Mapping[str, Model] = {
+_MODELS: Mapping[str, ServedModel] = {
     "rows": models.graph(_ROWS, examples=_EXAMPLES),
     "whole": models.graph(_INTEGERS, examples=_EXAMPLES),
     "numbers": models.graph(_ANY),
@@ -78,7 +78,7 @@ def attempt(given: tuple[str, str, bytes]) -> None:
     name, verb, body = given
     model = _MODELS[name]
     call = Call(Dialect.TENSORFLOW, verb)
-    found: list[Asked] = []
+    found: list[DecodedRequest] = []
     wrong = [
         refused(partial(_read, call, way, body, found)) for way in (model, replace(model, decoder=_DECLINING))
     ]
@@ -90,8 +90,8 @@ def attempt(given: tuple[str, str, bytes]) -> None:
         same(_columns(one.instances), _columns(other.instances))
 
 
-def _read(call: Call, model: Model, body: bytes, found: list[Asked]) -> None:
-    found.append(reader(call, model).read(body))
+def _read(call: Call, model: ServedModel, body: bytes, found: list[DecodedRequest]) -> None:
+    found.append(reader(call, model).decode_request(body))
 
 
 def _columns(batch: Any) -> Any:

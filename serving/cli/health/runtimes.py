@@ -9,7 +9,7 @@ from pathlib import Path
 from serving import interpreters
 from serving.cli.health.finding import Finding, fail, ok, warn
 from serving.errors import InvalidArgument, LoadFailed
-from serving.predictor.interpreter_check import check
+from serving.predictor.interpreter_check import check_interpreter
 
 
 def checks(state_dir: Path, given: Sequence[str], *, quick: bool) -> list[Callable[[], Finding]]:
@@ -35,7 +35,7 @@ def runtime(version: str, python: str, *, quick: bool) -> Finding:
         interpreters.resolve_interpreter(python)
         if quick:
             return ok(name, f"{python} is there.")
-        found = check(python)
+        found = check_interpreter(python)
     except (InvalidArgument, LoadFailed) as error:
         return fail(name, error.message, again)
     seen = f"{python}, {found.libraries}"

@@ -17,11 +17,11 @@ from serving.runtimes.codec import AnswerStyle, InstancesDecoder
 from serving.runtimes.instances import Batch
 from serving.schema import ModelSchema
 
-__all__ = ["Asked", "Call", "Make", "Model", "Reader", "Reply"]
+__all__ = ["DecodedRequest", "Call", "CodecFactory", "ServedModel", "Codec", "Reply"]
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class ServedModel:
     """What a dialect knows of the model: the form it takes, its schema, and a decoder of JSON instances.
 
     `style` is how AI Platform's answers are written.
@@ -30,12 +30,12 @@ class Model:
     runtime: Runtime
     schema: ModelSchema
     decoder: InstancesDecoder
-    levels: int = DEFAULT_MAX_DEPTH  # how deep JSON may be nested
-    style: AnswerStyle = AnswerStyle()
+    max_json_depth: int = DEFAULT_MAX_DEPTH  # how deep JSON may be nested
+    answer_style: AnswerStyle = AnswerStyle()
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class DecodedRequest:
     """What a body says: instances and parameters as `Runtime.predict` takes them.
 
     `state` is whatever the dialect needs to write the answer.
@@ -46,21 +46,21 @@ class Asked:
     state: Any = None
 
 
-class Reader(Protocol):
+class Codec(Protocol):
     """One dialect, for one call: made once for all requests that say the same of themselves."""
 
-    def read(self, body: bytes | bytearray) -> Asked:
+    def decode_request(self, body: bytes | bytearray) -> DecodedRequest:
         """What is to be computed. Raises InvalidInputs, or another ServingError, if it is wrong."""
 
-    def write(self, asked: Asked, predictions: Batch) -> Reply:
+    def encode_response(self, decoded: DecodedRequest, predictions: Batch) -> Reply:
         """The answer with these predictions. Raises InvalidOutputs for what the protocol cannot carry."""
 
-    def refuse(self, error: ServingError) -> Reply:
+    def encode_error(self, error: ServingError) -> Reply:
         """The answer with an error."""
 
 
-class Make(Protocol):
+class CodecFactory(Protocol):
     """What each file of a dialect has under the name `reader`."""
 
-    def __call__(self, call: Call, model: Model) -> Reader:
+    def __call__(self, call: Call, model: ServedModel) -> Codec:
         """The reader of a call. Raises a ServingError for a call that cannot be."""

@@ -10,65 +10,71 @@ from dataclasses import replace
 
 from serving import media
 from serving.errors import ServingError
-from serving.node.dialects import Asked, Call, Model, Reply
-from serving.node.dialects.infer import Wish
-from serving.node.dialects.inference import Infer
+from serving.node.dialects import Call, DecodedRequest, Reply, ServedModel
+from serving.node.dialects.infer import OutputSelection
+from serving.node.dialects.inference import OpenInferenceRestCodec
 from serving.node.dialects.npy import from_npy, to_npy
-from serving.node.dialects.tensors import batch_of, signature_of, tensors_of
+from serving.node.dialects.tensors import batch_to_tensors, find_signature, tensors_to_batch
 from serving.protocols.errors import refusal
 from serving.runtimes.codec import encode_predictions
 from serving.runtimes.describing import INSTANCES
 from serving.runtimes.instances import Batch, WholeTensors
 
 _NPY = (b"content-type", media.NPY.encode())
-_ALL = Wish(None, (), binary=True)
+_ALL_OUTPUTS = OutputSelection(None, (), binary=True)
 
 
-class Bodies:
+class AiPlatformCodec:
     """Reads one type of bodies and writes one."""
 
-    def __init__(self, call: Call, model: Model) -> None:
-        self._reads, self._writes = call.content_type, call.accept
+    def __init__(self, call: Call, model: ServedModel) -> None:
+        self._content_type, self._accept = call.content_type, call.accept
         self._model = model
-        self._inference = Infer(call, model)
+        self._inference = OpenInferenceRestCodec(call, model)
 
-    def read(self, body: bytes | bytearray) -> Asked:
+    def decode_request(self, body: bytes | bytearray) -> DecodedRequest:
         """What is to be computed. Raises InvalidInputs."""
         model = self._model
-        match self._reads:
+        match self._content_type:
             case "":
-                return Asked(*model.decoder.decode(body, model.runtime.input_format))
+                return DecodedRequest(*model.decoder.decode(body, model.runtime.input_format))
             case media.NPY:
                 array = from_npy(body)
-                return Asked(*batch_of(model, {self._name(): array}))
+                return DecodedRequest(*tensors_to_batch(model, {self._input_name(): array}))
             case _:
-                return self._inference.read(body)
+                return self._inference.decode_request(body)
 
-    def write(self, asked: Asked, predictions: Batch) -> Reply:
+    def encode_response(self, decoded: DecodedRequest, predictions: Batch) -> Reply:
         """The predictions, or those outputs that were asked for. Raises InvalidOutputs."""
-        wish: Wish = asked.state or _ALL
-        match self._writes:
+        wish: OutputSelection = decoded.state or _ALL_OUTPUTS
+        match self._accept:
             case "":
-                return Reply(200, encode_predictions(_chosen(wish, predictions), self._model.style))
+                return Reply(
+                    200, encode_predictions(_select_outputs(wish, predictions), self._model.answer_style)
+                )
             case media.NPY:
-                return Reply(200, b"".join(to_npy(tensors_of(_chosen(wish, predictions)))), (_NPY,))
+                return Reply(
+                    200, b"".join(to_npy(batch_to_tensors(_select_outputs(wish, predictions)))), (_NPY,)
+                )
             case _:
-                return self._inference.write(replace(asked, state=replace(wish, binary=True)), predictions)
+                return self._inference.encode_response(
+                    replace(decoded, state=replace(wish, binary=True)), predictions
+                )
 
-    def refuse(self, error: ServingError) -> Reply:
+    def encode_error(self, error: ServingError) -> Reply:
         """The error as AI Platform tells it."""
         return refusal(error)
 
-    def _name(self) -> str:
+    def _input_name(self) -> str:
         """What the one input of the model is called."""
-        inputs = signature_of(self._model).inputs
+        inputs = find_signature(self._model).inputs
         return inputs[0].name if len(inputs) == 1 else INSTANCES
 
 
-reader = Bodies
+reader = AiPlatformCodec
 
 
-def _chosen(wish: Wish, predictions: Batch) -> Batch:
+def _select_outputs(wish: OutputSelection, predictions: Batch) -> Batch:
     names = [output.name for output in wish.outputs]
     match predictions:
         case dict() if names:

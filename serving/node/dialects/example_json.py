@@ -15,9 +15,9 @@ from serving.protocols.protos import message
 from serving.runtimes.conversion import describe_json_type, is_base64
 
 _CONTEXT, _EXAMPLES = "context", "examples"
-_MOST_INT64 = 2**63 - 1
+_MAX_INT64 = 2**63 - 1
 _MAX_SHOWN = 60
-_TYPES: Mapping[type, str] = {
+_JSON_TYPES: Mapping[type, str] = {
     type(None): "Null",
     bool: "Boolean",
     int: "Number",
@@ -28,29 +28,29 @@ _TYPES: Mapping[type, str] = {
 }
 
 
-def serialised(fields: Mapping[str, Any], verb: str) -> list[bytes]:
+def serialize_examples(fields: Mapping[str, Any], verb: str) -> list[bytes]:
     """The examples of a request, each with the features of its context that it has none of itself.
 
     Raises InvalidInputs, in TensorFlow Serving's words.
     """
-    context = _features(fields[_CONTEXT], f"'{_CONTEXT}'") if _CONTEXT in fields else {}
+    context = _parse_features(fields[_CONTEXT], f"'{_CONTEXT}'") if _CONTEXT in fields else {}
     if _EXAMPLES not in fields:
         raise InvalidInputs(f"When method is {verb}, key '{_EXAMPLES}' is expected and was not found")
     examples = fields[_EXAMPLES]
     if not isinstance(examples, list):
         raise InvalidInputs(
-            f"JSON Value: {shown(examples)} Expecting '{_EXAMPLES}' value to be an list/array"
+            f"JSON Value: {shorten_json(examples)} Expecting '{_EXAMPLES}' value to be an list/array"
         )
     if not examples:
         raise InvalidInputs(f"'{_EXAMPLES}' value is an empty array")
     check_context(sum(len(name) + feature.ByteSize() for name, feature in context.items()), len(examples))
     return [
-        _example(context | _features(example, f"element: {index} of '{_EXAMPLES}' list"))
+        _serialize_example(context | _parse_features(example, f"element: {index} of '{_EXAMPLES}' list"))
         for index, example in enumerate(examples)
     ]
 
 
-def shown(value: Any) -> str:
+def shorten_json(value: Any) -> str:
     """The beginning of a value as JSON, for messages."""
     try:
         text = orjson.dumps(value).decode()
@@ -59,7 +59,7 @@ def shown(value: Any) -> str:
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 
-def _example(features: Mapping[str, Any]) -> bytes:
+def _serialize_example(features: Mapping[str, Any]) -> bytes:
     example = message("tensorflow.Example")()
     for name, feature in features.items():
         example.features.feature[name].CopyFrom(feature)
@@ -67,22 +67,22 @@ def _example(features: Mapping[str, Any]) -> bytes:
     return serialised
 
 
-def _features(value: Any, where: str) -> dict[str, Any]:
+def _parse_features(value: Any, where: str) -> dict[str, Any]:
     """The features of an object, by name."""
     if not isinstance(value, dict):
         raise InvalidInputs(
             f"Failed to process {where}. "
-            f"Error: Example must be JSON object but got JSON {_TYPES[type(value)]}"
+            f"Error: Example must be JSON object but got JSON {_JSON_TYPES[type(value)]}"
         )
     try:
-        return {name: _feature(name, content) for name, content in value.items()}
+        return {name: _make_feature(name, content) for name, content in value.items()}
     except InvalidInputs as error:
         raise InvalidInputs(f"Failed to process {where}. Error: {error.detail}") from error
 
 
-def _feature(name: str, content: Any) -> Any:
+def _make_feature(name: str, content: Any) -> Any:
     values = content if isinstance(content, list) else [content]
-    kinds = [_kind(name, value) for value in values]
+    kinds = [_feature_kind(name, value) for value in values]
     feature = message("tensorflow.Feature")()
     if not kinds:
         return feature
@@ -93,13 +93,13 @@ def _feature(name: str, content: Any) -> Any:
         case "float":
             feature.float_list.value.extend(values)  # what float32 does not hold is infinite
         case "int64":
-            feature.int64_list.value.extend(_int64(name, value) for value in values)
+            feature.int64_list.value.extend(_check_int64(name, value) for value in values)
         case _:
-            feature.bytes_list.value.extend(_bytes(name, value) for value in values)
+            feature.bytes_list.value.extend(_decode_bytes(name, value) for value in values)
     return feature
 
 
-def _kind(name: str, value: Any) -> str:
+def _feature_kind(name: str, value: Any) -> str:
     """What a value is among features."""
     match value:
         case bool() | int():
@@ -112,17 +112,17 @@ def _kind(name: str, value: Any) -> str:
             return "bytes"
         case _:
             raise InvalidInputs(
-                f"Feature: {name} has element with unexpected JSON type: {_TYPES[type(value)]}"
+                f"Feature: {name} has element with unexpected JSON type: {_JSON_TYPES[type(value)]}"
             )
 
 
-def _int64(name: str, value: int) -> int:
-    if value > _MOST_INT64:
+def _check_int64(name: str, value: int) -> int:
+    if value > _MAX_INT64:
         raise InvalidInputs(f"Feature: {name} has uint64 element. Only int64 is supported.")
     return int(value)
 
 
-def _bytes(name: str, value: str | Mapping[str, str]) -> bytes:
+def _decode_bytes(name: str, value: str | Mapping[str, str]) -> bytes:
     if isinstance(value, str):
         return value.encode()
     try:

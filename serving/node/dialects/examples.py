@@ -13,57 +13,57 @@ import numpy as np
 from numpy.typing import NDArray
 
 from serving.errors import FailedPrecondition, InvalidInputs, InvalidOutputs
-from serving.node.dialects import Model
-from serving.node.dialects.tensors import batch_of, signature_of
+from serving.node.dialects import ServedModel
+from serving.node.dialects.tensors import find_signature, tensors_to_batch
 from serving.runtimes.datatypes import BYTES
 from serving.runtimes.instances import Batch
 from serving.schema import ModelSignature
 
 # What contexts may add to the examples of a request, in bytes: each gets all of it.
-_ADDED = 16 << 20
+_MAX_CONTEXT_BYTES = 16 << 20
 
 CLASSIFY, REGRESS = "classify", "regress"
 CLASSES, SCORES, OUTPUTS = "classes", "scores", "outputs"
 
 Arrays = Mapping[str, NDArray[Any]]
-Scored = list[tuple[bytes, float]]
+ScoredLabels = list[tuple[bytes, float]]
 
 
-def batch_of_examples(
-    model: Model, verb: str, signature: str, examples: Sequence[bytes]
+def examples_to_batch(
+    model: ServedModel, verb: str, signature: str, examples: Sequence[bytes]
 ) -> tuple[Batch, dict[str, Any]]:
     """Serialised examples as a signature ("": the default one) takes them, and the parameters that choose it.
 
     Raises InvalidInputs, or FailedPrecondition for a model that takes no examples.
     """
-    name = check(model, verb, signature)
+    name = check_signature(model, verb, signature)
     if not examples:
         raise InvalidInputs("Input is empty: there are no examples.")
     column = np.empty(len(examples), object)
     column[:] = examples
-    return batch_of(model, {name: column}, signature)
+    return tensors_to_batch(model, {name: column}, signature)
 
 
 def check_context(size: int, count: int) -> None:
     """Raise InvalidInputs if a context of so many bytes is too long to be put into so many examples."""
-    if size * count > _ADDED:
+    if size * count > _MAX_CONTEXT_BYTES:
         raise InvalidInputs(
             f"The context has {size} bytes, and is to be in each of {count} examples: it can add "
-            f"{_ADDED >> 20} MiB to a request. Send fewer examples at a time."
+            f"{_MAX_CONTEXT_BYTES >> 20} MiB to a request. Send fewer examples at a time."
         )
 
 
-def check(model: Model, verb: str, signature: str) -> str:
-    """The name of the input of a signature that can classify, or regress. Raises as `batch_of_examples`."""
-    require_graph(model, verb)
-    found = signature_of(model, signature)
-    problem = _problem(verb, found)
+def check_signature(model: ServedModel, verb: str, signature: str) -> str:
+    """The name of the input of a signature that can classify, or regress. Raises as `examples_to_batch`."""
+    require_tensorflow(model, verb)
+    found = find_signature(model, signature)
+    problem = _find_problem(verb, found)
     if problem:
         raise InvalidInputs(f"Signature {signature or model.schema.default} cannot {verb}: {problem}")
     return found.inputs[0].name
 
 
-def require_graph(model: Model, verb: str) -> None:
+def require_tensorflow(model: ServedModel, verb: str) -> None:
     """Raises FailedPrecondition for a model that takes no examples."""
     if model.runtime.framework != "TENSORFLOW":
         raise FailedPrecondition(
@@ -72,7 +72,7 @@ def require_graph(model: Model, verb: str) -> None:
         )
 
 
-def _problem(verb: str, signature: ModelSignature) -> str:
+def _find_problem(verb: str, signature: ModelSignature) -> str:
     """Why a signature cannot do it, "" if it can."""
     if len(signature.inputs) != 1 or signature.inputs[0].datatype != BYTES:
         taken = ", ".join(f"{one.name} ({one.datatype})" for one in signature.inputs) or "none"
@@ -86,7 +86,7 @@ def _problem(verb: str, signature: ModelSignature) -> str:
     return ""
 
 
-def classes(answer: Arrays, count: int) -> tuple[NDArray[Any], NDArray[Any]]:
+def extract_classes(answer: Arrays, count: int) -> tuple[NDArray[Any], NDArray[Any]]:
     """Labels and scores of the classes of each of `count` examples, b"" or 0 where a model has none.
 
     Both have the shape [examples, classes]. Raises InvalidOutputs for outputs of another shape.
@@ -94,7 +94,7 @@ def classes(answer: Arrays, count: int) -> tuple[NDArray[Any], NDArray[Any]]:
     labels, scores = answer.get(CLASSES), answer.get(SCORES)
     shapes = {array.shape for array in (labels, scores) if array is not None}
     if len(shapes) != 1 or (shape := shapes.pop())[:1] != (count,) or len(shape) != 2:
-        raise InvalidOutputs(_shapes(answer, f"[{count}, number of classes]"))
+        raise InvalidOutputs(_shape_message(answer, f"[{count}, number of classes]"))
     if labels is not None and labels.dtype.kind != "O":
         raise InvalidOutputs(f"Output {CLASSES} must be of texts; it is of {labels.dtype}.")
     if scores is not None and scores.dtype.kind != "f":
@@ -105,22 +105,22 @@ def classes(answer: Arrays, count: int) -> tuple[NDArray[Any], NDArray[Any]]:
     )
 
 
-def classifications(answer: Arrays, count: int) -> list[Scored]:
+def extract_classifications(answer: Arrays, count: int) -> list[ScoredLabels]:
     """The classes of each of `count` examples: label and score. Raises as `classes` does."""
-    labels, scores = classes(answer, count)
+    labels, scores = extract_classes(answer, count)
     return [list(zip(*row, strict=True)) for row in zip(labels.tolist(), scores.tolist(), strict=True)]
 
 
-def regressions(answer: Arrays, count: int) -> NDArray[Any]:
+def extract_regressions(answer: Arrays, count: int) -> NDArray[Any]:
     """The number for each of `count` examples. Raises InvalidOutputs for outputs of another shape."""
     values = answer[OUTPUTS]
     if values.shape not in ((count,), (count, 1)):
-        raise InvalidOutputs(_shapes(answer, f"[{count}] or [{count}, 1]"))
+        raise InvalidOutputs(_shape_message(answer, f"[{count}] or [{count}, 1]"))
     if values.dtype.kind != "f":
         raise InvalidOutputs(f"Output {OUTPUTS} must be of floats; it is of {values.dtype}.")
     return values.reshape(-1)
 
 
-def _shapes(answer: Arrays, wanted: str) -> str:
+def _shape_message(answer: Arrays, wanted: str) -> str:
     found = ", ".join(f"{name} {list(array.shape)}" for name, array in answer.items())
     return f"The shape of outputs must be {wanted}; they are: {found}."

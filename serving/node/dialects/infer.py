@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from serving.errors import InvalidInputs
-from serving.node.dialects import Asked, Model
-from serving.node.dialects.tensors import batch_of, signature_of, tensors_of
+from serving.node.dialects import DecodedRequest, ServedModel
+from serving.node.dialects.tensors import batch_to_tensors, find_signature, tensors_to_batch
 from serving.runtimes import Runtime
 from serving.runtimes.arguments import SIGNATURE_NAME
 from serving.runtimes.describing import PREDICTIONS
@@ -29,14 +29,14 @@ STR, BASE64 = "str", "base64"
 _ALIASES = frozenset({"output-0", "predict"})
 
 BINARY = "binary_data"
-_SIZE = "binary_data_size"
+_BINARY_SIZE = "binary_data_size"
 _BINARY_OUTPUT = "binary_data_output"
 # Of other servers' extensions those that change what an answer means.
-_CLASSES, _SHARED = "classification", "shared_memory_region"
+_CLASSIFICATION, _SHARED_MEMORY = "classification", "shared_memory_region"
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class RequestedOutput:
     """An output that is asked for; whether as bytes, None if that is not said, or its texts as base64."""
 
     name: str
@@ -45,47 +45,51 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class OutputSelection:
     """What a request says of its answer: the id to repeat, and the outputs, none of them for all.
 
     `binary` is whether outputs are to be bytes that do not say.
     """
 
     id: str | None
-    outputs: tuple[Output, ...]
+    outputs: tuple[RequestedOutput, ...]
     binary: bool
 
 
-def asked(
-    model: Model,
+def build_decoded_request(
+    model: ServedModel,
     tensors: Mapping[str, NDArray[Any]],
     parameters: Parameters,
-    outputs: Sequence[Output],
+    outputs: Sequence[RequestedOutput],
     id: str | None,  # noqa: A002  that is what the protocol calls it
-) -> Asked:
+) -> DecodedRequest:
     """What is to be computed. Of the parameters those count that the model knows. Raises InvalidInputs."""
     signature = parameters.get(SIGNATURE_NAME, "")
     if not isinstance(signature, str):
         raise InvalidInputs(f'The parameter "signature_name" must be a string; it is {signature!r}.')
-    batch, chosen = batch_of(model, tensors, signature)
+    batch, chosen = tensors_to_batch(model, tensors, signature)
     _check_outputs(model, signature, outputs)
     methods = tuple(output.name for output in outputs)
     if isinstance(model.runtime, MultiMethodRuntime) and any(name != PREDICTIONS for name in methods):
         chosen[METHOD_PARAMETER] = methods
-    wish = Wish(id, tuple(outputs), binary=flag(parameters, _BINARY_OUTPUT) or False)
-    return Asked(batch, {**_known(model.runtime, parameters), **chosen}, wish)
+    wish = OutputSelection(
+        id, tuple(outputs), binary=parse_bool_parameter(parameters, _BINARY_OUTPUT) or False
+    )
+    return DecodedRequest(batch, {**_known_parameters(model.runtime, parameters), **chosen}, wish)
 
 
-def answered(wish: Wish, predictions: Batch) -> Iterator[tuple[str, NDArray[Any], bool]]:
+def select_outputs(
+    selection: OutputSelection, predictions: Batch
+) -> Iterator[tuple[str, NDArray[Any], bool]]:
     """The outputs that are asked for, in that order: name, tensor, and whether it is to be bytes."""
-    tensors = tensors_of(predictions)
-    for output in wish.outputs or tuple(Output(name) for name in tensors):
-        binary = wish.binary if output.binary is None else output.binary
+    tensors = batch_to_tensors(predictions)
+    for output in selection.outputs or tuple(RequestedOutput(name) for name in tensors):
+        binary = selection.binary if output.binary is None else output.binary
         tensor = tensors[output.name if output.name in tensors else PREDICTIONS]
-        yield output.name, _as_base64(tensor) if output.base64 else tensor, binary
+        yield output.name, _encode_base64(tensor) if output.base64 else tensor, binary
 
 
-def _as_base64(tensor: NDArray[Any]) -> NDArray[Any]:
+def _encode_base64(tensor: NDArray[Any]) -> NDArray[Any]:
     """A tensor whose texts are the base64 of its texts; one of numbers as it is."""
     if tensor.dtype.kind != "O":
         return tensor
@@ -94,7 +98,7 @@ def _as_base64(tensor: NDArray[Any]) -> NDArray[Any]:
     return texts
 
 
-def flag(parameters: Parameters, name: str) -> bool | None:
+def parse_bool_parameter(parameters: Parameters, name: str) -> bool | None:
     """A parameter that is true or false, None if it is not there. Raises InvalidInputs for other values."""
     value = parameters.get(name)
     if value is None or isinstance(value, bool):
@@ -102,29 +106,33 @@ def flag(parameters: Parameters, name: str) -> bool | None:
     raise InvalidInputs(f'The parameter "{name}" must be true or false; it is {value!r}.')
 
 
-def raw_size(name: str, parameters: Parameters) -> int | None:
+def parse_binary_size(name: str, parameters: Parameters) -> int | None:
     """How many bytes of an input are behind the JSON, None if none are. Raises InvalidInputs."""
-    if _SHARED in parameters:
+    if _SHARED_MEMORY in parameters:
         raise InvalidInputs(
             f"Input {name} is in shared memory, which this server does not read: send its data."
         )
-    size = parameters.get(_SIZE)
+    size = parameters.get(_BINARY_SIZE)
     if size is None or (type(size) is int and size >= 0):
         return size
-    raise InvalidInputs(f'Input {name}: "{_SIZE}" must be a number of bytes; it is {size!r}.')
+    raise InvalidInputs(f'Input {name}: "{_BINARY_SIZE}" must be a number of bytes; it is {size!r}.')
 
 
-def output_of(name: str, parameters: Parameters) -> Output:
+def parse_requested_output(name: str, parameters: Parameters) -> RequestedOutput:
     """An output that is asked for. Raises InvalidInputs."""
-    if _SHARED in parameters:
+    if _SHARED_MEMORY in parameters:
         raise InvalidInputs(f"Output {name} is wanted in shared memory, to which this server does not write.")
-    if parameters.get(_CLASSES):
-        raise InvalidInputs(f'Output {name}: "{_CLASSES}" is not offered; ask for the scores themselves.')
-    return Output(name, flag(parameters, BINARY), parameters.get(CONTENT_TYPE) == BASE64)
+    if parameters.get(_CLASSIFICATION):
+        raise InvalidInputs(
+            f'Output {name}: "{_CLASSIFICATION}" is not offered; ask for the scores themselves.'
+        )
+    return RequestedOutput(
+        name, parse_bool_parameter(parameters, BINARY), parameters.get(CONTENT_TYPE) == BASE64
+    )
 
 
-def decoded(
-    model: Model, name: str, tensor: NDArray[Any], parameters: Parameters, of_request: Parameters
+def decode_text_input(
+    model: ServedModel, name: str, tensor: NDArray[Any], parameters: Parameters, of_request: Parameters
 ) -> NDArray[Any]:
     """An input as its content type has it, or that of the request.
 
@@ -136,19 +144,19 @@ def decoded(
         return tensor
     if content_type == BASE64:
         plain = np.empty(tensor.shape, object)
-        plain.reshape(-1)[:] = [_plain_bytes(value) for value in tensor.reshape(-1).tolist()]
+        plain.reshape(-1)[:] = [_decode_base64(value) for value in tensor.reshape(-1).tolist()]
         tensor = plain
-    return tensor[:, 0] if tensor.shape[1:] == (1,) and _takes_flat(model, name) else tensor
+    return tensor[:, 0] if tensor.shape[1:] == (1,) and _has_scalar_rows(model, name) else tensor
 
 
-def _plain_bytes(value: bytes) -> bytes:
+def _decode_base64(value: bytes) -> bytes:
     try:
         return base64.b64decode(value, validate=True)
     except ValueError:
         return value
 
 
-def _takes_flat(model: Model, name: str) -> bool:
+def _has_scalar_rows(model: ServedModel, name: str) -> bool:
     """Whether the rows of an input are single values."""
     if model.runtime.framework == "CUSTOM":
         return True
@@ -157,11 +165,11 @@ def _takes_flat(model: Model, name: str) -> bool:
     return any(shape is not None and len(shape) == 1 for shape in shapes)
 
 
-def _check_outputs(model: Model, signature: str, outputs: Sequence[Output]) -> None:
+def _check_outputs(model: ServedModel, signature: str, outputs: Sequence[RequestedOutput]) -> None:
     if not outputs:
         return
     graph = model.runtime.framework == "TENSORFLOW"
-    known = [out.name for out in signature_of(model, signature).outputs] if graph else [PREDICTIONS]
+    known = [out.name for out in find_signature(model, signature).outputs] if graph else [PREDICTIONS]
     if isinstance(model.runtime, MultiMethodRuntime):
         known += model.runtime.methods
     for output in outputs:
@@ -171,18 +179,18 @@ def _check_outputs(model: Model, signature: str, outputs: Sequence[Output]) -> N
         raise InvalidInputs("An output is asked for twice.")
 
 
-def _known(runtime: Runtime, parameters: Parameters) -> dict[str, Any]:
+def _known_parameters(runtime: Runtime, parameters: Parameters) -> dict[str, Any]:
     """Those of a request's parameters that the model's own predict takes: all else is to be ignored."""
     if runtime.framework == "TENSORFLOW":  # which has none but the signature's name
         return {}
-    own = {name: value for name, value in parameters.items() if name not in _OURS}
-    return {name: value for name, value in own.items() if _takes(runtime, name, value)}
+    own = {name: value for name, value in parameters.items() if name not in _PROTOCOL_PARAMETERS}
+    return {name: value for name, value in own.items() if _accepts_parameter(runtime, name, value)}
 
 
-_OURS = (_BINARY_OUTPUT, SIGNATURE_NAME)
+_PROTOCOL_PARAMETERS = (_BINARY_OUTPUT, SIGNATURE_NAME)
 
 
-def _takes(runtime: Runtime, name: str, value: Any) -> bool:
+def _accepts_parameter(runtime: Runtime, name: str, value: Any) -> bool:
     if name == METHOD_PARAMETER and isinstance(runtime, MultiMethodRuntime) and runtime.methods:
         return True  # what it cannot be asked is an error
     try:

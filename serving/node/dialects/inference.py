@@ -17,10 +17,17 @@ from serving.depth import TooDeepError, parse_json
 from serving.errors import InvalidInputs, InvalidOutputs, ServingError
 from serving.heads import JSON_BYTES
 from serving.media import BINARY
-from serving.node.dialects import Asked, Call, Model, Reply
-from serving.node.dialects.infer import Wish, answered, asked, decoded, output_of, raw_size
-from serving.node.dialects.raw import Buffer, from_raw, named, sized, to_raw
-from serving.node.dialects.tensors import MANY, limit
+from serving.node.dialects import Call, DecodedRequest, Reply, ServedModel
+from serving.node.dialects.infer import (
+    OutputSelection,
+    build_decoded_request,
+    decode_text_input,
+    parse_binary_size,
+    parse_requested_output,
+    select_outputs,
+)
+from serving.node.dialects.raw import Buffer, count_elements, from_raw, output_datatype, to_raw
+from serving.node.dialects.tensors import MAX_INPUTS, check_request_limits
 from serving.protocols.errors import refusal
 from serving.runtimes.codec import InstancesDecoder
 from serving.runtimes.conversion import describe_json_type, fits_dtype, to_regular_array
@@ -32,7 +39,7 @@ Body = bytes | bytearray
 _BINARY = (b"content-type", BINARY.encode())
 _GZIP = b"\x1f\x8b"
 # Below this many bytes there is nothing to be gained from reading numbers apart (measured).
-_DENSE_FROM = 512
+_MIN_EXTRACTED_BYTES = 512
 _DATA = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*\[')
 _INT64, _UINT64 = np.dtype(np.int64), np.dtype(np.uint64)
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
@@ -58,16 +65,16 @@ class _Request(msgspec.Struct):
     outputs: list[_Output] | None = None
 
 
-class Infer:
+class OpenInferenceRestCodec:
     """Reads requests and writes answers as JSON, with or without bytes behind it."""
 
-    def __init__(self, call: Call, model: Model) -> None:
+    def __init__(self, call: Call, model: ServedModel) -> None:
         self._call = call
         self._model = model
         version = b',"model_version":%b' % orjson.dumps(call.version) if call.version else b""
-        self._head = b'{"model_name":%b%b' % (orjson.dumps(call.model), version)
+        self._response_start = b'{"model_name":%b%b' % (orjson.dumps(call.model), version)
 
-    def read(self, body: Body) -> Asked:
+    def decode_request(self, body: Body) -> DecodedRequest:
         """The tensors and parameters. Raises InvalidInputs."""
         if body.startswith(_GZIP):
             raise InvalidInputs(
@@ -82,60 +89,66 @@ class Infer:
             text, behind = body, memoryview(b"")
         else:
             text, behind = body[:told], memoryview(body)[told:]
-        request, tensors = self._said(text, behind)
-        outputs = [output_of(one.name, one.parameters or {}) for one in request.outputs or ()]
-        return asked(self._model, tensors, request.parameters or {}, outputs, request.id)
+        request, tensors = self._parse_body(text, behind)
+        outputs = [parse_requested_output(one.name, one.parameters or {}) for one in request.outputs or ()]
+        return build_decoded_request(self._model, tensors, request.parameters or {}, outputs, request.id)
 
-    def write(self, asked: Asked, predictions: Batch) -> Reply:
+    def encode_response(self, decoded: DecodedRequest, predictions: Batch) -> Reply:
         """The outputs. Raises InvalidOutputs."""
-        wish: Wish = asked.state
+        wish: OutputSelection = decoded.state
         heads: list[bytes] = []
         raws: list[Buffer] = []
-        for name, array, binary in answered(wish, predictions):
-            head = _head(name, named(name, array), array.shape)
+        for name, array, binary in select_outputs(wish, predictions):
+            head = _output_header(name, output_datatype(name, array), array.shape)
             if binary:
                 raw = to_raw(name, array)
                 raws.append(raw)
                 heads.append(b'%b"parameters":{"binary_data_size":%d}}' % (head, len(raw)))
             else:
-                heads.append(b'%b"data":%b}' % (head, _data(name, array)))
+                heads.append(b'%b"data":%b}' % (head, _encode_data(name, array)))
         id_ = b"" if wish.id is None else b',"id":%b' % orjson.dumps(wish.id)
-        text = b'%b%b,"outputs":[%b]}' % (self._head, id_, b",".join(heads))
+        text = b'%b%b,"outputs":[%b]}' % (self._response_start, id_, b",".join(heads))
         if not raws:
             return Reply(200, text)
         return Reply(200, b"".join([text, *raws]), (_BINARY, (JSON_BYTES, b"%d" % len(text))))
 
-    def refuse(self, error: ServingError) -> Reply:
+    def encode_error(self, error: ServingError) -> Reply:
         """The error as the protocol tells it."""
         return refusal(error, self._call.dialect)
 
-    def _said(self, text: Body, behind: memoryview) -> tuple[_Request, dict[str, NDArray[Any]]]:
+    def _parse_body(self, text: Body, behind: memoryview) -> tuple[_Request, dict[str, NDArray[Any]]]:
         """What the JSON says, and its tensors; `behind` are the bytes that follow it."""
         model = self._model
-        if len(text) >= _DENSE_FROM:
-            rest, lists = _cut(text)
+        if len(text) >= _MIN_EXTRACTED_BYTES:
+            rest, lists = _extract_number_lists(text)
             if lists:
                 try:
-                    request = _parsed(rest, model.levels)
-                    return request, self._tensors(request, behind, _Lists(lists, model.decoder))
+                    request = _parse_request(rest, model.max_json_depth)
+                    return request, self._decode_tensors(
+                        request, behind, _ExtractedLists(lists, model.decoder)
+                    )
                 except InvalidInputs:  # all of it the plain way, which words the errors
                     pass
-        request = _parsed(text, model.levels)
-        return request, self._tensors(request, behind, _Lists({}, model.decoder))
+        request = _parse_request(text, model.max_json_depth)
+        return request, self._decode_tensors(request, behind, _ExtractedLists({}, model.decoder))
 
-    def _tensors(self, request: _Request, behind: memoryview, lists: _Lists) -> dict[str, NDArray[Any]]:
-        tensors, of_request = _tensors(request, behind, lists), request.parameters or {}
+    def _decode_tensors(
+        self, request: _Request, behind: memoryview, lists: _ExtractedLists
+    ) -> dict[str, NDArray[Any]]:
+        tensors, of_request = _read_tensors(request, behind, lists), request.parameters or {}
         for one in request.inputs:
             if one.datatype == BYTES:
                 own = one.parameters or {}
-                tensors[one.name] = decoded(self._model, one.name, tensors[one.name], own, of_request)
+                tensors[one.name] = decode_text_input(
+                    self._model, one.name, tensors[one.name], own, of_request
+                )
         return tensors
 
 
-reader = Infer
+reader = OpenInferenceRestCodec
 
 
-def _parsed(text: Body, levels: int) -> _Request:
+def _parse_request(text: Body, levels: int) -> _Request:
     try:
         value = parse_json(text, levels)
     except TooDeepError as error:
@@ -149,7 +162,7 @@ def _parsed(text: Body, levels: int) -> _Request:
     outputs = request.outputs or ()
     of_inputs = (one.parameters for one in request.inputs)
     of_outputs = (one.parameters for one in outputs)
-    limit(request.inputs, outputs, chain((request.parameters,), of_inputs, of_outputs))
+    check_request_limits(request.inputs, outputs, chain((request.parameters,), of_inputs, of_outputs))
     return request
 
 
@@ -164,16 +177,16 @@ def _json_problem(text: Body, error: orjson.JSONDecodeError) -> str:
     return problem
 
 
-def _tensors(request: _Request, behind: memoryview, lists: _Lists) -> dict[str, NDArray[Any]]:
+def _read_tensors(request: _Request, behind: memoryview, lists: _ExtractedLists) -> dict[str, NDArray[Any]]:
     """The inputs by name. Raises InvalidInputs."""
     tensors: dict[str, NDArray[Any]] = {}
     begin = 0
     for one in request.inputs:
         if one.name in tensors:
             raise InvalidInputs(f"There are two inputs {one.name}.")
-        size = raw_size(one.name, one.parameters or {})
+        size = parse_binary_size(one.name, one.parameters or {})
         if size is None:
-            tensors[one.name] = _of_json(one, lists)
+            tensors[one.name] = _array_from_json(one, lists)
             continue
         if one.data is not None:
             raise InvalidInputs(f'Input {one.name} has both "data" and "binary_data_size".')
@@ -193,23 +206,23 @@ def _tensors(request: _Request, behind: memoryview, lists: _Lists) -> dict[str, 
 # ---- data in JSON
 
 
-def _of_json(one: _Input, lists: _Lists) -> NDArray[Any]:
-    if one.datatype == BYTES and isinstance(one.data, str) and not lists.has(one.data):
-        return _text(one)
-    count = sized(one.name, one.datatype, one.shape)
-    apart = lists.array(one.data, one.datatype) if isinstance(one.data, str) else None
-    array = _plain(one) if apart is None else apart
+def _array_from_json(one: _Input, lists: _ExtractedLists) -> NDArray[Any]:
+    if one.datatype == BYTES and isinstance(one.data, str) and not lists.has_list(one.data):
+        return _read_single_text(one)
+    count = count_elements(one.name, one.datatype, one.shape)
+    apart = lists.parse_numbers(one.data, one.datatype) if isinstance(one.data, str) else None
+    array = _array_from_values(one) if apart is None else apart
     if array.shape == one.shape:
-        return _cast(one, array)
+        return _cast_to_datatype(one, array)
     if array.ndim != 1 or array.size != count:
         raise InvalidInputs(
             f"Input {one.name} has the shape {list(one.shape)}, which takes {count} values in a flat list or "
             f"nested like it; its data has the shape {list(array.shape)}."
         )
-    return _cast(one, array.reshape(one.shape))
+    return _cast_to_datatype(one, array.reshape(one.shape))
 
 
-def _plain(one: _Input) -> NDArray[Any]:
+def _array_from_values(one: _Input) -> NDArray[Any]:
     """The values of data that came as Python values, in a type of their kind."""
     if not isinstance(one.data, list):
         raise InvalidInputs(
@@ -219,7 +232,7 @@ def _plain(one: _Input) -> NDArray[Any]:
     if array is None:
         raise InvalidInputs(f'The "data" of input {one.name} is ragged: its lists differ in length.')
     if one.datatype == BYTES:
-        return _texts(one, array)
+        return _encode_texts(one, array)
     wanted, words = _accepted_kinds(one.datatype)
     if array.dtype.kind in wanted or not array.size:
         return array
@@ -235,14 +248,14 @@ def _plain(one: _Input) -> NDArray[Any]:
     )
 
 
-def _text(one: _Input) -> NDArray[Any]:
+def _read_single_text(one: _Input) -> NDArray[Any]:
     """A single text that is in no list, which MLServer takes whatever the shape says."""
     tensor = np.empty(1, object)
     tensor[0] = one.data.encode()
-    return tensor.reshape(one.shape if sized(one.name, one.datatype, one.shape) == 1 else (1,))
+    return tensor.reshape(one.shape if count_elements(one.name, one.datatype, one.shape) == 1 else (1,))
 
 
-def _texts(one: _Input, array: NDArray[Any]) -> NDArray[Any]:
+def _encode_texts(one: _Input, array: NDArray[Any]) -> NDArray[Any]:
     values = array.reshape(-1).tolist()
     unfit = next((value for value in values if not isinstance(value, str)), None)
     if unfit is not None or None in values:
@@ -264,7 +277,7 @@ def _accepted_kinds(datatype: str) -> tuple[str, str]:
     return ("iu", "integers") if "INT" in datatype else ("iuf", "numbers")
 
 
-def _cast(one: _Input, array: NDArray[Any]) -> NDArray[Any]:
+def _cast_to_datatype(one: _Input, array: NDArray[Any]) -> NDArray[Any]:
     """Values of the right kind in the type that is declared. Raises InvalidInputs if it has no room."""
     dtype = dtype_of(one.datatype) or _FLOAT32
     if array.dtype == dtype:
@@ -285,7 +298,7 @@ def _out_of_range(one: _Input) -> InvalidInputs:
 
 
 @lru_cache(maxsize=256)
-def _head(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
+def _output_header(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
     """What stands before the values of an output."""
     return b'{"name":%b,"datatype":"%b","shape":%b,' % (
         orjson.dumps(name),
@@ -294,7 +307,7 @@ def _head(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
     )
 
 
-def _data(name: str, array: NDArray[Any]) -> bytes:
+def _encode_data(name: str, array: NDArray[Any]) -> bytes:
     """The values of an output, one after the other. NaN and infinities become null."""
     if array.dtype.kind == "O":
         try:
@@ -311,18 +324,18 @@ def _data(name: str, array: NDArray[Any]) -> bytes:
 # ---- numbers that are read apart, with no Python object for each
 
 
-class _Lists:
+class _ExtractedLists:
     """Lists that were cut out of JSON, by what stands in their place."""
 
     def __init__(self, texts: Mapping[str, bytes], decoder: InstancesDecoder) -> None:
         self._texts = texts
         self._decoder = decoder
 
-    def has(self, place: str) -> bool:
+    def has_list(self, place: str) -> bool:
         """Whether a list was there."""
         return place in self._texts
 
-    def array(self, place: str, datatype: str) -> NDArray[Any] | None:
+    def parse_numbers(self, place: str, datatype: str) -> NDArray[Any] | None:
         """The numbers of a list, None if it is not one of such numbers, or there is none."""
         text = self._texts.get(place)
         if text is None or datatype in ("BOOL", BYTES):
@@ -332,7 +345,7 @@ class _Lists:
         return self._decoder.decode_numbers(text, _FLOAT64)
 
 
-def _cut(text: Body) -> tuple[bytes, dict[str, bytes]]:
+def _extract_number_lists(text: Body) -> tuple[bytes, dict[str, bytes]]:
     """The JSON without the lists under "data" that hold no strings, and these by what is in their place.
 
     They may be no JSON at all. Nothing is cut out of a text with more of them than there can be inputs.
@@ -348,7 +361,7 @@ def _cut(text: Body) -> tuple[bytes, dict[str, bytes]]:
         brace = text.find(b"}", begin, limit)
         end = text.rfind(b"]", begin, brace if brace >= 0 else limit) + 1
         if end:
-            if len(lists) == MANY:
+            if len(lists) == MAX_INPUTS:
                 return bytes(text), {}
             place = f"\0{len(lists)}"  # no data that is in order is text
             lists[place] = bytes(text[begin:end])

@@ -11,10 +11,17 @@ from numpy.typing import NDArray
 
 from serving.errors import InvalidInputs, ServingError
 from serving.media import PROTOBUF
-from serving.node.dialects import Asked, Call, Model, Reply
-from serving.node.dialects.infer import Wish, answered, asked, decoded, output_of, raw_size
-from serving.node.dialects.raw import Buffer, from_raw, named, sized, to_raw
-from serving.node.dialects.tensors import limit
+from serving.node.dialects import Call, DecodedRequest, Reply, ServedModel
+from serving.node.dialects.infer import (
+    OutputSelection,
+    build_decoded_request,
+    decode_text_input,
+    parse_binary_size,
+    parse_requested_output,
+    select_outputs,
+)
+from serving.node.dialects.raw import Buffer, count_elements, from_raw, output_datatype, to_raw
+from serving.node.dialects.tensors import check_request_limits
 from serving.protocols.errors import refusal
 from serving.protocols.fields import prefix
 from serving.protocols.protos import Malformed, message
@@ -28,7 +35,7 @@ _RAW = _ANSWER.DESCRIPTOR.fields_by_name["raw_output_contents"].number
 _PROTOBUF = ((b"content-type", PROTOBUF.encode()),)
 
 # The list of a tensor's contents that has the numbers of a type; of FP16 and BF16 there are only bytes.
-_LISTS: Mapping[str, str] = {
+_CONTENT_FIELDS: Mapping[str, str] = {
     "BOOL": "bool_contents",
     "INT8": "int_contents",
     "INT16": "int_contents",
@@ -44,56 +51,64 @@ _LISTS: Mapping[str, str] = {
 }
 
 
-class Infer:
+class OpenInferenceGrpcCodec:
     """Reads requests and writes answers. Outputs are bytes; a client that sends lists is given lists."""
 
-    def __init__(self, call: Call, model: Model) -> None:
+    def __init__(self, call: Call, model: ServedModel) -> None:
         self._call = call
         self._model = model
 
-    def read(self, body: bytes | bytearray) -> Asked:
+    def decode_request(self, body: bytes | bytearray) -> DecodedRequest:
         """The tensors and parameters. Raises InvalidInputs."""
         try:
             request = _REQUEST.FromString(body)
         except Malformed as error:
             raise InvalidInputs(f"The request is not an inference.ModelInferRequest: {error}.") from error
         parts = chain((request,), request.inputs, request.outputs)
-        limit(request.inputs, request.outputs, (part.parameters for part in parts))
+        check_request_limits(request.inputs, request.outputs, (part.parameters for part in parts))
         raws = request.raw_input_contents
-        tensors = _raw(request) if raws or not request.inputs else _listed(request)
-        outputs = [output_of(output.name, _parameters(output.parameters)) for output in request.outputs]
-        parameters = {**_parameters(request.parameters), "binary_data_output": bool(raws)}
+        tensors = _read_raw_inputs(request) if raws or not request.inputs else _read_listed_inputs(request)
+        outputs = [
+            parse_requested_output(output.name, _read_parameters(output.parameters))
+            for output in request.outputs
+        ]
+        parameters = {**_read_parameters(request.parameters), "binary_data_output": bool(raws)}
         for one in request.inputs:
             if one.datatype == BYTES:
-                own = _parameters(one.parameters)
-                tensors[one.name] = decoded(self._model, one.name, tensors[one.name], own, parameters)
-        return asked(self._model, tensors, parameters, outputs, request.id)
+                own = _read_parameters(one.parameters)
+                tensors[one.name] = decode_text_input(
+                    self._model, one.name, tensors[one.name], own, parameters
+                )
+        return build_decoded_request(self._model, tensors, parameters, outputs, request.id)
 
-    def write(self, asked: Asked, predictions: Batch) -> Reply:
+    def encode_response(self, decoded: DecodedRequest, predictions: Batch) -> Reply:
         """The outputs. Raises InvalidOutputs."""
-        wish: Wish = asked.state
+        wish: OutputSelection = decoded.state
         answer = _ANSWER(model_name=self._call.model, model_version=self._call.version, id=wish.id or "")
-        tensors = [(name, named(name, array), array) for name, array, _ in answered(wish, predictions)]
-        listed = not wish.binary and all(datatype in _LISTS for _, datatype, _ in tensors)
+        tensors = [
+            (name, output_datatype(name, array), array)
+            for name, array, _ in select_outputs(wish, predictions)
+        ]
+        listed = not wish.binary and all(datatype in _CONTENT_FIELDS for _, datatype, _ in tensors)
         raws: list[Buffer] = []
         for name, datatype, array in tensors:
             output = answer.outputs.add(name=name, datatype=datatype, shape=array.shape)
             if listed:
-                getattr(output.contents, _LISTS[datatype]).extend(array.reshape(-1).tolist())
+                getattr(output.contents, _CONTENT_FIELDS[datatype]).extend(array.reshape(-1).tolist())
             else:
                 raw = to_raw(name, array)
                 raws += prefix(_RAW, len(raw)), raw
         return Reply(200, b"".join([answer.SerializeToString(), *raws]), _PROTOBUF)
 
-    def refuse(self, error: ServingError) -> Reply:
+    def encode_error(self, error: ServingError) -> Reply:
         """The error as a gRPC status."""
         return refusal(error, self._call.dialect)
 
 
-reader = Infer
+reader = OpenInferenceGrpcCodec
 
 
-def _raw(request: Any) -> dict[str, NDArray[Any]]:
+def _read_raw_inputs(request: Any) -> dict[str, NDArray[Any]]:
     """The inputs of a request with bytes for each of them."""
     raws = request.raw_input_contents
     if len(raws) != len(request.inputs):
@@ -104,28 +119,28 @@ def _raw(request: Any) -> dict[str, NDArray[Any]]:
     for one, raw in zip(request.inputs, raws, strict=True):
         if one.HasField("contents") and one.contents.ListFields():
             raise InvalidInputs(f"Input {one.name} has both contents and raw_input_contents.")
-        _note(tensors, one, from_raw(one.name, one.datatype, tuple(one.shape), raw))
+        _add_tensor(tensors, one, from_raw(one.name, one.datatype, tuple(one.shape), raw))
     return tensors
 
 
-def _listed(request: Any) -> dict[str, NDArray[Any]]:
+def _read_listed_inputs(request: Any) -> dict[str, NDArray[Any]]:
     """The inputs of a request with the numbers of each in a list."""
     tensors: dict[str, NDArray[Any]] = {}
     for one in request.inputs:
-        _note(tensors, one, _of_list(one, tuple(one.shape)))
+        _add_tensor(tensors, one, _array_from_list(one, tuple(one.shape)))
     return tensors
 
 
-def _note(tensors: dict[str, NDArray[Any]], one: Any, tensor: NDArray[Any]) -> None:
+def _add_tensor(tensors: dict[str, NDArray[Any]], one: Any, tensor: NDArray[Any]) -> None:
     if one.name in tensors:
         raise InvalidInputs(f"There are two inputs {one.name}.")
-    raw_size(one.name, _parameters(one.parameters))  # says no to shared memory
+    parse_binary_size(one.name, _read_parameters(one.parameters))  # says no to shared memory
     tensors[one.name] = tensor
 
 
-def _of_list(one: Any, shape: tuple[int, ...]) -> NDArray[Any]:
-    count = sized(one.name, one.datatype, shape)
-    wanted = _LISTS.get(one.datatype)
+def _array_from_list(one: Any, shape: tuple[int, ...]) -> NDArray[Any]:
+    count = count_elements(one.name, one.datatype, shape)
+    wanted = _CONTENT_FIELDS.get(one.datatype)
     if wanted is None:
         raise InvalidInputs(
             f"Input {one.name} is of type {one.datatype}, for which contents have no list: "
@@ -153,7 +168,7 @@ def _of_list(one: Any, shape: tuple[int, ...]) -> NDArray[Any]:
     return array.reshape(shape)
 
 
-def _parameters(given: Any) -> dict[str, Any]:
+def _read_parameters(given: Any) -> dict[str, Any]:
     """Parameters by name; one without a value is left out."""
     chosen = {
         name: (parameter, parameter.WhichOneof("parameter_choice")) for name, parameter in given.items()

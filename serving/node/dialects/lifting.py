@@ -11,47 +11,51 @@ from typing import NamedTuple
 from serving.protocols.fields import BYTES, Broken, Field, fields, prefix
 
 # Bytes from which on contents are left where they are.
-LONG = 4096
+MIN_CONTENT_BYTES = 4096
 # `tensor_content` and the packed lists whose elements are as they are in memory: TensorProto's fields.
-LIFTED = {4: "tensor_content", 5: "float_val", 6: "double_val", 9: "scomplex_val", 12: "dcomplex_val"}
+CONTENT_FIELDS = {4: "tensor_content", 5: "float_val", 6: "double_val", 9: "scomplex_val", 12: "dcomplex_val"}
 
 _KEY, _VALUE = 1, 2
 # Fields of a message that are looked at: one of millions is not for Python to read.
-_MOST = 1024
+_MAX_FIELDS = 1024
 # Type, shape, version and contents: a tensor with more fields has a list that is not packed, or several.
-_FEW = 4
+_MAX_TENSOR_FIELDS = 4
 
 
-class Content(NamedTuple):
+class TensorContent(NamedTuple):
     """The contents of a tensor, and the field they were in."""
 
     field: str
     data: memoryview
 
 
-def lift(body: bytes | bytearray, number: int) -> tuple[bytes | bytearray, dict[str, Content]]:
+def extract_contents(
+    body: bytes | bytearray, number: int
+) -> tuple[bytes | bytearray, dict[str, TensorContent]]:
     """A message without the long contents of the tensors in its map of this number, and these by key.
 
     The contents lie in `body` itself.
     """
-    if len(body) < LONG:
+    if len(body) < MIN_CONTENT_BYTES:
         return body, {}
     view = memoryview(body)
     rest: list[bytes | memoryview] = []
-    lifted: dict[str, Content] = {}
+    lifted: dict[str, TensorContent] = {}
     keys: list[str] = []
     try:
         for count, field in enumerate(fields(body)):
-            if count == _MOST:
+            if count == _MAX_FIELDS:
                 return body, {}
             kept: bytes | memoryview = view[field.at : field.end]
             if field.number == number:
-                key, tensor = _entry(body, field)
+                key, tensor = _parse_entry(body, field)
                 keys.append(key)
-                content = _content(body, tensor)
+                content = _find_content(body, tensor)
                 if content is not None:
-                    lifted[key] = Content(LIFTED[content.number], view[content.start : content.end])
-                    kept = _without(body, number, key, tensor, content)
+                    lifted[key] = TensorContent(
+                        CONTENT_FIELDS[content.number], view[content.start : content.end]
+                    )
+                    kept = _remove_content(body, number, key, tensor, content)
             rest.append(kept)
     except (Broken, UnicodeDecodeError):
         return body, {}
@@ -60,7 +64,7 @@ def lift(body: bytes | bytearray, number: int) -> tuple[bytes | bytearray, dict[
     return b"".join(rest), lifted
 
 
-def _entry(body: bytes | bytearray, entry: Field) -> tuple[str, Field]:
+def _parse_entry(body: bytes | bytearray, entry: Field) -> tuple[str, Field]:
     """The key of an entry, and where its value is. Raises Broken if it is not a key and a value."""
     found = fields(body, entry.start, entry.end)
     key, value = next(found, None), next(found, None)
@@ -71,22 +75,22 @@ def _entry(body: bytes | bytearray, entry: Field) -> tuple[str, Field]:
     return body[key.start : key.end].decode(), value
 
 
-def _content(body: bytes | bytearray, tensor: Field) -> Field | None:
+def _find_content(body: bytes | bytearray, tensor: Field) -> Field | None:
     """Where the contents of a tensor are, if they are long and in one field."""
-    if tensor.end - tensor.start < LONG:
+    if tensor.end - tensor.start < MIN_CONTENT_BYTES:
         return None
     found = None
     for count, field in enumerate(fields(body, tensor.start, tensor.end), 1):
-        if count > _FEW:
+        if count > _MAX_TENSOR_FIELDS:
             return None
-        if field.number in LIFTED:
-            if found is not None or field.kind != BYTES or field.end - field.start < LONG:
+        if field.number in CONTENT_FIELDS:
+            if found is not None or field.kind != BYTES or field.end - field.start < MIN_CONTENT_BYTES:
                 return None
             found = field
     return found
 
 
-def _without(body: bytes | bytearray, number: int, key: str, tensor: Field, content: Field) -> bytes:
+def _remove_content(body: bytes | bytearray, number: int, key: str, tensor: Field, content: Field) -> bytes:
     """The entry of a tensor without its contents."""
     slim = bytes(body[tensor.start : content.at] + body[content.end : tensor.end])
     name = key.encode()

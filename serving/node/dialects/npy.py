@@ -25,16 +25,16 @@ _MAGIC = b"\x93NUMPY"
 # By the major version of the format: the bytes that say how long the header is, and its encoding.
 _VERSIONS: Mapping[int, tuple[int, str]] = {1: (2, "latin-1"), 2: (4, "latin-1"), 3: (4, "utf-8")}
 # Of a header; numpy itself reads no longer ones of strangers.
-_LONGEST = 10_000
+_MAX_HEADER_BYTES = 10_000
 # Headers that are remembered: of most arrays they are like those before.
-_KNOWN = 64
+_CACHED_HEADERS = 64
 # Of a size, more than any array has.
-_DIGITS = 19
+_MAX_DIGITS = 19
 # What texts may take as an array, in bytes, and how many times as much as they have: each takes the place of
 # the longest.
-_PADDED, _TIMES = 64 << 20, 16
+_MAX_PADDED_BYTES, _MAX_PADDING_FACTOR = 64 << 20, 16
 # Arrays begin at multiples of so many bytes.
-_ALIGNED = 64
+_ALIGNMENT = 64
 
 _ENTRY = re.compile(
     r"\s*(?P<quote>['\"])(?P<name>descr|fortran_order|shape)(?P=quote)\s*:\s*"
@@ -50,8 +50,8 @@ def from_npy(body: Body) -> Array:
 
     Raises InvalidInputs for everything that it can be instead.
     """
-    header, encoding, begin = _header(body)
-    dtype, in_columns, shape = _said(header, encoding)
+    header, encoding, begin = _split_header(body)
+    dtype, in_columns, shape = _parse_header(header, encoding)
     size = math.prod(shape) * dtype.itemsize
     if len(body) - begin != size:
         raise InvalidInputs(
@@ -65,7 +65,7 @@ def from_npy(body: Body) -> Array:
         raise InvalidInputs(f"The array in the request body has the shape {list(shape)}: {error}") from error
     match dtype.kind:
         case "U":
-            return _texts(array)
+            return _encode_texts(array)
         case "S":
             return array.astype(object)
         case _:
@@ -78,18 +78,18 @@ def to_npy(tensors: Mapping[str, Array]) -> list[bytes | memoryview]:
     Texts (arrays of objects, each of them bytes) have their own types in numpy. Raises InvalidOutputs for
     what a file cannot hold.
     """
-    arrays = {name: _plain(name, array) for name, array in tensors.items()}
+    arrays = {name: _to_storable(name, array) for name, array in tensors.items()}
     if len(arrays) == 1:
         (array,) = arrays.values()
     else:
-        array = _records(arrays)
+        array = _to_records(arrays)
     described = repr(array.dtype.descr if array.dtype.names else array.dtype.str)
     text = f"{{'descr': {described}, 'fortran_order': False, 'shape': {array.shape!r}, }}"
     header = text.encode()
-    version = 1 if text.isascii() and len(header) < (1 << 16) - _ALIGNED else 3
+    version = 1 if text.isascii() and len(header) < (1 << 16) - _ALIGNMENT else 3
     lengths, _ = _VERSIONS[version]
     before = len(_MAGIC) + 2 + lengths
-    padding = -(before + len(header) + 1) % _ALIGNED
+    padding = -(before + len(header) + 1) % _ALIGNMENT
     length = len(header) + padding + 1
     head = _MAGIC + bytes((version, 0)) + length.to_bytes(lengths, "little")
     return [head + header + b" " * padding + b"\n", array.reshape(-1).view(np.uint8).data]
@@ -98,7 +98,7 @@ def to_npy(tensors: Mapping[str, Array]) -> list[bytes | memoryview]:
 # ---- reading
 
 
-def _header(body: Body) -> tuple[bytes, str, int]:
+def _split_header(body: Body) -> tuple[bytes, str, int]:
     """The header, its encoding, and where the array begins."""
     if not body.startswith(_MAGIC):
         raise InvalidInputs("The request body is no array as np.save writes it: it does not begin like one.")
@@ -108,20 +108,20 @@ def _header(body: Body) -> tuple[bytes, str, int]:
     lengths, encoding = _VERSIONS[version[0]]
     begin = len(_MAGIC) + 2 + lengths
     length = int.from_bytes(body[begin - lengths : begin], "little")
-    if length > _LONGEST or begin + length > len(body):
+    if length > _MAX_HEADER_BYTES or begin + length > len(body):
         raise InvalidInputs(
-            f"The array in the request body has a header of {length} bytes; it can have {_LONGEST} at most, "
+            f"The array in the request body has a header of {length} bytes; it can have {_MAX_HEADER_BYTES} at most, "
             f"and the body has {len(body)}."
         )
     return bytes(body[begin : begin + length]), encoding, begin + length
 
 
-@lru_cache(_KNOWN)
-def _said(header: bytes, encoding: str) -> tuple[np.dtype[Any], bool, tuple[int, ...]]:
+@lru_cache(_CACHED_HEADERS)
+def _parse_header(header: bytes, encoding: str) -> tuple[np.dtype[Any], bool, tuple[int, ...]]:
     """The type, whether columns are together instead of rows, and the shape."""
     text = header.decode(encoding, errors="replace").strip()
     if _RECORDS.search(text):
-        raise _not_simple("records")
+        raise _unsupported_array("records")
     found: dict[str, str] = {}
     at = 1
     while text.startswith("{") and (entry := _ENTRY.match(text, at)):
@@ -130,7 +130,7 @@ def _said(header: bytes, encoding: str) -> tuple[np.dtype[Any], bool, tuple[int,
     if found.keys() != {"descr", "fortran_order", "shape"} or text[at:].strip() != "}":
         raise InvalidInputs("The array in the request body has a header that cannot be read.")
     sizes = re.findall(r"\d+", found["shape"])
-    if any(len(size) > _DIGITS for size in sizes):
+    if any(len(size) > _MAX_DIGITS for size in sizes):
         raise InvalidInputs(
             f"The array in the request body has a size of {max(map(len, sizes))} digits: none is so large."
         )
@@ -139,61 +139,61 @@ def _said(header: bytes, encoding: str) -> tuple[np.dtype[Any], bool, tuple[int,
         raise InvalidInputs(
             f"The array in the request body has {len(shape)} dimensions; {MAX_DIMENSIONS} are the most."
         )
-    return _dtype(found["descr"].strip("'\"")), found["fortran_order"] == "True", shape
+    return _parse_dtype(found["descr"].strip("'\"")), found["fortran_order"] == "True", shape
 
 
-def _dtype(described: str) -> np.dtype[Any]:
+def _parse_dtype(described: str) -> np.dtype[Any]:
     if "O" in described:
-        raise _not_simple("Python objects")
+        raise _unsupported_array("Python objects")
     match = _DTYPE.fullmatch(described)
     try:
         dtype = np.dtype(described) if match else None
     except TypeError:
         dtype = None
     if dtype is None or not dtype.itemsize:
-        raise _not_simple(f"the type {described!r}")
+        raise _unsupported_array(f"the type {described!r}")
     return dtype
 
 
-def _not_simple(what: str) -> InvalidInputs:
+def _unsupported_array(what: str) -> InvalidInputs:
     return InvalidInputs(
         f"The array in the request body is of {what}: only numbers, truth values and texts are taken. "
         "Several inputs can be sent as application/octet-stream, as the Open Inference Protocol has them."
     )
 
 
-def _texts(array: Array) -> Array:
+def _encode_texts(array: Array) -> Array:
     """Texts as bytes. numpy keeps them as numbers, of which not all are letters."""
     codes = np.ascontiguousarray(array).view(np.dtype(np.uint32).newbyteorder(array.dtype.byteorder))
     if codes.size and codes.max() > sys.maxunicode:
-        raise _no_text(f"{codes.max()} is no code point")
+        raise _invalid_text(f"{codes.max()} is no code point")
     texts = np.empty(array.shape, object)
     try:
         texts.reshape(-1)[:] = [text.encode() for text in array.reshape(-1).tolist()]
     except UnicodeEncodeError as error:
-        raise _no_text(str(error)) from error
+        raise _invalid_text(str(error)) from error
     return texts
 
 
-def _no_text(problem: str) -> InvalidInputs:
+def _invalid_text(problem: str) -> InvalidInputs:
     return InvalidInputs(f"The array in the request body has a text that is none: {problem}.")
 
 
 # ---- writing
 
 
-def _plain(name: str, array: Array) -> Array:
+def _to_storable(name: str, array: Array) -> Array:
     """An array as a file can hold it, row by row."""
     match array.dtype.kind:
         case "O":
-            return _typed(name, array)
+            return _texts_to_numpy(name, array)
         case "V":  # bfloat16 and its relatives, which only their own package knows
             return np.ascontiguousarray(array, np.float32)
         case _:
             return np.ascontiguousarray(array).reshape(array.shape)
 
 
-def _typed(name: str, array: Array) -> Array:
+def _texts_to_numpy(name: str, array: Array) -> Array:
     """Texts in numpy's type of texts, or that of bytes where they are none."""
     values: list[bytes] = array.reshape(-1).tolist()
     if any(value.endswith(b"\0") for value in values):
@@ -203,7 +203,7 @@ def _typed(name: str, array: Array) -> Array:
         )
     longest = max(map(len, values), default=0)
     padded = len(values) * longest * np.dtype("U1").itemsize
-    if padded > max(_PADDED, _TIMES * sum(map(len, values))):
+    if padded > max(_MAX_PADDED_BYTES, _MAX_PADDING_FACTOR * sum(map(len, values))):
         raise InvalidOutputs(
             f"Output {name} has {len(values)} texts, one of them of {longest} bytes: as an array of numpy, "
             "all would take as much. Ask for application/json or application/octet-stream."
@@ -214,7 +214,7 @@ def _typed(name: str, array: Array) -> Array:
         return np.array(values, np.bytes_).reshape(array.shape)
 
 
-def _records(arrays: Mapping[str, Array]) -> Array:
+def _to_records(arrays: Mapping[str, Array]) -> Array:
     counts = {name: len(array) if array.ndim else -1 for name, array in arrays.items()}
     if len(set(counts.values())) != 1 or -1 in counts.values() or "" in arrays:
         raise InvalidOutputs(

@@ -19,17 +19,17 @@ from serving.runtimes.datatypes import BF16, BYTES, DATATYPES, datatype_of, dtyp
 Buffer = bytes | bytearray | memoryview
 
 # Of the length of a text.
-_LENGTH = 4
+_LENGTH_BYTES = 4
 # Numpy has no arrays whose other sizes come to much more, also where one is zero.
-_MOST = 1 << 48
+_MAX_SIZE = 1 << 48
 
 
 def from_raw(name: str, datatype: str, shape: Sequence[int], data: Buffer) -> NDArray[Any]:
     """The tensor of an input; one of numbers is a view of the bytes. Raises InvalidInputs."""
-    size = sized(name, datatype, shape)
+    size = count_elements(name, datatype, shape)
     if datatype == BYTES:
-        return _texts(name, size, bytes(data)).reshape(shape)
-    dtype = _dtype(datatype)
+        return _split_texts(name, size, bytes(data)).reshape(shape)
+    dtype = _wire_dtype(datatype)
     if len(data) != size * dtype.itemsize:
         raise InvalidInputs(
             f"Input {name} has {len(data)} bytes; {datatype} of shape {list(shape)} takes "
@@ -43,14 +43,16 @@ def from_raw(name: str, datatype: str, shape: Sequence[int], data: Buffer) -> ND
 
 def to_raw(name: str, array: NDArray[Any]) -> Buffer:
     """The bytes of an output, of numbers without a copy where they stand in order. Raises InvalidOutputs."""
-    datatype = named(name, array)
+    datatype = output_datatype(name, array)
     if datatype == BYTES:
-        return b"".join([len(text).to_bytes(_LENGTH, "little") + text for text in array.reshape(-1).tolist()])
+        return b"".join(
+            [len(text).to_bytes(_LENGTH_BYTES, "little") + text for text in array.reshape(-1).tolist()]
+        )
     ordered = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
     return ordered.reshape(-1).view(np.uint8).data
 
 
-def sized(name: str, datatype: str, shape: Sequence[int]) -> int:
+def count_elements(name: str, datatype: str, shape: Sequence[int]) -> int:
     """The number of elements of an input. Raises InvalidInputs if there is no such type or shape."""
     if datatype not in DATATYPES:
         known = ", ".join(DATATYPES)
@@ -60,12 +62,12 @@ def sized(name: str, datatype: str, shape: Sequence[int]) -> int:
             f"Input {name} has the shape {list(shape)[: MAX_DIMENSIONS + 1]}; a shape has at most "
             f"{MAX_DIMENSIONS} sizes, none of them negative."
         )
-    if 0 in shape and math.prod(size or 1 for size in shape) > _MOST:
+    if 0 in shape and math.prod(size or 1 for size in shape) > _MAX_SIZE:
         raise InvalidInputs(f"Input {name} has the shape {list(shape)}, which is too large even for nothing.")
     return math.prod(shape)
 
 
-def named(name: str, array: NDArray[Any]) -> str:
+def output_datatype(name: str, array: NDArray[Any]) -> str:
     """The type of an output. Raises InvalidOutputs if the protocol has none for it."""
     datatype = datatype_of(array.dtype)
     if datatype not in DATATYPES:
@@ -73,19 +75,19 @@ def named(name: str, array: NDArray[Any]) -> str:
     return datatype
 
 
-def _dtype(datatype: str) -> np.dtype[Any]:
+def _wire_dtype(datatype: str) -> np.dtype[Any]:
     return (dtype_of(datatype) or np.dtype(np.uint16)).newbyteorder("<")
 
 
-def _texts(name: str, count: int, data: bytes) -> NDArray[Any]:
-    if count * _LENGTH > len(data):
+def _split_texts(name: str, count: int, data: bytes) -> NDArray[Any]:
+    if count * _LENGTH_BYTES > len(data):
         raise InvalidInputs(
             f"Input {name} has {len(data)} bytes, too few for {count} texts and their lengths."
         )
     texts = np.empty(count, object)
     begin = 0
     for index in range(count):
-        end = begin + _LENGTH
+        end = begin + _LENGTH_BYTES
         begin, end = end, end + int.from_bytes(data[begin:end], "little")
         if begin > len(data) or end > len(data):
             raise InvalidInputs(f"Input {name} ends within text {index} of {count}.")

@@ -6,13 +6,13 @@ import importlib
 from collections.abc import Mapping
 
 from serving.errors import ServingError
-from serving.node.dialects import Asked, Make, Model, Reader, Reply
+from serving.node.dialects import Codec, CodecFactory, DecodedRequest, Reply, ServedModel
 from serving.protocols import Call, Dialect
 from serving.protocols.errors import refusal
 from serving.runtimes.instances import Batch
 
 # Where each dialect is; what is not asked for is not imported.
-DIALECTS: Mapping[Dialect, str] = {
+CODEC_MODULES: Mapping[Dialect, str] = {
     Dialect.AI_PLATFORM: "serving.node.dialects.ai_platform",
     Dialect.TENSORFLOW: "serving.node.dialects.tensorflow",
     Dialect.VERTEX: "serving.node.dialects.vertex",
@@ -21,45 +21,45 @@ DIALECTS: Mapping[Dialect, str] = {
     Dialect.INFERENCE_GRPC: "serving.node.dialects.inference_grpc",
 }
 # Readers that are kept: clients may say what they like of themselves.
-_MANY = 256
+_MAX_CODECS = 256
 
 
-class Readers:
+class CodecCache:
     """The memory."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: ServedModel) -> None:
         self._model = model
-        self._known: dict[Call, Reader] = {}
+        self._codecs: dict[Call, Codec] = {}
 
-    def of(self, call: Call) -> Reader:
+    def get_or_create(self, call: Call) -> Codec:
         """The reader of a call."""
-        reader = self._known.get(call)
+        reader = self._codecs.get(call)
         if reader is None:
-            if len(self._known) >= _MANY:
-                self._known.clear()
-            reader = self._known[call] = self._make(call)
+            if len(self._codecs) >= _MAX_CODECS:
+                self._codecs.clear()
+            reader = self._codecs[call] = self._create_codec(call)
         return reader
 
-    def _make(self, call: Call) -> Reader:
-        make: Make = importlib.import_module(DIALECTS[call.dialect]).reader
+    def _create_codec(self, call: Call) -> Codec:
+        make: CodecFactory = importlib.import_module(CODEC_MODULES[call.dialect]).reader
         try:
             return make(call, self._model)
         except ServingError as error:
-            return _Refusing(call, error)
+            return _RejectingCodec(call, error)
 
 
-class _Refusing:
+class _RejectingCodec:
     """The reader of a call that cannot be."""
 
     def __init__(self, call: Call, error: ServingError) -> None:
         self._call = call
         self._error = error
 
-    def read(self, body: bytes | bytearray) -> Asked:
+    def decode_request(self, body: bytes | bytearray) -> DecodedRequest:
         raise self._error
 
-    def write(self, asked: Asked, predictions: Batch) -> Reply:
+    def encode_response(self, decoded: DecodedRequest, predictions: Batch) -> Reply:
         raise self._error
 
-    def refuse(self, error: ServingError) -> Reply:
+    def encode_error(self, error: ServingError) -> Reply:
         return refusal(error, self._call.dialect)

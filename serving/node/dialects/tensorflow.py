@@ -15,11 +15,16 @@ import orjson
 from numpy.typing import NDArray
 
 from serving.errors import InvalidArgument, InvalidInputs, InvalidOutputs, ServingError
-from serving.node.dialects import Asked, Model, Reader, Reply
-from serving.node.dialects.example_json import serialised, shown
-from serving.node.dialects.examples import batch_of_examples, classes, regressions, require_graph
-from serving.node.dialects.tensor_json import parse_json, text_of, text_of_values, texts_of
-from serving.node.dialects.tensors import batch_of, signature_of, tensors_of
+from serving.node.dialects import Codec, DecodedRequest, Reply, ServedModel
+from serving.node.dialects.example_json import serialize_examples, shorten_json
+from serving.node.dialects.examples import (
+    examples_to_batch,
+    extract_classes,
+    extract_regressions,
+    require_tensorflow,
+)
+from serving.node.dialects.tensor_json import parse_json, rows_to_json, tensor_to_json, values_to_json
+from serving.node.dialects.tensors import batch_to_tensors, find_signature, tensors_to_batch
 from serving.protocols import Call
 from serving.protocols.errors import BARE_JSON, refusal
 from serving.runtimes import ColumnsFormat, ColumnSpec, InputFormat, RowsFormat
@@ -35,71 +40,75 @@ Body = bytes | bytearray
 
 _INSTANCES, _INPUTS = "instances", "inputs"
 _HEADERS = (BARE_JSON,)
-_OWN = frozenset({_INSTANCES, _INPUTS, SIGNATURE_NAME})
+_PROTOCOL_FIELDS = frozenset({_INSTANCES, _INPUTS, SIGNATURE_NAME})
 # Where the tensors begin: in rows, or in columns, with the name of the first one if they have names.
-_BEGIN = re.compile(
+_TENSORS_START = re.compile(
     rb'"(?:(?P<rows>instances)|inputs)"\s*:\s*(?:\{\s*(?P<name>"[^"\\]*(?:\\.[^"\\]*)*")\s*:)?'
 )
 
 
-def reader(call: Call, model: Model) -> Reader:
+def reader(call: Call, model: ServedModel) -> Codec:
     """The reader of a call. Raises FailedPrecondition where the model takes no examples."""
     match call.verb:
         case "classify":
-            return Classify(call, model)
+            return ClassifyCodec(call, model)
         case "regress":
-            return Regress(call, model)
+            return RegressCodec(call, model)
         case _:
-            return Graph(call, model) if model.runtime.framework == "TENSORFLOW" else Plain(call, model)
+            return (
+                SavedModelPredictCodec(call, model)
+                if model.runtime.framework == "TENSORFLOW"
+                else GenericPredictCodec(call, model)
+            )
 
 
-class Shape(enum.Enum):
+class TensorLayout(enum.Enum):
     """How a request for predictions has its tensors, and how it is answered."""
 
     ROWS = enum.auto()
     COLUMNS = enum.auto()
 
 
-class _Reader:
+class _RestCodec:
     """What readers of all verbs have in common."""
 
-    def __init__(self, call: Call, model: Model) -> None:
+    def __init__(self, call: Call, model: ServedModel) -> None:
         self._call = call
         self._model = model
 
-    def refuse(self, error: ServingError) -> Reply:
+    def encode_error(self, error: ServingError) -> Reply:
         """The error as TensorFlow Serving tells it, to which wrong outputs are wrong arguments."""
         if isinstance(error, InvalidOutputs) and self._model.runtime.framework == "TENSORFLOW":
             error = InvalidArgument(error.detail)
         return refusal(error, self._call.dialect)
 
-    def _fields(self, body: Body) -> dict[str, Any]:
-        fields = parse_json(body, self._model.levels)
+    def _parse_fields(self, body: Body) -> dict[str, Any]:
+        fields = parse_json(body, self._model.max_json_depth)
         if not isinstance(fields, dict):
-            raise InvalidInputs(f"JSON Value: {shown(fields)} Is not object")
+            raise InvalidInputs(f"JSON Value: {shorten_json(fields)} Is not object")
         return fields
 
 
 # ---- predictions
 
 
-class _Predict(_Reader):
+class _PredictCodec(_RestCodec):
     """Predictions in rows, which are read as AI Platform's are, and in columns."""
 
-    def read(self, body: Body) -> Asked:
+    def decode_request(self, body: Body) -> DecodedRequest:
         """What is to be computed. Numbers that are regular become no Python objects."""
-        found = self._regular(body)
-        return self._plain(body) if found is None else found
+        found = self._decode_regular(body)
+        return self._decode_any(body) if found is None else found
 
-    def write(self, asked: Asked, predictions: Batch) -> Reply:
+    def encode_response(self, decoded: DecodedRequest, predictions: Batch) -> Reply:
         """The predictions in the shape of the request. An output that is the only one loses its name."""
-        if asked.state is Shape.ROWS:
-            return _reply(b'{"predictions":%b}' % _rows(predictions))
-        return _reply(b'{"outputs":%b}' % _columns(predictions))
+        if decoded.state is TensorLayout.ROWS:
+            return _make_reply(b'{"predictions":%b}' % _encode_rows(predictions))
+        return _make_reply(b'{"outputs":%b}' % _encode_columns(predictions))
 
     # ---- what the kinds of models differ in
 
-    def _parameters(self, fields: Fields) -> dict[str, Any]:
+    def _predict_parameters(self, fields: Fields) -> dict[str, Any]:
         """The parameters of `predict`, of the fields of a body. Raises InvalidInputs."""
         raise NotImplementedError
 
@@ -107,105 +116,113 @@ class _Predict(_Reader):
         """The form of a regular list of numbers that is all the inputs; `name` is "" if it has none."""
         raise NotImplementedError
 
-    def _of_regular(self, batch: Batch, fields: Fields) -> Asked:
+    def _request_from_batch(self, batch: Batch, fields: Fields) -> DecodedRequest:
         """A regular list of numbers that is all the inputs, in the form that was asked for."""
         raise NotImplementedError
 
-    def _of_inputs(self, value: Any, fields: Fields) -> Asked:
+    def _request_from_inputs(self, value: Any, fields: Fields) -> DecodedRequest:
         """Any inputs."""
         raise NotImplementedError
 
-    def _of_rows(self, batch: Batch, fields: Fields) -> Batch:
+    def _arrange_rows(self, batch: Batch, fields: Fields) -> Batch:
         """Instances in the form that was asked for, as they are to be computed."""
         del fields
         return batch
 
     # ---- the dense way
 
-    def _regular(self, body: Body) -> Asked | None:
-        begin = _BEGIN.search(body)
+    def _decode_regular(self, body: Body) -> DecodedRequest | None:
+        begin = _TENSORS_START.search(body)
         if begin is None:
             return None
-        return self._regular_rows(body) if begin["rows"] else self._regular_columns(body, begin["name"])
+        return (
+            self._decode_regular_rows(body)
+            if begin["rows"]
+            else self._decode_regular_columns(body, begin["name"])
+        )
 
-    def _regular_rows(self, body: Body) -> Asked | None:
+    def _decode_regular_rows(self, body: Body) -> DecodedRequest | None:
         found = self._model.decoder.decode_regular(body, self._row_form)
         if found is None:
             return None
         batch, fields = found
-        return Asked(self._of_rows(batch, fields), self._parameters(fields), Shape.ROWS)
+        return DecodedRequest(
+            self._arrange_rows(batch, fields), self._predict_parameters(fields), TensorLayout.ROWS
+        )
 
     def _row_form(self, fields: Fields) -> InputFormat:
-        _require_one(fields, _INPUTS)
-        return self._model.runtime.input_format(self._parameters(fields))
+        _require_absent(fields, _INPUTS)
+        return self._model.runtime.input_format(self._predict_parameters(fields))
 
-    def _regular_columns(self, body: Body, written: bytes | None) -> Asked | None:
-        name = _name(written)
+    def _decode_regular_columns(self, body: Body, written: bytes | None) -> DecodedRequest | None:
+        name = _parse_name(written)
         if name is None:
             return None
 
         def form_of(fields: Fields) -> InputFormat:
-            _require_one(fields, _INSTANCES)
+            _require_absent(fields, _INSTANCES)
             return self._column_form(fields, name)
 
         found = self._model.decoder.decode_regular(body, form_of, locate_array(_INPUTS, name))
-        return None if found is None else self._of_regular(*found)
+        return None if found is None else self._request_from_batch(*found)
 
     # ---- the plain way
 
-    def _plain(self, body: Body) -> Asked:
-        fields = self._fields(body)
-        parameters = self._parameters(fields)
+    def _decode_any(self, body: Body) -> DecodedRequest:
+        fields = self._parse_fields(body)
+        parameters = self._predict_parameters(fields)
         if _INSTANCES not in fields:
             if _INPUTS not in fields:
                 raise InvalidInputs("Missing 'inputs' or 'instances' key")
-            return self._of_inputs(fields[_INPUTS], fields)
-        _require_one(fields, _INPUTS)
+            return self._request_from_inputs(fields[_INPUTS], fields)
+        _require_absent(fields, _INPUTS)
         form = self._model.runtime.input_format(parameters)
-        instances = _list(fields[_INSTANCES], _INSTANCES)
+        instances = _require_list(fields[_INSTANCES], _INSTANCES)
         if isinstance(form, ColumnsFormat):
             _require_alike(instances)
-        return Asked(self._of_rows(convert_instances(instances, form), fields), parameters, Shape.ROWS)
+        return DecodedRequest(
+            self._arrange_rows(convert_instances(instances, form), fields), parameters, TensorLayout.ROWS
+        )
 
 
-class Graph(_Predict):
+class SavedModelPredictCodec(_PredictCodec):
     """Of a SavedModel, whose inputs have names, types and shapes.
 
     Signatures that do not promise a row of every output for each instance are asked for whole tensors: their
     rows are whatever the outputs have.
     """
 
-    def __init__(self, call: Call, model: Model) -> None:
+    def __init__(self, call: Call, model: ServedModel) -> None:
         super().__init__(call, model)
-        self._without_rows = frozenset(
+        self._signatures_without_rows = frozenset(
             name
             for name, signature in model.schema.signatures.items()
             if all(one.shape != () for one in signature.inputs)
             and not (signature.outputs and all(one.shape and one.shape[0] < 0 for one in signature.outputs))
         )
 
-    def _parameters(self, fields: Fields) -> dict[str, Any]:
+    def _predict_parameters(self, fields: Fields) -> dict[str, Any]:
         name = _signature_name(fields)
         # The default one has no name, so that whoever names it can share a call with those who do not.
         return {SIGNATURE_NAME: name} if name and name != self._model.schema.default else {}
 
     def _column_form(self, fields: Fields, name: str) -> InputFormat:
-        inputs = signature_of(self._model, _signature_name(fields)).inputs
+        inputs = find_signature(self._model, _signature_name(fields)).inputs
         if len(inputs) != 1 or name not in ("", inputs[0].name):
             return RowsFormat()
-        return ColumnsFormat((_column(inputs[0]),))
+        return ColumnsFormat((_make_column(inputs[0]),))
 
-    def _of_regular(self, batch: Batch, fields: Fields) -> Asked:
-        return self._asked(tensors_of(batch), fields)
+    def _request_from_batch(self, batch: Batch, fields: Fields) -> DecodedRequest:
+        return self._build_request(batch_to_tensors(batch), fields)
 
-    def _of_rows(self, batch: Batch, fields: Fields) -> Batch:
-        if not self._without_rows:
+    def _arrange_rows(self, batch: Batch, fields: Fields) -> Batch:
+        if not self._signatures_without_rows:
             return batch
         name = _signature_name(fields) or self._model.schema.default
-        return WholeTensors(tensors_of(batch)) if name in self._without_rows else batch
+        return WholeTensors(batch_to_tensors(batch)) if name in self._signatures_without_rows else batch
 
-    def _of_inputs(self, value: Any, fields: Fields) -> Asked:
-        inputs = signature_of(self._model, _signature_name(fields)).inputs
+    def _request_from_inputs(self, value: Any, fields: Fields) -> DecodedRequest:
+        inputs = find_signature(self._model, _signature_name(fields)).inputs
         if not isinstance(value, dict) or (is_base64(value) and not any(one.name == "b64" for one in inputs)):
             if len(inputs) != 1:
                 names = ", ".join(one.name for one in inputs)
@@ -217,88 +234,100 @@ class Graph(_Predict):
         for one in inputs:
             if one.name not in value:
                 raise InvalidInputs(f"Missing named input: {one.name} in 'inputs' object.")
-        return self._asked({one.name: to_tensor(value[one.name], _column(one)) for one in inputs}, fields)
+        return self._build_request(
+            {one.name: to_tensor(value[one.name], _make_column(one)) for one in inputs}, fields
+        )
 
-    def _asked(self, tensors: Mapping[str, NDArray[Any]], fields: Fields) -> Asked:
-        return Asked(*batch_of(self._model, tensors, _signature_name(fields)), Shape.COLUMNS)
+    def _build_request(self, tensors: Mapping[str, NDArray[Any]], fields: Fields) -> DecodedRequest:
+        return DecodedRequest(
+            *tensors_to_batch(self._model, tensors, _signature_name(fields)), TensorLayout.COLUMNS
+        )
 
 
-class Plain(_Predict):
+class GenericPredictCodec(_PredictCodec):
     """Of other models: columns are put together to rows, of which predictions are made as ever.
 
     Custom routines get all other fields of the body as their parameters, as from AI Platform.
     """
 
-    def __init__(self, call: Call, model: Model) -> None:
+    def __init__(self, call: Call, model: ServedModel) -> None:
         super().__init__(call, model)
         schema = model.schema
-        self._open = model.runtime.framework == "CUSTOM"
+        self._takes_extra_fields = model.runtime.framework == "CUSTOM"
         default = schema.signatures.get(schema.default)
         self._has_columns = schema.strict and default is not None and len(default.inputs) > 1
 
-    def _parameters(self, fields: Fields) -> dict[str, Any]:
+    def _predict_parameters(self, fields: Fields) -> dict[str, Any]:
         _signature_name(fields)  # which is a string, and means nothing here
-        return {key: value for key, value in fields.items() if key not in _OWN} if self._open else {}
+        return (
+            {key: value for key, value in fields.items() if key not in _PROTOCOL_FIELDS}
+            if self._takes_extra_fields
+            else {}
+        )
 
     def _column_form(self, fields: Fields, name: str) -> InputFormat:
         return (
             RowsFormat()
             if name and self._has_columns
-            else self._model.runtime.input_format(self._parameters(fields))
+            else self._model.runtime.input_format(self._predict_parameters(fields))
         )
 
-    def _of_regular(self, batch: Batch, fields: Fields) -> Asked:
-        return Asked(batch, self._parameters(fields), Shape.COLUMNS)
+    def _request_from_batch(self, batch: Batch, fields: Fields) -> DecodedRequest:
+        return DecodedRequest(batch, self._predict_parameters(fields), TensorLayout.COLUMNS)
 
-    def _of_inputs(self, value: Any, fields: Fields) -> Asked:
-        parameters = self._parameters(fields)
+    def _request_from_inputs(self, value: Any, fields: Fields) -> DecodedRequest:
+        parameters = self._predict_parameters(fields)
         form = self._model.runtime.input_format(parameters)
-        return Asked(convert_instances(self._rows(value), form), parameters, Shape.COLUMNS)
+        return DecodedRequest(
+            convert_instances(self._rows_from_inputs(value), form), parameters, TensorLayout.COLUMNS
+        )
 
-    def _rows(self, value: Any) -> list[Any]:
+    def _rows_from_inputs(self, value: Any) -> list[Any]:
         if isinstance(value, dict) and (len(value) != 1 or self._has_columns):
-            return _joined({name: _list(column, name) for name, column in value.items()})
-        return _list(next(iter(value.values())) if isinstance(value, dict) else value, _INPUTS)
+            return _join_columns({name: _require_list(column, name) for name, column in value.items()})
+        return _require_list(next(iter(value.values())) if isinstance(value, dict) else value, _INPUTS)
 
 
 # ---- examples
 
 
-class _Examples(_Reader):
+class _ExamplesCodec(_RestCodec):
     """What is asked of serialised examples. The state is their number."""
 
-    def __init__(self, call: Call, model: Model) -> None:
+    def __init__(self, call: Call, model: ServedModel) -> None:
         super().__init__(call, model)
-        require_graph(model, call.verb)
+        require_tensorflow(model, call.verb)
 
-    def read(self, body: Body) -> Asked:
+    def decode_request(self, body: Body) -> DecodedRequest:
         """The examples of a body, with the features of its context."""
-        fields = self._fields(body)
+        fields = self._parse_fields(body)
         name = _signature_name(fields)
-        examples = serialised(fields, self._call.verb)
-        return Asked(*batch_of_examples(self._model, self._call.verb, name, examples), len(examples))
+        examples = serialize_examples(fields, self._call.verb)
+        return DecodedRequest(*examples_to_batch(self._model, self._call.verb, name, examples), len(examples))
 
 
-class Classify(_Examples):
+class ClassifyCodec(_ExamplesCodec):
     """Classes with their scores."""
 
-    def write(self, asked: Asked, predictions: Batch) -> Reply:
+    def encode_response(self, decoded: DecodedRequest, predictions: Batch) -> Reply:
         """For each example a list of [label, score]."""
-        labels, scores = classes(tensors_of(predictions), asked.state)
-        texts = zip(texts_of("classes", labels.ravel()), texts_of("scores", scores.ravel()), strict=True)
+        labels, scores = extract_classes(batch_to_tensors(predictions), decoded.state)
+        texts = zip(
+            rows_to_json("classes", labels.ravel()), rows_to_json("scores", scores.ravel()), strict=True
+        )
         pairs = [b"[%b,%b]" % pair for pair in texts]
         count, width = labels.shape
         rows = (b"[%b]" % b",".join(pairs[row * width : (row + 1) * width]) for row in range(count))
-        return _reply(b'{"results":[%b]}' % b",".join(rows))
+        return _make_reply(b'{"results":[%b]}' % b",".join(rows))
 
 
-class Regress(_Examples):
+class RegressCodec(_ExamplesCodec):
     """A number each."""
 
-    def write(self, asked: Asked, predictions: Batch) -> Reply:
+    def encode_response(self, decoded: DecodedRequest, predictions: Batch) -> Reply:
         """For each example its value."""
-        values = regressions(tensors_of(predictions), asked.state)
-        return _reply(b'{"results":%b}' % text_of("outputs", values))
+        values = extract_regressions(batch_to_tensors(predictions), decoded.state)
+        return _make_reply(b'{"results":%b}' % tensor_to_json("outputs", values))
 
 
 # ---- requests
@@ -308,12 +337,12 @@ def _signature_name(fields: Fields) -> str:
     name = fields.get(SIGNATURE_NAME, "")
     if not isinstance(name, str):
         raise InvalidInputs(
-            f"JSON Value: {shown(name)} not formatted correctly. 'signature_name' key must be a string value."
+            f"JSON Value: {shorten_json(name)} not formatted correctly. 'signature_name' key must be a string value."
         )
     return name
 
 
-def _require_one(fields: Fields, other: str) -> None:
+def _require_absent(fields: Fields, other: str) -> None:
     if other in fields:
         raise InvalidInputs(
             "Not formatted correctly expecting only one of 'inputs' or 'instances' keys to exist"
@@ -329,15 +358,15 @@ def _require_alike(instances: list[Any]) -> None:
         raise InvalidInputs(f"Expecting {expected} but got {given} at item {place} of input list")
 
 
-def _list(value: Any, name: str) -> list[Any]:
+def _require_list(value: Any, name: str) -> list[Any]:
     if not isinstance(value, list):
-        raise InvalidInputs(f"JSON Value: {shown(value)} Excepting '{name}' to be an list/array")
+        raise InvalidInputs(f"JSON Value: {shorten_json(value)} Excepting '{name}' to be an list/array")
     if not value:
         raise InvalidInputs(f"No values in '{name}' array: there is nothing to predict.")
     return value
 
 
-def _joined(columns: Mapping[str, list[Any]]) -> list[Any]:
+def _join_columns(columns: Mapping[str, list[Any]]) -> list[Any]:
     """Rows that name their values."""
     if not columns:
         raise InvalidInputs("No values in 'inputs' object: there is nothing to predict.")
@@ -347,7 +376,7 @@ def _joined(columns: Mapping[str, list[Any]]) -> list[Any]:
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-def _name(text: bytes | None) -> str | None:
+def _parse_name(text: bytes | None) -> str | None:
     """The name of which this is the JSON; "" for none, None for no name."""
     try:
         return str(orjson.loads(text)) if text else ""
@@ -355,7 +384,7 @@ def _name(text: bytes | None) -> str | None:
         return None
 
 
-def _column(tensor: TensorSpec) -> ColumnSpec:
+def _make_column(tensor: TensorSpec) -> ColumnSpec:
     dtype = dtype_of(tensor.datatype)
     if dtype is None or dtype.kind == "c":
         raise InvalidInputs(f"Input {tensor.name} takes {tensor.datatype}, for which there is no JSON.")
@@ -365,18 +394,18 @@ def _column(tensor: TensorSpec) -> ColumnSpec:
 # ---- answers
 
 
-def _reply(body: bytes) -> Reply:
+def _make_reply(body: bytes) -> Reply:
     return Reply(200, body, _HEADERS)
 
 
-def _rows(predictions: Batch) -> bytes:
+def _encode_rows(predictions: Batch) -> bytes:
     if isinstance(predictions, WholeTensors):
         _require_rows(predictions)
-        predictions = tensors_of(predictions)
+        predictions = batch_to_tensors(predictions)
     if not isinstance(predictions, dict) or len(predictions) < 2:
-        return _columns(predictions)
+        return _encode_columns(predictions)
     columns = [
-        [b"%b:%b" % (key, text) for text in texts_of(name, column)]
+        [b"%b:%b" % (key, text) for text in rows_to_json(name, column)]
         for name, column in predictions.items()
         for key in (orjson.dumps(name),)
     ]
@@ -396,16 +425,18 @@ def _require_rows(outputs: WholeTensors) -> None:
         raise InvalidOutputs(f"The outputs do not have the same number of rows: {told}.")
 
 
-def _columns(predictions: Batch) -> bytes:
+def _encode_columns(predictions: Batch) -> bytes:
     if isinstance(predictions, list):
-        return text_of_values(predictions)
+        return values_to_json(predictions)
     if isinstance(predictions, np.ndarray):
-        return text_of("predictions", predictions)
+        return tensor_to_json("predictions", predictions)
     outputs = predictions.values if isinstance(predictions, WholeTensors) else predictions
     if not outputs:
         raise InvalidOutputs("The signature has no outputs, so there is nothing to answer.")
     if len(outputs) == 1:
         ((name, output),) = outputs.items()
-        return text_of(name, output)
-    texts = (b"%b:%b" % (orjson.dumps(name), text_of(name, output)) for name, output in outputs.items())
+        return tensor_to_json(name, output)
+    texts = (
+        b"%b:%b" % (orjson.dumps(name), tensor_to_json(name, output)) for name, output in outputs.items()
+    )
     return b"{%b}" % b",".join(texts)

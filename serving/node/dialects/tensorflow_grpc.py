@@ -10,21 +10,26 @@ from typing import Any, TypeVar
 
 from serving.errors import InvalidArgument, InvalidInputs, ServingError
 from serving.media import PROTOBUF
-from serving.node.dialects import Asked, Call, Model, Reader, Reply
+from serving.node.dialects import Call, Codec, DecodedRequest, Reply, ServedModel
 from serving.node.dialects.examples import (
     CLASSIFY,
     Arrays,
-    batch_of_examples,
-    check,
     check_context,
-    classifications,
-    regressions,
+    check_signature,
+    examples_to_batch,
+    extract_classifications,
+    extract_regressions,
 )
-from serving.node.dialects.lifting import lift
-from serving.node.dialects.tensorproto import arrays_of, message_of
-from serving.node.dialects.tensors import batch_of, limit, signature_of, tensors_of
+from serving.node.dialects.lifting import extract_contents
+from serving.node.dialects.tensorproto import decode_tensors, encode_tensors
+from serving.node.dialects.tensors import (
+    batch_to_tensors,
+    check_request_limits,
+    find_signature,
+    tensors_to_batch,
+)
 from serving.protocols.errors import refusal
-from serving.protocols.examples import serialised
+from serving.protocols.examples import serialize_examples
 from serving.protocols.protos import Malformed, message
 from serving.runtimes.instances import Batch
 
@@ -42,7 +47,7 @@ _INFERRED = message(_SERVING + "MultiInferenceResponse")
 _MODEL_SPEC = message(_SERVING + "ModelSpec")
 
 # What more there is would keep a node busy for seconds: an empty example takes two bytes.
-_EXAMPLES = 1 << 20
+_MAX_EXAMPLES = 1 << 20
 _PROTOBUF = ((b"content-type", PROTOBUF.encode()),)
 # The fields of messages that are read and written by hand.
 _INPUTS = _PREDICT.DESCRIPTOR.fields_by_name["inputs"].number
@@ -50,23 +55,23 @@ _OUTPUTS = _PREDICTED.DESCRIPTOR.fields_by_name["outputs"].number
 _METHODS = {"tensorflow/serving/classify": "classify", "tensorflow/serving/regress": "regress"}
 
 
-def reader(call: Call, model: Model) -> Reader:
+def reader(call: Call, model: ServedModel) -> Codec:
     """The reader of a call, by its verb."""
-    return _READERS[call.verb](call, model)
+    return _CODECS[call.verb](call, model)
 
 
-class _Messages:
+class _GrpcCodec:
     """What the readers share."""
 
-    def __init__(self, call: Call, model: Model) -> None:
+    def __init__(self, call: Call, model: ServedModel) -> None:
         self._call = call
         self._model = model
 
-    def refuse(self, error: ServingError) -> Reply:
+    def encode_error(self, error: ServingError) -> Reply:
         """The error as a gRPC status."""
         return refusal(error, self._call.dialect)
 
-    def _spec(self, signature: str) -> Any:
+    def _make_model_spec(self, signature: str) -> Any:
         """The model, version and signature that answer."""
         spec = _MODEL_SPEC(name=self._call.model, signature_name=signature or self._model.schema.default)
         if self._call.version.isdecimal():
@@ -74,88 +79,90 @@ class _Messages:
         return spec
 
 
-class _Predict(_Messages):
+class _PredictCodec(_GrpcCodec):
     """Tensors in, tensors out. The state is the signature, and the outputs asked for, none for all."""
 
-    def read(self, body: bytes | bytearray) -> Asked:
+    def decode_request(self, body: bytes | bytearray) -> DecodedRequest:
         """The tensors as the model takes them."""
-        slim, lifted = lift(body, _INPUTS)
-        request = _parsed(_PREDICT, slim)
-        limit(request.inputs, request.output_filter)
+        slim, lifted = extract_contents(body, _INPUTS)
+        request = _parse_message(_PREDICT, slim)
+        check_request_limits(request.inputs, request.output_filter)
         signature = request.model_spec.signature_name
         wanted = tuple(request.output_filter)
         if wanted and self._model.schema.strict:
             self._check_outputs(signature, wanted)
-        instances, parameters = batch_of(self._model, arrays_of(request.inputs, lifted), signature)
-        return Asked(instances, parameters, (signature, wanted))
+        instances, parameters = tensors_to_batch(
+            self._model, decode_tensors(request.inputs, lifted), signature
+        )
+        return DecodedRequest(instances, parameters, (signature, wanted))
 
-    def write(self, asked: Asked, predictions: Batch) -> Reply:
+    def encode_response(self, decoded: DecodedRequest, predictions: Batch) -> Reply:
         """The outputs as tensors."""
-        signature, wanted = asked.state
-        outputs = tensors_of(predictions)
+        signature, wanted = decoded.state
+        outputs = batch_to_tensors(predictions)
         if wanted:
-            outputs = _filtered(outputs, wanted)
-        spec = _PREDICTED(model_spec=self._spec(signature)).SerializeToString()
-        return Reply(200, b"".join([*message_of(outputs, _OUTPUTS), spec]), _PROTOBUF)
+            outputs = _filter_outputs(outputs, wanted)
+        spec = _PREDICTED(model_spec=self._make_model_spec(signature)).SerializeToString()
+        return Reply(200, b"".join([*encode_tensors(outputs, _OUTPUTS), spec]), _PROTOBUF)
 
     def _check_outputs(self, signature: str, wanted: Sequence[str]) -> None:
-        outputs = signature_of(self._model, signature).outputs
-        _filtered({output.name: output for output in outputs}, wanted)
+        outputs = find_signature(self._model, signature).outputs
+        _filter_outputs({output.name: output for output in outputs}, wanted)
         if len(set(wanted)) < len(wanted):
             raise InvalidInputs("output_filter names an output twice.")
 
 
-class _Examples(_Messages):
+class _ExamplesCodec(_GrpcCodec):
     """Examples in; classes with scores, or numbers out. The state is the signature, and their number."""
 
-    def __init__(self, call: Call, model: Model) -> None:
+    def __init__(self, call: Call, model: ServedModel) -> None:
         super().__init__(call, model)
         self._message, self._answer = {
             "classify": (_CLASSIFICATION, _CLASSIFIED),
             "regress": (_REGRESSION, _REGRESSED),
         }[call.verb]
 
-    def read(self, body: bytes | bytearray) -> Asked:
+    def decode_request(self, body: bytes | bytearray) -> DecodedRequest:
         """The examples as the signature takes them."""
-        request = _parsed(self._message, body)
+        request = _parse_message(self._message, body)
         signature = request.model_spec.signature_name
-        examples = _examples(request.input)
-        instances, parameters = batch_of_examples(self._model, self._call.verb, signature, examples)
-        return Asked(instances, parameters, (signature, len(examples)))
+        examples = _read_examples(request.input)
+        instances, parameters = examples_to_batch(self._model, self._call.verb, signature, examples)
+        return DecodedRequest(instances, parameters, (signature, len(examples)))
 
-    def write(self, asked: Asked, predictions: Batch) -> Reply:
+    def encode_response(self, decoded: DecodedRequest, predictions: Batch) -> Reply:
         """A result for each example."""
-        signature, count = asked.state
-        answer = self._answer(model_spec=self._spec(signature))
-        _FILL[self._call.verb](answer.result, tensors_of(predictions), count)
+        signature, count = decoded.state
+        answer = self._answer(model_spec=self._make_model_spec(signature))
+        _FILL_RESULT[self._call.verb](answer.result, batch_to_tensors(predictions), count)
         return Reply(200, answer.SerializeToString(), _PROTOBUF)
 
 
-class _MultiInference(_Messages):
+class _MultiInferenceCodec(_GrpcCodec):
     """Examples in; for each task what its signature answers. The state is the tasks, and their number."""
 
-    def read(self, body: bytes | bytearray) -> Asked:
+    def decode_request(self, body: bytes | bytearray) -> DecodedRequest:
         """The examples, and the signatures that are to be asked about them."""
-        request = _parsed(_MULTI, body)
-        tasks = [(_verb(task.method_name), task.model_spec.signature_name) for task in request.tasks]
+        request = _parse_message(_MULTI, body)
+        tasks = [(_parse_verb(task.method_name), task.model_spec.signature_name) for task in request.tasks]
         if not tasks:
             raise InvalidInputs("The request has no tasks.")
         names = tuple(signature or self._model.schema.default for _, signature in tasks)
         if len(set(names)) < len(names):
             raise InvalidInputs(f"Two tasks have the same signature; they name {', '.join(names)}.")
         for verb, signature in tasks:
-            check(self._model, verb, signature)
-        examples = _examples(request.input)
-        instances, _ = batch_of_examples(self._model, *tasks[0], examples)
-        return Asked(instances, {"signature_names": names}, (tasks, len(examples)))
+            check_signature(self._model, verb, signature)
+        examples = _read_examples(request.input)
+        instances, _ = examples_to_batch(self._model, *tasks[0], examples)
+        return DecodedRequest(instances, {"signature_names": names}, (tasks, len(examples)))
 
-    def write(self, asked: Asked, predictions: Batch) -> Reply:
+    def encode_response(self, decoded: DecodedRequest, predictions: Batch) -> Reply:
         """The result of each task, in their order."""
-        tasks, count = asked.state
-        outputs = tensors_of(predictions)
+        tasks, count = decoded.state
+        outputs = batch_to_tensors(predictions)
         answer = _INFERRED()
         for verb, signature in tasks:
-            spec = self._spec(signature)
+            spec = self._make_model_spec(signature)
             result = answer.results.add(model_spec=spec)
             prefix = f"{spec.signature_name}/"
             own = {
@@ -163,19 +170,19 @@ class _MultiInference(_Messages):
             }
             part = result.classification_result if verb == CLASSIFY else result.regression_result
             part.SetInParent()
-            _FILL[verb](part, own, count)
+            _FILL_RESULT[verb](part, own, count)
         return Reply(200, answer.SerializeToString(), _PROTOBUF)
 
 
-_READERS: Mapping[str, Callable[[Call, Model], Reader]] = {
-    "predict": _Predict,
-    "classify": _Examples,
-    "regress": _Examples,
-    "multi-inference": _MultiInference,
+_CODECS: Mapping[str, Callable[[Call, ServedModel], Codec]] = {
+    "predict": _PredictCodec,
+    "classify": _ExamplesCodec,
+    "regress": _ExamplesCodec,
+    "multi-inference": _MultiInferenceCodec,
 }
 
 
-def _parsed(kind: Any, body: bytes | bytearray) -> Any:
+def _parse_message(kind: Any, body: bytes | bytearray) -> Any:
     """The message in a body. Raises InvalidArgument."""
     try:
         return kind.FromString(bytes(body))
@@ -185,16 +192,16 @@ def _parsed(kind: Any, body: bytes | bytearray) -> Any:
         ) from error
 
 
-def _examples(given: Any) -> list[bytes]:
+def _read_examples(given: Any) -> list[bytes]:
     """The examples of a request. Raises InvalidInputs."""
     count = max(len(given.example_list.examples), len(given.example_list_with_context.examples))
-    if count > _EXAMPLES:
-        raise InvalidInputs(f"The request has {count} examples; it can have {_EXAMPLES}.")
+    if count > _MAX_EXAMPLES:
+        raise InvalidInputs(f"The request has {count} examples; it can have {_MAX_EXAMPLES}.")
     check_context(given.example_list_with_context.context.ByteSize(), count)
-    return serialised(given)
+    return serialize_examples(given)
 
 
-def _filtered(outputs: Mapping[str, _T], wanted: Sequence[str]) -> dict[str, _T]:
+def _filter_outputs(outputs: Mapping[str, _T], wanted: Sequence[str]) -> dict[str, _T]:
     """The outputs that are wanted. Raises InvalidInputs if one is not there."""
     for name in wanted:
         if name not in outputs:
@@ -204,7 +211,7 @@ def _filtered(outputs: Mapping[str, _T], wanted: Sequence[str]) -> dict[str, _T]
     return {name: outputs[name] for name in wanted}
 
 
-def _verb(method: str) -> str:
+def _parse_verb(method: str) -> str:
     try:
         return _METHODS[method]
     except KeyError:
@@ -214,22 +221,22 @@ def _verb(method: str) -> str:
 
 
 def _fill_classes(result: Any, answer: Arrays, count: int) -> None:
-    for scored in classifications(answer, count):
+    for scored in extract_classifications(answer, count):
         classes = result.classifications.add().classes
         for label, score in scored:
-            classes.add(label=_text(label), score=score)
+            classes.add(label=_decode_label(label), score=score)
 
 
 def _fill_values(result: Any, answer: Arrays, count: int) -> None:
-    for value in regressions(answer, count).tolist():
+    for value in extract_regressions(answer, count).tolist():
         result.regressions.add(value=value)
 
 
-_FILL: Mapping[str, Callable[[Any, Arrays, int], None]] = {
+_FILL_RESULT: Mapping[str, Callable[[Any, Arrays, int], None]] = {
     "classify": _fill_classes,
     "regress": _fill_values,
 }
 
 
-def _text(label: bytes) -> str:
+def _decode_label(label: bytes) -> str:
     return label.decode(errors="replace")

@@ -18,17 +18,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from serving.errors import InvalidInputs, InvalidOutputs
-from serving.node.dialects.lifting import Content
+from serving.node.dialects.lifting import TensorContent
 from serving.protocols.fields import Broken, prefix, varint
 from serving.protocols.protos import message, pool
 from serving.runtimes.datatypes import BF16, BYTES, datatype_of, dtype_of
 
 # What lists may grow to in one request, in bytes: a few bytes of it can tell of any size.
-MADE_UP = 16 << 20
+MAX_FILLED_BYTES = 16 << 20
 # Texts in the contents of a tensor: more would keep a node busy for seconds.
-_TEXTS = 1 << 20
+_MAX_TEXTS = 1 << 20
 # numpy has no more of them.
-_DIMENSIONS = 32
+_MAX_DIMENSIONS = 32
 _CONTENT = "tensor_content"
 
 Shape = tuple[int, ...]
@@ -38,7 +38,7 @@ _FIELDS = _TENSOR.DESCRIPTOR.fields_by_name
 _DATA_TYPES = pool().FindEnumTypeByName("tensorflow.DataType")
 
 
-class _Kind(NamedTuple):
+class _ElementType(NamedTuple):
     """A type of elements: its name elsewhere, the list of its elements, and what the list has."""
 
     datatype: str
@@ -46,8 +46,8 @@ class _Kind(NamedTuple):
     listed: np.dtype[Any]
 
 
-_KINDS: Mapping[int, _Kind] = {
-    _DATA_TYPES.values_by_name[name].number: _Kind(datatype, field, np.dtype(listed))
+_ELEMENT_TYPES: Mapping[int, _ElementType] = {
+    _DATA_TYPES.values_by_name[name].number: _ElementType(datatype, field, np.dtype(listed))
     for name, datatype, field, listed in (
         ("DT_BOOL", "BOOL", "bool_val", "?"),
         ("DT_INT8", "INT8", "int_val", "<i4"),
@@ -67,7 +67,7 @@ _KINDS: Mapping[int, _Kind] = {
         ("DT_STRING", BYTES, "string_val", "O"),
     )
 }
-NUMBERS: Mapping[str, int] = {kind.datatype: number for number, kind in _KINDS.items()}
+TYPE_NUMBERS: Mapping[str, int] = {kind.datatype: number for number, kind in _ELEMENT_TYPES.items()}
 # Lists that are the same bytes as an array, on machines whose numbers begin with the lowest byte.
 _AS_IN_MEMORY = frozenset({"bool_val", "float_val", "double_val", "scomplex_val", "dcomplex_val"})
 
@@ -75,89 +75,95 @@ _AS_IN_MEMORY = frozenset({"bool_val", "float_val", "double_val", "scomplex_val"
 # ---- reading
 
 
-def arrays_of(tensors: Mapping[str, Any], lifted: Mapping[str, Content]) -> dict[str, NDArray[Any]]:
+def decode_tensors(
+    tensors: Mapping[str, Any], lifted: Mapping[str, TensorContent]
+) -> dict[str, NDArray[Any]]:
     """Tensors by name as arrays; texts are objects, each of them bytes. `lifted` has contents left in a body.
 
-    Raises InvalidInputs that names the tensor. What is allocated is in the message, but for `MADE_UP` bytes.
+    Raises InvalidInputs that names the tensor. What is allocated is in the message, but for `MAX_FILLED_BYTES` bytes.
     """
     arrays: dict[str, NDArray[Any]] = {}
-    room = MADE_UP
+    room = MAX_FILLED_BYTES
     for name, tensor in tensors.items():
         try:
-            shape = _shape(tensor.tensor_shape)
-            elements = _elements(tensor, lifted.get(name), shape)
+            shape = _read_shape(tensor.tensor_shape)
+            elements = _read_elements(tensor, lifted.get(name), shape)
             missing = math.prod(shape) - len(elements)
             if missing:
                 room -= missing * elements.itemsize
-                elements = _grown(elements, shape, room)
+                elements = _repeat_last(elements, shape, room)
             arrays[name] = elements.reshape(shape)
         except ValueError as error:
             raise InvalidInputs(f"Input {name}: {error}") from error
     return arrays
 
 
-def _elements(tensor: Any, lifted: Content | None, shape: Shape) -> NDArray[Any]:
+def _read_elements(tensor: Any, lifted: TensorContent | None, shape: Shape) -> NDArray[Any]:
     """The elements that a tensor has: all that its shape takes, or those of a list. Raises ValueError."""
-    kind = _KINDS.get(tensor.dtype)
+    kind = _ELEMENT_TYPES.get(tensor.dtype)
     if kind is None:
-        known = ", ".join(map(_type_name, _KINDS))
+        known = ", ".join(map(_type_name, _ELEMENT_TYPES))
         raise ValueError(f"its dtype is {_type_name(tensor.dtype)}; it can be one of {known}.")
     if lifted is None:
         content = tensor.tensor_content
-        return _unpacked(kind, content, shape) if content else _listed(kind, getattr(tensor, kind.field))
+        return (
+            _unpack_content(kind, content, shape)
+            if content
+            else _read_list(kind, getattr(tensor, kind.field))
+        )
     if lifted.field == _CONTENT:
-        return _unpacked(kind, lifted.data, shape)
+        return _unpack_content(kind, lifted.data, shape)
     if lifted.field != kind.field:
         raise ValueError(
-            f"its elements are in {lifted.field}; those of {_name_of(kind)} go into {kind.field}."
+            f"its elements are in {lifted.field}; those of {_element_type_name(kind)} go into {kind.field}."
         )
     if len(lifted.data) % kind.listed.itemsize:
         raise ValueError(
             f"{kind.field} has {len(lifted.data)} bytes; every number in it takes {kind.listed.itemsize}."
         )
-    return _converted(kind, np.frombuffer(lifted.data, kind.listed))
+    return _convert_list(kind, np.frombuffer(lifted.data, kind.listed))
 
 
-def _unpacked(kind: _Kind, content: bytes | memoryview, shape: Shape) -> NDArray[Any]:
+def _unpack_content(kind: _ElementType, content: bytes | memoryview, shape: Shape) -> NDArray[Any]:
     """The elements in `tensor_content`: numbers lie there as in memory, the lowest byte first."""
     count = math.prod(shape)
     if kind.datatype == BYTES:
-        return _texts(_cut(content, count))
+        return _make_text_array(_split_texts(content, count))
     dtype = dtype_of(kind.datatype)
     size = 2 if dtype is None else dtype.itemsize
     if len(content) != count * size:
         raise ValueError(
-            f"tensor_content has {len(content)} bytes; {count} elements of {_name_of(kind)}, which its shape "
+            f"tensor_content has {len(content)} bytes; {count} elements of {_element_type_name(kind)}, which its shape "
             f"{list(shape)} takes, have {count * size}."
         )
     if dtype is None:
-        return _widened(np.frombuffer(content, "<u2"))
+        return _widen_bfloat16(np.frombuffer(content, "<u2"))
     if dtype.kind == "b":  # of which numpy takes 0 and 1 only
         flags: NDArray[Any] = np.frombuffer(content, np.uint8) != 0
         return flags
     return np.frombuffer(content, dtype)
 
 
-def _listed(kind: _Kind, values: Any) -> NDArray[Any]:
+def _read_list(kind: _ElementType, values: Any) -> NDArray[Any]:
     """The elements in the list of a type."""
     if kind.datatype == BYTES:
-        return _texts(values)
-    return _converted(kind, np.fromiter(values, kind.listed, len(values)))
+        return _make_text_array(values)
+    return _convert_list(kind, np.fromiter(values, kind.listed, len(values)))
 
 
-def _converted(kind: _Kind, listed: NDArray[Any]) -> NDArray[Any]:
+def _convert_list(kind: _ElementType, listed: NDArray[Any]) -> NDArray[Any]:
     """Elements of a list in the type that they stand for."""
     if kind.field == "half_val":  # their bits
-        bits = _narrowed(listed, np.dtype(np.uint16))
+        bits = _narrow_numbers(listed, np.dtype(np.uint16))
         dtype = dtype_of(kind.datatype)
-        return _widened(bits) if dtype is None else bits.view(dtype)
+        return _widen_bfloat16(bits) if dtype is None else bits.view(dtype)
     if kind.datatype.startswith("COMPLEX") and len(listed) % 2:
         raise ValueError(f"{kind.field} has {len(listed)} numbers; a complex one takes two.")
     dtype = np.dtype(dtype_of(kind.datatype))
-    return listed.view(dtype) if dtype.kind == "c" else _narrowed(listed, dtype)
+    return listed.view(dtype) if dtype.kind == "c" else _narrow_numbers(listed, dtype)
 
 
-def _narrowed(listed: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+def _narrow_numbers(listed: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     """Numbers in a type that must have them all."""
     narrow = listed.astype(dtype, copy=False)
     if dtype.itemsize < listed.itemsize and not np.array_equal(narrow, listed):
@@ -166,22 +172,22 @@ def _narrowed(listed: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     return narrow
 
 
-def _widened(bits: NDArray[Any]) -> NDArray[Any]:
+def _widen_bfloat16(bits: NDArray[Any]) -> NDArray[Any]:
     """bfloat16 numbers, whose bits are the upper halves of float32 ones, where numpy has none of them."""
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
-def _texts(values: Iterable[bytes]) -> NDArray[Any]:
+def _make_text_array(values: Iterable[bytes]) -> NDArray[Any]:
     texts = list(values)
     array = np.empty(len(texts), object)
     array[:] = texts
     return array
 
 
-def _cut(content: bytes | memoryview, count: int) -> list[bytes]:
+def _split_texts(content: bytes | memoryview, count: int) -> list[bytes]:
     """Texts that stand behind each other, after the lengths of all. Raises ValueError."""
-    if count > _TEXTS:
-        raise ValueError(f"tensor_content can have {_TEXTS} texts; send more of them in string_val.")
+    if count > _MAX_TEXTS:
+        raise ValueError(f"tensor_content can have {_MAX_TEXTS} texts; send more of them in string_val.")
     lengths: list[int] = []
     at = 0
     try:
@@ -201,17 +207,17 @@ def _cut(content: bytes | memoryview, count: int) -> list[bytes]:
     return texts
 
 
-def _shape(shape: Any) -> Shape:
+def _read_shape(shape: Any) -> Shape:
     """The sizes of a tensor. Raises ValueError."""
     sizes = tuple(dimension.size for dimension in shape.dim)
     if shape.unknown_rank or min(sizes, default=0) < 0:
         raise ValueError("its shape is not known; a tensor that is sent has a size in every dimension.")
-    if len(sizes) > _DIMENSIONS:
-        raise ValueError(f"it has {len(sizes)} dimensions; at most {_DIMENSIONS} are possible.")
+    if len(sizes) > _MAX_DIMENSIONS:
+        raise ValueError(f"it has {len(sizes)} dimensions; at most {_MAX_DIMENSIONS} are possible.")
     return sizes
 
 
-def _grown(elements: NDArray[Any], shape: Shape, room: int) -> NDArray[Any]:
+def _repeat_last(elements: NDArray[Any], shape: Shape, room: int) -> NDArray[Any]:
     """Elements with the last one repeated until a shape is full. Raises ValueError."""
     have, count = len(elements), math.prod(shape)
     if have > count:
@@ -219,17 +225,21 @@ def _grown(elements: NDArray[Any], shape: Shape, room: int) -> NDArray[Any]:
     if room < 0:
         raise ValueError(
             f"it has {have} of the {count} elements of its shape {list(shape)}. What a request leaves out "
-            f"may have {MADE_UP >> 20} MiB: send all elements."
+            f"may have {MAX_FILLED_BYTES >> 20} MiB: send all elements."
         )
-    grown = np.zeros(count, elements.dtype) if have or elements.dtype.kind != "O" else _texts([b""] * count)
+    grown = (
+        np.zeros(count, elements.dtype)
+        if have or elements.dtype.kind != "O"
+        else _make_text_array([b""] * count)
+    )
     if have:
         grown[:have] = elements
         grown[have:] = elements[-1:]
     return grown
 
 
-def _name_of(kind: _Kind) -> str:
-    return _type_name(NUMBERS[kind.datatype])
+def _element_type_name(kind: _ElementType) -> str:
+    return _type_name(TYPE_NUMBERS[kind.datatype])
 
 
 def _type_name(number: int) -> str:
@@ -240,14 +250,14 @@ def _type_name(number: int) -> str:
 # ---- writing
 
 
-def message_of(arrays: Mapping[str, NDArray[Any]], number: int) -> list[bytes | memoryview]:
+def encode_tensors(arrays: Mapping[str, NDArray[Any]], number: int) -> list[bytes | memoryview]:
     """The bytes of a map of tensors, in pieces: the field of this number in a message.
 
     Raises InvalidOutputs for a type that no tensor has.
     """
     pieces: list[bytes | memoryview] = []
     for name, array in arrays.items():
-        tensor = _tensor(name, array)
+        tensor = _encode_tensor(name, array)
         key = name.encode()
         size = sum(map(len, tensor))
         entry = prefix(1, len(key)) + key + prefix(2, size)
@@ -255,12 +265,12 @@ def message_of(arrays: Mapping[str, NDArray[Any]], number: int) -> list[bytes | 
     return pieces
 
 
-def _tensor(name: str, array: NDArray[Any]) -> tuple[bytes | memoryview, ...]:
+def _encode_tensor(name: str, array: NDArray[Any]) -> tuple[bytes | memoryview, ...]:
     """The bytes of a tensor: its type and shape, and its elements."""
-    number = NUMBERS.get(datatype_of(array.dtype))
+    number = TYPE_NUMBERS.get(datatype_of(array.dtype))
     if number is None:
         raise InvalidOutputs(f"Output {name} is of the type {array.dtype}, which no TensorProto has.")
-    kind, head = _KINDS[number], _head(number, array.shape)
+    kind, head = _ELEMENT_TYPES[number], _encode_header(number, array.shape)
     flat = array.reshape(-1)
     if not len(flat):
         return (head,)
@@ -275,7 +285,7 @@ def _tensor(name: str, array: NDArray[Any]) -> tuple[bytes | memoryview, ...]:
 
 
 @lru_cache(maxsize=256)
-def _head(number: int, shape: Shape) -> bytes:
+def _encode_header(number: int, shape: Shape) -> bytes:
     tensor = _TENSOR(dtype=number)
     tensor.tensor_shape.SetInParent()
     for size in shape:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from serving.errors import InvalidInputs, ServingError
-from serving.node.dialects import Asked, Call, Model, Reply
+from serving.node.dialects import Call, DecodedRequest, Reply, ServedModel
 from serving.protocols import Dialect
 from serving.protocols.errors import refusal
 from serving.runtimes import InputFormat
@@ -22,35 +22,35 @@ from serving.runtimes.instances import Batch
 _PARAMETERS = "parameters"
 
 
-def reader(_: Call, model: Model) -> Reader:
+def reader(_: Call, model: ServedModel) -> VertexCodec:
     """The one reader that there is."""
-    return Reader(model)
+    return VertexCodec(model)
 
 
-class Reader:
+class VertexCodec:
     """Reads and writes for one model."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: ServedModel) -> None:
         self._model = model
 
-    def read(self, body: bytes | bytearray) -> Asked:
+    def decode_request(self, body: bytes | bytearray) -> DecodedRequest:
         """What is to be computed. Raises InvalidInputs."""
         instances, fields = self._model.decoder.decode(body, self._form)
-        return Asked(instances, spread(fields))
+        return DecodedRequest(instances, merge_parameters(fields))
 
-    def write(self, asked: Asked, predictions: Batch) -> Reply:
+    def encode_response(self, decoded: DecodedRequest, predictions: Batch) -> Reply:
         """AI Platform's answer. Raises InvalidOutputs for what JSON cannot carry."""
-        return Reply(200, encode_predictions(predictions, self._model.style))
+        return Reply(200, encode_predictions(predictions, self._model.answer_style))
 
-    def refuse(self, error: ServingError) -> Reply:
+    def encode_error(self, error: ServingError) -> Reply:
         """AI Platform's answer with an error."""
         return refusal(error, Dialect.VERTEX)
 
     def _form(self, fields: Mapping[str, Any]) -> InputFormat:
-        return self._model.runtime.input_format(spread(fields))
+        return self._model.runtime.input_format(merge_parameters(fields))
 
 
-def spread(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+def merge_parameters(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     """The arguments in the fields of a body, its instances left out: those in `parameters`, and all others.
 
     Raises InvalidInputs for parameters that are no object, and for an argument that is there twice.

@@ -66,15 +66,15 @@ class ContainerRuntime:
         body = orjson.dumps(
             {INSTANCES: instances, **parameters}, option=orjson.OPT_SERIALIZE_NUMPY, default=_to_json
         )
-        status, answer = self._ask(body)
+        status, answer = self._post_instances(body)
         if status >= _REFUSED:
-            raise _error(status, answer)
+            raise _error_for_status(status, answer)
         try:
             found = orjson.loads(answer)
             predictions = found["predictions"]
         except (ValueError, TypeError, KeyError) as error:
             raise InvalidOutputs(
-                f'The container must answer {{"predictions": [...]}}; it answered: {_text(answer)}'
+                f'The container must answer {{"predictions": [...]}}; it answered: {_shorten_text(answer)}'
             ) from error
         if not isinstance(predictions, list):
             raise InvalidOutputs('"predictions" in the answer of the container must be a list.')
@@ -104,7 +104,7 @@ class ContainerRuntime:
             answer=shown and shown.answer,
         )
 
-    def _ask(self, body: bytes) -> tuple[int, bytes]:
+    def _post_instances(self, body: bytes) -> tuple[int, bytes]:
         """The status and the body of its answer. Raises ModelFailed or Internal."""
         # Servers hang up on idle connections, and nothing is sent twice.
         if time.monotonic() - self._asked_at > _IDLE or is_closed(self._connection):
@@ -114,14 +114,14 @@ class ContainerRuntime:
                 "POST", self._running.container.predict, body, {"Content-Type": "application/json"}
             )
             response = self._connection.getresponse()
-            return response.status, _read(response, self._running.container.max_answer_bytes)
+            return response.status, _read_body(response, self._running.container.max_answer_bytes)
         except Internal:
             self._connection.close()
             raise
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
             # If it is gone, so is this process, and whoever has started that sees why.
-            self._running.wait_for_end(_END_SECONDS)
+            self._running.wait_for_exit(_END_SECONDS)
             reason = str(error) or type(error).__name__
             raise ModelFailed(f"The container did not answer: {reason}.") from error
         finally:
@@ -134,11 +134,11 @@ def load(contained: ModelContainer, source: LoadSpec) -> ContainerRuntime:
     if not container.engine:
         raise LoadFailed(f"The version has a container, and the setting {SETTING} names nothing to run it.")
     running = RunningContainer(container, source.model_dir, contained.on_start)
-    running.keep_watch(shared_fate=contained.shared_fate)
+    running.start_monitoring(shared_fate=contained.shared_fate)
     return ContainerRuntime(running)
 
 
-def _read(response: http.client.HTTPResponse, most: int) -> bytes:
+def _read_body(response: http.client.HTTPResponse, most: int) -> bytes:
     """The body of an answer. Raises Internal for one that is too long, before it takes memory."""
     answer, length = b"", response.length  # None where that is not told
     if length is None:
@@ -151,14 +151,14 @@ def _read(response: http.client.HTTPResponse, most: int) -> bytes:
     return answer
 
 
-def _error(status: int, answer: bytes) -> InvalidInputs | ModelFailed | Unavailable:
-    said = f"The container answered {status}: {_text(answer)}"
+def _error_for_status(status: int, answer: bytes) -> InvalidInputs | ModelFailed | Unavailable:
+    said = f"The container answered {status}: {_shorten_text(answer)}"
     if status in _BUSY:
         return Unavailable(said)
     return InvalidInputs(said) if status < _FAILED else ModelFailed(said)
 
 
-def _text(answer: bytes) -> str:
+def _shorten_text(answer: bytes) -> str:
     return answer[:_MAX_SHOWN].decode(errors="replace").strip() or "nothing"
 
 

@@ -39,43 +39,45 @@ def main() -> None:
             start_new_session=True,
         )
     except OSError as error:
-        _tell(int(report), -1, [f"Cannot run {engine}: {error.strerror}."])
+        _report_exit(int(report), -1, [f"Cannot run {engine}: {error.strerror}."])
         sys.exit(1)
     tail: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
     pumps = [
-        threading.Thread(target=_pump, args=(pipe.fileno(), target, tail), daemon=True)
+        threading.Thread(target=_copy_output, args=(pipe.fileno(), target, tail), daemon=True)
         for pipe, target in ((container.stdout, 1), (container.stderr, 2))
         if pipe is not None
     ]
     for pump in pumps:
         pump.start()
-    threading.Thread(target=_watch, args=(int(lifeline), container, engine, name), daemon=True).start()
+    threading.Thread(
+        target=_watch_lifeline, args=(int(lifeline), container, engine, name), daemon=True
+    ).start()
     code = container.wait()
     for pump in pumps:
         pump.join(timeout=1)
-    _tell(int(report), code, list(tail))
+    _report_exit(int(report), code, list(tail))
     # The engine's command may have ended without its container.
-    _remove(engine, name)
+    _remove_container(engine, name)
 
 
-def _watch(lifeline: int, container: subprocess.Popen[bytes], engine: str, name: str) -> None:
+def _watch_lifeline(lifeline: int, container: subprocess.Popen[bytes], engine: str, name: str) -> None:
     """Remove the container once nobody holds the other end of the pipe."""
     with contextlib.suppress(OSError):
         os.read(lifeline, 1)
     pause = threading.Event()
     for _ in range(_TRIES):
         # What is about to be made cannot be removed yet.
-        if _remove(engine, name) or container.poll() is not None:
+        if _remove_container(engine, name) or container.poll() is not None:
             break
         pause.wait(_PAUSE)
     if container.poll() is None:
         container.kill()
     pause.wait(_PAUSE)
-    _remove(engine, name)
+    _remove_container(engine, name)
     os._exit(0)
 
 
-def _remove(engine: str, name: str) -> bool:
+def _remove_container(engine: str, name: str) -> bool:
     """Whether there was such a container; there is none now."""
     # Killed first: podman gives one that it removes ten seconds to end by itself.
     killed, _ = _run_engine(engine, "kill", name)
@@ -93,7 +95,7 @@ def _run_engine(engine: str, *words: str) -> tuple[bool, str]:
     return done.returncode == 0, done.stdout.decode(errors="replace")
 
 
-def _pump(source: int, target: int, tail: collections.deque[str]) -> None:
+def _copy_output(source: int, target: int, tail: collections.deque[str]) -> None:
     """Pass on what is printed, and remember the last lines."""
     rest = ""
     while data := os.read(source, _CHUNK):
@@ -106,7 +108,7 @@ def _pump(source: int, target: int, tail: collections.deque[str]) -> None:
         tail.append(rest[:_LINE_LETTERS])
 
 
-def _tell(report: int, code: int, lines: list[str]) -> None:
+def _report_exit(report: int, code: int, lines: list[str]) -> None:
     with contextlib.suppress(OSError):
         os.write(report, json.dumps({"code": code, "lines": lines}).encode())
 

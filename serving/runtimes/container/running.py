@@ -20,12 +20,12 @@ from serving.config import environment_without_settings
 from serving.container_engine import ContainerRunConfig
 from serving.errors import LoadFailed
 
-_KEEPER = Path(__file__).with_name("keeper.py")
-_LOOK_EVERY = 0.1
+_SUPERVISOR = Path(__file__).with_name("keeper.py")
+_POLL_INTERVAL = 0.1
 # As the contract has them, in seconds: how long a health check may take, and how often it is made.
-_HEALTH_TIMEOUT, HEALTH_EVERY = 10.0, 10.0
+_HEALTH_TIMEOUT, HEALTH_INTERVAL = 10.0, 10.0
 # So many failures in a row make a container unhealthy.
-MOST_FAILURES = 4
+MAX_FAILURES = 4
 _HEALTHY = b"200"
 # What may precede the body of an answer to a health check, interim answers included.
 _MOST_HEAD_BYTES = 1 << 16
@@ -52,15 +52,15 @@ class RunningContainer:
         self._failures = 0
         self._stop = threading.Event()
         self._ended = threading.Event()
-        self._ending = "nobody knows how"
+        self._exit_description = "nobody knows how"
         lifeline, self._lifeline = os.pipe()
         self._report, report = os.pipe()
         try:
-            self._keeper = subprocess.Popen(
+            self._supervisor = subprocess.Popen(
                 (
                     sys.executable,
                     "-I",
-                    str(_KEEPER),
+                    str(_SUPERVISOR),
                     str(lifeline),
                     str(report),
                     self.name,
@@ -74,10 +74,10 @@ class RunningContainer:
         finally:
             os.close(lifeline)
             os.close(report)
-        self._watcher = threading.Thread(target=self._watch, name="container", daemon=True)
-        self._watcher.start()
+        self._exit_watcher = threading.Thread(target=self._watch_exit, name="container", daemon=True)
+        self._exit_watcher.start()
         try:
-            self.address = self._find()
+            self.address = self._find_address()
             self._await_health()
         except BaseException:
             self.close()
@@ -90,16 +90,16 @@ class RunningContainer:
     @property
     def is_healthy(self) -> bool:
         """Whether the last health checks did not all fail."""
-        return self._failures < MOST_FAILURES
+        return self._failures < MAX_FAILURES
 
-    def keep_watch(self, *, shared_fate: bool) -> None:
+    def start_monitoring(self, *, shared_fate: bool) -> None:
         """Check its health from now on; with `shared_fate` this process ends as the container ends."""
-        threading.Thread(target=self._check_health, name="health", daemon=True).start()
+        threading.Thread(target=self._monitor_health, name="health", daemon=True).start()
         self._shared_fate = shared_fate
         if self._ended.is_set():
-            self._share_fate()
+            self._exit_with_container()
 
-    def wait_for_end(self, seconds: float) -> bool:
+    def wait_for_exit(self, seconds: float) -> bool:
         """Whether it has ended, or does within so many seconds."""
         return self._ended.wait(seconds)
 
@@ -111,10 +111,10 @@ class RunningContainer:
         self._stop.set()
         os.close(self._lifeline)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._keeper.wait(_END_SECONDS)
-        self._watcher.join(_END_SECONDS)
+            self._supervisor.wait(_END_SECONDS)
+        self._exit_watcher.join(_END_SECONDS)
 
-    def _find(self) -> tuple[str, int]:
+    def _find_address(self) -> tuple[str, int]:
         """Where it listens, as the engine tells, once it runs."""
         while True:
             self._check_running()
@@ -122,22 +122,22 @@ class RunningContainer:
             host, _, port = found[0].rpartition(":") if found else ("", "", "")
             if port.isdecimal():
                 return host.strip("[]"), int(port)
-            time.sleep(_LOOK_EVERY)
+            time.sleep(_POLL_INTERVAL)
 
     def _await_health(self) -> None:
-        while not self._ask_health():
+        while not self._answers_health_check():
             self._check_running()
-            time.sleep(_LOOK_EVERY)
+            time.sleep(_POLL_INTERVAL)
         if self._on_start is not None and (pid := self._find_pid()) is not None:
             self._on_start(pid)
 
-    def _ask_health(self) -> bool:
+    def _answers_health_check(self) -> bool:
         return is_healthy_at(self.address, self.container.health)
 
-    def _check_health(self) -> None:
-        while not self._stop.wait(HEALTH_EVERY):
-            self._failures = 0 if self._ask_health() else self._failures + 1
-            if self._failures == MOST_FAILURES:
+    def _monitor_health(self) -> None:
+        while not self._stop.wait(HEALTH_INTERVAL):
+            self._failures = 0 if self._answers_health_check() else self._failures + 1
+            if self._failures == MAX_FAILURES:
                 print(
                     f"{self._health_problem()} It is asked nothing until it is.", file=sys.stderr, flush=True
                 )
@@ -170,25 +170,25 @@ class RunningContainer:
 
     def _check_running(self) -> None:
         if self._ended.is_set():
-            raise LoadFailed(f"The container ended before it was healthy ({self._ending}).")
+            raise LoadFailed(f"The container ended before it was healthy ({self._exit_description}).")
 
-    def _watch(self) -> None:
+    def _watch_exit(self) -> None:
         """Wait for how it ended, with the last that it said."""
         try:
             found = json.loads(os.read(self._report, _REPORT_BYTES))
             said = " / ".join(found["lines"])
-            self._ending = f"exit code {found['code']}" + (f"; it said: {said}" if said else "")
+            self._exit_description = f"exit code {found['code']}" + (f"; it said: {said}" if said else "")
         except ValueError:
             pass  # its keeper was killed
         finally:
             os.close(self._report)
         self._ended.set()
-        self._share_fate()
+        self._exit_with_container()
 
-    def _share_fate(self) -> None:
+    def _exit_with_container(self) -> None:
         if self._closed or not self._shared_fate:
             return
-        print(f"The container of the model ended ({self._ending}).", file=sys.stderr, flush=True)
+        print(f"The container of the model ended ({self._exit_description}).", file=sys.stderr, flush=True)
         sys.stdout.flush()
         os._exit(1)
 

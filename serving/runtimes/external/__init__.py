@@ -22,7 +22,7 @@ from serving.errors import (
     ServingError,
     UserCodeFailed,
 )
-from serving.predictor.program import Message, batch_of, message_of
+from serving.predictor.program import Message, decode_batch, encode_batch
 from serving.runtimes import (
     ArrayFormat,
     ExternalInterpreter,
@@ -44,7 +44,7 @@ from serving.runtimes.describing import (
     untyped_tensor,
 )
 from serving.runtimes.detect import PICKLE_FILES, find_model_file
-from serving.runtimes.external.connection import Predictor
+from serving.runtimes.external.connection import PredictorProcess
 from serving.runtimes.instances import Batch
 from serving.runtimes.methods import (
     CLASS_METHODS,
@@ -71,7 +71,7 @@ class ExternalRuntime:
     """A model in a predictor process; `about` is what that told when it had loaded it from a file."""
 
     def __init__(
-        self, predictor: Predictor, framework: str, about: Mapping[str, Any], file: Path, method: str
+        self, predictor: PredictorProcess, framework: str, about: Mapping[str, Any], file: Path, method: str
     ) -> None:
         self.framework = framework
         self._file = file
@@ -125,8 +125,8 @@ class ExternalRuntime:
             named = frames.are_objects(instances)
             if self._by_name or (named and (self._names or self._numeric)):
                 instances, head["frame"] = frames.to_feature_lists(instances, self._names), True
-        more, body = message_of(instances)
-        return _result(self._predictor.ask({**head, **more}, body))
+        more, body = encode_batch(instances)
+        return _decode_result(self._predictor.send_request({**head, **more}, body))
 
     def close(self) -> None:
         """End the predictor."""
@@ -225,11 +225,11 @@ def load(external: ExternalInterpreter, framework: str, source: LoadSpec) -> Ext
         wanted["file"] = name = find_model_file(source.model_dir, framework).name
         if framework == "XGBOOST" and name in PICKLE_FILES:
             wanted["framework"] = "XGBOOST_PICKLE"
-    predictor = Predictor(external.interpreter, external.pilot)
+    predictor = PredictorProcess(external.interpreter, external.pilot)
     try:
         if external.on_start is not None:
             external.on_start(predictor.pid)
-        head, _ = _answered(predictor.load_model(wanted))
+        head, _ = _check_answer(predictor.load_model(wanted))
     except ServingError as error:
         predictor.close()
         kind = UserCodeFailed if isinstance(error, UserCodeFailed) else LoadFailed
@@ -240,19 +240,19 @@ def load(external: ExternalInterpreter, framework: str, source: LoadSpec) -> Ext
     return ExternalRuntime(predictor, framework, head["loaded"], file, source.method or PREDICT_METHOD)
 
 
-def _result(message: Message) -> Batch:
-    head, body = _answered(message)
-    result: Batch = batch_of(head, body)
+def _decode_result(message: Message) -> Batch:
+    head, body = _check_answer(message)
+    result: Batch = decode_batch(head, body)
     return result
 
 
-def _answered(message: Message) -> Message:
+def _check_answer(message: Message) -> Message:
     if "error" in message[0]:
-        _raise(message[0])
+        _raise_error(message[0])
     return message
 
 
-def _raise(head: Mapping[str, Any]) -> NoReturn:
+def _raise_error(head: Mapping[str, Any]) -> NoReturn:
     error = _ERRORS.get(head["kind"], ModelFailed)(head["error"])
     raised = head.get("raised")
     if raised is None:

@@ -16,28 +16,28 @@ from typing import Any, NamedTuple
 
 from serving.config import environment_without_settings
 from serving.errors import LoadFailed, Unavailable
-from serving.predictor import command
-from serving.predictor.program import Message, encode, receive, write
+from serving.predictor import predictor_command
+from serving.predictor.program import Message, encode_message, receive_message, write_message
 
 # Seconds within which a predictor that hung up has ended, and a pilot has forked one.
 _END_SECONDS, _PILOT_SECONDS = 5.0, 5.0
-_MOST_STATUS = 16
+_MAX_STATUS_BYTES = 16
 _STDERR = 2
 
 # Waits until a process has ended, but not for long; its exit code, minus a signal, or None if nobody knows.
-Ending = Callable[[], int | None]
+WaitForExit = Callable[[], int | None]
 
 
-class _Process(NamedTuple):
+class _StartedProcess(NamedTuple):
     """One that has been started and has told its pid."""
 
     pid: int
     connection: socket.socket
-    ending: Ending
+    wait_for_exit: WaitForExit
     close: Callable[[], None]  # to be called when it is gone
 
 
-class Predictor:
+class PredictorProcess:
     """A running predictor process. Raises LoadFailed when it cannot be started.
 
     It is forked from the pilot that listens at that address, or started cold if there is none.
@@ -47,13 +47,15 @@ class Predictor:
         self.interpreter = interpreter
         reading, self._lifeline = os.pipe()  # the predictor lives for as long as the writing end
         try:
-            self._process = (_fork(pilot, reading) if pilot else None) or _start(interpreter, reading)
+            self._process = (_fork_from_pilot(pilot, reading) if pilot else None) or _start_interpreter(
+                interpreter, reading
+            )
         except BaseException:
             os.close(self._lifeline)
             raise
         finally:
             os.close(reading)
-        self._turn = threading.Lock()
+        self._request_lock = threading.Lock()
         self._closed = False
         self._shared_fate = False
 
@@ -69,25 +71,25 @@ class Predictor:
             "open_files": resource.getrlimit(resource.RLIMIT_NOFILE),
             "nice": os.getpriority(os.PRIO_PROCESS, 0),
         }
-        return self.ask({"load": wanted, "process": process})
+        return self.send_request({"load": wanted, "process": process})
 
-    def ask(self, head: Mapping[str, Any], body: Any = b"") -> Message:
+    def send_request(self, head: Mapping[str, Any], body: Any = b"") -> Message:
         """Send a message and wait for its answer. Raises Unavailable when the predictor ends instead."""
-        front, view = encode(dict(head), body)
-        with self._turn:
+        front, view = encode_message(dict(head), body)
+        with self._request_lock:
             try:
-                write(self._process.connection, front, view)
-                answer = receive(self._process.connection)
+                write_message(self._process.connection, front, view)
+                answer = receive_message(self._process.connection)
             except (OSError, ValueError):
                 answer = None
             if answer is None:
-                raise self._lost()
+                raise self._handle_exit()
         return answer
 
     def share_fate(self) -> None:
         """From now on this process ends as the predictor ends, so that whoever watches it sees why."""
         self._shared_fate = True
-        threading.Thread(target=self._watch, name="predictor", daemon=True).start()
+        threading.Thread(target=self._watch_connection, name="predictor", daemon=True).start()
 
     def close(self) -> None:
         """End the predictor."""
@@ -99,17 +101,17 @@ class Predictor:
         os.close(self._lifeline)
         self._process.close()
 
-    def _watch(self) -> None:
+    def _watch_connection(self) -> None:
         poll = select.poll()
         poll.register(self._process.connection, 0)  # POLLHUP, which needs no asking for
         poll.poll()
-        with self._turn:
+        with self._request_lock:
             if not self._closed:
-                self._lost()
+                self._handle_exit()
 
-    def _lost(self) -> Unavailable:
-        code = self._process.ending()
-        said = f"The predictor process of the model ended ({_describe(code)})."
+    def _handle_exit(self) -> Unavailable:
+        code = self._process.wait_for_exit()
+        said = f"The predictor process of the model ended ({_describe_exit(code)})."
         if self._shared_fate:
             print(said, file=sys.stderr, flush=True)
             sys.stdout.flush()
@@ -120,13 +122,13 @@ class Predictor:
         return Unavailable(said)
 
 
-def _describe(code: int | None) -> str:
+def _describe_exit(code: int | None) -> str:
     if code is None:
         return "nobody knows how"
     return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
-def _fork(pilot: str, lifeline: int) -> _Process | None:
+def _fork_from_pilot(pilot: str, lifeline: int) -> _StartedProcess | None:
     """A predictor from the pilot that listens at this address; None if that gives none."""
     with contextlib.ExitStack() as undo:
         connection = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
@@ -140,7 +142,7 @@ def _fork(pilot: str, lifeline: int) -> _Process | None:
             return None
         finally:
             os.close(theirs)
-        pid = _greeted(connection)
+        pid = _receive_pid(connection)
         if pid is None:
             return None
         undo.pop_all()
@@ -150,19 +152,19 @@ def _fork(pilot: str, lifeline: int) -> _Process | None:
         # Not select.select, which takes no descriptor over 1023: a model may have that many files open.
         ending = select.poll()
         ending.register(status, select.POLLIN)
-        told = os.read(status, _MOST_STATUS) if ending.poll(_END_SECONDS * 1000) else b""
+        told = os.read(status, _MAX_STATUS_BYTES) if ending.poll(_END_SECONDS * 1000) else b""
         return int(told) if told else None
 
-    return _Process(pid, connection, exit_code, lambda: os.close(status))
+    return _StartedProcess(pid, connection, exit_code, lambda: os.close(status))
 
 
-def _start(interpreter: str, lifeline: int) -> _Process:
+def _start_interpreter(interpreter: str, lifeline: int) -> _StartedProcess:
     """A predictor that begins as a new interpreter. Raises LoadFailed."""
     connection, theirs = socket.socketpair()
     try:
         with theirs:
             started = subprocess.Popen(
-                command(interpreter, "serve", str(theirs.fileno()), str(lifeline)),
+                predictor_command(interpreter, "serve", str(theirs.fileno()), str(lifeline)),
                 pass_fds=(theirs.fileno(), lifeline),
                 stdin=subprocess.DEVNULL,
                 stdout=_STDERR,
@@ -173,29 +175,29 @@ def _start(interpreter: str, lifeline: int) -> _Process:
         connection.close()
         raise LoadFailed(f"Cannot start {interpreter}: {error.strerror or error}.") from error
 
-    def ending() -> int | None:
+    def wait_for_exit() -> int | None:
         try:
             return started.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
             return None
 
-    def close() -> None:
+    def reap_process() -> None:
         started.wait()
 
-    pid = _greeted(connection)
+    pid = _receive_pid(connection)
     if pid is None:
-        code = ending()
+        code = wait_for_exit()
         started.kill()
         started.wait()
         connection.close()
-        raise LoadFailed(f"{interpreter} cannot run a predictor ({_describe(code)}).")
-    return _Process(pid, connection, ending, close)
+        raise LoadFailed(f"{interpreter} cannot run a predictor ({_describe_exit(code)}).")
+    return _StartedProcess(pid, connection, wait_for_exit, reap_process)
 
 
-def _greeted(connection: socket.socket) -> int | None:
+def _receive_pid(connection: socket.socket) -> int | None:
     """The pid, which is the first that a predictor tells; None if it is gone, or another program."""
     try:
-        hello = receive(connection)
+        hello = receive_message(connection)
     except (OSError, ValueError):
         return None
     return None if hello is None else int(hello[0]["pid"])

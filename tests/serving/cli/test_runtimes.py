@@ -16,7 +16,7 @@ from serving.cli import runtimes
 from serving.cli.health.finding import Level
 from serving.cli.health.runtimes import checks
 from serving.predictor import environments
-from serving.predictor.releases import RELEASES, remedy_for, surroundings
+from serving.predictor.releases import RUNTIME_VERSIONS, find_companions, suggest_runtime
 from tests.end_to_end.models import wheel
 
 
@@ -85,7 +85,7 @@ def test_an_environment_is_built_beside_the_one_in_use(
     monkeypatch.setattr(shutil, "which", lambda name: None)
 
     built = [
-        environments.create("1.15", tmp_path / "runtimes", sys.executable, [str(archive)], print)
+        environments.create_environment("1.15", tmp_path / "runtimes", sys.executable, [str(archive)], print)
         for _ in range(2)
     ]
 
@@ -133,7 +133,7 @@ def test_a_build_that_fails_leaves_nothing(tmp_path: Path) -> None:
 )
 def test_the_command_for_models_of_a_version(saved: str, version: str, command: str) -> None:
     """Its runtime version can be written into a version."""
-    remedy = remedy_for(saved)
+    remedy = suggest_runtime(saved)
 
     assert (remedy.command, remedy.runtime_version) == (command, version)
     assert interpreters.check_runtime_version(version) == version
@@ -141,12 +141,12 @@ def test_the_command_for_models_of_a_version(saved: str, version: str, command: 
 
 def test_what_goes_with_a_version_of_scikit_learn() -> None:
     """The Python that it was made for, and libraries of its time."""
-    assert surroundings(["scikit-learn==1.3.2"])[0] == "3.10"
-    assert "numpy<2" in surroundings(["scikit-learn==1.3.2"])[1]
-    assert surroundings(["numpy"])[0] == ""
-    assert {"numpy<2", "protobuf<3.20"} < {*surroundings(["tensorflow==2.8.0", "pandas==1.4.1"])[1]}
-    assert not {"numpy<2", "protobuf<3.20"} & {*surroundings(["tensorflow==2.18.0", "pandas==2.2.2"])[1]}
-    assert all(release.python == "3.7" for release in RELEASES.values())
+    assert find_companions(["scikit-learn==1.3.2"])[0] == "3.10"
+    assert "numpy<2" in find_companions(["scikit-learn==1.3.2"])[1]
+    assert find_companions(["numpy"])[0] == ""
+    assert {"numpy<2", "protobuf<3.20"} < {*find_companions(["tensorflow==2.8.0", "pandas==1.4.1"])[1]}
+    assert not {"numpy<2", "protobuf<3.20"} & {*find_companions(["tensorflow==2.18.0", "pandas==2.2.2"])[1]}
+    assert all(release.python == "3.7" for release in RUNTIME_VERSIONS.values())
 
 
 def test_doctor_looks_at_each(tmp_path: Path) -> None:

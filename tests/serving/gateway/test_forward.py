@@ -83,7 +83,7 @@ async def good(seen: Seen) -> bytes | None:
 class BrokenTallies(Tallies):
     """Counts nothing, and breaks."""
 
-    def of(self, key: str) -> Any:
+    def get_or_create(self, key: str) -> Any:
         raise RuntimeError
 
 
@@ -389,7 +389,7 @@ def test_answers_are_counted_whoever_gives_them(tmp_path: Path) -> None:
         world.deploy()
         await world.post(b"[1, 2]")
         await world.post(within="none")
-        told = world.tallies.of("v").told(())
+        told = world.tallies.get_or_create("v").told(())
 
         assert told.statuses == {200: 1, 400: 1}
         assert (told.bytes_in, told.bytes_out) == (6, len(b'{"predictions": [v1]}'))
@@ -864,7 +864,7 @@ def test_who_has_had_their_share_is_told_when_to_come_back(tmp_path: Path) -> No
         assert "has used up its 3 per second (setting version_requests_per_second)" in answered.message
         clock.advance(0.5)
         assert (await world.post()).status == 200
-        told = world.tallies.of("v").told(())
+        told = world.tallies.get_or_create("v").told(())
         assert told.statuses == {200: 3, 429: 2, 499: 1}
         assert told.limits == {"version_concurrency": 1, "version_requests_per_second": 1}
 
@@ -894,7 +894,7 @@ def test_other_protocols_go_the_same_way(tmp_path: Path, path: str) -> None:
         refused = await world.post(path=path)
         assert (refused.status, refused.headers[b"retry-after"]) == (429, b"1")
         assert b"version_requests_per_second" in refused.body
-        assert world.tallies.of("v").told(()).statuses == {200: 2, 429: 1}
+        assert world.tallies.get_or_create("v").told(()).statuses == {200: 2, 429: 1}
 
     config = ServeConfig(version_requests_per_second=2)
     run(tmp_path, main, shares=PredictionLimits(config, Clock()))
@@ -985,7 +985,7 @@ def test_an_answer_that_cannot_be_sent_is_an_internal_error(tmp_path: Path, wait
         world.status = 200
         for _ in range(2):  # there is one place
             assert (await world.post()).status == 200
-        assert world.tallies.of("v").told(()).statuses[500] == 1
+        assert world.tallies.get_or_create("v").told(()).statuses[500] == 1
 
     run(tmp_path, main, shares=PredictionLimits(ServeConfig(version_concurrency=1), Clock()))
 

@@ -73,7 +73,7 @@ def test_a_scrape_is_what_the_table_says() -> None:
         world.pool.ready(world.pool.nodes("m/v1")[0])
         world.add_job("j", JobState.SUCCEEDED, 5, 1)
         world.answered("m/v1")
-        world.tallies.of("m/v1").refused(429, "version_concurrency")
+        world.tallies.get_or_create("m/v1").refused(429, "version_concurrency")
         world.tallies.calls["projects.models.list", 200] += 1
         world.spans = {"sent": 1, "failed": 0, "dropped": 2}
         world.audit = {"written": 3, "waiting": 1, "dropped": 0}
@@ -182,7 +182,7 @@ def test_predictions_by_status_and_phase() -> None:
         world.answered("m/v1")
         world.answered("m/v1", 500)
         infer.record(NODE_PHASES.index("infer"), 0.000_07)
-        world.tallies.of("m/v1").refused(429, "version_concurrency")
+        world.tallies.get_or_create("m/v1").refused(429, "version_concurrency")
         for _ in range(2):
             told = await scrape(world)
 

@@ -57,7 +57,7 @@ def test_a_place_in_a_ready_node_has_no_start() -> None:
 def test_what_nodes_count_outlives_them() -> None:
     """The living ones and the dead ones add up, however often it is asked."""
     found = Tallies()
-    tally = found.of("v")
+    tally = found.get_or_create("v")
     notes = []
     for infer in (0.1, 0.2):
         shared = memoryview(bytearray(NODE_BYTES))
@@ -82,8 +82,8 @@ def test_what_nodes_count_outlives_them() -> None:
 def test_versions_that_are_gone_are_forgotten() -> None:
     """The others are not."""
     found = Tallies()
-    kept = found.of("a")
-    found.of("b").refused(503)
+    kept = found.get_or_create("a")
+    found.get_or_create("b").refused(503)
     found.forget_others({"a"})
 
     assert found.find("a") is kept

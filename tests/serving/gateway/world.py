@@ -217,7 +217,7 @@ class World:
 
     def answered(self, version: str, status: int = 200) -> None:
         """A node of it answers a request."""
-        self.tallies.of(version).answered(Fare(total=0.001, inside=0.001), status, 10, 20)
+        self.tallies.get_or_create(version).answered(Fare(total=0.001, inside=0.001), status, 10, 20)
 
     async def ask(self, spec: NodeSpec, seconds: float = 60.0) -> asyncio.Task[None]:
         """A request, which stays in its node until the end of the test."""

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from serving.node.predict import Predictor
-from serving.node.request import NOWHERE, Request
+from serving.node.request import NO_SLOT, NodeRequest
 from serving.protocols import PLAIN, Call
 from serving.wire import Headers
 
@@ -24,10 +24,10 @@ class Reply:
     json: Any
 
 
-class Asked(Request):
+class Asked(NodeRequest):
     """Remembers its answer; `reply` is that once it is there."""
 
-    def __init__(self, slot: int = NOWHERE, **fields: bool) -> None:
+    def __init__(self, slot: int = NO_SLOT, **fields: bool) -> None:
         super().__init__(slot, **fields)
         self.reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
@@ -39,7 +39,7 @@ class Asked(Request):
 async def ask(
     predictor: Predictor,
     *instances: Any,
-    slot: int = NOWHERE,
+    slot: int = NO_SLOT,
     seconds: float = 60.0,
     lone: bool = True,
     call: Call = PLAIN,
@@ -47,6 +47,6 @@ async def ask(
 ) -> Reply:
     """The answer to one request."""
     asked = Asked(slot, **fields)
-    predictor.predict(asked, orjson.dumps({"instances": instances}), seconds, lone=lone, call=call)
+    predictor.predict(asked, orjson.dumps({"instances": instances}), seconds, idle_fast_path=lone, call=call)
     predictor.start_soon()
     return await asked.reply

@@ -12,7 +12,7 @@ import pytest
 
 from serving import verdicts
 from serving.node import acceleration as module
-from serving.node.acceleration import Acceleration, Place, in_cache
+from serving.node.acceleration import AccelerationController, RecordLocation, cached_record_location
 from serving.runtimes import LoadSpec
 from serving.runtimes.acceleration.mount import store_record
 from serving.runtimes.acceleration.study import verify_candidates
@@ -28,15 +28,15 @@ def here(work: Callable[[], None]) -> None:
     work()
 
 
-def studied(folder: Path) -> Place:
+def studied(folder: Path) -> RecordLocation:
     """A verdict by which GOOD serves."""
     store_record(folder, KEY, verify_candidates(Fake([GOOD]), budget=0.0), 0.1)
-    return Place(str(folder), KEY)
+    return RecordLocation(str(folder), KEY)
 
 
-def mounted(place: Place, runtime: Any, counts: list[int] | None = None) -> Acceleration:
-    acceleration = Acceleration(SOURCE, lambda: place, counts)
-    acceleration.mount(runtime)
+def mounted(place: RecordLocation, runtime: Any, counts: list[int] | None = None) -> AccelerationController:
+    acceleration = AccelerationController(SOURCE, lambda: place, counts)
+    acceleration.activate(runtime)
     return acceleration
 
 
@@ -52,30 +52,30 @@ def test_a_fitting_verdict_is_taken_up(tmp_path: Path) -> None:
     acceleration = mounted(studied(tmp_path), runtime)
 
     assert runtime.faster is not None
-    assert acceleration.stats() == {"way": "by good", "compared": 0, "different": 0}
+    assert acceleration.collect_stats() == {"way": "by good", "compared": 0, "different": 0}
 
 
 def test_a_verdict_for_other_libraries_is_not(tmp_path: Path) -> None:
     runtime = Fake([GOOD])
-    place = Place(studied(tmp_path).folder, AccelerationKey("digest", "others", "processor"))
+    place = RecordLocation(studied(tmp_path).folder, AccelerationKey("digest", "others", "processor"))
 
-    assert mounted(place, runtime).stats()["way"] == "the plain way"
+    assert mounted(place, runtime).collect_stats()["way"] == "the plain way"
     assert runtime.faster is None
 
 
 @pytest.mark.parametrize("runtime", [object(), Fake([])])
 def test_no_place_is_looked_for_where_there_are_no_offers(runtime: Any) -> None:
-    def find() -> Place:
+    def find() -> RecordLocation:
         raise AssertionError
 
-    assert Acceleration(SOURCE, find).mount(runtime) is None
+    assert AccelerationController(SOURCE, find).activate(runtime) is None
 
 
 def test_without_a_place_the_plain_path_serves() -> None:
-    def find() -> Place:
+    def find() -> RecordLocation:
         raise PermissionError("no entry")
 
-    assert Acceleration(SOURCE, find).mount(Fake([GOOD])) is None
+    assert AccelerationController(SOURCE, find).activate(Fake([GOOD])) is None
 
 
 async def _ask(runtime: Fake, until: Callable[[], bool]) -> None:
@@ -91,7 +91,7 @@ def test_calls_are_compared_one_after_the_other(tmp_path: Path) -> None:
     acceleration = mounted(studied(tmp_path), runtime, counts)
 
     async def main() -> None:
-        await acceleration.run(here, merging=True)
+        await acceleration.verify_and_monitor(here, is_batching=True)
         await _ask(runtime, lambda: counts[0] >= 3)
 
     asyncio.run(main())
@@ -107,7 +107,7 @@ def test_a_difference_is_counted_written_down_and_the_end(tmp_path: Path) -> Non
     acceleration = mounted(place, runtime, counts)
 
     async def main() -> None:
-        await acceleration.run(here, merging=True)
+        await acceleration.verify_and_monitor(here, is_batching=True)
         await _ask(runtime, lambda: counts[1] > 0)
 
     asyncio.run(main())
@@ -118,7 +118,7 @@ def test_a_difference_is_counted_written_down_and_the_end(tmp_path: Path) -> Non
     assert verdict is not None
     assert "differs in some bit" in verdict.withdrawn
     again = Fake([wrong])
-    assert "differs in some bit" in str(mounted(place, again).stats()["way"])
+    assert "differs in some bit" in str(mounted(place, again).collect_stats()["way"])
     assert again.faster is None
 
 
@@ -130,8 +130,8 @@ def test_what_another_node_found_counts_too(tmp_path: Path) -> None:
     verdicts.withdraw_acceleration(tmp_path, "another node's row 7")
 
     async def main() -> None:
-        await acceleration.run(here, merging=True)
-        await _ask(runtime, lambda: acceleration.stats()["way"] != "by good")
+        await acceleration.verify_and_monitor(here, is_batching=True)
+        await _ask(runtime, lambda: acceleration.collect_stats()["way"] != "by good")
 
     asyncio.run(main())
 
@@ -154,12 +154,12 @@ def test_what_a_study_in_the_background_finds_serves_if_requests_can_share_its_c
     way: Callable[[Any], Any], merging: bool, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where they share calls already. Until that is known the plain path serves."""
-    place = Place(str(tmp_path), KEY)
+    place = RecordLocation(str(tmp_path), KEY)
 
-    async def study_at_once(self: Acceleration, place: Place) -> None:
+    async def study_at_once(self: AccelerationController, place: RecordLocation) -> None:
         studied(tmp_path)
 
-    monkeypatch.setattr(Acceleration, "_study_in_background", study_at_once)
+    monkeypatch.setattr(AccelerationController, "_study_in_background", study_at_once)
     runtime = Fake([offer(GOOD.name, way)], exact=False)
     acceleration = mounted(place, runtime)
     ways: list[bool] = []
@@ -168,9 +168,9 @@ def test_what_a_study_in_the_background_finds_serves_if_requests_can_share_its_c
         work()
         ways.append(runtime.faster is not None)
 
-    asyncio.run(acceleration.run(watched, merging=merging))
+    asyncio.run(acceleration.verify_and_monitor(watched, is_batching=merging))
 
-    assert acceleration.stats()["way"] == told
+    assert acceleration.collect_stats()["way"] == told
     assert (runtime.faster is not None) == (told == "by good")
     assert not any(ways[:-1])
 
@@ -183,8 +183,8 @@ def test_the_cache_keeps_the_latest_verdicts(tmp_path: Path, monkeypatch: pytest
         model_dir = tmp_path / name
         model_dir.mkdir()
         (model_dir / "model.pkl").write_text(name)
-        place = in_cache(cache, model_dir)
-        assert place == in_cache(cache, model_dir)
+        place = cached_record_location(cache, model_dir)
+        assert place == cached_record_location(cache, model_dir)
         verdicts.write_record(Path(place.folder), verdicts.AccelerationRecord(key=place.key))
 
     assert len(list((cache / "acceleration").iterdir())) == 3

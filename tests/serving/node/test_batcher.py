@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from serving.errors import DeadlineExceeded, ModelFailed, ResourceExhausted
-from serving.node.batcher import Batcher, Bounds, Outcome
-from serving.node.request import Request
+from serving.node.batcher import Batcher, BatchLimits, BatchOutcome
+from serving.node.request import NodeRequest
 from serving.runtimes.instances import Batch, split_batch
 
 LATER = 1e12
@@ -19,9 +19,9 @@ class HeldPlace:
     """A compute slot that is freed by hand."""
 
     def __init__(self) -> None:
-        self.held: list[tuple[Callable[[], list[Outcome]], Callable[[list[Outcome]], None]]] = []
+        self.held: list[tuple[Callable[[], list[BatchOutcome]], Callable[[list[BatchOutcome]], None]]] = []
 
-    def run(self, work: Callable[[], list[Outcome]], done: Callable[[list[Outcome]], None]) -> None:
+    def run(self, work: Callable[[], list[BatchOutcome]], done: Callable[[list[BatchOutcome]], None]) -> None:
         self.held.append((work, done))
 
     def free(self) -> None:
@@ -60,23 +60,23 @@ def make(
     now: float = 0.0,
 ) -> tuple[Batcher, HeldPlace, Doubler]:
     place, model = HeldPlace(), Doubler()
-    bounds = Bounds(merge_rows, queue_requests, queue_bytes)
+    bounds = BatchLimits(merge_rows, queue_requests, queue_bytes)
     batcher = Batcher(model, place, bounds, marks=bytearray(), answer=deliver, clock=lambda: now)
     return batcher, place, model
 
 
-class Asked(Request):
+class Asked(NodeRequest):
     """Keeps what became of it."""
 
     def __init__(self, rows: Batch, parameters: Any, deadline: float, size: int) -> None:
         super().__init__()
-        self.fill(rows, parameters)
+        self.set_inputs(rows, parameters)
         self.deadline = deadline
-        self.size = size
+        self.body_size = size
         self.outcome: asyncio.Future[Batch] = asyncio.get_running_loop().create_future()
 
 
-def deliver(group: Sequence[Request], outcome: Batch | Exception) -> None:
+def deliver(group: Sequence[NodeRequest], outcome: Batch | Exception) -> None:
     """What the predictor does, without JSON."""
     if isinstance(outcome, Exception):
         pieces: Iterable[Any] = [outcome] * len(group)
@@ -84,9 +84,9 @@ def deliver(group: Sequence[Request], outcome: Batch | Exception) -> None:
         pieces = split_batch(outcome, [request.rows for request in group])
     for request, piece in zip(group, pieces, strict=True):
         assert isinstance(request, Asked)
-        if request.over:
+        if request.is_finished:
             continue
-        request.over = True
+        request.is_finished = True
         if isinstance(piece, Exception):
             request.outcome.set_exception(piece)
         else:
@@ -228,13 +228,13 @@ def test_nobody_computes_for_a_client_that_has_gone() -> None:
         first = submit(batcher, rows(1))
         await turn()
         gone = submit(batcher, rows(2))
-        gone.over = True
+        gone.is_finished = True
         place.free()
         await first.outcome
         await turn()
 
         assert model.calls == [[[1]]]
-        assert batcher.waiting == 0
+        assert batcher.queue_length == 0
 
     run(main())
 

@@ -31,10 +31,10 @@ from serving.frames import (
     RESPONSE_HEADER,
     WANTS_TIMING,
 )
-from serving.node.batcher import Bounds
-from serving.node.channel import Channel, Server, _Asked
+from serving.node.batcher import BatchLimits
+from serving.node.channel import GatewayChannel, GatewayChannelServer, _ChannelRequest
 from serving.node.predict import Predictor
-from serving.node.servable import MeasuredPlace
+from serving.node.servable import AdaptiveExecutor
 from serving.protocols import Call, Dialect, to_bytes
 from serving.runtimes import ArrayFormat, InputFormat
 from serving.runtimes.describing import unknown_schema
@@ -130,7 +130,7 @@ class Gateway:
 class World:
     """A node of a pool in the process of the test; `serving` ends with its server."""
 
-    server: Server
+    server: GatewayChannelServer
     predictor: Predictor
     serving: asyncio.Task[None]
     address: str
@@ -167,11 +167,11 @@ def run(
     board = bytearray(SLOTS)
 
     async def bounded() -> None:
-        place = MeasuredPlace(thread, may_inline=short)
-        place.learn(0.0)
-        predictor = Predictor(runtime, place, Bounds(64, 100, LONGEST), PredictSettings(), marks=board)
-        server = Server(
-            lambda: predictor if loaded else None, slots=SLOTS, max_body_bytes=LONGEST, drain=drain
+        place = AdaptiveExecutor(thread, may_inline=short)
+        place.record_duration(0.0)
+        predictor = Predictor(runtime, place, BatchLimits(64, 100, LONGEST), PredictSettings(), marks=board)
+        server = GatewayChannelServer(
+            lambda: predictor if loaded else None, slots=SLOTS, max_body_bytes=LONGEST, drain_seconds=drain
         )
         address = str(folder / f"{time.monotonic_ns()}")
         listener = socket.socket(socket.AF_UNIX)
@@ -185,7 +185,7 @@ def run(
             finally:
                 await world.end()
 
-    with ThreadPoolExecutor(1) as thread, nothing_for_the_collector(_Asked, Channel) as check:
+    with ThreadPoolExecutor(1) as thread, nothing_for_the_collector(_ChannelRequest, GatewayChannel) as check:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(bounded())
         if all_answered:

@@ -14,9 +14,9 @@ import xgboost
 
 from serving.config import PredictSettings
 from serving.errors import InvalidInputs
-from serving.node.app import Node
-from serving.node.dialects.vertex import spread
-from serving.node.routes import application
+from serving.node.app import ServingNode
+from serving.node.dialects.vertex import merge_parameters
+from serving.node.routes import create_app
 from serving.runtimes import LoadSpec
 from tests.server import Server, running
 
@@ -63,7 +63,7 @@ def test_its_health_is_at_the_route_of_the_platform(container: Server) -> None:
 @pytest.mark.parametrize("route", ["/ping", "/healthz"])
 def test_its_health_is_bad_until_it_is_ready(route: str, tmp_path: Path) -> None:
     """Whatever else may be at the route: that the process lives is not what its platform asks."""
-    node = Node(
+    node = ServingNode(
         LoadSpec(tmp_path),
         PredictSettings(),
         marks=bytearray(),
@@ -71,7 +71,7 @@ def test_its_health_is_bad_until_it_is_ready(route: str, tmp_path: Path) -> None
         on_ready=lambda _: None,
         on_failed=lambda _: None,
     )
-    transport = httpx.ASGITransport(application(node, route))
+    transport = httpx.ASGITransport(create_app(node, route))
 
     async def ask() -> int:
         async with httpx.AsyncClient(transport=transport, base_url="http://node") as client:
@@ -131,7 +131,7 @@ def test_the_other_routes_are_there_as_ever(container: Server) -> None:
 
 def test_an_argument_is_given_once() -> None:
     """Whichever was meant, the other was not."""
-    assert spread({"a": 1}) == {"a": 1}
-    assert spread({"a": 1, "parameters": {"b": 2}}) == {"a": 1, "b": 2}
+    assert merge_parameters({"a": 1}) == {"a": 1}
+    assert merge_parameters({"a": 1, "parameters": {"b": 2}}) == {"a": 1, "b": 2}
     with pytest.raises(InvalidInputs, match='are in "parameters" and beside it'):
-        spread({"a": 1, "parameters": {"a": 2}})
+        merge_parameters({"a": 1, "parameters": {"a": 2}})

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from serving.node.merging import Judgement, computed, conclude
-from serving.node.probe import Judging, Verdict
+from serving.node.merging import BatchEquivalenceCheck, finish_check, run_and_time
+from serving.node.probe import BatchCheckSteps, BatchingDecision
 
-YES = Verdict(True, "tried")
+YES = BatchingDecision(True, "tried")
 
 
-def judging(calls: list[int], many: int = 5) -> Judging:
+def judging(calls: list[int], many: int = 5) -> BatchCheckSteps:
     for call in range(many):
         calls.append(call)
         yield
@@ -20,20 +20,20 @@ def judging(calls: list[int], many: int = 5) -> Judging:
 
 def test_a_judgement_proceeds_with_one_call_at_least() -> None:
     calls: list[int] = []
-    judgement = Judgement(judging(calls))
+    judgement = BatchEquivalenceCheck(judging(calls))
 
-    judgement.proceed(0.0)
+    judgement.run_for(0.0)
 
-    assert (calls, judgement.verdict) == ([0], None)
+    assert (calls, judgement.decision) == ([0], None)
 
 
 def test_with_time_enough_it_is_over_at_once() -> None:
     calls: list[int] = []
-    judgement = Judgement(judging(calls))
+    judgement = BatchEquivalenceCheck(judging(calls))
 
-    judgement.proceed(60.0)
+    judgement.run_for(60.0)
 
-    assert (len(calls), judgement.verdict) == (5, YES)
+    assert (len(calls), judgement.decision) == (5, YES)
 
 
 def test_other_work_comes_between_its_calls() -> None:
@@ -46,7 +46,7 @@ def test_other_work_comes_between_its_calls() -> None:
         work()
         at_once.append(len(calls) - before)
 
-    assert asyncio.run(conclude(Judgement(judging(calls)), here)) == YES
+    assert asyncio.run(finish_check(BatchEquivalenceCheck(judging(calls)), here)) == YES
     assert at_once == [1, 1, 1, 1, 1, 0]
 
 
@@ -55,7 +55,7 @@ def test_the_end_of_the_loop_is_the_end_of_the_wait() -> None:
     left: list[Callable[[], None]] = []
 
     async def main() -> None:
-        asyncio.create_task(computed(left.append, lambda: None))  # noqa: RUF006  it is cancelled with the loop
+        asyncio.create_task(run_and_time(left.append, lambda: None))  # noqa: RUF006  it is cancelled with the loop
         await asyncio.sleep(0)
 
     asyncio.run(main())

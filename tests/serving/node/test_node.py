@@ -13,7 +13,7 @@ import pytest
 from serving.config import PredictSettings
 from serving.errors import LoadFailed, ServingError
 from serving.node import app
-from serving.node.app import Node, Report
+from serving.node.app import ReadyReport, ServingNode
 from serving.runtimes import LoadSpec
 from serving.runtimes.describing import unknown_schema
 from tests.serving.node.asking import ask
@@ -32,22 +32,22 @@ def source(tmp_path: Path) -> LoadSpec:
 
 def node(
     source: LoadSpec, told: list[Any], *, waking: bool, merge: str, patience: float = math.inf
-) -> tuple[Node, asyncio.Event]:
+) -> tuple[ServingNode, asyncio.Event]:
     """A node, what it has told, and whether that is all."""
     done = asyncio.Event()
 
-    def tell(message: Report | ServingError) -> None:
+    def tell(message: ReadyReport | ServingError) -> None:
         told.append(message)
         done.set()
 
     settings = PredictSettings(merge_requests=merge, merge_rows=8)
-    made = Node(
+    made = ServingNode(
         source,
         settings,
         marks=bytearray(2),
         waking=waking,
         schema=unknown_schema("sklearn") if waking else None,
-        patience=patience,
+        batch_check_seconds=patience,
         on_ready=tell,
         on_failed=tell,
     )
@@ -82,7 +82,7 @@ def test_a_version_that_wakes_is_warmed_with_one_row(
         await done.wait()
         assert made.predictor is not None
         reply = await ask(made.predictor, [2.0], slot=1)
-        made.end()
+        made.stop()
         return reply
 
     reply = asyncio.run(main())
@@ -106,12 +106,12 @@ def test_a_node_without_patience_is_ready_first_and_merges_later(source: LoadSpe
         predictor = made.predictor
         assert predictor is not None
         await asyncio.gather(*(ask(predictor, [2.0]) for _ in range(3)))
-        assert predictor.stats()["mergedRequests"] == 0
+        assert predictor.collect_stats()["mergedRequests"] == 0
         async with asyncio.timeout(10):
-            while not predictor.stats()["mergedRequests"]:
+            while not predictor.collect_stats()["mergedRequests"]:
                 await asyncio.gather(*(ask(predictor, [2.0]) for _ in range(3)))
                 await asyncio.sleep(0.01)
-        made.end()
+        made.stop()
 
     asyncio.run(main())
 
@@ -127,9 +127,9 @@ def test_what_cannot_be_loaded_is_told_once(tmp_path: Path) -> None:
         made, done = node(LoadSpec(tmp_path), told, waking=True, merge="auto")
         made.start()
         await done.wait()
-        made.end()
+        made.stop()
         assert made.predictor is None
-        assert made.stats().keys() == {"pid", "uptimeSeconds"}
+        assert made.collect_stats().keys() == {"pid", "uptimeSeconds"}
 
     asyncio.run(main())
 
@@ -159,11 +159,11 @@ def test_a_model_that_lowers_the_limit_of_open_files_can_be_reached(tmp_path: Pa
         made, done = node(source, told, waking=True, merge="off")
         made.start()
         await done.wait()
-        made.end()
+        made.stop()
 
     try:
         asyncio.run(main())
-        assert isinstance(told[0], Report)
+        assert isinstance(told[0], ReadyReport)
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
         with pytest.raises(LoadFailed, match="lowered the limit of open files"):
             app._restore_open_files((before[0], 1 << 40))  # nobody may have so many

@@ -19,10 +19,10 @@ from sklearn.preprocessing import OneHotEncoder
 
 from serving.config import PredictSettings
 from serving.node import practice, practice_grpc, practice_http
-from serving.node.batcher import Bounds
-from serving.node.practice import Question, StandIn, practise, questions
+from serving.node.batcher import BatchLimits
+from serving.node.practice import ExampleRequest, StubRuntime, make_http_examples, warm_up_predictor
 from serving.node.predict import Predictor
-from serving.node.servable import MeasuredPlace
+from serving.node.servable import AdaptiveExecutor
 from serving.protocols import PLAIN, Dialect
 from serving.runtimes import LoadSpec, Runtime, load_model
 from serving.runtimes.describing import infer_model_schema
@@ -56,20 +56,22 @@ def loaded(write: Any, folder: Path) -> tuple[Runtime, ModelSchema]:
 
 
 def predictor(runtime: Runtime, schema: ModelSchema, threads: ThreadPoolExecutor) -> Predictor:
-    bounds = Bounds(merge_rows=1, queue_requests=10, queue_bytes=1 << 20)
-    place = MeasuredPlace(threads, may_inline=True)
+    bounds = BatchLimits(merge_rows=1, queue_requests=10, queue_bytes=1 << 20)
+    place = AdaptiveExecutor(threads, may_inline=True)
     return Predictor(runtime, place, bounds, PredictSettings(), marks=bytearray(), schema=schema)
 
 
 @pytest.mark.parametrize("write", [matrix, table, None], ids=["matrix", "table", "stand-in"])
 def test_every_protocol_is_asked_and_answers(write: Any, tmp_path: Path) -> None:
     """Over HTTP and over gRPC, with tensors of numbers and of texts; nothing is refused."""
-    runtime, schema = (StandIn(), StandIn().infer_schema()) if write is None else loaded(write, tmp_path)
-    asked = [*questions(schema), *practice_grpc.questions(schema)]
+    runtime, schema = (
+        (StubRuntime(), StubRuntime().infer_schema()) if write is None else loaded(write, tmp_path)
+    )
+    asked = [*make_http_examples(schema), *practice_grpc.make_grpc_examples(schema)]
 
     with ThreadPoolExecutor(1) as threads:
         asking = predictor(runtime, schema, threads)
-        asyncio.run(practise(asking, asked, rounds=2, seconds=30))
+        asyncio.run(warm_up_predictor(asking, asked, rounds=2, seconds=30))
 
     assert {question.path for question in asked if question.path} == EVERY
     assert {question.call.dialect for question in asked} == {*Dialect} - {Dialect.VERTEX}
@@ -80,28 +82,28 @@ def test_no_question_takes_no_time(tmp_path: Path) -> None:
     """A model without an example is practised by nobody, however busy the machine is."""
     with ThreadPoolExecutor(1) as threads:
         asking = predictor(*loaded(matrix, tmp_path), threads)
-        asyncio.run(practise(asking, [], rounds=1, seconds=0))
+        asyncio.run(warm_up_predictor(asking, [], rounds=1, seconds=0))
 
     assert asking.requests == 0
 
 
 def test_what_cannot_be_told_is_not_asked() -> None:
     """Without an example nothing; without tensors that fit it, what takes instances."""
-    schema = StandIn().infer_schema()
+    schema = StubRuntime().infer_schema()
     bare = ModelSchema("custom", schema.signatures, strict=False)
     (rows,) = schema.signatures[schema.default].inputs
     pair = ModelSignature((rows, rows), ())
     odd = ModelSchema("custom", {schema.default: pair}, example=7, answer=1)
 
-    assert not [*questions(bare), *practice_grpc.questions(bare)]
-    assert [question.path for question in questions(odd)] == [
+    assert not [*make_http_examples(bare), *practice_grpc.make_grpc_examples(bare)]
+    assert [question.path for question in make_http_examples(odd)] == [
         "/v1/projects/local/models/model:predict",
         "/v1/models/model:predict",
     ]
-    assert not [*practice_grpc.questions(odd)]
+    assert not [*practice_grpc.make_grpc_examples(odd)]
 
 
-class Counting(StandIn):
+class Counting(StubRuntime):
     """Counts how often it is asked."""
 
     def __init__(self) -> None:
@@ -117,14 +119,18 @@ def test_practice_takes_no_longer_than_it_may() -> None:
     with ThreadPoolExecutor(1) as threads:
         model = Counting()
         asking = predictor(model, model.infer_schema(), threads)
-        asyncio.run(practise(asking, [*questions(model.infer_schema())], rounds=1_000_000, seconds=0.1))
+        asyncio.run(
+            warm_up_predictor(
+                asking, [*make_http_examples(model.infer_schema())], rounds=1_000_000, seconds=0.1
+            )
+        )
 
     assert 0 < model.asked < 1_000_000
 
 
 def test_over_a_connection_answers_are_read_whole() -> None:
     """Whatever the pieces that they come in; a connection that ends is the end of practice."""
-    question = Question(PLAIN, b'{"instances": [1]}', "/v1/models/model:predict")
+    question = ExampleRequest(PLAIN, b'{"instances": [1]}', "/v1/models/model:predict")
     heard = []
 
     async def main() -> None:
@@ -144,7 +150,7 @@ def test_over_a_connection_answers_are_read_whole() -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(answer())
             with ours:
-                await practice_http.practise(ours, [question], 4, 30)
+                await practice_http.warm_up_connection(ours, [question], 4, 30)
 
     asyncio.run(main())
 
@@ -154,6 +160,6 @@ def test_over_a_connection_answers_are_read_whole() -> None:
 
 def test_numbers_of_every_type_are_rows_of_one() -> None:
     """As the schema has them: a size that is open is one."""
-    tensors = practice.tensors_of(StandIn().infer_schema())
+    tensors = practice.make_example_tensors(StubRuntime().infer_schema())
 
     assert np.array_equal(tensors["instances"], [[0.5, 1.5]])

@@ -14,9 +14,9 @@ import pytest
 
 from serving.config import PredictSettings
 from serving.errors import ModelFailed
-from serving.node.batcher import Bounds
+from serving.node.batcher import BatchLimits
 from serving.node.predict import Predictor
-from serving.node.servable import MeasuredPlace
+from serving.node.servable import AdaptiveExecutor
 from serving.protocols import PLAIN, Call, Dialect
 from serving.runtimes import ArrayFormat, InputFormat
 from serving.runtimes.describing import unknown_schema
@@ -64,9 +64,9 @@ class Peeking:
 def predictor(runtime: Any, *, short: bool = True, **settings: Any) -> Iterator[Predictor]:
     """A predictor for `runtime`; whether its calls are `short` decides where they are computed."""
     with ThreadPoolExecutor(1) as thread:
-        place = MeasuredPlace(thread, may_inline=short)
-        place.learn(0.0)
-        bounds = Bounds(8, 100, 10_000)
+        place = AdaptiveExecutor(thread, may_inline=short)
+        place.record_duration(0.0)
+        bounds = BatchLimits(8, 100, 10_000)
         yield Predictor(runtime, place, bounds, PredictSettings(**settings), marks=runtime.board)
 
 
@@ -217,10 +217,10 @@ def test_a_request_that_was_given_up_is_not_answered() -> None:
     async def main() -> None:
         gone, kept = Asked(0), Asked(1)
         for one in (gone, kept):
-            asked.predict(one, b'{"instances": [[1]]}', 1.0, lone=False)
-        asked.give_up(gone)
-        asked.give_up(gone)
-        asked.start()
+            asked.predict(one, b'{"instances": [[1]]}', 1.0, idle_fast_path=False)
+        asked.cancel_request(gone)
+        asked.cancel_request(gone)
+        asked.start_now()
 
         assert (await kept.reply).status == 200
         assert not gone.reply.done()
@@ -288,10 +288,10 @@ def test_an_answer_that_cannot_be_sent_concerns_no_other(call: Call, stubborn: b
     async def main() -> None:
         first, bad, last = requests = [Asked(), Unsendable(), Asked()]
         for request in requests:
-            asked.predict(request, b'{"instances": [[1]]}', 60.0, lone=False, call=call)
-        asked.start()
+            asked.predict(request, b'{"instances": [[1]]}', 60.0, idle_fast_path=False, call=call)
+        asked.start_now()
         assert [(await request.reply).status for request in (first, last)] == [200, 200]
-        assert bad.over
+        assert bad.is_finished
         if stubborn:
             assert not bad.reply.done()
         else:

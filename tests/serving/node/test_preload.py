@@ -19,7 +19,7 @@ from serving import verdicts
 from serving.config import FRAMEWORK_ENVIRONMENT
 from serving.gateway import pilots
 from serving.gateway.pilots import pilot_for
-from serving.node.dialects.readers import DIALECTS
+from serving.node.dialects.readers import CODEC_MODULES
 from serving.protocols import Dialect
 from tests.end_to_end.models import data
 
@@ -88,7 +88,7 @@ def forked(framework: str, folder: Path) -> Any:
 @pytest.mark.parametrize("framework", ["XGBOOST", "TENSORFLOW"])
 def test_no_request_has_its_dialect_imported(framework: str) -> None:
     """All that nodes of a pool speak, every pilot has imported; Vertex AI asks nodes alone."""
-    spoken = {module for dialect, module in DIALECTS.items() if dialect is not Dialect.VERTEX}
+    spoken = {module for dialect, module in CODEC_MODULES.items() if dialect is not Dialect.VERTEX}
 
     assert spoken <= {*pilot_for(framework, False, os.environ).preload}
 

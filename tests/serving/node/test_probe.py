@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from serving.node import probe
-from serving.node.probe import Verdict, judging, warm, warm_briefly
+from serving.node.probe import BatchingDecision, check_batch_equivalence, warm_up_model, warm_up_model_briefly
 from serving.runtimes import ArrayFormat, InputFormat, Runtime, equality
 from serving.runtimes.acceleration import Predict
 from serving.runtimes.describing import unknown_schema
@@ -47,8 +47,8 @@ class Fake:
         return unknown_schema("fake")
 
 
-def judge_merging(runtime: Runtime, faster: Predict | None = None) -> Verdict:
-    return equality.run_generator(judging(runtime, faster))
+def judge_merging(runtime: Runtime, faster: Predict | None = None) -> BatchingDecision:
+    return equality.run_generator(check_batch_equivalence(runtime, faster))
 
 
 ULP = float(np.spacing(2.0))
@@ -97,7 +97,7 @@ def test_a_slow_model_is_asked_for_fewer_single_rows(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(probe, "_SLOW", 10.0)
     judge_merging(ordinary)
     monkeypatch.setattr(probe, "_SLOW", 0.0)
-    assert judge_merging(slow) == Verdict(True, "same answers for 32 rows alone and together")
+    assert judge_merging(slow) == BatchingDecision(True, "same answers for 32 rows alone and together")
 
     assert sizes >= {1, 3, 7, 32}
     assert slow.calls < 0.6 * ordinary.calls
@@ -113,12 +113,12 @@ def test_of_large_rows_no_more_are_merged_than_were_tried() -> None:
 
     verdict = judge_merging(Large())
 
-    assert (verdict.merge, verdict.rows(64), verdict.rows(2)) == (True, 4, 2)
-    assert warm(Large(), (64, 1)).seconds is not None
+    assert (verdict.merge, verdict.limit_batch_rows(64), verdict.limit_batch_rows(2)) == (True, 4, 2)
+    assert warm_up_model(Large(), (64, 1)).seconds is not None
 
 
 def test_where_merging_is_refused_a_call_has_one_request() -> None:
-    assert Verdict(False, "switched off").rows(64) == 1
+    assert BatchingDecision(False, "switched off").limit_batch_rows(64) == 1
 
 
 def test_rows_that_influence_each_other_are_found_out() -> None:
@@ -143,7 +143,7 @@ def test_a_model_that_refuses_made_up_rows_is_neither_merged_nor_broken() -> Non
             raise ValueError("not these")
 
     assert judge_merging(Picky()).reason == "trying it failed: not these"
-    assert warm(Picky(), (1,)).seconds is None
+    assert warm_up_model(Picky(), (1,)).seconds is None
 
 
 def test_recorded_requests_are_preferred_for_warming() -> None:
@@ -155,7 +155,7 @@ def test_recorded_requests_are_preferred_for_warming() -> None:
 
     runtime = Recorded()
 
-    assert warm(runtime, (1, 64)).seconds is not None
+    assert warm_up_model(runtime, (1, 64)).seconds is not None
     assert runtime.calls == 3
 
 
@@ -163,7 +163,7 @@ def test_a_brief_warming_runs_one_row_once() -> None:
     """A version that wakes has been through the rest."""
     runtime = Fake()
 
-    warm_briefly(runtime)
+    warm_up_model_briefly(runtime)
 
     assert runtime.calls == 1
 
@@ -186,7 +186,7 @@ def test_a_brief_warming_asks_in_every_recorded_way_once() -> None:
             )
             return [(np.ones((rows, 1)), way) for rows, way in enumerate(ways, 1)]
 
-    warm_briefly(Recorded())
+    warm_up_model_briefly(Recorded())
 
     assert asked == [(1, {}), (2, {"signature_name": "other"})]
 
@@ -202,7 +202,7 @@ def test_a_brief_warming_can_be_impossible() -> None:
         def make_synthetic_rows(self, count: int) -> None:
             return None
 
-    warm_briefly(Picky())
-    warm_briefly(silent := Silent())
+    warm_up_model_briefly(Picky())
+    warm_up_model_briefly(silent := Silent())
 
     assert silent.calls == 0

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from serving.node.batcher import Outcome
-from serving.node.servable import INLINE_BELOW, MeasuredPlace
+from serving.node.batcher import BatchOutcome
+from serving.node.servable import INLINE_BELOW_SECONDS, AdaptiveExecutor
 
 
 class Clock:
@@ -22,11 +22,11 @@ class Clock:
         return self.now
 
 
-def where(place: MeasuredPlace) -> str:
+def where(place: AdaptiveExecutor) -> str:
     """The name of the thread in which the place computes its next call."""
 
     async def main() -> str:
-        answer: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[list[BatchOutcome]] = asyncio.get_running_loop().create_future()
         place.run(lambda: [((), [threading.current_thread().name])], answer.set_result)
         [(_, outcome)] = await answer
         return str(outcome[0])  # type: ignore[index]
@@ -37,16 +37,16 @@ def where(place: MeasuredPlace) -> str:
 @pytest.mark.parametrize(
     ("seconds", "may_inline", "wanted"),
     [
-        (INLINE_BELOW / 2, True, "MainThread"),
-        (INLINE_BELOW * 2, True, "compute_0"),
-        (INLINE_BELOW / 2, False, "compute_0"),
+        (INLINE_BELOW_SECONDS / 2, True, "MainThread"),
+        (INLINE_BELOW_SECONDS * 2, True, "compute_0"),
+        (INLINE_BELOW_SECONDS / 2, False, "compute_0"),
     ],
     ids=["short", "long", "short, but user code"],
 )
 def test_measured_time_decides_where_to_compute(seconds: float, may_inline: bool, wanted: str) -> None:
     """The first call is measured in the compute thread; short ones then run on the event loop."""
     with ThreadPoolExecutor(1, thread_name_prefix="compute") as thread:
-        place = MeasuredPlace(thread, may_inline=may_inline, clock=Clock(seconds))
+        place = AdaptiveExecutor(thread, may_inline=may_inline, clock=Clock(seconds))
 
         assert where(place) == "compute_0"
         assert where(place) == wanted
@@ -55,15 +55,15 @@ def test_measured_time_decides_where_to_compute(seconds: float, may_inline: bool
 def test_a_model_that_becomes_slow_leaves_the_event_loop() -> None:
     """The recent calls weigh most; but a single long one may be the machine's doing."""
     with ThreadPoolExecutor(1, thread_name_prefix="compute") as thread:
-        clock = Clock(INLINE_BELOW / 2)
-        place = MeasuredPlace(thread, may_inline=True, clock=clock)
+        clock = Clock(INLINE_BELOW_SECONDS / 2)
+        place = AdaptiveExecutor(thread, may_inline=True, clock=clock)
         where(place)
-        clock.step = INLINE_BELOW * 10
+        clock.step = INLINE_BELOW_SECONDS * 10
         assert where(place) == "MainThread"
-        clock.step = INLINE_BELOW / 2
+        clock.step = INLINE_BELOW_SECONDS / 2
         assert where(place) == "MainThread"
 
-        clock.step = INLINE_BELOW * 10
+        clock.step = INLINE_BELOW_SECONDS * 10
         assert where(place) == "MainThread"
         assert where(place) == "MainThread"
         assert where(place) == "compute_0"
@@ -78,17 +78,17 @@ def test_a_model_is_not_used_in_two_places_at_a_time() -> None:
         go_on.wait(10)
 
     async def main() -> None:
-        place.do(work)
+        place.run_other_work(work)
         assert begun.wait(10)
-        place.learn(INLINE_BELOW / 2)
-        place.do(lambda: names.append(threading.current_thread().name))
+        place.record_duration(INLINE_BELOW_SECONDS / 2)
+        place.run_other_work(lambda: names.append(threading.current_thread().name))
         go_on.set()
         await asyncio.to_thread(thread.shutdown)
-        place.do(lambda: names.append(threading.current_thread().name))
+        place.run_other_work(lambda: names.append(threading.current_thread().name))
         assert names == ["compute_0", "MainThread"]
 
     names: list[str] = []
 
     with ThreadPoolExecutor(1, thread_name_prefix="compute") as thread:
-        place = MeasuredPlace(thread, may_inline=True)
+        place = AdaptiveExecutor(thread, may_inline=True)
         asyncio.run(main())

@@ -5,8 +5,16 @@ import mmap
 import pytest
 
 from serving.errors import ModelFailed
-from serving.node.request import Request
-from serving.node.watch import Board, CallMark, begin, end, note, parts, told
+from serving.node.request import NodeRequest
+from serving.node.watch import (
+    CallMark,
+    RequestMarks,
+    mark_computed,
+    mark_computing,
+    record_timing,
+    server_timing_header,
+    split_shared_memory,
+)
 from serving.phases import NODE_BYTES, NODE_CALLS, NODE_LAST, NODE_ROWS
 
 
@@ -21,14 +29,14 @@ class Clock:
 
 
 @pytest.mark.parametrize("board", [bytearray(3), mmap.mmap(-1, 3)], ids=["bytearray", "mmap"])
-def test_a_slot_shows_what_the_model_does_with_its_request(board: Board) -> None:
+def test_a_slot_shows_what_the_model_does_with_its_request(board: RequestMarks) -> None:
     """1 while it computes, 2 when it has computed, and so again; those without a slot mark nothing."""
-    group = (Request(1), Request())
+    group = (NodeRequest(1), NodeRequest())
     seen = []
     for _ in range(2):
-        began = begin(group, board)
+        began = mark_computing(group, board)
         seen.append(bytes(board))  # type: ignore[call-overload]
-        end(group, board, began)
+        mark_computed(group, board, began)
         seen.append(bytes(board))  # type: ignore[call-overload]
 
     assert seen == [b"\0\1\0", b"\0\2\0"] * 2
@@ -38,11 +46,11 @@ def test_a_slot_shows_what_the_model_does_with_its_request(board: Board) -> None
 def test_a_request_that_was_given_up_marks_nothing_more(during: bool) -> None:
     """Its slot may be another request's by then."""
     board = bytearray(2)
-    gone, kept = Request(0), Request(1)
-    gone.over = not during
-    began = begin((gone, kept), board)
-    gone.over = True
-    end((gone, kept), board, began)
+    gone, kept = NodeRequest(0), NodeRequest(1)
+    gone.is_finished = not during
+    began = mark_computing((gone, kept), board)
+    gone.is_finished = True
+    mark_computed((gone, kept), board, began)
 
     assert bytes(board) == (b"\1\2" if during else b"\0\2")
 
@@ -56,18 +64,18 @@ def test_a_call_raises_nothing_that_would_end_its_thread(kind: type[BaseExceptio
 
     mark = CallMark()
     with pytest.raises(ModelFailed, match=f"{kind.__name__}: enough"):
-        mark.around(call)()
+        mark.mark_calls(call)()
 
-    assert mark.number == 0
+    assert mark.current_call == 0
 
 
-def computed(board: Board, *times: float) -> Request:
+def computed(board: RequestMarks, *times: float) -> NodeRequest:
     """A request that arrives at 10 s and is parsed at 10.001 s, computed between each two of these times."""
-    request = Request(0)
-    request.began, request.parsed, request.rows = 10.0, 10.001, 3
+    request = NodeRequest(0)
+    request.received_at, request.parsed_at, request.rows = 10.0, 10.001, 3
     clock = Clock(*times)
     while clock.times:
-        end((request,), board, begin((request,), board, clock), clock)
+        mark_computed((request,), board, mark_computing((request,), board, clock), clock)
     return request
 
 
@@ -75,7 +83,7 @@ def test_times_add_up() -> None:
     """What is neither parsing, computing nor encoding is waiting; two calls count together."""
     request = computed(bytearray(1), 10.003, 10.007, 10.008, 10.016)
 
-    [(name, value)] = told(request, 10.020, 10.0205)
+    [(name, value)] = server_timing_header(request, 10.020, 10.0205)
     assert name == b"server-timing"
     assert value == b"parse;dur=1.000, wait;dur=7.000, infer;dur=12.000, encode;dur=0.500"
 
@@ -83,11 +91,11 @@ def test_times_add_up() -> None:
 def test_times_are_counted() -> None:
     """Each phase once per request, behind the marks."""
     board = mmap.mmap(-1, 8 + NODE_BYTES)
-    slots, histograms = parts(board, 5)
+    slots, histograms = split_shared_memory(board, 5)
     assert len(slots) == 5
     assert histograms is not None
     for _ in range(2):
-        note(histograms, [computed(slots, 10.003, 10.007)], 10.008, 10.0085)
+        record_timing(histograms, [computed(slots, 10.003, 10.007)], 10.008, 10.0085)
 
     assert board[:8] == b"\2" + bytes(7)
     assert [histograms.cells[cell] for cell in (NODE_ROWS, NODE_CALLS, NODE_LAST)] == [6, 2, 10_008]
@@ -102,4 +110,4 @@ def test_times_are_counted() -> None:
 
 def test_a_board_without_slots_is_all_marks() -> None:
     """As it is for a node on its own."""
-    assert parts(bytearray(3), 0) == (bytearray(3), None)
+    assert split_shared_memory(bytearray(3), 0) == (bytearray(3), None)

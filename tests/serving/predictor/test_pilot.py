@@ -19,7 +19,7 @@ import pytest
 
 from serving.predictor import PROGRAM, pilot_command
 from serving.runtimes.external import connection
-from serving.runtimes.external.connection import Predictor
+from serving.runtimes.external.connection import PredictorProcess
 from tests.server import until
 
 
@@ -43,8 +43,8 @@ class Pilot:
         text = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
         return list(map(int, text.split()))
 
-    def predictor(self) -> Predictor:
-        return Predictor("/nowhere/python", self.address)  # a cold one cannot be started
+    def predictor(self) -> PredictorProcess:
+        return PredictorProcess("/nowhere/python", self.address)  # a cold one cannot be started
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def test_a_predictor_that_cannot_be_forked_is_started_cold(pilot: Pilot) -> None
     with connected(pilot) as one:
         # Room for the connection, and for none of the descriptors that come with it.
         resource.prlimit(pilot.pid, resource.RLIMIT_NOFILE, (pilot.descriptors() + 1, most))
-        predictor = Predictor(sys.executable, pilot.address)
+        predictor = PredictorProcess(sys.executable, pilot.address)
         assert predictor.pid not in pilot.children()
         one.close()
     resource.prlimit(pilot.pid, resource.RLIMIT_NOFILE, (most, most))
@@ -153,10 +153,10 @@ def test_a_killed_or_stopped_pilot_is_not_waited_for_long(
     """Predictors start cold instead."""
     monkeypatch.setattr(connection, "_PILOT_SECONDS", 0.3)
     os.kill(pilot.pid, signal.SIGSTOP)
-    Predictor(sys.executable, pilot.address).close()
+    PredictorProcess(sys.executable, pilot.address).close()
 
     os.kill(pilot.pid, signal.SIGKILL)
-    Predictor(sys.executable, pilot.address).close()
+    PredictorProcess(sys.executable, pilot.address).close()
 
 
 def test_predictors_outlive_their_pilot_but_not_their_node(pilot: Pilot) -> None:

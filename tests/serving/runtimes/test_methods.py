@@ -21,9 +21,9 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import SVC
 
 from serving.errors import InvalidInputs, InvalidOutputs, LoadFailed
-from serving.node.dialects import Model
-from serving.node.dialects.inference import Infer
-from serving.node.request import Request
+from serving.node.dialects import ServedModel
+from serving.node.dialects.inference import OpenInferenceRestCodec
+from serving.node.request import NodeRequest
 from serving.openapi import shapes
 from serving.protocols import Call, Dialect
 from serving.protocols.inference_metadata import metadata
@@ -164,12 +164,12 @@ def test_estimators_of_xgboost(tmp_path: Path) -> None:
 
 def test_requests_that_ask_for_a_method_share_no_call() -> None:
     """That answers stay equal was tried for the usual one only."""
-    plain, special, usual = Request(), Request(), Request()
-    plain.fill([[1.0]], {"output_margin": True})
-    special.fill([[1.0]], {"method": "predict_proba"})
-    usual.fill([[1.0]], {})
+    plain, special, usual = NodeRequest(), NodeRequest(), NodeRequest()
+    plain.set_inputs([[1.0]], {"output_margin": True})
+    special.set_inputs([[1.0]], {"method": "predict_proba"})
+    usual.set_inputs([[1.0]], {})
 
-    assert (plain.alone, special.alone, usual.alone) == (False, True, False)
+    assert (plain.never_batch, special.never_batch, usual.never_batch) == (False, True, False)
 
 
 def test_methods_are_told_and_asked_for_as_named_outputs(tmp_path: Path) -> None:
@@ -188,13 +188,17 @@ def test_methods_are_told_and_asked_for_as_named_outputs(tmp_path: Path) -> None
     ]
     assert shapes.request(schema)["properties"]["method"]["enum"] == ["predict", "decision_function"]
 
-    reader = Infer(Call(Dialect.INFERENCE, "infer", "m"), Model(runtime, schema, InstancesDecoder()))
+    reader = OpenInferenceRestCodec(
+        Call(Dialect.INFERENCE, "infer", "m"), ServedModel(runtime, schema, InstancesDecoder())
+    )
     inputs = [{"name": "x", "datatype": "FP64", "shape": [4, 3], "data": ROWS.ravel().tolist()}]
 
     def infer(*outputs: str) -> dict[str, Any]:
         body = json.dumps({"inputs": inputs, "outputs": [{"name": name} for name in outputs]})
-        asked = reader.read(body.encode())
-        reply = json.loads(reader.write(asked, runtime.predict(asked.instances, **asked.parameters)).body)
+        asked = reader.decode_request(body.encode())
+        reply = json.loads(
+            reader.encode_response(asked, runtime.predict(asked.instances, **asked.parameters)).body
+        )
         return {one["name"]: np.reshape(one["data"], one["shape"]).tolist() for one in reply["outputs"]}
 
     scores, said = model.decision_function(ROWS).tolist(), model.predict(ROWS).tolist()

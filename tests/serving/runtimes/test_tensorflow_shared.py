@@ -12,8 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 from serving.errors import InvalidInputs, LoadFailed
-from serving.node.dialects import Call, Model
-from serving.node.dialects.readers import Readers
+from serving.node.dialects import Call, ServedModel
+from serving.node.dialects.readers import CodecCache
 from serving.protocols import Dialect
 from serving.protocols.protos import message
 from serving.runtimes import LoadSpec
@@ -231,11 +231,13 @@ def test_a_signature_of_complex_numbers_is_left_out_with_a_warning(tf: Any, tmp_
     assert "as y (complex64). Export it with their real and imaginary parts." in warning
     with pytest.raises(InvalidInputs, match="complex numbers"):
         runtime.input_format({"signature_name": "serving_default"})
-    model = Model(runtime, runtime.infer_schema(), InstancesDecoder())
+    model = ServedModel(runtime, runtime.infer_schema(), InstancesDecoder())
     for dialect, request in requests_for("serving_default"):
-        reader = Readers(model).of(Call(dialect, "infer" if "INFERENCE" in dialect.name else "predict"))
+        reader = CodecCache(model).get_or_create(
+            Call(dialect, "infer" if "INFERENCE" in dialect.name else "predict")
+        )
         with pytest.raises(InvalidInputs, match="complex numbers"):
-            reader.read(request)
+            reader.decode_request(request)
     found = runtime.predict({"x": normal(3, 4)}, signature_name="power")
     assert isinstance(found, dict)
     np.testing.assert_array_equal(found["power"], answer(tf, tmp_path, "power", {"x": normal(3, 4)})["power"])

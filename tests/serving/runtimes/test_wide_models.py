@@ -17,7 +17,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.tree import DecisionTreeClassifier
 
 from serving.errors import LoadFailed
-from serving.node.probe import judging, warm
+from serving.node.probe import check_batch_equivalence, warm_up_model
 from serving.prepare import PreparationRequest, prepare_version
 from serving.runtimes import LoadSpec, equality, load_model, xgboost_probes
 from serving.runtimes.acceleration import MAX_ACCELERATED_FEATURES, AccelerableRuntime
@@ -141,8 +141,8 @@ def test_wide_models_are_served(name: str, models: Path) -> None:
     with bounded():
         runtime = load_model(LoadSpec(models / name))
         schema = runtime.infer_schema()
-        warm(runtime, (1, 64))
-        verdict = equality.run_generator(judging(runtime))
+        warm_up_model(runtime, (1, 64))
+        verdict = equality.run_generator(check_batch_equivalence(runtime))
         answer: Any = runtime.predict(np.zeros((2, WIDTH)))
 
     assert schema.example == [0.0] * WIDTH

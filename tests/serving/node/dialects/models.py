@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from serving.node.dialects import Model
+from serving.node.dialects import ServedModel
 from serving.runtimes import ArrayFormat, ColumnsFormat, ColumnSpec, InputFormat, RowsFormat
 from serving.runtimes.arguments import check_arguments
 from serving.runtimes.codec import InstancesDecoder
@@ -48,39 +48,41 @@ class Told:
 PREDICTIONS = (TensorSpec("predictions", "FP64", (-1,)),)
 
 
-def of(framework: str, form: InputFormat, schema: ModelSchema, knows: Collection[str] | None = None) -> Model:
+def of(
+    framework: str, form: InputFormat, schema: ModelSchema, knows: Collection[str] | None = None
+) -> ServedModel:
     """A model with this form and this schema."""
-    return Model(Told(framework, form, knows), schema, InstancesDecoder())
+    return ServedModel(Told(framework, form, knows), schema, InstancesDecoder())
 
 
-def booster(width: int = 3, knows: Collection[str] | None = None) -> Model:
+def booster(width: int = 3, knows: Collection[str] | None = None) -> ServedModel:
     """Rows of so many numbers."""
     signature = ModelSignature((TensorSpec("instances", "FP64", (-1, width)),), PREDICTIONS)
     schema = ModelSchema("xgboost_xgboost", {"serving_default": signature})
     return of("XGBOOST", ArrayFormat(width, nullable=True, allows_objects=True), schema, knows)
 
 
-def named(*names: str) -> Model:
+def named(*names: str) -> ServedModel:
     """Rows of numbers with names."""
     inputs = tuple(TensorSpec(name, "FP64", (-1,)) for name in names)
     schema = ModelSchema("xgboost", {"serving_default": ModelSignature(inputs, PREDICTIONS)})
     return of("XGBOOST", ArrayFormat(len(names), nullable=True, allows_objects=True), schema)
 
 
-def mixed(text: str = "city", number: str = "rooms") -> Model:
+def mixed(text: str = "city", number: str = "rooms") -> ServedModel:
     """Rows of a text and a number, by name."""
     inputs = (TensorSpec(text, "BYTES", (-1,)), TensorSpec(number, "FP64", (-1,)))
     schema = ModelSchema("sklearn_sklearn", {"serving_default": ModelSignature(inputs, PREDICTIONS)})
     return of("SCIKIT_LEARN", RowsFormat(), schema)
 
 
-def texts() -> Model:
+def texts() -> ServedModel:
     """One text per row."""
     signature = ModelSignature((TensorSpec("instances", "BYTES", (-1,)),), PREDICTIONS)
     return of("SCIKIT_LEARN", RowsFormat(), ModelSchema("sklearn_sklearn", {"serving_default": signature}))
 
 
-def routine() -> Model:
+def routine() -> ServedModel:
     """Anything."""
     signature = ModelSignature((TensorSpec("instances", "BYTES", (-1,)),), PREDICTIONS)
     schema = ModelSchema("custom", {"serving_default": signature}, strict=False)
@@ -91,7 +93,7 @@ def graph(
     *inputs: TensorSpec,
     outputs: tuple[TensorSpec, ...] = (TensorSpec("y", "FP32", (-1,)),),
     **others: ModelSignature,
-) -> Model:
+) -> ServedModel:
     """A SavedModel with these inputs, a second signature that takes one text, and others."""
     signatures = {
         "serving_default": ModelSignature(inputs, outputs),

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from serving.errors import InvalidInputs, InvalidOutputs
 from serving.media import BINARY, NPY
-from serving.node.dialects import Asked, Model, Reader
+from serving.node.dialects import Codec, DecodedRequest, ServedModel
 from serving.node.dialects.ai_platform import reader
 from serving.protocols import Call
 from serving.runtimes.instances import Batch, WholeTensors
@@ -26,12 +26,16 @@ def saved(array: NDArray[Any]) -> bytes:
     return file.getvalue()
 
 
-def made(model: Model, *, content_type: str = "", accept: str = "", json_bytes: int | None = None) -> Reader:
+def made(
+    model: ServedModel, *, content_type: str = "", accept: str = "", json_bytes: int | None = None
+) -> Codec:
     return reader(Call(model="m", content_type=content_type, accept=accept, json_bytes=json_bytes), model)
 
 
-def written(predictions: Batch, accept: str, asked: Asked | None = None) -> tuple[dict[bytes, bytes], bytes]:
-    reply = made(IMAGE, accept=accept).write(asked or Asked([]), predictions)
+def written(
+    predictions: Batch, accept: str, asked: DecodedRequest | None = None
+) -> tuple[dict[bytes, bytes], bytes]:
+    reply = made(IMAGE, accept=accept).encode_response(asked or DecodedRequest([]), predictions)
     assert reply.status == 200
     return dict(reply.headers), reply.body
 
@@ -44,7 +48,7 @@ def test_an_array_is_the_instances() -> None:
     rows = np.arange(6.0).reshape(2, 3)
     body = bytearray(saved(rows))
 
-    asked = made(models.booster(3), content_type=NPY).read(body)
+    asked = made(models.booster(3), content_type=NPY).decode_request(body)
 
     assert isinstance(asked.instances, np.ndarray)
     np.testing.assert_array_equal(asked.instances, rows)
@@ -56,7 +60,7 @@ def test_an_array_is_the_one_input_of_a_graph() -> None:
     """Whatever that is called; rows that are independent can share calls."""
     image = np.ones((1, 2, 2), np.float32)
 
-    asked = made(IMAGE, content_type=NPY).read(bytearray(saved(image)))
+    asked = made(IMAGE, content_type=NPY).decode_request(bytearray(saved(image)))
 
     assert isinstance(asked.instances, dict)
     np.testing.assert_array_equal(asked.instances["image"], image)
@@ -64,12 +68,15 @@ def test_an_array_is_the_one_input_of_a_graph() -> None:
 
 def test_texts_are_texts() -> None:
     """As JSON has them."""
-    assert made(models.routine(), content_type=NPY).read(saved(np.array(["a", "ü"]))).instances == ["a", "ü"]
+    assert made(models.routine(), content_type=NPY).decode_request(saved(np.array(["a", "ü"]))).instances == [
+        "a",
+        "ü",
+    ]
 
 
 def test_named_columns_are_taken_in_their_order() -> None:
     """As rows of lists are in JSON."""
-    asked = made(models.named("a", "b"), content_type=NPY).read(saved(np.array([[1.0, 2.0]])))
+    asked = made(models.named("a", "b"), content_type=NPY).decode_request(saved(np.array([[1.0, 2.0]])))
 
     assert np.asarray(asked.instances).tolist() == [[1.0, 2.0]]
 
@@ -86,14 +93,14 @@ def test_named_columns_are_taken_in_their_order() -> None:
         (models.graph(TensorSpec("a", "FP32", (-1,)), TensorSpec("b", "FP32", (-1,))), np.zeros(1), "a is missing"),
     ],
 )  # fmt: skip
-def test_arrays_that_do_not_fit_are_refused(model: Model, array: NDArray[Any], message: str) -> None:
+def test_arrays_that_do_not_fit_are_refused(model: ServedModel, array: NDArray[Any], message: str) -> None:
     """The error says what is taken and what came."""
     read = made(model, content_type=NPY)
 
     with pytest.raises(InvalidInputs, match=message) as raised:
-        read.read(saved(array))
+        read.decode_request(saved(array))
 
-    assert orjson.loads(read.refuse(raised.value).body)["error"]["status"] == "INVALID_ARGUMENT"
+    assert orjson.loads(read.encode_error(raised.value).body)["error"]["status"] == "INVALID_ARGUMENT"
 
 
 def test_the_open_inference_protocols_form_is_read() -> None:
@@ -108,15 +115,15 @@ def test_the_open_inference_protocols_form_is_read() -> None:
     text = orjson.dumps(head)
     read = made(IMAGE, content_type=BINARY, json_bytes=len(text))
 
-    asked = read.read(text + image.tobytes())
+    asked = read.decode_request(text + image.tobytes())
 
     assert isinstance(asked.instances, dict)
     np.testing.assert_array_equal(asked.instances["image"], image)
     answer = {"y": np.array([1.5], np.float32), "z": np.array([2.0])}
-    assert read.write(asked, answer) == (200, b'{"predictions":[{"y":1.5}]}', ())
+    assert read.encode_response(asked, answer) == (200, b'{"predictions":[{"y":1.5}]}', ())
     assert np.load(io.BytesIO(written(answer, NPY, asked)[1])).tolist() == [1.5]
     with pytest.raises(InvalidInputs, match="Inference-Header-Content-Length is"):
-        read.read(text[:5])
+        read.decode_request(text[:5])
 
 
 # ---- answers
@@ -126,7 +133,7 @@ def test_answers_are_as_they_are_wanted() -> None:
     """The body of the request has nothing to do with it."""
     rows = np.array([[1.0, 2.0], [3.0, 4.0]])
 
-    asked = made(models.booster(3), accept=NPY).read(b'{"instances":[[1,2,3]]}')
+    asked = made(models.booster(3), accept=NPY).decode_request(b'{"instances":[[1,2,3]]}')
     headers, body = written(rows, NPY, asked)
     assert headers == {b"content-type": b"application/x-npy"}
     np.testing.assert_array_equal(np.load(io.BytesIO(body)), rows)

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
 from serving.errors import InvalidInputs, InvalidOutputs
-from serving.node.dialects import Asked, Call, Model, inference
+from serving.node.dialects import Call, DecodedRequest, ServedModel, inference
 from serving.node.dialects.inference import reader
 from serving.node.dialects.raw import from_raw, to_raw
 from serving.protocols import Dialect
@@ -31,10 +31,10 @@ def call(**told: Any) -> Call:
     return Call(Dialect.INFERENCE, "infer", "m", "3", **told)
 
 
-def read(model: Model, request: Any, binary: bytes | None = None) -> Asked:
+def read(model: ServedModel, request: Any, binary: bytes | None = None) -> DecodedRequest:
     text = request if isinstance(request, bytes) else json.dumps(request).encode()
     told = None if binary is None else len(text)
-    return reader(call(json_bytes=told), model).read(text + (binary or b""))
+    return reader(call(json_bytes=told), model).decode_request(text + (binary or b""))
 
 
 def one(data: Any, shape: Any = (), datatype: str = "FP32", **fields: Any) -> dict[str, Any]:
@@ -48,18 +48,18 @@ def tensor_of(request: Any, datatype: str = "FP32", binary: bytes | None = None)
     return batch.values["x"]
 
 
-def refused(request: Any, model: Model | None = None, binary: bytes | None = None) -> str:
+def refused(request: Any, model: ServedModel | None = None, binary: bytes | None = None) -> str:
     with pytest.raises(InvalidInputs) as caught:
         read(model or models.graph(WIDE), request, binary)
     return caught.value.detail
 
 
-def answer(model: Model, predictions: Batch, **fields: Any) -> Any:
+def answer(model: ServedModel, predictions: Batch, **fields: Any) -> Any:
     """The answer to a request with these fields; with the bytes behind it, if there are any."""
     asked = read(
         model, {"inputs": [{"name": "x", "shape": [1, 3], "datatype": "FP64", "data": [1, 2, 3]}], **fields}
     )
-    reply = reader(call(), model).write(asked, predictions)
+    reply = reader(call(), model).encode_response(asked, predictions)
     assert reply.status == 200
     if not reply.headers:
         return json.loads(reply.body)
@@ -195,7 +195,7 @@ def test_a_text_with_more_lists_than_there_can_be_inputs_is_read_once() -> None:
     text = orjson.dumps({"inputs": [{"name": str(number), **tensor} for number in range(16385)]})
 
     assert refused(text) == "The request names 16385 inputs; it can name 16384."
-    assert inference._cut(text) == (text, {})
+    assert inference._extract_number_lists(text) == (text, {})
 
 
 def test_several_long_inputs_are_read_each_by_itself() -> None:
@@ -371,7 +371,7 @@ def test_bytes_in_order_are_not_copied() -> None:
     request += b" " * (-len(request) % 8)
     body = bytearray(request + rows.tobytes())
 
-    batch = reader(call(json_bytes=len(request)), models.booster()).read(body).instances
+    batch = reader(call(json_bytes=len(request)), models.booster()).decode_request(body).instances
 
     assert isinstance(batch, np.ndarray)
     assert np.shares_memory(batch, np.frombuffer(body, np.uint8))
@@ -402,7 +402,7 @@ def test_bytes_that_do_not_fit_are_refused_in_words(request_: Any, binary: bytes
 
 def test_a_body_is_as_long_as_its_head_says_at_least() -> None:
     with pytest.raises(InvalidInputs, match="is 100, but the whole body has 2 bytes"):
-        reader(call(json_bytes=100), models.booster()).read(b"{}")
+        reader(call(json_bytes=100), models.booster()).decode_request(b"{}")
 
 
 @settings(max_examples=60, deadline=None)
@@ -524,7 +524,7 @@ def test_parameters_reach_the_models_that_know_them() -> None:
 
 
 def test_an_error_is_told_as_the_protocol_does() -> None:
-    reply = reader(call(), models.booster()).refuse(InvalidInputs("There is no x."))
+    reply = reader(call(), models.booster()).encode_error(InvalidInputs("There is no x."))
 
     assert (reply.status, orjson.loads(reply.body)) == (400, {"error": "There is no x."})
 
@@ -564,4 +564,4 @@ def test_whatever_comes_is_read_or_refused(
     for told in (None, max(size + off, 0)):
         for model in (models.graph(TensorSpec("x", "FP32", (-1, 100))), models.routine(), models.texts()):
             with contextlib.suppress(InvalidInputs):
-                reader(call(json_bytes=told), model).read(text)
+                reader(call(json_bytes=told), model).decode_request(text)

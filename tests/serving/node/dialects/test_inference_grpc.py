@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from serving.errors import InvalidInputs
-from serving.node.dialects import Asked, Call, Model
+from serving.node.dialects import Call, DecodedRequest, ServedModel
 from serving.node.dialects.inference_grpc import reader
 from serving.protocols import Dialect
 from serving.protocols.protos import message
@@ -42,11 +42,11 @@ def listed(**fields: Any) -> bytes:
     return request(inputs=[{**ROW, "contents": {"fp64_contents": [1.5, 2.5, 3.5]}}], **fields)
 
 
-def read(model: Model, body: bytes) -> Asked:
-    return reader(CALL, model).read(body)
+def read(model: ServedModel, body: bytes) -> DecodedRequest:
+    return reader(CALL, model).decode_request(body)
 
 
-def refused(body: bytes, model: Model = GRAPH) -> str:
+def refused(body: bytes, model: ServedModel = GRAPH) -> str:
     with pytest.raises(InvalidInputs) as caught:
         read(model, body)
     return caught.value.detail
@@ -59,8 +59,8 @@ def tensor_of(datatype: str, shape: list[int], **contents: Any) -> NDArray[Any]:
     return batch.values["x"]
 
 
-def answer(model: Model, body: bytes, predictions: Batch) -> Any:
-    reply = reader(CALL, model).write(read(model, body), predictions)
+def answer(model: ServedModel, body: bytes, predictions: Batch) -> Any:
+    reply = reader(CALL, model).encode_response(read(model, body), predictions)
     assert reply.status == 200
     return message("inference.ModelInferResponse").FromString(reply.body)
 
@@ -180,7 +180,7 @@ def test_what_does_not_fit_is_refused_in_words(body: bytes, words: str) -> None:
 
 
 def test_an_error_is_a_status_of_grpc() -> None:
-    reply = reader(CALL, GRAPH).refuse(InvalidInputs("There is no x."))
+    reply = reader(CALL, GRAPH).encode_error(InvalidInputs("There is no x."))
 
     assert reply.headers[0] == (b"grpc-status", b"3")
     assert reply.body == b"There is no x."

@@ -3,32 +3,32 @@ from __future__ import annotations
 import pytest
 
 from serving.errors import InvalidInputs
-from serving.node.dialects import Model, Reader, readers
-from serving.node.dialects.readers import Readers
+from serving.node.dialects import Codec, ServedModel, readers
+from serving.node.dialects.readers import CodecCache
 from serving.protocols import Call, Dialect
 from tests.serving.node.dialects import models
 
 
 def test_requests_that_say_the_same_have_one_reader() -> None:
     """However many different ones come, no more than some are kept."""
-    known = Readers(models.booster())
+    known = CodecCache(models.booster())
 
-    assert known.of(Call(Dialect.TENSORFLOW)) is known.of(Call(Dialect.TENSORFLOW))
-    first = known.of(Call(Dialect.TENSORFLOW))
+    assert known.get_or_create(Call(Dialect.TENSORFLOW)) is known.get_or_create(Call(Dialect.TENSORFLOW))
+    first = known.get_or_create(Call(Dialect.TENSORFLOW))
     for number in range(300):
-        known.of(Call(Dialect.TENSORFLOW, model=str(number)))
-    assert known.of(Call(Dialect.TENSORFLOW)) is not first
+        known.get_or_create(Call(Dialect.TENSORFLOW, model=str(number)))
+    assert known.get_or_create(Call(Dialect.TENSORFLOW)) is not first
 
 
 def test_a_call_that_cannot_be_is_refused_in_its_protocols_words(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each time it is made."""
 
-    def reader(call: Call, model: Model) -> Reader:
+    def reader(call: Call, model: ServedModel) -> Codec:
         raise InvalidInputs("No such verb.")
 
     monkeypatch.setattr("serving.node.dialects.tensorflow.reader", reader)
-    made = readers.Readers(models.booster()).of(Call(Dialect.TENSORFLOW))
+    made = readers.CodecCache(models.booster()).get_or_create(Call(Dialect.TENSORFLOW))
 
     with pytest.raises(InvalidInputs) as raised:
-        made.read(b"")
-    assert made.refuse(raised.value)[:2] == (400, b'{"error":"No such verb."}')
+        made.decode_request(b"")
+    assert made.encode_error(raised.value)[:2] == (400, b'{"error":"No such verb."}')

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from serving.depth import DEFAULT_MAX_DEPTH
 from serving.errors import InvalidInputs, InvalidOutputs
-from serving.node.dialects.tensor_json import parse_json, text_of, text_of_values, texts_of
+from serving.node.dialects.tensor_json import parse_json, rows_to_json, tensor_to_json, values_to_json
 
 SHAPES = st.lists(st.integers(0, 3), max_size=3).map(tuple)
 DTYPES = st.sampled_from(["f2", "f4", "f8", "i1", "i8", "u1", "u8", "?"])
@@ -45,14 +45,14 @@ def arrays() -> st.SearchStrategy[NDArray[Any]]:
 @given(arrays())
 def test_arrays_come_back_from_their_text(array: NDArray[Any]) -> None:
     """Every number to the bit, in Python's own reader of JSON, which knows the words."""
-    back = np.array(json.loads(text_of("y", array)), array.dtype).reshape(array.shape)
+    back = np.array(json.loads(tensor_to_json("y", array)), array.dtype).reshape(array.shape)
 
     np.testing.assert_array_equal(back, array)
 
 
 @given(arrays().filter(lambda array: array.ndim > 0))
 def test_rows_are_what_the_whole_is_made_of(array: NDArray[Any]) -> None:
-    assert b"[%b]" % b",".join(texts_of("y", array)) == text_of("y", array)
+    assert b"[%b]" % b",".join(rows_to_json("y", array)) == tensor_to_json("y", array)
 
 
 @pytest.mark.parametrize(
@@ -71,22 +71,22 @@ def test_rows_are_what_the_whole_is_made_of(array: NDArray[Any]) -> None:
     ],
 )
 def test_how_tensors_are_written(array: NDArray[Any], text: bytes) -> None:
-    assert text_of("y", array) == text
+    assert tensor_to_json("y", array) == text
 
 
 def test_bytes_are_base64_where_the_name_says_so() -> None:
     """That of an output ending in _bytes; others must be text."""
     values = np.array([[b"\xff", b"a"], [b"", b"b"]], object)
 
-    assert text_of("y_bytes", values[0]) == b'[{"b64":"/w=="},{"b64":"YQ=="}]'
-    assert texts_of("y_bytes", values)[1] == b'[{"b64":""},{"b64":"Yg=="}]'
+    assert tensor_to_json("y_bytes", values[0]) == b'[{"b64":"/w=="},{"b64":"YQ=="}]'
+    assert rows_to_json("y_bytes", values)[1] == b'[{"b64":""},{"b64":"Yg=="}]'
     with pytest.raises(InvalidOutputs, match="Output y is not UTF-8 text"):
-        text_of("y", values)
+        tensor_to_json("y", values)
 
 
 def test_complex_numbers_have_no_text() -> None:
     with pytest.raises(InvalidOutputs, match="Output y cannot be written as JSON"):
-        text_of("y", np.array([1j]))
+        tensor_to_json("y", np.array([1j]))
 
 
 @pytest.mark.parametrize(
@@ -102,12 +102,12 @@ def test_complex_numbers_have_no_text() -> None:
     ],
 )
 def test_plain_values_have_the_words_too(values: list[Any], text: bytes) -> None:
-    assert text_of_values(values) == text
+    assert values_to_json(values) == text
 
 
 def test_plain_values_that_cannot_be_written() -> None:
     with pytest.raises(InvalidOutputs, match="cannot be written"):
-        text_of_values([object()])
+        values_to_json([object()])
 
 
 JSON = st.recursive(

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from serving.errors import FailedPrecondition, InvalidInputs, InvalidOutputs, ServingError
-from serving.node.dialects import Asked, Model
-from serving.node.dialects.tensorflow import Shape, reader
+from serving.node.dialects import DecodedRequest, ServedModel
+from serving.node.dialects.tensorflow import TensorLayout, reader
 from serving.protocols import Call, Dialect
 from serving.protocols.protos import message
 from serving.runtimes.instances import Batch, WholeTensors
@@ -31,25 +31,25 @@ LABELS, SCORES = TensorSpec("classes", "BYTES", (-1, -1)), TensorSpec("scores", 
 VALUES = TensorSpec("outputs", "FP32", (-1, 1))
 
 
-def read(model: Model, body: Any, verb: str = "predict") -> Asked:
+def read(model: ServedModel, body: Any, verb: str = "predict") -> DecodedRequest:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return reader(Call(Dialect.TENSORFLOW, verb), model).read(raw)
+    return reader(Call(Dialect.TENSORFLOW, verb), model).decode_request(raw)
 
 
-def refusal(model: Model, body: Any, verb: str = "predict") -> str:
+def refusal(model: ServedModel, body: Any, verb: str = "predict") -> str:
     with pytest.raises(InvalidInputs) as caught:
         read(model, body, verb)
     return caught.value.detail
 
 
-def written(predictions: Batch, shape: Shape = Shape.ROWS) -> str:
-    asked = Asked([], state=shape)
-    reply = reader(Call(Dialect.TENSORFLOW), graph(FLOATS)).write(asked, predictions)
+def written(predictions: Batch, shape: TensorLayout = TensorLayout.ROWS) -> str:
+    asked = DecodedRequest([], state=shape)
+    reply = reader(Call(Dialect.TENSORFLOW), graph(FLOATS)).encode_response(asked, predictions)
     assert (reply.status, reply.headers) == (200, ((b"content-type", b"application/json"),))
     return reply.body.decode()
 
 
-def arrays(asked: Asked) -> dict[str, NDArray[Any]]:
+def arrays(asked: DecodedRequest) -> dict[str, NDArray[Any]]:
     """The inputs by name, whichever way they are to be computed."""
     batch = asked.instances
     if isinstance(batch, WholeTensors):
@@ -65,7 +65,7 @@ def test_rows_are_read_as_those_of_ai_platform() -> None:
     asked = read(graph(FLOATS), {"instances": [[1, 2], [3, 4]]})
 
     assert arrays(asked)["x"].tolist() == [[1, 2], [3, 4]]
-    assert (asked.parameters, asked.state) == ({}, Shape.ROWS)
+    assert (asked.parameters, asked.state) == ({}, TensorLayout.ROWS)
 
 
 def test_rows_of_several_inputs_are_objects() -> None:
@@ -106,7 +106,7 @@ def test_rows_in_columns_can_share_a_call(inputs: Any, padding: str) -> None:
 
     assert isinstance(asked.instances, dict)
     assert asked.instances["x"].tolist() == [[1, 2], [3, 4]]
-    assert asked.state is Shape.COLUMNS
+    assert asked.state is TensorLayout.COLUMNS
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_rows_in_columns_can_share_a_call(inputs: Any, padding: str) -> None:
         pytest.param(graph(FLOATS), {"x": [[1, 2]], "more": 1}, {"x": [[1, 2]]}, id="more than is asked for"),
     ],
 )
-def test_columns_of_any_shape(model: Model, inputs: Any, wanted: dict[str, Any]) -> None:
+def test_columns_of_any_shape(model: ServedModel, inputs: Any, wanted: dict[str, Any]) -> None:
     asked = read(model, {"inputs": inputs})
 
     assert {name: tensor.tolist() for name, tensor in arrays(asked).items()} == wanted
@@ -194,7 +194,7 @@ ANY_MODEL = st.sampled_from(
     ),
     st.sampled_from(["", PADDING]),
 )
-def test_anything_is_read_or_refused(model: Model, fields: dict[str, Any], padding: str) -> None:
+def test_anything_is_read_or_refused(model: ServedModel, fields: dict[str, Any], padding: str) -> None:
     body = (json.dumps(fields) + padding).encode()
 
     for verb in ("predict", "classify", "regress"):
@@ -205,7 +205,7 @@ def test_anything_is_read_or_refused(model: Model, fields: dict[str, Any], paddi
 
 
 @given(VALUES_OF_ANY_KIND, st.booleans(), ANY_MODEL)
-def test_the_dense_way_reads_what_the_plain_one_does(value: Any, named: bool, model: Model) -> None:
+def test_the_dense_way_reads_what_the_plain_one_does(value: Any, named: bool, model: ServedModel) -> None:
     """Behind an entry that only the plain one takes, inputs come to the same."""
     inputs = {"x": value} if named else value
     plain: dict[str, Any] = {"signature_name": "", "deep": [[]], "inputs": inputs}
@@ -277,7 +277,7 @@ def test_what_is_wrong_with_texts_and_several_inputs_is_said() -> None:
 
 def test_errors_are_told_in_one_field() -> None:
     """Without the categories of AI Platform."""
-    reply = reader(Call(Dialect.TENSORFLOW), graph(FLOATS)).refuse(InvalidInputs("No."))
+    reply = reader(Call(Dialect.TENSORFLOW), graph(FLOATS)).encode_error(InvalidInputs("No."))
 
     assert (reply.status, json.loads(reply.body)) == (400, {"error": "No."})
 
@@ -301,15 +301,15 @@ def test_errors_are_told_in_one_field() -> None:
 )
 def test_a_single_output_has_no_name(predictions: Batch, rows: str, columns: str) -> None:
     assert written(predictions) == f'{{"predictions":{rows}}}'
-    assert written(predictions, Shape.COLUMNS) == f'{{"outputs":{columns}}}'
+    assert written(predictions, TensorLayout.COLUMNS) == f'{{"outputs":{columns}}}'
 
 
 def test_whole_tensors_are_answered_as_they_are() -> None:
     one = {"y": np.array(2.5, np.float32)}
     two = {**one, "z": np.array([[1], [2]])}
 
-    assert written(WholeTensors(one), Shape.COLUMNS) == '{"outputs":2.5}'
-    assert written(WholeTensors(two), Shape.COLUMNS) == '{"outputs":{"y":2.5,"z":[[1],[2]]}}'
+    assert written(WholeTensors(one), TensorLayout.COLUMNS) == '{"outputs":2.5}'
+    assert written(WholeTensors(two), TensorLayout.COLUMNS) == '{"outputs":{"y":2.5,"z":[[1],[2]]}}'
 
 
 # ---- other models
@@ -331,12 +331,14 @@ def test_whole_tensors_are_answered_as_they_are() -> None:
         (models.routine(), {"a": [1, 2], "b": [[3], []]}, [{"a": 1, "b": [3]}, {"a": 2, "b": []}]),
     ],
 )
-def test_columns_become_rows_where_models_take_rows(model: Model, inputs: Any, wanted: list[Any]) -> None:
+def test_columns_become_rows_where_models_take_rows(
+    model: ServedModel, inputs: Any, wanted: list[Any]
+) -> None:
     asked = read(model, {"inputs": inputs})
     instances = asked.instances
 
     assert (instances.tolist() if isinstance(instances, np.ndarray) else instances) == wanted
-    assert asked.state is Shape.COLUMNS
+    assert asked.state is TensorLayout.COLUMNS
 
 
 def test_missing_values_have_words_too() -> None:
@@ -363,13 +365,13 @@ def test_only_custom_routines_get_the_other_fields() -> None:
         (models.mixed(), {"city": "a", "rooms": [1]}, "Excepting 'city' to be an list/array"),
     ],
 )
-def test_columns_that_are_no_rows(model: Model, inputs: Any, message: str) -> None:
+def test_columns_that_are_no_rows(model: ServedModel, inputs: Any, message: str) -> None:
     assert message in refusal(model, {"inputs": inputs})
 
 
 @pytest.mark.parametrize("verb", ["classify", "regress"])
 @pytest.mark.parametrize("model", [models.booster(), models.mixed(), models.routine()])
-def test_only_saved_models_take_examples(model: Model, verb: str) -> None:
+def test_only_saved_models_take_examples(model: ServedModel, verb: str) -> None:
     with pytest.raises(FailedPrecondition, match=f"Only TensorFlow models can {verb}"):
         reader(Call(Dialect.TENSORFLOW, verb), model)
 
@@ -384,7 +386,7 @@ CLASSIFIER = graph(
 )
 
 
-def features(asked: Asked) -> list[dict[str, list[Any]]]:
+def features(asked: DecodedRequest) -> list[dict[str, list[Any]]]:
     """The features of each example."""
     parsed = [message("tensorflow.Example").FromString(one) for one in arrays(asked)["inputs"]]
     return [
@@ -474,8 +476,8 @@ def results(verb: str, **outputs: Any) -> str:
         name: np.asarray(value, object if name == "classes" else np.float32)
         for name, value in outputs.items()
     }
-    asked = Asked([], state=len(next(iter(columns.values()))))
-    return reader(Call(Dialect.TENSORFLOW, verb), CLASSIFIER).write(asked, columns).body.decode()
+    asked = DecodedRequest([], state=len(next(iter(columns.values()))))
+    return reader(Call(Dialect.TENSORFLOW, verb), CLASSIFIER).encode_response(asked, columns).body.decode()
 
 
 def test_classes_have_labels_and_scores() -> None:

@@ -18,11 +18,11 @@ import pytest
 from numpy.typing import NDArray
 
 from serving.errors import FailedPrecondition, InvalidArgument, InvalidInputs, InvalidOutputs, ServingError
-from serving.node.dialects import Model
-from serving.node.dialects.examples import classifications, regressions
-from serving.node.dialects.lifting import lift
+from serving.node.dialects import ServedModel
+from serving.node.dialects.examples import extract_classifications, extract_regressions
+from serving.node.dialects.lifting import extract_contents
 from serving.node.dialects.tensorflow_grpc import reader
-from serving.node.dialects.tensorproto import arrays_of, message_of
+from serving.node.dialects.tensorproto import decode_tensors, encode_tensors
 from serving.protocols import Call, Dialect, protos
 from serving.runtimes import LoadSpec
 from serving.runtimes.codec import InstancesDecoder
@@ -46,14 +46,14 @@ def real() -> Any:
 
 
 @pytest.fixture(scope="module")
-def model(real: Any, tmp_path_factory: pytest.TempPathFactory) -> Model:
+def model(real: Any, tmp_path_factory: pytest.TempPathFactory) -> ServedModel:
     """One signature of each sort: rows, whole tensors, classes, numbers."""
     from serving.runtimes import tensorflow
 
     folder = tmp_path_factory.mktemp("model")
     save(real.tf, folder)
     runtime = tensorflow.load_model(LoadSpec(folder))
-    return Model(runtime, runtime.infer_schema(), InstancesDecoder())
+    return ServedModel(runtime, runtime.infer_schema(), InstancesDecoder())
 
 
 def save(tf: Any, folder: Path) -> None:
@@ -88,21 +88,21 @@ def save(tf: Any, folder: Path) -> None:
     tf.saved_model.save(module, str(folder), signatures=signatures)
 
 
-def ask(model: Model, verb: str, request: Any, version: str = "3") -> bytes:
+def ask(model: ServedModel, verb: str, request: Any, version: str = "3") -> bytes:
     """The body of the answer."""
     made = reader(Call(Dialect.TENSORFLOW_GRPC, verb, "m", version), model)
-    asked = made.read(request.SerializeToString())
-    reply = made.write(asked, model.runtime.predict(asked.instances, **asked.parameters))
+    asked = made.decode_request(request.SerializeToString())
+    reply = made.encode_response(asked, model.runtime.predict(asked.instances, **asked.parameters))
     assert (reply.status, reply.headers) == (200, ((b"content-type", b"application/x-protobuf"),))
     return reply.body
 
 
-def refused(model: Model, verb: str, request: Any) -> str:
+def refused(model: ServedModel, verb: str, request: Any) -> str:
     """The error, as it is told."""
     made = reader(Call(Dialect.TENSORFLOW_GRPC, verb, "m", "3"), model)
     with pytest.raises(ServingError) as caught:
-        made.read(request.SerializeToString())
-    reply = made.refuse(caught.value)
+        made.decode_request(request.SerializeToString())
+    reply = made.encode_error(caught.value)
     code = {InvalidInputs: b"3", InvalidArgument: b"3", FailedPrecondition: b"9"}[type(caught.value)]
     assert reply.headers == ((b"grpc-status", code),)
     return reply.body.decode()
@@ -163,11 +163,13 @@ def test_tensors_are_those_of_tensorflow(real: Any, name: str, shape: tuple[int,
     request = predict_request(real)
     request.inputs["x"].CopyFrom(tf.make_tensor_proto(array, dtype=name, shape=shape))
 
-    slim, lifted = lift(request.SerializeToString(), 2)
-    got = arrays_of(protos.message("tensorflow.serving.PredictRequest").FromString(slim).inputs, lifted)["x"]
+    slim, lifted = extract_contents(request.SerializeToString(), 2)
+    got = decode_tensors(protos.message("tensorflow.serving.PredictRequest").FromString(slim).inputs, lifted)[
+        "x"
+    ]
     np.testing.assert_array_equal(got, array, strict=True)
 
-    answer = real.predict.PredictResponse.FromString(b"".join(message_of({"y": array}, 1)))
+    answer = real.predict.PredictResponse.FromString(b"".join(encode_tensors({"y": array}, 1)))
     np.testing.assert_array_equal(tf.make_ndarray(answer.outputs["y"]), array, strict=True)
     assert tf.io.parse_tensor(answer.outputs["y"].SerializeToString(), name).shape == shape
 
@@ -185,7 +187,7 @@ def predict_request(real: Any, signature: str = "", *filtered: str, **inputs: An
     return request
 
 
-def predicted(real: Any, model: Model, request: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
+def predicted(real: Any, model: ServedModel, request: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
     answer = real.predict.PredictResponse.FromString(ask(model, "predict", request))
     return answer, {name: real.tf.make_ndarray(tensor) for name, tensor in answer.outputs.items()}
 
@@ -195,7 +197,7 @@ def floats(*shape: int) -> NDArray[np.float32]:
 
 
 @pytest.mark.parametrize("rows", [1, 3, 2000])
-def test_tensors_are_predicted(real: Any, model: Model, rows: int) -> None:
+def test_tensors_are_predicted(real: Any, model: ServedModel, rows: int) -> None:
     """All outputs, as the graph has them; the answer says who gave it."""
     x = floats(rows, 2)
     answer, outputs = predicted(real, model, predict_request(real, x=x))
@@ -208,7 +210,7 @@ def test_tensors_are_predicted(real: Any, model: Model, rows: int) -> None:
     assert np.array(answer.outputs["sum"].float_val).shape == (rows,)
 
 
-def test_lists_are_predicted(real: Any, model: Model) -> None:
+def test_lists_are_predicted(real: Any, model: ServedModel) -> None:
     """As clients in Go and Java send tensors, short ones and long ones."""
     for rows in (2, 1000):
         x = floats(rows, 2)
@@ -221,16 +223,16 @@ def test_lists_are_predicted(real: Any, model: Model) -> None:
         np.testing.assert_array_equal(outputs["twice"], x * 2, strict=True)
 
 
-def test_rows_share_calls_with_those_of_others(real: Any, model: Model) -> None:
+def test_rows_share_calls_with_those_of_others(real: Any, model: ServedModel) -> None:
     """With JSON too: the instances are the same."""
     request = predict_request(real, "serving_default", x=floats(3, 2))
-    asked = reader(Call(Dialect.TENSORFLOW_GRPC), model).read(request.SerializeToString())
+    asked = reader(Call(Dialect.TENSORFLOW_GRPC), model).decode_request(request.SerializeToString())
 
     assert isinstance(asked.instances, dict)
     assert asked.parameters == {}
 
 
-def test_whole_tensors_are_predicted(real: Any, model: Model) -> None:
+def test_whole_tensors_are_predicted(real: Any, model: ServedModel) -> None:
     """A scalar, and outputs that are no rows."""
     answer, outputs = predicted(real, model, predict_request(real, "whole", n=np.int64(4), s=[b"a", b"\xff"]))
 
@@ -238,12 +240,12 @@ def test_whole_tensors_are_predicted(real: Any, model: Model) -> None:
     assert answer.model_spec.signature_name == "whole"
 
 
-def test_outputs_are_filtered(real: Any, model: Model) -> None:
+def test_outputs_are_filtered(real: Any, model: ServedModel) -> None:
     _, outputs = predicted(real, model, predict_request(real, "", "twice", x=floats(1, 2)))
     assert list(outputs) == ["twice"]
 
 
-def test_versions_without_a_number_are_not_told(real: Any, model: Model) -> None:
+def test_versions_without_a_number_are_not_told(real: Any, model: ServedModel) -> None:
     body = ask(model, "predict", predict_request(real, x=floats(1, 2)), version="canary")
     assert not real.predict.PredictResponse.FromString(body).model_spec.HasField("version")
 
@@ -262,14 +264,14 @@ def test_versions_without_a_number_are_not_told(real: Any, model: Model) -> None
         ({"filtered": ["sum", "sum"], "x": floats(1, 2)}, "output_filter names an output twice"),
     ],
 )
-def test_what_is_wrong_with_tensors_is_told(real: Any, model: Model, asked: Any, why: str) -> None:
+def test_what_is_wrong_with_tensors_is_told(real: Any, model: ServedModel, asked: Any, why: str) -> None:
     signature, filtered = asked.get("signature", ""), asked.get("filtered", ())
     inputs = {name: value for name, value in asked.items() if name in ("x", "y")}
     assert re.search(why, refused(model, "predict", predict_request(real, signature, *filtered, **inputs)))
 
 
 @pytest.mark.parametrize("verb", ["predict", "classify", "regress", "multi-inference"])
-def test_damaged_messages_are_refused(model: Model, verb: str) -> None:
+def test_damaged_messages_are_refused(model: ServedModel, verb: str) -> None:
     class Damaged:
         def SerializeToString(self) -> bytes:  # noqa: N802
             return b"\x0a\xff" * 3000
@@ -283,8 +285,8 @@ def test_other_models_are_asked_too(real: Any) -> None:
     booster = models.booster(3)
     request = predict_request(real, "", **{"input-0": np.ones((2, 3), np.int32)})
     made = reader(Call(Dialect.TENSORFLOW_GRPC, "predict", "m", "v"), booster)
-    asked = made.read(request.SerializeToString())
-    answer = real.predict.PredictResponse.FromString(made.write(asked, np.array([0.5, 1.5])).body)
+    asked = made.decode_request(request.SerializeToString())
+    answer = real.predict.PredictResponse.FromString(made.encode_response(asked, np.array([0.5, 1.5])).body)
 
     assert isinstance(asked.instances, np.ndarray)
     assert real.tf.make_ndarray(answer.outputs["predictions"]).tolist() == [0.5, 1.5]
@@ -297,9 +299,9 @@ def test_outputs_of_customs_are_checked_when_they_are_there(real: Any) -> None:
     request = predict_request(real, "", "weather", x=[1.0])
     custom = models.routine()
     made = reader(Call(Dialect.TENSORFLOW_GRPC, "predict", "m", "v"), custom)
-    asked = made.read(request.SerializeToString())
+    asked = made.decode_request(request.SerializeToString())
     with pytest.raises(InvalidInputs, match="names weather, which is no output; there are: predictions"):
-        made.write(asked, [1])
+        made.encode_response(asked, [1])
 
 
 # ---- Classify, Regress, MultiInference
@@ -339,7 +341,7 @@ def examples(
 ROWS: list[dict[str, Any]] = [{"age": 1.5, "name": b"ann"}, {"age": 2.5}]
 
 
-def test_examples_are_classified(real: Any, model: Model) -> None:
+def test_examples_are_classified(real: Any, model: ServedModel) -> None:
     """Labels with scores, for each example."""
     body = ask(model, "classify", examples(real, "classify", "classify", ROWS))
     answer = real.classify.ClassificationResponse.FromString(body)
@@ -349,7 +351,7 @@ def test_examples_are_classified(real: Any, model: Model) -> None:
     assert (answer.model_spec.name, answer.model_spec.signature_name) == ("m", "classify")
 
 
-def test_a_context_holds_for_all_examples(real: Any, model: Model) -> None:
+def test_a_context_holds_for_all_examples(real: Any, model: ServedModel) -> None:
     """But for the features that they have themselves."""
     request = examples(real, "classify", "classify", ROWS, {"age": 9.0, "name": b"bob"})
     answer = real.classify.ClassificationResponse.FromString(ask(model, "classify", request))
@@ -358,7 +360,7 @@ def test_a_context_holds_for_all_examples(real: Any, model: Model) -> None:
     assert [each.classes[0].score for each in answer.result.classifications] == [1.5, 2.5]
 
 
-def test_examples_are_regressed(real: Any, model: Model) -> None:
+def test_examples_are_regressed(real: Any, model: ServedModel) -> None:
     """A number for each."""
     body = ask(model, "regress", examples(real, "regress", "regress", ROWS))
     answer = real.regress.RegressionResponse.FromString(body)
@@ -378,7 +380,7 @@ def multi(real: Any, *tasks: tuple[str, str], rows: Any = ROWS) -> Any:
 CLASSIFY, REGRESS = "tensorflow/serving/classify", "tensorflow/serving/regress"
 
 
-def test_several_signatures_are_asked_at_once(real: Any, model: Model) -> None:
+def test_several_signatures_are_asked_at_once(real: Any, model: ServedModel) -> None:
     """The results are in the order of the tasks."""
     body = ask(model, "multi-inference", multi(real, (REGRESS, "regress"), (CLASSIFY, "classify")))
     first, second = real.infer.MultiInferenceResponse.FromString(body).results
@@ -402,12 +404,12 @@ def test_several_signatures_are_asked_at_once(real: Any, model: Model) -> None:
     ],
 )
 def test_what_is_wrong_with_examples_is_told(
-    real: Any, model: Model, signature: str, rows: Any, why: str
+    real: Any, model: ServedModel, signature: str, rows: Any, why: str
 ) -> None:
     assert re.search(why, refused(model, "classify", examples(real, "classify", signature, rows)))
 
 
-def test_only_one_number_can_be_regressed(real: Any, model: Model) -> None:
+def test_only_one_number_can_be_regressed(real: Any, model: ServedModel) -> None:
     said = refused(model, "regress", examples(real, "regress", "classify", ROWS))
     assert "its one output would have to be outputs; its outputs are classes, scores" in said
 
@@ -424,11 +426,11 @@ def test_only_one_number_can_be_regressed(real: Any, model: Model) -> None:
         (((CLASSIFY, "classify"), (REGRESS, "whole")), "Signature whole cannot regress"),
     ],
 )
-def test_what_is_wrong_with_tasks_is_told(real: Any, model: Model, tasks: Any, why: str) -> None:
+def test_what_is_wrong_with_tasks_is_told(real: Any, model: ServedModel, tasks: Any, why: str) -> None:
     assert why in refused(model, "multi-inference", multi(real, *tasks))
 
 
-def test_an_input_without_examples_is_refused(real: Any, model: Model) -> None:
+def test_an_input_without_examples_is_refused(real: Any, model: ServedModel) -> None:
     request = real.classify.ClassificationRequest()
     request.model_spec.signature_name = "classify"
     assert "Input is empty" in refused(model, "classify", request)
@@ -444,14 +446,14 @@ def test_a_context_is_not_put_into_any_number_of_examples() -> None:
 
     call = Call(Dialect.TENSORFLOW_GRPC, "classify", "m")
     with pytest.raises(InvalidInputs, match="each of 2000 examples: it can add 16 MiB"):
-        reader(call, models.routine()).read(request.SerializeToString())
+        reader(call, models.routine()).decode_request(request.SerializeToString())
 
 
 def test_classes_or_scores_may_be_missing() -> None:
     """As in TensorFlow Serving."""
     labels = np.array([[b"a", b"b"]], object)
-    assert classifications({"classes": labels}, 1) == [[(b"a", 0.0), (b"b", 0.0)]]
-    assert classifications({"scores": np.array([[0.5, 1]])}, 1) == [[(b"", 0.5), (b"", 1.0)]]
+    assert extract_classifications({"classes": labels}, 1) == [[(b"a", 0.0), (b"b", 0.0)]]
+    assert extract_classifications({"scores": np.array([[0.5, 1]])}, 1) == [[(b"", 0.5), (b"", 1.0)]]
 
 
 @pytest.mark.parametrize(
@@ -466,7 +468,7 @@ def test_classes_or_scores_may_be_missing() -> None:
 )
 def test_classes_of_another_shape_are_refused(answer: Any, why: str) -> None:
     with pytest.raises(InvalidOutputs, match=why):
-        classifications(answer, 2)
+        extract_classifications(answer, 2)
 
 
 @pytest.mark.parametrize(
@@ -478,4 +480,4 @@ def test_classes_of_another_shape_are_refused(answer: Any, why: str) -> None:
 )
 def test_numbers_of_another_shape_are_refused(values: Any, why: str) -> None:
     with pytest.raises(InvalidOutputs, match=why):
-        regressions({"outputs": values}, 2)
+        extract_regressions({"outputs": values}, 2)

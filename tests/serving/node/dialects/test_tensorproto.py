@@ -15,9 +15,9 @@ from hypothesis.extra import numpy as st_numpy
 from numpy.typing import NDArray
 
 from serving.errors import InvalidInputs, InvalidOutputs, ServingError
-from serving.node.dialects.lifting import LONG, lift
+from serving.node.dialects.lifting import MIN_CONTENT_BYTES, extract_contents
 from serving.node.dialects.tensorflow_grpc import reader
-from serving.node.dialects.tensorproto import MADE_UP, NUMBERS, arrays_of, message_of
+from serving.node.dialects.tensorproto import MAX_FILLED_BYTES, TYPE_NUMBERS, decode_tensors, encode_tensors
 from serving.protocols import Call, Dialect, protos
 from serving.runtimes.datatypes import dtype_of
 from serving.schema import TensorSpec
@@ -27,7 +27,7 @@ REQUEST = protos.message("tensorflow.serving.PredictRequest")
 RESPONSE = protos.message("tensorflow.serving.PredictResponse")
 INPUTS, OUTPUTS = 2, 1
 
-NUMERIC = [name for name in NUMBERS if name not in ("BYTES", "BF16")]
+NUMERIC = [name for name in TYPE_NUMBERS if name not in ("BYTES", "BF16")]
 SHAPES = st_numpy.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5)
 
 
@@ -42,7 +42,7 @@ def request(shape: tuple[int, ...], datatype: str = "FP32", **values: Any) -> An
     """A request with a tensor x."""
     made = REQUEST()
     tensor = made.inputs["x"]
-    tensor.MergeFrom(protos.message("tensorflow.TensorProto")(dtype=NUMBERS[datatype], **values))
+    tensor.MergeFrom(protos.message("tensorflow.TensorProto")(dtype=TYPE_NUMBERS[datatype], **values))
     tensor.tensor_shape.SetInParent()
     for size in shape:
         tensor.tensor_shape.dim.add(size=size)
@@ -51,8 +51,8 @@ def request(shape: tuple[int, ...], datatype: str = "FP32", **values: Any) -> An
 
 def read(message: Any) -> dict[str, NDArray[Any]]:
     """The tensors of a request, as they are read from its bytes."""
-    slim, lifted = lift(message.SerializeToString(), INPUTS)
-    return arrays_of(REQUEST.FromString(slim).inputs, lifted)
+    slim, lifted = extract_contents(message.SerializeToString(), INPUTS)
+    return decode_tensors(REQUEST.FromString(slim).inputs, lifted)
 
 
 def refused(message: Any) -> str:
@@ -62,7 +62,7 @@ def refused(message: Any) -> str:
 
 
 def written(**outputs: NDArray[Any]) -> Any:
-    return RESPONSE.FromString(b"".join(message_of(outputs, OUTPUTS)))
+    return RESPONSE.FromString(b"".join(encode_tensors(outputs, OUTPUTS)))
 
 
 @settings(max_examples=200)
@@ -71,7 +71,7 @@ def test_what_is_written_is_read_again(array: NDArray[Any]) -> None:
     """Type, shape and every bit; texts with whatever bytes they have."""
     outputs = written(x=array).outputs
 
-    got = arrays_of(outputs, {})["x"]
+    got = decode_tensors(outputs, {})["x"]
     assert (got.dtype, got.shape) == (array.dtype, array.shape)
     assert got.tolist() == array.tolist() if array.dtype.kind == "O" else got.tobytes() == array.tobytes()
     assert not outputs["x"].tensor_content  # clients look into the lists
@@ -106,9 +106,9 @@ def test_long_tensors_are_read_alike(datatype: str, field: str) -> None:
     asked.model_spec.name = "m"
     body = bytearray(asked.SerializeToString())
 
-    slim, lifted = lift(body, INPUTS)
+    slim, lifted = extract_contents(body, INPUTS)
     parsed = REQUEST.FromString(bytes(slim))
-    got = arrays_of(parsed.inputs, lifted)
+    got = decode_tensors(parsed.inputs, lifted)
     assert parsed.model_spec.name == "m"
     assert sorted(got) == ["x", "y"]
     np.testing.assert_array_equal(got["x"], array, strict=True)
@@ -123,22 +123,22 @@ def test_unusual_messages_are_left_to_protobuf() -> None:
     """Of two entries with a key the last one counts, and of two contents of a tensor."""
     long, short = request((2000,), tensor_content=b"\1" * 8000), request((1,), float_val=[5])
     twice = long.SerializeToString() + short.SerializeToString()
-    assert lift(twice, INPUTS) == (twice, {})
+    assert extract_contents(twice, INPUTS) == (twice, {})
 
     tensor = long.inputs["x"].SerializeToString() + bytes([4 << 3 | 2, 4]) + b"\2" * 4
     entry = b"\x0a\x01x\x12" + bytes([len(tensor) & 0x7F | 0x80, len(tensor) >> 7]) + tensor
     split = b"\x12" + bytes([len(entry) & 0x7F | 0x80, len(entry) >> 7]) + entry
     assert REQUEST.FromString(split).inputs["x"].tensor_content == b"\2" * 4
-    assert lift(split, INPUTS) == (split, {})
-    assert lift(long.SerializeToString()[:-1], INPUTS)[1] == {}
-    assert len(long.SerializeToString()) > LONG
+    assert extract_contents(split, INPUTS) == (split, {})
+    assert extract_contents(long.SerializeToString()[:-1], INPUTS)[1] == {}
+    assert len(long.SerializeToString()) > MIN_CONTENT_BYTES
 
 
 @given(st.binary(max_size=300))
 def test_any_bytes_are_lifted_or_left(noise: bytes) -> None:
     """Noise in front of a request makes no difference to what protobuf reads of it."""
     body = noise + request((2000,), tensor_content=b"\1" * 8000).SerializeToString()
-    slim, lifted = lift(body, INPUTS)
+    slim, lifted = extract_contents(body, INPUTS)
     try:
         wanted = REQUEST.FromString(body)
     except protos.Malformed:
@@ -190,7 +190,7 @@ def test_bfloat16_is_itself_where_numpy_has_it() -> None:
     array = np.array([[1.5, -2]], ml_dtypes.bfloat16)
     outputs = written(x=array).outputs
     assert list(outputs["x"].half_val) == [0x3FC0, 0xC000]
-    np.testing.assert_array_equal(arrays_of(outputs, {})["x"], array, strict=True)
+    np.testing.assert_array_equal(decode_tensors(outputs, {})["x"], array, strict=True)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_unknown_ranks_are_refused() -> None:
 def test_a_request_of_millions_of_parts_does_not_keep_a_node_busy() -> None:
     """Each is a few bytes."""
     unknown = b"\x78\x00" * 1_000_000 + request((2000,), tensor_content=bytes(8000)).SerializeToString()
-    assert lift(unknown, INPUTS) == (unknown, {})
+    assert extract_contents(unknown, INPUTS) == (unknown, {})
 
     texts = request((1 << 21,), "BYTES", tensor_content=bytes(1 << 21))
     assert "tensor_content can have 1048576 texts; send more of them in string_val" in refused(texts)
@@ -249,17 +249,17 @@ def test_a_request_of_millions_of_parts_does_not_keep_a_node_busy() -> None:
     examples.input.example_list.MergeFromString(b"\x0a\x00" * ((1 << 20) + 1))
     made = reader(Call(Dialect.TENSORFLOW_GRPC, "classify", "m", "v"), models.booster(3))
     with pytest.raises(InvalidInputs, match="The request has 1048577 examples; it can have 1048576"):
-        made.read(examples.SerializeToString())
+        made.decode_request(examples.SerializeToString())
 
 
 def test_what_is_left_out_is_limited_for_a_request() -> None:
     """Not for each of its tensors."""
     message = REQUEST()
     for name in ("a", "b", "c"):
-        message.inputs[name].MergeFrom(request((MADE_UP // 8,), float_val=[1]).inputs["x"])
+        message.inputs[name].MergeFrom(request((MAX_FILLED_BYTES // 8,), float_val=[1]).inputs["x"])
     assert "send all elements" in refused(message)
     del message.inputs["c"]
-    assert all(array.nbytes == MADE_UP // 2 for array in read(message).values())
+    assert all(array.nbytes == MAX_FILLED_BYTES // 2 for array in read(message).values())
 
 
 @given(st.lists(st.integers(-2, 1 << 63), max_size=40), st.integers(0, 120), st.binary(max_size=64))
@@ -277,18 +277,18 @@ def test_any_tensor_is_read_or_refused(sizes: list[int], number: int, content: b
         pass
     else:
         assert got.shape == tuple(sizes)
-        assert got.nbytes <= max(MADE_UP, 8 * math.prod(sizes))
+        assert got.nbytes <= max(MAX_FILLED_BYTES, 8 * math.prod(sizes))
 
 
 def test_answers_are_made_of_any_memory() -> None:
     """Columns, slices, other byte orders."""
     array = np.arange(24, dtype=">f8").reshape(4, 6)[::2, 1:].T
-    np.testing.assert_array_equal(arrays_of(written(y=array).outputs, {})["y"], array)
+    np.testing.assert_array_equal(decode_tensors(written(y=array).outputs, {})["y"], array)
 
 
 def test_types_that_no_tensor_has() -> None:
     with pytest.raises(InvalidOutputs, match="Output y is of the type datetime64"):
-        message_of({"y": np.array(["2020-01-01"], "datetime64[D]")}, OUTPUTS)
+        encode_tensors({"y": np.array(["2020-01-01"], "datetime64[D]")}, OUTPUTS)
 
 
 VERBS = {
@@ -322,4 +322,4 @@ def test_any_message_is_read_or_refused(verb: str, data: st.DataObject) -> None:
 
     for model in (models.booster(3), models.routine(), models.graph(TensorSpec("x", "FP32", (-1, 3)))):
         with contextlib.suppress(ServingError):
-            reader(Call(Dialect.TENSORFLOW_GRPC, verb, "m", "v"), model).read(body)
+            reader(Call(Dialect.TENSORFLOW_GRPC, verb, "m", "v"), model).decode_request(body)

@@ -8,9 +8,9 @@ import pytest
 from numpy.typing import NDArray
 
 from serving.errors import InvalidInputs, InvalidOutputs
-from serving.node.dialects import Model
-from serving.node.dialects.readers import Readers
-from serving.node.dialects.tensors import batch_of, signature_of, tensors_of
+from serving.node.dialects import ServedModel
+from serving.node.dialects.readers import CodecCache
+from serving.node.dialects.tensors import batch_to_tensors, find_signature, tensors_to_batch
 from serving.protocols import Call, Dialect
 from serving.protocols.protos import message
 from serving.runtimes import RowsFormat
@@ -27,9 +27,9 @@ def objects(*values: Any) -> NDArray[Any]:
     return np.array(values, object)
 
 
-def refused(model: Model, signature: str = "", **tensors: NDArray[Any]) -> str:
+def refused(model: ServedModel, signature: str = "", **tensors: NDArray[Any]) -> str:
     with pytest.raises(InvalidInputs) as caught:
-        batch_of(model, tensors, signature)
+        tensors_to_batch(model, tensors, signature)
     return caught.value.detail
 
 
@@ -39,7 +39,7 @@ def refused(model: Model, signature: str = "", **tensors: NDArray[Any]) -> str:
 def test_rows_of_a_graph_are_columns_that_can_share_a_call() -> None:
     x, n = np.ones((3, 2), np.float32), np.arange(3)
 
-    batch, parameters = batch_of(models.graph(X, N), {"n": n, "x": x})
+    batch, parameters = tensors_to_batch(models.graph(X, N), {"n": n, "x": x})
 
     assert isinstance(batch, dict)
     assert batch["x"] is x
@@ -61,7 +61,7 @@ def test_rows_of_a_graph_are_columns_that_can_share_a_call() -> None:
 def test_what_has_no_rows_goes_into_a_graph_whole(
     inputs: tuple[TensorSpec, ...], given: dict[str, NDArray[Any]]
 ) -> None:
-    batch, _ = batch_of(models.graph(*inputs), given)
+    batch, _ = tensors_to_batch(models.graph(*inputs), given)
 
     assert isinstance(batch, WholeTensors)
     assert batch.values.keys() == given.keys()
@@ -70,11 +70,11 @@ def test_what_has_no_rows_goes_into_a_graph_whole(
 def test_rows_stay_whole_where_an_output_has_none() -> None:
     model = models.graph(X, outputs=(TensorSpec("mean", "FP32", ()),))
 
-    assert isinstance(batch_of(model, {"x": np.ones((3, 2), np.float32)})[0], WholeTensors)
+    assert isinstance(tensors_to_batch(model, {"x": np.ones((3, 2), np.float32)})[0], WholeTensors)
 
 
 def test_numbers_become_wider_and_never_narrower() -> None:
-    batch, _ = batch_of(models.graph(N), {"n": np.array([1, 2], np.int32)})
+    batch, _ = tensors_to_batch(models.graph(N), {"n": np.array([1, 2], np.int32)})
 
     assert isinstance(batch, dict)
     assert batch["n"].dtype == np.int64
@@ -103,23 +103,23 @@ def test_a_message_does_not_list_names_without_end() -> None:
     many = {f"x{number}": np.ones(1) for number in range(1000)}
 
     with pytest.raises(InvalidInputs, match=r"x18, x19 and 980 more\.") as caught:
-        batch_of(models.graph(X), many)
+        tensors_to_batch(models.graph(X), many)
     assert len(caught.value.detail) < 300
 
 
 def test_a_signature_is_chosen_by_its_name() -> None:
     model = models.graph(X)
 
-    assert batch_of(model, {"text": objects(b"a")}, "say")[1] == {"signature_name": "say"}
-    assert batch_of(model, {"x": np.ones((1, 2), np.float32)}, "serving_default")[1] == {}
+    assert tensors_to_batch(model, {"text": objects(b"a")}, "say")[1] == {"signature_name": "say"}
+    assert tensors_to_batch(model, {"x": np.ones((1, 2), np.float32)}, "serving_default")[1] == {}
     assert refused(model, "sing", x=np.ones(1)) == (
         "No signature found for signature key sing. The model has: serving_default, say."
     )
-    assert signature_of(model).inputs == (X,)
+    assert find_signature(model).inputs == (X,)
 
 
 def test_numbers_of_the_other_endianness_are_turned_round() -> None:
-    batch, _ = batch_of(models.graph(X), {"x": np.ones((1, 2), ">f4")})
+    batch, _ = tensors_to_batch(models.graph(X), {"x": np.ones((1, 2), ">f4")})
 
     assert isinstance(batch, dict)
     assert batch["x"].dtype.isnative
@@ -132,7 +132,7 @@ def test_numbers_of_the_other_endianness_are_turned_round() -> None:
 def test_rows_of_numbers_are_taken_by_any_name_without_a_copy() -> None:
     rows = np.ones((2, 3))
 
-    assert batch_of(models.booster(), {"input-0": rows}) == (rows, {})
+    assert tensors_to_batch(models.booster(), {"input-0": rows}) == (rows, {})
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_rows_of_numbers_are_taken_by_any_name_without_a_copy() -> None:
     [("f2", "f8"), ("f4", "f8"), ("i4", "i8"), ("u1", "i8"), ("u8", "i8"), ("?", "i8")],
 )
 def test_numbers_have_the_type_that_those_of_json_have(dtype: str, becomes: str) -> None:
-    batch, _ = batch_of(models.booster(), {"x": np.ones((1, 3), dtype)})
+    batch, _ = tensors_to_batch(models.booster(), {"x": np.ones((1, 3), dtype)})
 
     assert isinstance(batch, np.ndarray)
     assert batch.dtype == np.dtype(becomes)
@@ -165,7 +165,7 @@ def test_rows_that_begin_anywhere_in_a_body_are_put_in_place() -> None:
     rows = np.frombuffer(b"\0" + np.ones(3).tobytes(), np.float64, offset=1).reshape(1, 3)
     assert not rows.flags.aligned
 
-    batch, _ = batch_of(models.booster(), {"x": rows})
+    batch, _ = tensors_to_batch(models.booster(), {"x": rows})
 
     assert isinstance(batch, np.ndarray)
     assert batch.flags.aligned
@@ -175,9 +175,9 @@ def test_rows_that_begin_anywhere_in_a_body_are_put_in_place() -> None:
 @pytest.mark.parametrize("what", ["inputs", "outputs"])
 def test_requests_of_many_names_are_refused(dialect: Dialect, what: str) -> None:
     """They would keep a node busy."""
-    made = Readers(models.routine()).of(Call(dialect))
+    made = CodecCache(models.routine()).get_or_create(Call(dialect))
     with pytest.raises(InvalidInputs, match=f"The request names 16385 {what}; it can name 16384"):
-        made.read(many(dialect, what))
+        made.decode_request(many(dialect, what))
 
 
 @pytest.mark.parametrize("count", [1 << 21, 1 << 40])
@@ -201,7 +201,7 @@ def test_lists_of_nothing_are_not_endless(count: int) -> None:
         ),
     ):
         with pytest.raises(InvalidInputs, match="too large even for nothing"):
-            Readers(models.routine()).of(call).read(body)
+            CodecCache(models.routine()).get_or_create(call).decode_request(body)
 
 
 @pytest.mark.parametrize("where", ["request", "input"])
@@ -225,7 +225,7 @@ def test_requests_of_many_parameters_are_refused(where: str) -> None:
         (Dialect.INFERENCE, orjson.dumps(asked)),
     ):
         with pytest.raises(InvalidInputs, match="The request names 65537 parameters; it can name 65536"):
-            Readers(models.routine()).of(Call(dialect)).read(body)
+            CodecCache(models.routine()).get_or_create(Call(dialect)).decode_request(body)
 
 
 def many(dialect: Dialect, what: str) -> bytes:
@@ -253,7 +253,7 @@ def test_rows_can_be_written_to() -> None:
     rows = np.frombuffer(np.ones(3).tobytes(), np.float64).reshape(1, 3)
     assert not rows.flags.writeable
 
-    batch, _ = batch_of(models.booster(), {"x": rows})
+    batch, _ = tensors_to_batch(models.booster(), {"x": rows})
 
     assert isinstance(batch, np.ndarray)
     assert batch.flags.writeable
@@ -262,7 +262,7 @@ def test_rows_can_be_written_to() -> None:
 def test_features_may_come_each_by_its_name() -> None:
     tensors = {"b": np.array([1, 2]), "a": np.array([[0.5], [1.5]], np.float32)}
 
-    batch, _ = batch_of(models.named("a", "b"), tensors)
+    batch, _ = tensors_to_batch(models.named("a", "b"), tensors)
 
     assert isinstance(batch, np.ndarray)
     assert batch.tolist() == [[0.5, 1], [1.5, 2]]
@@ -275,14 +275,14 @@ def test_features_may_come_each_by_its_name() -> None:
 def test_features_with_names_may_come_together_too() -> None:
     rows = np.ones((2, 2))
 
-    assert batch_of(models.named("a", "b"), {"input-0": rows})[0] is rows
-    assert batch_of(models.named("a"), {"a": np.ones(2)})[0].shape == (2, 1)  # type: ignore[union-attr]
+    assert tensors_to_batch(models.named("a", "b"), {"input-0": rows})[0] is rows
+    assert tensors_to_batch(models.named("a"), {"a": np.ones(2)})[0].shape == (2, 1)  # type: ignore[union-attr]
 
 
 def test_columns_of_several_types_become_objects() -> None:
     tensors = {"rooms": np.array([[2.0], [3.0]], np.float32), "city": objects(b"Rom", "Köln".encode())}
 
-    assert batch_of(models.mixed(), tensors)[0] == [
+    assert tensors_to_batch(models.mixed(), tensors)[0] == [
         {"rooms": 2.0, "city": "Rom"},
         {"rooms": 3.0, "city": "Köln"},
     ]
@@ -305,7 +305,7 @@ def test_columns_are_to_be_those_of_the_model() -> None:
 def test_columns_without_names_are_rows_in_order() -> None:
     model = models.mixed("column-0", "column-1")
 
-    batch, _ = batch_of(model, {"column-1": np.ones(1), "column-0": objects(b"Rom")})
+    batch, _ = tensors_to_batch(model, {"column-1": np.ones(1), "column-0": objects(b"Rom")})
 
     assert batch == [["Rom", 1.0]]
 
@@ -318,20 +318,20 @@ def test_columns_of_one_type_may_come_together() -> None:
         ModelSchema("sklearn", {DEFAULT_SIGNATURE: ModelSignature((*columns,), ())}),
     )
 
-    assert batch_of(model, {"x": objects([b"x", b"y"])})[0] == [["x", "y"]]
+    assert tensors_to_batch(model, {"x": objects([b"x", b"y"])})[0] == [["x", "y"]]
 
 
 def test_what_may_be_anything_is_taken_as_it_is() -> None:
     unknown = ModelSignature((TensorSpec("instances", "BYTES", None),), ())
     model = models.of("SCIKIT_LEARN", RowsFormat(), ModelSchema("sklearn", {DEFAULT_SIGNATURE: unknown}))
 
-    assert batch_of(model, {"x": np.ones((1, 2))})[0] == [[1, 1]]
-    assert batch_of(model, {"x": objects(b"a")})[0] == ["a"]
+    assert tensors_to_batch(model, {"x": np.ones((1, 2))})[0] == [[1, 1]]
+    assert tensors_to_batch(model, {"x": objects(b"a")})[0] == ["a"]
 
 
 @pytest.mark.parametrize("shape", [(2,), (2, 1)])
 def test_texts_are_one_per_row(shape: tuple[int, ...]) -> None:
-    batch, _ = batch_of(models.texts(), {"predict": objects(b"yes", b"no").reshape(shape)})
+    batch, _ = tensors_to_batch(models.texts(), {"predict": objects(b"yes", b"no").reshape(shape)})
 
     assert batch == ["yes", "no"]
 
@@ -343,8 +343,8 @@ def test_texts_are_not_numbers() -> None:
 
 
 def test_a_routine_gets_rows_as_json_has_them() -> None:
-    one, _ = batch_of(models.routine(), {"any": np.array([[1.5, 2.0]], np.float32)})
-    two, _ = batch_of(models.routine(), {"a": np.array([[1], [2]]), "b": objects(b"x", b"\xff")})
+    one, _ = tensors_to_batch(models.routine(), {"any": np.array([[1.5, 2.0]], np.float32)})
+    two, _ = tensors_to_batch(models.routine(), {"a": np.array([[1], [2]]), "b": objects(b"x", b"\xff")})
 
     assert one == [[1.5, 2.0]]
     assert two == [{"a": [1], "b": "x"}, {"a": [2], "b": b"\xff"}]
@@ -352,8 +352,8 @@ def test_a_routine_gets_rows_as_json_has_them() -> None:
 
 
 def test_a_routine_is_told_the_signature_that_others_do_not_have() -> None:
-    assert batch_of(models.routine(), {"x": np.ones(1)}, "say")[1] == {"signature_name": "say"}
-    assert batch_of(models.booster(), {"x": np.ones((1, 3))}, "say")[1] == {}
+    assert tensors_to_batch(models.routine(), {"x": np.ones(1)}, "say")[1] == {"signature_name": "say"}
+    assert tensors_to_batch(models.booster(), {"x": np.ones((1, 3))}, "say")[1] == {}
 
 
 # ---- answers
@@ -362,8 +362,8 @@ def test_a_routine_is_told_the_signature_that_others_do_not_have() -> None:
 def test_named_outputs_keep_their_names() -> None:
     outputs = {"y": np.ones(2, np.float32)}
 
-    assert tensors_of(outputs) == outputs
-    assert tensors_of(WholeTensors(outputs)) == outputs
+    assert batch_to_tensors(outputs) == outputs
+    assert batch_to_tensors(WholeTensors(outputs)) == outputs
 
 
 @pytest.mark.parametrize(
@@ -383,7 +383,7 @@ def test_named_outputs_keep_their_names() -> None:
     ],
 )
 def test_predictions_without_a_name_are_tensors_too(predictions: Any, datatype: str, values: Any) -> None:
-    (name, tensor), *more = tensors_of(predictions).items()
+    (name, tensor), *more = batch_to_tensors(predictions).items()
 
     assert (name, more) == ("predictions", [])
     assert datatype_of(tensor.dtype) == datatype
@@ -392,9 +392,9 @@ def test_predictions_without_a_name_are_tensors_too(predictions: Any, datatype: 
 
 def test_predictions_that_nothing_can_carry_are_an_error() -> None:
     with pytest.raises(InvalidOutputs, match="JSON"):
-        tensors_of([object()])
+        batch_to_tensors([object()])
     with pytest.raises(InvalidOutputs, match="UTF-8"):
-        tensors_of(["\ud800"])
+        batch_to_tensors(["\ud800"])
 
 
 def test_types_have_one_name_each() -> None:

@@ -17,8 +17,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from serving.node.dialects import Model
-from serving.node.dialects.tensors import batch_of, tensors_of
+from serving.node.dialects import ServedModel
+from serving.node.dialects.tensors import batch_to_tensors, tensors_to_batch
 from serving.runtimes import LoadSpec, load_model
 from serving.runtimes.codec import InstancesDecoder
 from serving.runtimes.describing import infer_model_schema
@@ -57,7 +57,7 @@ KINDS = ("numbers", "named numbers", "mixed", "mixed without names", "one column
 
 
 @pytest.fixture(scope="module")
-def known(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
+def known(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ServedModel]:
     folder = tmp_path_factory.mktemp("estimators")
     found = {}
     for kind, estimator in estimators().items():
@@ -68,9 +68,9 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
     return found
 
 
-def _model(folder: Path, framework: str) -> Model:
+def _model(folder: Path, framework: str) -> ServedModel:
     runtime = load_model(LoadSpec(folder, framework))
-    return Model(runtime, infer_model_schema(runtime, folder), InstancesDecoder())
+    return ServedModel(runtime, infer_model_schema(runtime, folder), InstancesDecoder())
 
 
 def column(tensor: TensorSpec, values: list[Any]) -> NDArray[Any]:
@@ -80,7 +80,7 @@ def column(tensor: TensorSpec, values: list[Any]) -> NDArray[Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_example_is_answered_alike_by_its_inputs_names(known: dict[str, Model], kind: str) -> None:
+def test_the_example_is_answered_alike_by_its_inputs_names(known: dict[str, ServedModel], kind: str) -> None:
     """Two rows of it, each input a tensor of its own, if there are several."""
     model = known[kind]
     inputs = model.schema.signatures[model.schema.default].inputs
@@ -91,19 +91,19 @@ def test_the_example_is_answered_alike_by_its_inputs_names(known: dict[str, Mode
     )
     tensors = {one.name: column(one, [value] * 2) for one, value in zip(inputs, values, strict=True)}
 
-    batch, parameters = batch_of(model, tensors)
-    answer = tensors_of(model.runtime.predict(batch, **parameters))["predictions"].tolist()
+    batch, parameters = tensors_to_batch(model, tensors)
+    answer = batch_to_tensors(model.runtime.predict(batch, **parameters))["predictions"].tolist()
 
     expected = model.schema.answer
     assert answer == ([expected.encode()] * 2 if isinstance(expected, str) else pytest.approx([expected] * 2))
 
 
 @pytest.mark.parametrize("kind", ["numbers", "named numbers", "xgboost"])
-def test_numbers_may_come_in_one_tensor_of_any_name(known: dict[str, Model], kind: str) -> None:
+def test_numbers_may_come_in_one_tensor_of_any_name(known: dict[str, ServedModel], kind: str) -> None:
     """And are answered as the model itself answers them."""
     model = known[kind]
 
-    batch, _ = batch_of(model, {"input-0": ROWS})
+    batch, _ = tensors_to_batch(model, {"input-0": ROWS})
 
     assert batch is ROWS
-    assert len(tensors_of(model.runtime.predict(batch))["predictions"]) == len(ROWS)
+    assert len(batch_to_tensors(model.runtime.predict(batch))["predictions"]) == len(ROWS)

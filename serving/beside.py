@@ -13,14 +13,14 @@ from serving.http import max_connections_per_port
 from serving.tls import CertificateFiles
 
 if TYPE_CHECKING:  # gRPC is imported only where it is switched on
-    from serving.grpc.server import GrpcServer, Tell
+    from serving.grpc.server import GrpcServer, MetadataHandler
 
 
 def bind_grpc_server(
     settings: ServerSettings,
     host: str,
     predictions: PredictionHandler,
-    tell: Callable[[], Tell],
+    tell: Callable[[], MetadataHandler],
     announce: Callable[[str], None],
     *,
     certificate: CertificateFiles | None = None,

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 from serving.errors import ServingError
 from serving.heads import RequestHead
-from serving.protocols.errors import refusal
-from serving.protocols.paths import dialect_of
+from serving.protocols.errors import render_error
+from serving.protocols.paths import detect_dialect
 from serving.wire import BODY_LENGTH, JSON_CONTENT_TYPE, Headers, Scope
 
 PREDICT_SUFFIX = ":predict"
@@ -137,7 +137,7 @@ class HttpRequest:
 
     def respond_error(self, error: ServingError, headers: Headers = ()) -> None:
         """Answer with an error in the form of the protocol that its path is of."""
-        status, body, own = refusal(error, dialect_of(self.head.path))
+        status, body, own = render_error(error, detect_dialect(self.head.path))
         self.respond(status, body, (*own, *headers))
 
     def disconnect(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from serving.content_encoding import parse_content_encoding
 from serving.errors import ServingError
-from serving.protocols.paths import Path, parse
+from serving.protocols.paths import PredictionPath, parse_prediction_path
 from serving.wire import Headers
 
 # Headers that predictions heed: what a request is called, its trace, the seconds it may take, whether a node
@@ -88,9 +88,9 @@ class RequestHead:
             )
 
     @property
-    def prediction_path(self) -> Path | None:
+    def prediction_path(self) -> PredictionPath | None:
         """The prediction that it asks for; None if it asks for none."""
-        return parse(self.path)
+        return parse_prediction_path(self.path)
 
     @property
     def effective_method(self) -> str:

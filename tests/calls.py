@@ -8,9 +8,9 @@ from typing import Any
 
 import grpc
 
-from serving.protocols.protos import message
+from serving.protocols.protos import load_message_class
 
-__all__ = ["Reply", "call", "grpc", "infer_request", "message", "predict_request"]
+__all__ = ["Reply", "call", "grpc", "infer_request", "load_message_class", "predict_request"]
 
 Metadata = Sequence[tuple[str, str]]
 
@@ -36,7 +36,7 @@ def call(
 ) -> Reply:
     """One call of a method, `package.Service/Method`; `response` is the full name of its answer."""
     serialised = request if isinstance(request, bytes) else request.SerializeToString()
-    stub = channel.unary_unary(f"/{method}", response_deserializer=message(response).FromString)
+    stub = channel.unary_unary(f"/{method}", response_deserializer=load_message_class(response).FromString)
     try:
         answer, made = stub.with_call(serialised, timeout=seconds, metadata=metadata)
     except grpc.RpcError as error:
@@ -46,7 +46,7 @@ def call(
 
 def predict_request(model: str, values: Sequence[float], *, version: str = "", label: str = "") -> Any:
     """A PredictRequest with an input x of numbers; a version is a number."""
-    request = message("tensorflow.serving.PredictRequest")()
+    request = load_message_class("tensorflow.serving.PredictRequest")()
     request.model_spec.name = model
     if version:
         request.model_spec.version.value = int(version)
@@ -61,7 +61,7 @@ def predict_request(model: str, values: Sequence[float], *, version: str = "", l
 
 def infer_request(model: str, values: Sequence[float], *, version: str = "") -> Any:
     """A ModelInferRequest with an input x of numbers."""
-    request = message("inference.ModelInferRequest")(model_name=model, model_version=version)
+    request = load_message_class("inference.ModelInferRequest")(model_name=model, model_version=version)
     tensor = request.inputs.add(name="x", datatype="FP64", shape=[len(values)])
     tensor.contents.fp64_contents.extend(values)
     return request

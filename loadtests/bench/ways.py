@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadtests.bench.answers import flatten_numbers
-from serving.protocols.protos import message
+from serving.protocols.protos import load_message_class
 
 Rows = NDArray[Any]
 
@@ -110,7 +110,7 @@ def _decode_framed(body: bytes, headers: Mapping[str, str]) -> list[float]:
 
 
 def _encode_predict_request(name: str, rows: Rows) -> bytes:
-    request = message("tensorflow.serving.PredictRequest")()
+    request = load_message_class("tensorflow.serving.PredictRequest")()
     request.model_spec.name = _MODEL
     tensor = request.inputs[name]
     tensor.dtype = _TYPES[rows.dtype.name]
@@ -121,7 +121,7 @@ def _encode_predict_request(name: str, rows: Rows) -> bytes:
 
 
 def _decode_predict_response(body: bytes, _: Mapping[str, str]) -> list[float]:
-    answer = message("tensorflow.serving.PredictResponse").FromString(body)
+    answer = load_message_class("tensorflow.serving.PredictResponse").FromString(body)
     (tensor,) = answer.outputs.values()
     if tensor.tensor_content:
         kinds = {1: "FP32", 2: "FP64", 9: "INT64"}
@@ -130,7 +130,7 @@ def _decode_predict_response(body: bytes, _: Mapping[str, str]) -> list[float]:
 
 
 def _encode_infer_request(name: str, rows: Rows) -> bytes:
-    request = message("inference.ModelInferRequest")()
+    request = load_message_class("inference.ModelInferRequest")()
     request.model_name = _MODEL
     tensor = request.inputs.add()
     tensor.name, tensor.datatype = name, _DATATYPES[rows.dtype.name]
@@ -140,7 +140,7 @@ def _encode_infer_request(name: str, rows: Rows) -> bytes:
 
 
 def _decode_infer_response(body: bytes, _: Mapping[str, str]) -> list[float]:
-    answer = message("inference.ModelInferResponse").FromString(body)
+    answer = load_message_class("inference.ModelInferResponse").FromString(body)
     return _decode_raw(answer.outputs[0].datatype, answer.raw_output_contents[0])
 
 

@@ -85,14 +85,14 @@ def audit(
 
     Example: pilotlight audit --resource models/flowers --since 7d
     """
-    from serving.gateway.audit.folder import audit_folder  # noqa: PLC0415  start-up time
-    from serving.gateway.audit.reading import Query, lines  # noqa: PLC0415
+    from serving.gateway.audit.folder import audit_log_path  # noqa: PLC0415  start-up time
+    from serving.gateway.audit.reading import AuditQuery, follow_lines  # noqa: PLC0415
 
-    folder = audit_folder(config.load_config(ServeConfig, {"state_dir": state_dir}).state_dir.expanduser())
+    folder = audit_log_path(config.load_config(ServeConfig, {"state_dir": state_dir}).state_dir.expanduser())
     if not folder.is_dir() and not follow:
         raise NotFound(f"There is no audit log in {folder}: nothing was recorded yet, or see --state-dir.")
-    query = Query(principal, method, resource, kind or "", since)
-    found = _entries(lines(folder, since), query, follow=follow, limit=limit)
+    query = AuditQuery(principal, method, resource, kind or "", since)
+    found = _entries(follow_lines(folder, since), query, follow=follow, limit=limit)
     shown = (line for line, _ in found) if format_ is Format.JSON else rows(entry for _, entry in found)
     try:
         with contextlib.suppress(KeyboardInterrupt):

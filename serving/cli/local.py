@@ -49,7 +49,7 @@ def _answer(source: LoadSpec, settings: NodeConfig, body: bytes, content_type: s
     config.set_framework_environment()
     from serving.node.dialects import ServedModel  # noqa: PLC0415  start-up time of the other commands
     from serving.node.dialects.ai_platform import reader  # noqa: PLC0415
-    from serving.protocols import Call  # noqa: PLC0415
+    from serving.protocols import RequestMetadata  # noqa: PLC0415
     from serving.runtimes import load_model  # noqa: PLC0415
     from serving.runtimes.codec import AnswerStyle, InstancesDecoder, encode_predictions  # noqa: PLC0415
     from serving.runtimes.describing import infer_model_schema  # noqa: PLC0415
@@ -59,7 +59,7 @@ def _answer(source: LoadSpec, settings: NodeConfig, body: bytes, content_type: s
         warn(warning)
     if content_type == NPY:
         model = ServedModel(runtime, infer_model_schema(runtime, source.model_dir), InstancesDecoder())
-        asked = reader(Call(content_type=NPY), model).decode_request(body)
+        asked = reader(RequestMetadata(content_type=NPY), model).decode_request(body)
         batch, parameters = asked.instances, asked.parameters
     else:
         batch, parameters = InstancesDecoder().decode(body, runtime.input_format)

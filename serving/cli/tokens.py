@@ -46,9 +46,9 @@ class StateFolder:
 
     def record(self, change: str, token: str, **about: str) -> None:
         """Have it in the audit log that a token is about to be changed. Raises Unavailable."""
-        from serving.gateway.audit.recorder import record  # noqa: PLC0415
+        from serving.gateway.audit.recorder import record_command  # noqa: PLC0415
 
-        record(self.path, f"pilotlight.tokens.{change}", f"tokens/{token}", about)
+        record_command(self.path, f"pilotlight.tokens.{change}", f"tokens/{token}", about)
 
     @contextmanager
     def tokens(self) -> Iterator[TokenStore]:
@@ -85,10 +85,10 @@ def create(
     Example: pilotlight tokens create user:ann@example.com --expires 30d
     """
     from serving.gateway.access.policy import check_principal  # noqa: PLC0415
-    from serving.gateway.access.tokens import mint, parse_duration  # noqa: PLC0415
+    from serving.gateway.access.tokens import mint_token, parse_duration  # noqa: PLC0415
 
     seconds = parse_duration(expires) if expires else None
-    token, record = mint(check_principal(principal), time.time(), title=name, seconds=seconds)
+    token, record = mint_token(check_principal(principal), time.time(), title=name, seconds=seconds)
     with folder.tokens() as tokens:
         folder.record("create", record.name, principal=record.principal)
         tokens.put(record)
@@ -136,7 +136,7 @@ def _shown(record: TokenRecord, now: float) -> dict[str, Any]:
     shown = {
         "id": record.name,
         "principal": record.principal,
-        "state": record.trouble(now) or "good",
+        "state": record.describe_invalidity(now) or "good",
         "createTime": _time(record.created),
     }
     if record.expires is not None:

@@ -25,7 +25,7 @@ _COLUMNS: Columns = {
     "DEPLOYMENT_URI": lambda version: version.get("deploymentUri", ""),
     "STATE": lambda version: version.get("state", ""),
 }
-_PERCENT, _MOST_PORT = 100, 65535
+_PERCENT, _MAX_PORT = 100, 65535
 _METRICS = {"cpu-usage": "CPU_USAGE", "gpu-duty-cycle": "GPU_DUTY_CYCLE"}
 
 
@@ -223,8 +223,8 @@ class Container:
 
 
 def _port(text: str) -> int:
-    if not text.isdecimal() or not 0 < int(text) <= _MOST_PORT:
-        raise typer.BadParameter(f"{text!r} is not a port from 1 to {_MOST_PORT}.", param_hint="--ports")
+    if not text.isdecimal() or not 0 < int(text) <= _MAX_PORT:
+        raise typer.BadParameter(f"{text!r} is not a port from 1 to {_MAX_PORT}.", param_hint="--ports")
     return int(text)
 
 

@@ -64,7 +64,7 @@ def _full(client: Client, name: str) -> str:
 
 def _now(story: Json) -> Iterator[str]:
     """How it is at present, a sentence or two per line."""
-    yield f"{_capital(verbs.format_title(story['version']))}. {story['summary']}"
+    yield f"{_capitalize_first(verbs.format_title(story['version']))}. {story['summary']}"
     if story.get("reason") and story["state"] != "failing":
         yield f"Last decision: {story['reason']}."
     if starts := story.get("startSeconds"):
@@ -96,5 +96,5 @@ def _local(timestamp: str) -> str:
     return f"{moment:%H:%M:%S}" if moment.date() == today else f"{moment:%Y-%m-%d %H:%M:%S}"
 
 
-def _capital(text: str) -> str:
+def _capitalize_first(text: str) -> str:
     return text[:1].upper() + text[1:]

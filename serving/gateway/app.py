@@ -23,35 +23,35 @@ from autoscaler.pools.local import LocalPool
 from autoscaler.supervision import Supervisor
 from serving.config import ServeConfig
 from serving.errors import Internal, ServingError, Unavailable
-from serving.gateway.access.gate import Access, guarded
+from serving.gateway.access.gate import AccessControl, require_permission
 from serving.gateway.access.token_store import TokenStore
 from serving.gateway.api import projects
 from serving.gateway.api.acceleration import AccelerationApi
-from serving.gateway.api.batch_requests import BatchRequests
-from serving.gateway.api.discovery import Discovery
-from serving.gateway.api.fleet import Fleet as FleetApi
-from serving.gateway.api.jobs import Jobs as JobsApi
-from serving.gateway.api.log_entries import LogEntries
-from serving.gateway.api.logs import Logs as LogsApi
-from serving.gateway.api.models import Models
-from serving.gateway.api.openapi import OpenApi
-from serving.gateway.api.operations import Operations as OperationsApi
-from serving.gateway.api.partial_responses import with_checked_fields, with_fields
-from serving.gateway.api.policies import Policies
-from serving.gateway.api.protocols import Protocols, housed
-from serving.gateway.api.requests import Endpoint, answer_error, answer_json
-from serving.gateway.api.schemas import SchemasApi
-from serving.gateway.api.versions import Versions
-from serving.gateway.audit.endings import endings
-from serving.gateway.audit.endpoint import announced, watched
-from serving.gateway.audit.recorder import Audit
+from serving.gateway.api.batch_requests import BatchRequestsApi
+from serving.gateway.api.discovery import DiscoveryApi
+from serving.gateway.api.fleet import StatusApi as FleetApi
+from serving.gateway.api.jobs import JobsApi as JobsApi
+from serving.gateway.api.log_entries import LogEntriesApi
+from serving.gateway.api.logs import VersionLogsApi as LogsApi
+from serving.gateway.api.models import ModelsApi
+from serving.gateway.api.openapi import OpenApiDocumentApi
+from serving.gateway.api.operations import OperationsApi as OperationsApi
+from serving.gateway.api.partial_responses import with_checked_fields, with_selected_fields
+from serving.gateway.api.policies import PoliciesApi
+from serving.gateway.api.protocols import ProtocolMetadataApi, with_default_project
+from serving.gateway.api.requests import Endpoint, error_response, json_response
+from serving.gateway.api.schemas import ModelSchemasApi
+from serving.gateway.api.versions import VersionsApi
+from serving.gateway.audit.endings import find_completions
+from serving.gateway.audit.endpoint import audit_intent, audit_result
+from serving.gateway.audit.recorder import AuditLog
 from serving.gateway.calls import Calls, tracing
 from serving.gateway.catalog import Catalog
 from serving.gateway.deployment import Deployment
 from serving.gateway.fleet import Fleet
 from serving.gateway.forward import Forwarder
 from serving.gateway.identity import telling
-from serving.gateway.jobs.runner import COMMAND, Jobs
+from serving.gateway.jobs.runner import JOB_COMMAND, JobQueue
 from serving.gateway.limits import CallLimits, PredictionLimits, limited
 from serving.gateway.methods import METHODS, Method
 from serving.gateway.metrics import CountedWaker, Elsewhere, Metrics
@@ -71,7 +71,7 @@ from serving.gateway.thread_pool import ThreadPool
 from serving.gateway.watchdog import Watchdog
 from serving.gateway.witnesses import Witnesses
 from serving.names import check_project
-from serving.protocols.paths import dialect_of, no_such_method, no_such_path
+from serving.protocols.paths import detect_dialect, path_not_found_error, wrong_method_error
 from serving.scratch import sweep_scratch
 from serving.shortage import find_shortage
 from serving.wire import Message, Receive, Scope, Send
@@ -108,13 +108,13 @@ class Gateway:
         store: Store,
         environment: Mapping[str, str],
         *,
-        job_command: Sequence[str] = COMMAND,
+        job_command: Sequence[str] = JOB_COMMAND,
         tokens: TokenStore | None = None,
         on_death: Callable[[str], None] = _ignore_death,
         refused: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         self._config = config
-        self._access = None if tokens is None else Access(tokens)
+        self._access = None if tokens is None else AccessControl(tokens)
         self._supervisor = Supervisor(on_death)
         self._activator = Activator(queue_requests=config.queue_requests, queue_bytes=config.queue_bytes)
         self._pool = LocalPool(
@@ -137,13 +137,13 @@ class Gateway:
         self._deployment = Deployment(config, environment, self._activator, self._autoscaler)
         self._fleet = Fleet(self._deployment, self._autoscaler, self._pool, self._supervisor)
         self._targets = Targets(self._deployment.spec)
-        self._audit = Audit(config)
-        self._catalog = Catalog(store, self._published, self._committed)
+        self._audit = AuditLog(config)
+        self._catalog = Catalog(store, self._on_publish, self._on_commit)
         self._schemas = Schemas(
             self._catalog, self._targets, self._activator, config.request_timeout, self._supervisor
         )
         self._operations = Operations(self._catalog, self._deployment, self._supervisor, config)
-        self._jobs = Jobs(self._catalog, self._supervisor, config, environment, command=job_command)
+        self._jobs = JobQueue(self._catalog, self._supervisor, config, environment, command=job_command)
         self._pruner = Pruner(self._catalog, self._jobs, config)
         self._request_log = RequestLog.of(config, environment, self._supervisor)
         self._tallies = Tallies()
@@ -223,49 +223,49 @@ class Gateway:
 
     def _routes(self) -> list[Route]:
         config = self._config
-        models = Models(self._catalog, self._fleet.fresh, config.max_models_per_project)
-        versions = Versions(
+        models = ModelsApi(self._catalog, self._fleet.fresh, config.max_models_per_project)
+        versions = VersionsApi(
             self._catalog, self._operations, self._fleet.fresh, config.max_versions_per_project
         )
         operations = OperationsApi(self._catalog, self._operations)
         jobs = JobsApi(self._catalog, self._jobs, config.queue_jobs, self._access)
         fleet = FleetApi(self._overview, self._metrics)
-        schemas = SchemasApi(self._schemas, lambda: self._catalog.state, config.single_output)
-        openapi = OpenApi(lambda: self._catalog.state, self._access, config)
-        discovery = Discovery(tokens=self._access is not None)
+        schemas = ModelSchemasApi(self._schemas, lambda: self._catalog.state, config.single_output)
+        openapi = OpenApiDocumentApi(lambda: self._catalog.state, self._access, config)
+        discovery = DiscoveryApi(tokens=self._access is not None)
         logs = LogsApi(
-            config.state_dir / "logs", lambda: self._catalog.state, guarded=self._access is not None
+            config.state_dir / "logs", lambda: self._catalog.state, separate_projects=self._access is not None
         )
         offered = {
             "pilotlight.root": self._root,
             "pilotlight.healthz": self._healthz,
             "pilotlight.readyz": self._readyz,
-            "pilotlight.openapi": openapi.document,
-            "pilotlight.docs": openapi.docs,
+            "pilotlight.openapi": openapi.get_document,
+            "pilotlight.docs": openapi.get_docs_page,
             "pilotlight.stats": self._get_stats,
-            "pilotlight.metrics": fleet.metrics,
-            "pilotlight.nodes": fleet.nodes,
-            "pilotlight.models.why": fleet.why_model,
-            "pilotlight.versions.why": fleet.why_version,
+            "pilotlight.metrics": fleet.get_metrics,
+            "pilotlight.nodes": fleet.list_nodes,
+            "pilotlight.models.why": fleet.explain_model,
+            "pilotlight.versions.why": fleet.explain_version,
             "pilotlight.versions.logs": logs.get,
             "pilotlight.versions.acceleration": AccelerationApi(
                 self._deployment, lambda: self._catalog.state
             ).get,
-            "pilotlight.models.schema": schemas.model,
-            "pilotlight.versions.schema": schemas.version,
-            "pilotlight.jobs.progress": jobs.progress,
-            "pilotlight.entries.list": LogEntries(
+            "pilotlight.models.schema": schemas.get_model_schema,
+            "pilotlight.versions.schema": schemas.get_version_schema,
+            "pilotlight.jobs.progress": jobs.get_progress,
+            "pilotlight.entries.list": LogEntriesApi(
                 lambda: self._catalog.state, self._jobs, self._access, self._call_limits
             ).list,
-            "pilotlight.discovery.rest": discovery.rest,
-            "pilotlight.discovery.list": discovery.list,
-            "pilotlight.batch": BatchRequests(
+            "pilotlight.discovery.rest": discovery.get_document,
+            "pilotlight.discovery.list": discovery.list_apis,
+            "pilotlight.batch": BatchRequestsApi(
                 self,
                 self._forwarder,
                 seconds=config.request_timeout,
                 max_answer_bytes=config.max_answer_bytes,
                 unsent_bytes=config.unsent_bytes,
-            ).answer,
+            ).answer_batch,
             "projects.getConfig": projects.get_config,
             "projects.locations.list": projects.list_locations,
             "projects.locations.get": projects.get_location,
@@ -288,17 +288,17 @@ class Gateway:
             "projects.operations.list": operations.list,
             "projects.operations.get": operations.get,
             "projects.operations.cancel": operations.cancel,
-            **Policies(self._catalog, self._access).endpoints(),
-            **Protocols(
+            **PoliciesApi(self._catalog, self._access).build_endpoints(),
+            **ProtocolMetadataApi(
                 lambda: self._catalog.state,
                 lambda: not self._unready(),
                 self._schemas,
                 self._statistics,
                 self._config.server_name,
-            ).endpoints(),
+            ).build_endpoints(),
         }
         return routes(
-            {name: announced(self._audit, METHODS[name], endpoint) for name, endpoint in offered.items()},
+            {name: audit_intent(self._audit, METHODS[name], endpoint) for name, endpoint in offered.items()},
             self._around,
         )
 
@@ -306,9 +306,9 @@ class Gateway:
         """What a call goes through, from the outside to the endpoint."""
         endpoint = limited(self._call_limits, method, with_checked_fields(method, endpoint))
         if self._access is not None:
-            endpoint = guarded(self._access, method, endpoint)
-        answered = with_fields(method, watched(self._audit, method, endpoint))
-        return housed(method, self._config.default_project, answered)
+            endpoint = require_permission(self._access, method, endpoint)
+        answered = with_selected_fields(method, audit_result(self._audit, method, endpoint))
+        return with_default_project(method, self._config.default_project, answered)
 
     def _explaining(self, send: Send) -> Send:
         """`send`, but a start that failed for a known reason is told of by that, not by a traceback."""
@@ -333,11 +333,11 @@ class Gateway:
     async def _started(self) -> AsyncGenerator[None]:
         await self._catalog.open()
         if self._access is not None:
-            await self._access.look()
+            await self._access.refresh_tokens()
         uids = {record.uid for record in self._catalog.state.versions.values()}
         sweeping = ThreadPool("sweep", 1)
         await sweeping.run(self._deployment.sweep, uids)
-        await sweeping.run(self._jobs.sweep, self._catalog.state)
+        await sweeping.run(self._jobs.remove_stale_files, self._catalog.state)
         await sweeping.run(sweep_scratch)
         async with contextlib.AsyncExitStack() as closing:
             closing.callback(self._catalog.close)
@@ -383,20 +383,20 @@ class Gateway:
     def _stop_being_ready(self) -> None:
         self._ready = False
 
-    def _published(self, commit: Commit) -> None:
+    def _on_publish(self, commit: Commit) -> None:
         if self._access is not None:
-            self._access.publish(commit.after.policies)
+            self._access.publish_policies(commit.after.policies)
         self._targets.publish(commit)
         for before, after in commit.versions():
             if before is not None and after is None:
                 self._metrics.forget_version(before.uid)
         if self._ready:
             self._fleet.follow(commit)
-            self._jobs.follow(commit.after)
+            self._jobs.fail_orphaned_jobs(commit.after)
 
-    def _committed(self, commit: Commit) -> None:
-        for ending in endings(commit.before, commit.changes):
-            self._audit.end(ending.call, ending.status, ending.operation)
+    def _on_commit(self, commit: Commit) -> None:
+        for ending in find_completions(commit.before, commit.changes):
+            self._audit.record_completion(ending.call, ending.status, ending.operation)
 
     def _spans(self) -> Mapping[str, int]:
         return {} if self._tracing is None else self._tracing.spans.told()
@@ -437,7 +437,7 @@ class Gateway:
         return ""
 
     async def _root(self, _: Request) -> Response:
-        return answer_json(
+        return json_response(
             {
                 "service": "pilotlight",
                 "docs": "/docs",
@@ -448,19 +448,19 @@ class Gateway:
         )
 
     async def _healthz(self, _: Request) -> Response:
-        return answer_json({"status": "live"})
+        return json_response({"status": "live"})
 
     async def _readyz(self, _: Request) -> Response:
         if reason := self._unready():
-            return answer_error(Unavailable(reason, retry_after=1))
-        return answer_json({"status": "ready"})
+            return error_response(Unavailable(reason, retry_after=1))
+        return json_response({"status": "ready"})
 
     async def _get_stats(self, _: Request) -> Response:
         state = self._catalog.state
         jobs: Counter[str] = Counter()
         for (_project, kind), count in state.job_index.states.items():
             jobs[kind] += count
-        return answer_json(
+        return json_response(
             {
                 "models": len(state.models),
                 "versions": len(state.versions),
@@ -480,7 +480,7 @@ async def _handle_not_found(request: Request, _: Exception) -> Response:
         "The API is below /v1/projects/PROJECT; /docs has all there is, and docs/api.md and "
         "docs/protocols.md explain it."
     )
-    return _refused(request, no_such_path(request.method, request.url.path, there))
+    return _refused(request, path_not_found_error(request.method, request.url.path, there))
 
 
 async def _handle_wrong_method(request: Request, _: Exception) -> Response:
@@ -488,7 +488,7 @@ async def _handle_wrong_method(request: Request, _: Exception) -> Response:
     routes = (route for route in request.app.routes if isinstance(route, Route))
     there = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
     allow = ", ".join(sorted({method for route in there for method in route.methods or ()}))
-    return _refused(request, no_such_method(request.method, request.url.path, allow))
+    return _refused(request, wrong_method_error(request.method, request.url.path, allow))
 
 
 async def _internal_error(request: Request, error: Exception) -> Response:
@@ -496,4 +496,4 @@ async def _internal_error(request: Request, error: Exception) -> Response:
 
 
 def _refused(request: Request, error: ServingError) -> Response:
-    return answer_error(error, dialect_of(request.scope["path"]))
+    return error_response(error, detect_dialect(request.scope["path"]))

@@ -144,7 +144,7 @@ def directory(root: str) -> Json:
     return {"kind": "discovery#directoryList", "discoveryVersion": "v1", "items": [item]}
 
 
-def document(root: str, *, tokens: bool) -> Json:
+def build_document(root: str, *, tokens: bool) -> Json:
     """The document for a server at a URL, which ends with a slash.
 
     Where callers need no `tokens` it names no scopes: then Google's client asks for no credentials.

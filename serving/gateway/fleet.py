@@ -74,18 +74,18 @@ class Fleet:
     def fresh(self, record: VersionRecord) -> VersionRecord:
         """The version with its times of use as they are now."""
         use = self._use(record.uid)
-        return record if use is None else version_rules.used(record, use)
+        return record if use is None else version_rules.with_usage(record, use)
 
     def start(self, catalog: Catalog) -> BackgroundLoop:
         """Write down, now and then, what would be lost with the process."""
 
-        async def wait() -> None:
+        async def wait_interval() -> None:
             await asyncio.sleep(_NOTED_EVERY)
 
         async def note() -> None:
             await self.note(catalog)
 
-        return self._supervisor.start_loop("usage", wait, note, within=_NOTED_WITHIN)
+        return self._supervisor.start_loop("usage", wait_interval, note, within=_NOTED_WITHIN)
 
     async def note(self, catalog: Catalog) -> None:
         """Write down when versions were last used, and what was measured of their nodes, if it can be."""
@@ -97,7 +97,7 @@ class Fleet:
                 uses[self._known[uid].record.name] = uid, use
         if uses:
             try:
-                await catalog.change(version_rules.note_use, uses)
+                await catalog.change(version_rules.record_usage, uses)
             except ServingError as error:  # they are written down next time
                 logger.warning("the use of versions cannot be written down now: %s", error.message)
                 return
@@ -112,7 +112,7 @@ class Fleet:
 
         async def change() -> None:
             try:
-                await catalog.change(version_rules.note_trouble, name, uid, reason)
+                await catalog.change(version_rules.record_start_failure, name, uid, reason)
             except BaseException:
                 if uid in self._known:  # the next time it is told, it is written down
                     self._known[uid] = self._known[uid]._replace(trouble=known.trouble)

@@ -27,8 +27,8 @@ from serving.errors import (
     http_status,
 )
 from serving.exchange import PREDICT_SUFFIX
-from serving.gateway.access.gate import Access
-from serving.gateway.audit.endpoint import Asked
+from serving.gateway.access.gate import AccessControl
+from serving.gateway.audit.endpoint import AuditedPrediction
 from serving.gateway.deadlines import Allowance, Deadlines
 from serving.gateway.identity import identify, note_id
 from serving.gateway.insistence import Insistence
@@ -41,8 +41,8 @@ from serving.gateway.upstream import Answer, ReceivedBytes, Upstream
 from serving.gateway.ways import Way, way_of
 from serving.gateway.witnesses import Witnesses
 from serving.heads import REQUEST_ID, TIMEOUT, RequestHead
-from serving.protocols import PLAIN
-from serving.protocols.paths import no_such_method, parse
+from serving.protocols import DEFAULT_METADATA
+from serving.protocols.paths import parse_prediction_path, wrong_method_error
 from serving.wire import Scope, body_too_large
 
 if TYPE_CHECKING:  # OpenTelemetry is imported only where it is switched on
@@ -65,7 +65,7 @@ class Forwarder:
         limits: ServerSettings,
         *,
         shares: PredictionLimits | None = None,
-        access: Access | None = None,
+        access: AccessControl | None = None,
         project: str = "local",
     ) -> None:
         self.project = project
@@ -87,7 +87,7 @@ class Forwarder:
 
     def can_handle(self, method: str, path: str) -> bool:
         """Whatever looks like a prediction; what its path says is seen when it begins."""
-        return path.endswith(PREDICT_SUFFIX) or parse(path) is not None
+        return path.endswith(PREDICT_SUFFIX) or parse_prediction_path(path) is not None
 
     def on_request_error(self, exchange: PredictionRequest, error: ServingError) -> None:
         """Answer with an error; of one that has not begun nobody else is told."""
@@ -122,7 +122,7 @@ class Forwarder:
         except Exception:
             passage.fail()
 
-    def hold(self, size: int) -> None:
+    def reserve_bytes(self, size: int) -> None:
         """Count so many bytes of a body. Raises ResourceExhausted if there are too many."""
         if self.held_bytes and self.held_bytes + size > self.queue_bytes:
             raise ResourceExhausted(
@@ -131,7 +131,7 @@ class Forwarder:
             )
         self.held_bytes += size
 
-    def free(self, size: int) -> None:
+    def release_bytes(self, size: int) -> None:
         """So many bytes of bodies are free."""
         self.held_bytes -= size
 
@@ -218,11 +218,11 @@ class Passage:
         """Find out where it goes. Raises whatever it is refused with."""
         forwarder, head, way = self._forwarder, self._exchange.head, self.way
         if forwarder.access is not None:
-            forwarder.access.admit_prediction(self._scope(), way.permission, way.named)
+            forwarder.access.authorize_prediction(self._scope(), way.permission, way.named)
         if way.problem is not None:
             raise way.problem
         if head.method != "POST" or head.method_override:
-            raise no_such_method(head.effective_method, head.path, "POST")
+            raise wrong_method_error(head.effective_method, head.path, "POST")
         if head.encoding:
             check_encoding(head.encoding)
         self._found = target = forwarder.targets.find(way.goal)
@@ -242,7 +242,7 @@ class Passage:
         # Once more: the version may have been deleted while the body came.
         way = self.way
         self.target = target = forwarder.targets.find(way.goal)
-        about = b"" if way.call is PLAIN else way.about(target.name.version)
+        about = b"" if way.call is DEFAULT_METADATA else way.about(target.name.version)
         if forwarder.shares is not None:
             forwarder.shares.take(target)
             self._sharing = target
@@ -271,7 +271,7 @@ class Passage:
 
     def _hold(self, size: int) -> None:
         """Count its body, from now to its answer. Raises ResourceExhausted if there are too many bytes."""
-        self._forwarder.hold(size)
+        self._forwarder.reserve_bytes(size)
         self._held = size
 
     def _wanted(self, head: RequestHead) -> float:
@@ -356,7 +356,7 @@ class Passage:
     def hand_over_body(self) -> Callable[[], None]:
         """What is to be called once its body is free: that may be after its end."""
         held, self._held = self._held, 0
-        return partial(self._forwarder.free, held)
+        return partial(self._forwarder.release_bytes, held)
 
     def _release(self, answer: Answer | None) -> float:
         self._within = False
@@ -409,11 +409,11 @@ class Passage:
             self._lease.release()
         self.refuse(Internal("Internal error encountered."))
 
-    def _asked(self, found: Target | None) -> Asked:
+    def _asked(self, found: Target | None) -> AuditedPrediction:
         """The request, for those who are told of it."""
         way = self.way
         resource = way.resource("" if found is None else str(found.name))
-        return Asked(self._scope(), way.method, resource, way.permission, way.call)
+        return AuditedPrediction(self._scope(), way.method, resource, way.permission, way.call)
 
     def _scope(self) -> Scope:
         """Its head, with what was found out about it."""
@@ -423,7 +423,7 @@ class Passage:
 
     def _give_back(self) -> None:
         """Let others have its share, and its memory."""
-        self._forwarder.free(self._held)
+        self._forwarder.release_bytes(self._held)
         self._held = 0
         if self._sharing is not None and self._forwarder.shares is not None:
             self._forwarder.shares.give(self._sharing)

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from serving.errors import Internal, ServingError
-from serving.gateway.api.protocols import all_statistics, models_of
+from serving.gateway.api.protocols import collect_statistics, iter_version_statuses
 from serving.gateway.api.requests import Endpoint
 from serving.gateway.catalog.lookup import resolve_address
 from serving.gateway.identity import as_header
@@ -25,15 +25,15 @@ from serving.gateway.records import State
 from serving.gateway.schemas import Schemas
 from serving.gateway.standings import is_ready, standings, versions_of
 from serving.gateway.tallies import Tallies
-from serving.grpc.answers import answer
+from serving.grpc.answers import answer_metadata_call
 from serving.grpc.call import GrpcCall
 from serving.names import ModelName
 from serving.protocols import Reply, triton
 from serving.protocols import inference_metadata as inference
-from serving.protocols.addresses import Address, address
-from serving.protocols.errors import refusal
-from serving.protocols.model_spec import model_spec
-from serving.protocols.tensorflow_status import Standing
+from serving.protocols.addresses import ModelAddress, parse_address
+from serving.protocols.errors import render_error
+from serving.protocols.model_spec import parse_model_spec
+from serving.protocols.tensorflow_status import VersionStatus
 from serving.schema import ModelSchema
 
 if TYPE_CHECKING:  # OpenTelemetry is imported only where it is switched on
@@ -86,10 +86,10 @@ class Questions:
             response = await self._around(method, endpoint)(Request(scope))
             reply = Reply(response.status_code, bytes(response.body))
         except ServingError as error:
-            reply = refusal(error, call.rpc.dialect)
+            reply = render_error(error, call.rpc.dialect)
         except Exception:
             logger.exception("a call could not be answered")
-            reply = refusal(Internal("Internal error encountered."), call.rpc.dialect)
+            reply = render_error(Internal("Internal error encountered."), call.rpc.dialect)
         self._tallies.calls[method.id, reply.status] += 1
         if trace is not None:
             trace.end(reply.status)
@@ -100,11 +100,11 @@ class Questions:
         about = _About(
             self._state(), self._ready(), self._schemas, self._statistics, self._name, self._project
         )
-        if not call.rpc.about_model or method.id == _ALL_STATISTICS:
+        if not call.rpc.has_model_name or method.id == _ALL_STATISTICS:
             return {}, _answering(call, "", about)
         try:
-            spec = call.head.spec()
-            asked = address(spec.model, self._project, version=spec.version, label=spec.label)
+            spec = call.head.read_model_spec()
+            asked = parse_address(spec.model, self._project, version=spec.version, label=spec.label)
         except ServingError as problem:
             return {"project": self._project, "model": _NO_MODEL}, _raising(problem)
         named = {"project": asked.model.project, "model": asked.model.model}
@@ -121,35 +121,35 @@ class _About:
     measured: ModelStatistics
     server_name: str
     project: str
-    asked: Address | None = None  # None: all of the project's models
+    asked: ModelAddress | None = None  # None: all of the project's models
 
     def is_up(self) -> bool:
         return self.up
 
-    def metadata(self) -> Mapping[str, Any]:
-        return inference.server(self.server_name, triton.EXTENSIONS)
+    def server_metadata(self) -> Mapping[str, Any]:
+        return inference.render_server(self.server_name, triton.EXTENSIONS)
 
     def is_ready(self) -> bool:
         return is_ready(self.records, self._address)
 
-    def standings(self) -> Sequence[Standing]:
+    def version_statuses(self) -> Sequence[VersionStatus]:
         return standings(self.records, self._address)
 
-    async def described(self) -> tuple[str, ModelSchema]:
+    async def resolve_schema(self) -> tuple[str, ModelSchema]:
         record = resolve_address(self.records, self._address)
         return record.name.version, await self.schemas.of(record)
 
-    def statistics(self, model: str) -> Sequence[Mapping[str, Any]]:
+    def list_statistics(self, model: str) -> Sequence[Mapping[str, Any]]:
         if self.asked is None:
-            return all_statistics(self.records, self.project, self.measured)
-        return triton.statistics(model, map(self.measured.of, versions_of(self.records, self.asked)))
+            return collect_statistics(self.records, self.project, self.measured)
+        return triton.render_statistics(model, map(self.measured.of, versions_of(self.records, self.asked)))
 
-    def models(self) -> Iterable[tuple[str, Standing]]:
-        return models_of(self.records, self.project)
+    def list_versions(self) -> Iterable[tuple[str, VersionStatus]]:
+        return iter_version_statuses(self.records, self.project)
 
     @property
-    def _address(self) -> Address:
-        return self.asked or Address(ModelName("", ""))
+    def _address(self) -> ModelAddress:
+        return self.asked or ModelAddress(ModelName("", ""))
 
 
 def _method_of(call: GrpcCall) -> Method:
@@ -157,14 +157,14 @@ def _method_of(call: GrpcCall) -> Method:
     method = METHODS[f"{call.rpc.service}.{call.rpc.name}"]
     if call.rpc.name == "ModelStatistics":
         with contextlib.suppress(ServingError):  # what is wrong is told by its endpoint
-            if not model_spec(call.rpc.request, call.body).model:
+            if not parse_model_spec(call.rpc.request, call.body).model:
                 return METHODS[_ALL_STATISTICS]
     return method
 
 
 def _answering(call: GrpcCall, model: str, about: _About) -> Endpoint:
     async def endpoint(_: Request) -> Response:
-        return Response(await answer(call.rpc, call.body, model, about))
+        return Response(await answer_metadata_call(call.rpc, call.body, model, about))
 
     return endpoint
 

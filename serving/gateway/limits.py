@@ -81,14 +81,14 @@ class Places:
     """At most `most` requests at a time for each name. `setting` is the name of that."""
 
     setting: str
-    most: int
+    limit: int
     _taken: Counter[str] = field(default_factory=Counter)
 
     def check(self, name: str, whose: str) -> None:
         """Raise LimitReached if no place is free."""
-        if self._taken[name] >= self.most:
+        if self._taken[name] >= self.limit:
             raise LimitReached(
-                f"{whose} has {self.most} requests under way already (setting {self.setting}).",
+                f"{whose} has {self.limit} requests under way already (setting {self.setting}).",
                 setting=self.setting,
                 retry_after=1,
             )

@@ -12,15 +12,15 @@ import orjson
 from serving.gateway.upstream import Answer
 from serving.heads import CONTENT_TYPE, JSON_BYTES
 from serving.media import BINARY, JSON, PROTOBUF, strip_parameters
-from serving.protocols import PLAIN, Call, Dialect
+from serving.protocols import DEFAULT_METADATA, Dialect, RequestMetadata
 from serving.protocols.errors import GRPC_STATUS
 
 _GRPC = frozenset({Dialect.TENSORFLOW_GRPC, Dialect.INFERENCE_GRPC})
 
 
-def request_text(call: Call, body: bytes) -> bytes:
+def request_text(call: RequestMetadata, body: bytes) -> bytes:
     """The body of a request."""
-    if call is PLAIN:
+    if call is DEFAULT_METADATA:
         return body
     if call.dialect in _GRPC:
         return _held(body, PROTOBUF)
@@ -29,9 +29,9 @@ def request_text(call: Call, body: bytes) -> bytes:
     return _held(body, call.content_type) if call.content_type else body
 
 
-def answer_text(call: Call, answer: Answer) -> bytes:
+def answer_text(call: RequestMetadata, answer: Answer) -> bytes:
     """The body of an answer; a refusal over gRPC is its text."""
-    if call is PLAIN:
+    if call is DEFAULT_METADATA:
         return answer.body
     told = dict(answer.headers)
     if call.dialect in _GRPC:

@@ -14,7 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from serving.errors import InvalidArgument
-from serving.gateway.api.filters import All, Comparison, Part, compile_part, parse
+from serving.gateway.api.filters import (
+    Comparison,
+    Conjunction,
+    FilterExpression,
+    compile_expression,
+    parse_expression,
+)
 
 SEVERITIES = (
     "DEFAULT", "DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL", "ALERT", "EMERGENCY",
@@ -68,48 +74,50 @@ class LogFilter:
     """What a filter says: the job whose log it is about, and which of its lines are meant."""
 
     job: str
-    part: Part
+    part: FilterExpression
 
     @classmethod
     def read(cls, text: str) -> LogFilter:
         """Raises InvalidArgument for a filter that cannot be read, or that is not of one job."""
         if len(text) > _LONGEST:
             raise _bad(f"It has {len(text)} characters, and may have {_LONGEST}.")
-        part = parse(text)
-        jobs = {one.value for one in _conjuncts(part) if (one.field, one.test) == (_JOB, "=")}
+        part = parse_expression(text)
+        jobs = {one.value for one in _conjuncts(part) if (one.field, one.operator) == (_JOB, "=")}
         if len(jobs) != 1:
             raise _bad(f'Say whose log is meant, of one job: {_JOB}="JOB".')
-        compile_part(part, lambda asked: _comparison(asked, {}))  # what cannot be compared is told now
+        compile_expression(
+            part, lambda asked: _compile_comparison(asked, {})
+        )  # what cannot be compared is told now
         return cls(jobs.pop(), part)
 
     def matches(self, fixed: Mapping[str, str]) -> Matches:
         """The test of lines, of entries that all have the `fixed` fields."""
-        return compile_part(self.part, lambda asked: _comparison(asked, fixed))
+        return compile_expression(self.part, lambda asked: _compile_comparison(asked, fixed))
 
 
-def _conjuncts(part: Part) -> Iterator[Comparison]:
+def _conjuncts(part: FilterExpression) -> Iterator[Comparison]:
     """Comparisons that hold for all that the part matches."""
     match part:
         case Comparison():
             yield part
-        case All(parts=parts):
+        case Conjunction(parts=parts):
             for one in parts:
                 yield from _conjuncts(one)
 
 
-def _comparison(asked: Comparison, fixed: Mapping[str, str]) -> Matches:
-    test = _TEXTS[asked.test]
-    value = asked.value.lower() if asked.test == ":" else asked.value
+def _compile_comparison(asked: Comparison, fixed: Mapping[str, str]) -> Matches:
+    test = _TEXTS[asked.operator]
+    value = asked.value.lower() if asked.operator == ":" else asked.value
     match asked.field:
         case "timestamp" | "receiveTimestamp":
             compare: Callable[[Any, Any], bool] = test
             wanted = _nanoseconds(asked.value)
-            if asked.test == ":":
+            if asked.operator == ":":
                 raise _bad("Times are compared with =, !=, <, <=, > and >=.")
             return lambda line: compare(line.time * 1000, wanted)
         case "severity":
             severity = asked.value.upper()
-            if severity not in SEVERITIES or asked.test == ":":
+            if severity not in SEVERITIES or asked.operator == ":":
                 raise _bad(f"severity is compared with one of {', '.join(SEVERITIES)}.")
             rank: Callable[[Any, Any], bool] = test
             least = SEVERITIES.index(severity)

@@ -16,7 +16,7 @@ from serving.beside import bind_grpc_server
 from serving.config import ServeConfig
 from serving.cross_origin import CrossOriginPolicy
 from serving.errors import FailedPrecondition, Unavailable
-from serving.gateway.access.start import is_on, open_tokens
+from serving.gateway.access.start import is_access_control_on, open_token_store
 from serving.gateway.app import Gateway
 from serving.gateway.store import SqlStore
 from serving.running import run_event_loop
@@ -34,7 +34,10 @@ def serve(config: ServeConfig, environment: Mapping[str, str], announce: Callabl
     """
     certificate = CertificateFiles.from_settings(config.tls_cert, config.tls_key)
     cross_origin = CrossOriginPolicy.from_settings(
-        config, config.host, enforced=not is_on(config), scheme="https" if certificate else "http"
+        config,
+        config.host,
+        enforced=not is_access_control_on(config),
+        scheme="https" if certificate else "http",
     )
     config = dataclasses.replace(config, state_dir=config.state_dir.expanduser().absolute())
     with (
@@ -42,7 +45,7 @@ def serve(config: ServeConfig, environment: Mapping[str, str], announce: Callabl
         contextlib.closing(http.listen_tcp(config.host, config.port)) as listener,
     ):
         port = listener.getsockname()[1]
-        tokens = open_tokens(config)
+        tokens = open_token_store(config)
         announce(f"{'https' if certificate else 'http'}://{_in_url(config.host)}:{port}")
 
         async def main() -> int:
@@ -65,7 +68,7 @@ def serve(config: ServeConfig, environment: Mapping[str, str], announce: Callabl
                 cross_origin=cross_origin,
             )
             if grpc is not None:
-                grpc.ready()  # from its start, which is when the gateway has started
+                grpc.mark_ready()  # from its start, which is when the gateway has started
             server = http.make_http_server(
                 gateway,
                 settings=config,

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from serving.protocols.paths import LOG_ENTRIES
+from serving.protocols.paths import LOG_ENTRIES_PATH
 
 # The resource above all projects: a role on it is a role everywhere.
 SERVER = "server"
@@ -121,14 +121,14 @@ def _foreign(
     return Method(name, verb, path, permission, resource if permission else "", activity, tuple(also))
 
 
-def _tensorflow(name: str, verb: str, permission: str, suffix: str, **more: Activity) -> Method:
+def _tensorflow_method(name: str, verb: str, permission: str, suffix: str, **more: Activity) -> Method:
     """A method of TensorFlow Serving."""
     versions = ("", "/versions/{version}", "/labels/{label}")
     paths = [f"/v1/models/{{model}}{version}{suffix}" for version in versions]
     return _foreign(f"tensorflow.serving.{name}", verb, permission, paths, **more)
 
 
-def _inference(name: str, verb: str, permission: str, suffix: str, **more: Activity) -> Method:
+def _inference_method(name: str, verb: str, permission: str, suffix: str, **more: Activity) -> Method:
     """A method of the Open Inference Protocol on a model, which may be named in full."""
     paths = [
         f"/v2/models/{model}{version}{suffix}"
@@ -142,21 +142,21 @@ def _others() -> Iterable[Method]:
     """TensorFlow Serving and the Open Inference Protocol, as docs/protocols.md has them."""
     predicts = {"activity": Activity.DATA_READ}
     for verb in ("Predict", "Classify", "Regress"):
-        yield _tensorflow(
+        yield _tensorflow_method(
             f"PredictionService.{verb}", "POST", "ml.models.predict", f":{verb.lower()}", **predicts
         )
     yield _foreign(
         "tensorflow.serving.PredictionService.MultiInference", "POST", "ml.models.predict", [""], **predicts
     )
-    yield _tensorflow("PredictionService.GetModelMetadata", _READS, "ml.models.get", "/metadata")
-    yield _tensorflow("ModelService.GetModelStatus", _READS, "ml.models.get", "")
+    yield _tensorflow_method("PredictionService.GetModelMetadata", _READS, "ml.models.get", "/metadata")
+    yield _tensorflow_method("ModelService.GetModelStatus", _READS, "ml.models.get", "")
     yield _foreign(f"{_INFERENCE}.ServerLive", _READS, "", ["/v2/health/live"])
     yield _foreign(f"{_INFERENCE}.ServerReady", _READS, "", ["/v2/health/ready"])
     yield _foreign(f"{_INFERENCE}.ServerMetadata", _READS, "", ["/v2"])
     yield from _tritons()
-    yield _inference("ModelReady", _READS, "ml.models.get", "/ready")
-    yield _inference("ModelMetadata", _READS, "ml.models.get", "")
-    yield _inference("ModelInfer", "POST", "ml.models.predict", "/infer", **predicts)
+    yield _inference_method("ModelReady", _READS, "ml.models.get", "/ready")
+    yield _inference_method("ModelMetadata", _READS, "ml.models.get", "")
+    yield _inference_method("ModelInfer", "POST", "ml.models.predict", "/infer", **predicts)
 
 
 def _tritons() -> Iterable[Method]:
@@ -166,8 +166,8 @@ def _tritons() -> Iterable[Method]:
         ("RepositoryIndex", "POST", "/v2/repository/index"),
     ):
         yield _foreign(f"{_INFERENCE}.{name}", verb, "ml.models.list", [path], resource=_PROJECT)
-    yield _inference("ModelStatistics", _READS, "ml.models.get", "/stats")
-    yield _inference("ModelConfig", _READS, "ml.models.get", "/config")
+    yield _inference_method("ModelStatistics", _READS, "ml.models.get", "/stats")
+    yield _inference_method("ModelConfig", _READS, "ml.models.get", "/config")
     for name in ("Load", "Unload"):
         yield _foreign(
             f"{_INFERENCE}.RepositoryModel{name}",
@@ -244,7 +244,7 @@ _ALL = (
     _own("versions.schema", "ml.versions.get", _VERSION, f"/v1/{_VERSION}:schema"),
     _own("jobs.progress", "ml.jobs.get", _JOB, f"/jobs/{_JOB}"),
     # Cloud Logging's; it takes `ml.jobs.get` on the job that its filter names.
-    Method("pilotlight.entries.list", "POST", LOG_ENTRIES, "", SERVER, Activity.DATA_READ),
+    Method("pilotlight.entries.list", "POST", LOG_ENTRIES_PATH, "", SERVER, Activity.DATA_READ),
     # Clients ask for it before they have a token.
     Method(
         "pilotlight.discovery.rest",

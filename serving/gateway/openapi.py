@@ -22,17 +22,17 @@ from serving.gateway.records import VersionRecord
 from serving.media import JSON
 from serving.openapi import predictions
 from serving.openapi.document import (
-    ANY,
+    ANY_ERRORS,
     OBJECT,
     STRING,
-    WRITE,
-    Operation,
-    document,
-    listed,
-    parameter,
-    ref,
-    shaped,
-    template,
+    WRITE_ERRORS,
+    OpenApiOperation,
+    array_schema,
+    build_document,
+    object_schema,
+    query_parameter,
+    schema_ref,
+    to_path_template,
 )
 from serving.resources import Job, Model, Version
 from serving.resources import Operation as LongOperation
@@ -54,61 +54,71 @@ _TEMPLATE = "#/components/schemas/{name}"
 _PREDICTED = "/v1/{name}:predict"
 
 _PAGE = (
-    parameter("pageSize", {"type": "integer", "minimum": 0}, "How many to answer at most: 20, up to 100."),
-    parameter("pageToken", STRING, "The nextPageToken of the page before."),
-    parameter("filter", STRING, "Which to answer, such as `state:READY`."),
+    query_parameter(
+        "pageSize", {"type": "integer", "minimum": 0}, "How many to answer at most: 20, up to 100."
+    ),
+    query_parameter("pageToken", STRING, "The nextPageToken of the page before."),
+    query_parameter("filter", STRING, "Which to answer, such as `state:READY`."),
 )
-_MASK = (parameter("updateMask", STRING, "The fields to change, with commas between.", required=True),)
+_MASK = (query_parameter("updateMask", STRING, "The fields to change, with commas between.", required=True),)
 _PARENT: Json = {
     "type": "string",
     "pattern": r"^(projects/[A-Za-z0-9_]+(/models/[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9_-])?)?)?$",
 }
 _POLICY_VERSION = (
-    parameter("options.requestedPolicyVersion", {"type": "integer", "enum": [0, 1, 3]}, "Of the policy."),
+    query_parameter(
+        "options.requestedPolicyVersion", {"type": "integer", "enum": [0, 1, 3]}, "Of the policy."
+    ),
 )
 
 
-def _gives(summary: str, tag: str, gives: Json, *, query: tuple[Json, ...] = ()) -> Operation:
-    return Operation(summary, tag, {JSON: gives}, query=query)
+def _gives(summary: str, tag: str, gives: Json, *, query: tuple[Json, ...] = ()) -> OpenApiOperation:
+    return OpenApiOperation(summary, tag, {JSON: gives}, query=query)
 
 
 def _takes(
     summary: str, tag: str, takes: Json | None, gives: Json, *, query: tuple[Json, ...] = ()
-) -> Operation:
-    return Operation(summary, tag, {JSON: gives}, {JSON: takes} if takes else None, query, WRITE)
+) -> OpenApiOperation:
+    return OpenApiOperation(
+        summary, tag, {JSON: gives}, {JSON: takes} if takes else None, query, WRITE_ERRORS
+    )
 
 
-def _page(summary: str, tag: str, key: str, item: Json) -> Operation:
-    return _gives(summary, tag, shaped({key: listed(item), "nextPageToken": STRING}), query=_PAGE)
+def _page(summary: str, tag: str, key: str, item: Json) -> OpenApiOperation:
+    return _gives(
+        summary, tag, object_schema({key: array_schema(item), "nextPageToken": STRING}), query=_PAGE
+    )
 
 
-def _is(state: str) -> Operation:
-    told = shaped({"status": {"const": state}}, ["status"])
-    refusals = (*ANY, 503) if state == "ready" else ANY
-    return Operation(f"Whether the server is {state}", "Server", {JSON: told}, refusals=refusals, open=True)
+def _is(state: str) -> OpenApiOperation:
+    told = object_schema({"status": {"const": state}}, ["status"])
+    refusals = (*ANY_ERRORS, 503) if state == "ready" else ANY_ERRORS
+    return OpenApiOperation(
+        f"Whether the server is {state}", "Server", {JSON: told}, refusals=refusals, is_public=True
+    )
 
 
-def _about(summary: str, properties: Mapping[str, Json], required: Iterable[str]) -> Operation:
-    return _gives(summary, "Server", shaped(properties, required, more=True))
+def _about(summary: str, properties: Mapping[str, Json], required: Iterable[str]) -> OpenApiOperation:
+    return _gives(summary, "Server", object_schema(properties, required, allow_others=True))
 
 
 _NUMBER: Json = {"type": "number"}
 _COUNT: Json = {"type": "integer"}
 _MAYBE: Json = {"type": ["number", "null"]}
-_LINES = listed(STRING)
+_LINES = array_schema(STRING)
 
 _WHY = {"version": STRING, "state": STRING, "summary": STRING}
-_LONG, _MODEL, _VERSION = ref("Operation"), ref("Model"), ref("Version")
-_JOB, _KEPT_JOB, _POLICY = ref("Job"), ref("JobResource"), ref("Policy")
-_LOCATION = shaped({"name": STRING, "capabilities": listed(OBJECT)}, ["name"])
+_LONG, _MODEL, _VERSION = schema_ref("Operation"), schema_ref("Model"), schema_ref("Version")
+_JOB, _KEPT_JOB, _POLICY = schema_ref("Job"), schema_ref("JobResource"), schema_ref("Policy")
+_LOCATION = object_schema({"name": STRING, "capabilities": array_schema(OBJECT)}, ["name"])
 
-_OPERATIONS: Mapping[str, Operation] = {
-    "pilotlight.root": Operation(
+_OPERATIONS: Mapping[str, OpenApiOperation] = {
+    "pilotlight.root": OpenApiOperation(
         "Where to go on",
         "Server",
-        {JSON: shaped({"service": STRING, "docs": STRING}, ["service", "docs"], more=True)},
-        refusals=ANY,
-        open=True,
+        {JSON: object_schema({"service": STRING, "docs": STRING}, ["service", "docs"], allow_others=True)},
+        refusals=ANY_ERRORS,
+        is_public=True,
     ),
     "pilotlight.healthz": _is("live"),
     "pilotlight.readyz": _is("ready"),
@@ -117,10 +127,10 @@ _OPERATIONS: Mapping[str, Operation] = {
         {"models": _COUNT, "versions": _COUNT, "jobs": OBJECT},
         ["models", "versions"],
     ),
-    "pilotlight.metrics": Operation("Metrics for Prometheus", "Server", {CONTENT_TYPE: STRING}),
+    "pilotlight.metrics": OpenApiOperation("Metrics for Prometheus", "Server", {CONTENT_TYPE: STRING}),
     "pilotlight.nodes": _about(
         "Versions with their nodes, and the memory of each process",
-        {"versions": listed(OBJECT), "pilots": listed(OBJECT), "gateway": OBJECT},
+        {"versions": array_schema(OBJECT), "pilots": array_schema(OBJECT), "gateway": OBJECT},
         ["versions", "pilots", "gateway"],
     ),
     "pilotlight.models.why": _about("How the default version is, and why", _WHY, _WHY),
@@ -128,13 +138,18 @@ _OPERATIONS: Mapping[str, Operation] = {
     "pilotlight.versions.logs": _gives(
         "What a version has logged",
         "Server",
-        shaped({"entries": listed(OBJECT), "cursor": STRING, "nextPageToken": STRING}, ["entries", "cursor"]),
+        object_schema(
+            {"entries": array_schema(OBJECT), "cursor": STRING, "nextPageToken": STRING},
+            ["entries", "cursor"],
+        ),
         query=(
-            parameter("kind", {"type": "string", "enum": ["requests", "access", "console"]}, "Which log."),
-            parameter("limit", {"type": "integer", "minimum": 1, "maximum": 1000}, "How many entries."),
-            parameter("since", {"type": "string", "format": "date-time"}, "From this time on."),
-            parameter("cursor", STRING, "The cursor of an earlier answer: those after its entries."),
-            parameter(
+            query_parameter(
+                "kind", {"type": "string", "enum": ["requests", "access", "console"]}, "Which log."
+            ),
+            query_parameter("limit", {"type": "integer", "minimum": 1, "maximum": 1000}, "How many entries."),
+            query_parameter("since", {"type": "string", "format": "date-time"}, "From this time on."),
+            query_parameter("cursor", STRING, "The cursor of an earlier answer: those after its entries."),
+            query_parameter(
                 "pageToken", STRING, "The nextPageToken of an earlier answer: those before its entries."
             ),
         ),
@@ -143,52 +158,58 @@ _OPERATIONS: Mapping[str, Operation] = {
         "How a version computes its predictions", {"version": STRING, "way": STRING}, ["version", "way"]
     ),
     "pilotlight.models.schema": _gives(
-        "What the default version takes and answers", "Models and versions", ref("Schema")
+        "What the default version takes and answers", "Models and versions", schema_ref("Schema")
     ),
     "pilotlight.versions.schema": _gives(
         "What a version takes and answers, with an instance that predicts",
         "Models and versions",
-        ref("Schema"),
+        schema_ref("Schema"),
     ),
     "pilotlight.openapi": _gives(
         "This document",
         "Server",
         OBJECT,
         query=(
-            parameter("parent", _PARENT, "A project or a model: tell the predictions of its versions only."),
+            query_parameter(
+                "parent", _PARENT, "A project or a model: tell the predictions of its versions only."
+            ),
             *_PAGE[:2],
         ),
     ),
-    "pilotlight.docs": Operation(
-        "A page to try predictions", "Server", {"text/html; charset=utf-8": STRING}, refusals=ANY, open=True
+    "pilotlight.docs": OpenApiOperation(
+        "A page to try predictions",
+        "Server",
+        {"text/html; charset=utf-8": STRING},
+        refusals=ANY_ERRORS,
+        is_public=True,
     ),
-    "pilotlight.discovery.rest": Operation(
+    "pilotlight.discovery.rest": OpenApiOperation(
         "This API as Google's clients read it",
         "Server",
         {JSON: OBJECT},
-        query=(parameter("version", {"type": "string", "enum": ["v1"]}, "Of the API."),),
-        refusals=(400, 404, *ANY),
-        open=True,
+        query=(query_parameter("version", {"type": "string", "enum": ["v1"]}, "Of the API."),),
+        refusals=(400, 404, *ANY_ERRORS),
+        is_public=True,
     ),
-    "pilotlight.discovery.list": Operation(
+    "pilotlight.discovery.list": OpenApiOperation(
         "The APIs there are, as Google's clients read it",
         "Server",
         {JSON: OBJECT},
-        refusals=(400, *ANY),
-        open=True,
+        refusals=(400, *ANY_ERRORS),
+        is_public=True,
     ),
-    "pilotlight.batch": Operation(
+    "pilotlight.batch": OpenApiOperation(
         "Several requests in one, each answered by itself",
         "Server",
         {"multipart/mixed": STRING},
         {"multipart/mixed": STRING},
-        refusals=(400, 401, 413, 415, 429, *ANY),
+        refusals=(400, 401, 413, 415, 429, *ANY_ERRORS),
     ),
     "pilotlight.entries.list": _takes(
         "What a job has logged, as Cloud Logging tells it",
         "Jobs",
-        ref("ListLogEntriesRequest"),
-        shaped({"entries": listed(OBJECT), "nextPageToken": STRING}),
+        schema_ref("ListLogEntriesRequest"),
+        object_schema({"entries": array_schema(OBJECT), "nextPageToken": STRING}),
     ),
     "pilotlight.jobs.progress": _about(
         "How far a batch prediction is",
@@ -210,7 +231,7 @@ _OPERATIONS: Mapping[str, Operation] = {
     "projects.getConfig": _gives(
         "The account that the server acts as",
         "Projects",
-        shaped({"serviceAccount": STRING, "serviceAccountProject": STRING, "config": OBJECT}),
+        object_schema({"serviceAccount": STRING, "serviceAccountProject": STRING, "config": OBJECT}),
     ),
     "projects.locations.list": _page("The regions there are", "Projects", "locations", _LOCATION),
     "projects.locations.get": _gives("A region", "Projects", _LOCATION),
@@ -243,27 +264,29 @@ _OPERATIONS: Mapping[str, Operation] = {
     "projects.operations.list": _page("What is going on in a project", "Operations", "operations", _LONG),
     "projects.operations.get": _gives("How a change goes", "Operations", _LONG),
     "projects.operations.cancel": _takes("Cancel the creation of a version", "Operations", None, OBJECT),
-    PREDICTION.id: predictions.PREDICTION,
-    **predictions.OPERATIONS,
+    PREDICTION.id: predictions.PREDICT_OPERATION,
+    **predictions.OPERATIONS_BY_METHOD,
 }
 
 
-def _of_policies(name: str, method: Method) -> Operation | None:
+def _of_policies(name: str, method: Method) -> OpenApiOperation | None:
     match name.rpartition(".")[2]:
         case "getIamPolicy" if method.verb == "GET":
             return _gives("Who may do what", "Access", _POLICY, query=_POLICY_VERSION)
         case "getIamPolicy":
-            return _takes("Who may do what", "Access", ref("GetIamPolicyRequest"), _POLICY)
+            return _takes("Who may do what", "Access", schema_ref("GetIamPolicyRequest"), _POLICY)
         case "setIamPolicy":
-            return _takes("Say who may do what", "Access", ref("SetIamPolicyRequest"), _POLICY)
+            return _takes("Say who may do what", "Access", schema_ref("SetIamPolicyRequest"), _POLICY)
         case "testIamPermissions":
-            asked = ref("TestIamPermissionsRequest")
-            return _takes("What the caller may do", "Access", asked, shaped({"permissions": _LINES}))
+            asked = schema_ref("TestIamPermissionsRequest")
+            return _takes("What the caller may do", "Access", asked, object_schema({"permissions": _LINES}))
     return None
 
 
-def _not_offered(method: Method) -> Operation:
-    return Operation(f"Not offered: ml.{method.id}", "Not offered", {}, refusals=(401, 403, 404, 429, *ANY))
+def _not_offered(method: Method) -> OpenApiOperation:
+    return OpenApiOperation(
+        f"Not offered: ml.{method.id}", "Not offered", {}, refusals=(401, 403, 404, 429, *ANY_ERRORS)
+    )
 
 
 def _components() -> Mapping[str, Json]:
@@ -296,9 +319,9 @@ def general(*, tokens: bool, project: str, old_errors: bool) -> Json:
         for number, path in enumerate(_paths(method)):
             found = told.to_json(f"{name}.{number}" if number else name, path)
             if old_errors and method is PREDICTION:
-                found = predictions.with_old_errors(found)
-            paths.setdefault(template(path), {})[method.verb.lower()] = found
-    found = document(_TITLE, _DESCRIPTION, paths, _components(), tokens=tokens)
+                found = predictions.with_legacy_errors(found)
+            paths.setdefault(to_path_template(path), {})[method.verb.lower()] = found
+    found = build_document(_TITLE, _DESCRIPTION, paths, _components(), tokens=tokens)
     found["info"]["x-default-project"] = project
     return found
 
@@ -322,10 +345,10 @@ def of_versions(
 def _prediction(name: str, packed: str, old_errors: bool, bare: bool) -> bytes:
     """What is told of predictions with a version, as JSON: it takes a fraction of a millisecond to make."""
     schema = for_ai_platform(unpack_outline(packed), bare=bare)
-    told = predictions.prediction(schema, name).to_json(f"{PREDICTION.id}/{name}", "")
+    told = predictions.build_predict_operation(schema, name).to_json(f"{PREDICTION.id}/{name}", "")
     about = {"x-version": name, "x-schema": f"/v1/{name}:schema"}
     told = predictions.with_example(told, schema)
-    return orjson.dumps({"post": {**(predictions.with_old_errors(told) if old_errors else told), **about}})
+    return orjson.dumps({"post": {**(predictions.with_legacy_errors(told) if old_errors else told), **about}})
 
 
 _remembered = lru_cache(maxsize=1024)(_prediction)

@@ -60,7 +60,7 @@ class Operations:
 
     def resume(self) -> None:
         """Begin again whatever a stop or a kill left unfinished."""
-        for record in operation_rules.unfinished(self._catalog.state):
+        for record in operation_rules.list_unfinished_operations(self._catalog.state):
             logger.info("taking up %s again", record.name)
             self.begin(record.operation)
 
@@ -102,7 +102,7 @@ class Operations:
                 await self._create(record, version)
             case "DELETE_VERSION":
                 await self._deployment.remove(version)
-                await self._catalog.insist(version_rules.finish_delete, record.name)
+                await self._catalog.change_with_retry(version_rules.finish_delete, record.name)
 
     async def _create(self, record: OperationRecord, version: VersionRecord) -> None:
         operation = record.name
@@ -132,12 +132,12 @@ class Operations:
             return
         logger.warning("%s failed: %s", version.name, failure.message)
         await self._deployment.stop(version)
-        await self._catalog.insist(version_rules.fail_create, operation, failure)
+        await self._catalog.change_with_retry(version_rules.fail_create, operation, failure)
 
     async def _record(self, rule: Callable[..., Any], *arguments: Any) -> None:
         """Write down how far an operation is. Raises what the rule refuses, and _NotRecordedError."""
         try:
-            await self._catalog.insist(rule, *arguments)
+            await self._catalog.change_with_retry(rule, *arguments)
         except ServingError:
             raise
         except Exception as error:

@@ -87,13 +87,13 @@ class Overview:
 
     def __init__(
         self,
-        read: Callable[[], State],
+        read_state: Callable[[], State],
         activator: Activator,
         autoscaler: Autoscaler,
         pool: LocalPool,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._read = read
+        self._read_state = read_state
         self._activator = activator
         self._autoscaler = autoscaler
         self._pool = pool
@@ -102,7 +102,7 @@ class Overview:
     @property
     def state(self) -> State:
         """The catalog's."""
-        return self._read()
+        return self._read_state()
 
     @property
     def now(self) -> float:

@@ -10,12 +10,12 @@ from typing import Any, Protocol
 
 from serving.content_encoding import BodyDecompressor, decompress_body, parse_content_encoding
 from serving.errors import InvalidArgument, ServingError
-from serving.gateway.api.requests import MAX_BODY
+from serving.gateway.api.requests import MAX_BODY_BYTES
 from serving.gateway.identity import request_id
 from serving.heads import CONTENT_ENCODING, CONTENT_TYPE, METHOD_OVERRIDE
 from serving.media import strip_parameters
-from serving.protocols.errors import refusal
-from serving.protocols.paths import dialect_of
+from serving.protocols.errors import render_error
+from serving.protocols.paths import detect_dialect
 from serving.wire import (
     JSON_CONTENT_TYPE,
     Headers,
@@ -36,10 +36,10 @@ _ADAPTED = frozenset({CONTENT_ENCODING, METHOD_OVERRIDE})
 class Memory(Protocol):
     """What counts the bytes of bodies."""
 
-    def hold(self, size: int) -> None:
+    def reserve_bytes(self, size: int) -> None:
         """Count so many bytes. Raises ResourceExhausted if there are too many."""
 
-    def free(self, size: int) -> None:
+    def release_bytes(self, size: int) -> None:
         """So many bytes are free."""
 
 
@@ -125,19 +125,19 @@ class _PackedBody:
         if self._is_read:
             return await self._receive()
         self._is_read = True
-        check_body_length(self._scope, MAX_BODY)
-        packed = await _read_body(self._receive, MAX_BODY)
+        check_body_length(self._scope, MAX_BODY_BYTES)
+        packed = await _read_body(self._receive, MAX_BODY_BYTES)
         body = packed and await decompress_body(
-            BodyDecompressor(self._encoding, packed, MAX_BODY), self._hold
+            BodyDecompressor(self._encoding, packed, MAX_BODY_BYTES), self._hold
         )
         return {"type": "http.request", "body": body, "more_body": False}
 
     def free(self) -> None:
         """Nobody needs it any more."""
-        self._memory.free(self._held)
+        self._memory.release_bytes(self._held)
 
     def _hold(self, size: int) -> None:
-        self._memory.hold(size)
+        self._memory.reserve_bytes(size)
         self._held += size
 
 
@@ -169,7 +169,7 @@ def _empty_body(receive: Receive) -> Receive:
 
 
 async def _send_error(scope: Scope, send: Send, error: ServingError) -> None:
-    status, body, more = refusal(error, dialect_of(scope["path"]))
+    status, body, more = render_error(error, detect_dialect(scope["path"]))
     headers: Headers = (JSON_CONTENT_TYPE, (b"content-length", b"%d" % len(body)), *more)
     await send({"type": "http.response.start", "status": status, "headers": list(headers)})
     await send({"type": "http.response.body", "body": body})

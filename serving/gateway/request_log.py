@@ -29,7 +29,7 @@ from serving.gateway.targets import Target
 from serving.gateway.upstream import Answer
 from serving.journal import BlockBuilder, JournalAppender, JournalCounts, LogKind, journal_folder
 from serving.local_folders import LocalFolderPolicy
-from serving.protocols import PLAIN, Call
+from serving.protocols import DEFAULT_METADATA, RequestMetadata
 from serving.sinks.entries import AccessRecord as Access
 from serving.sinks.entries import ConsoleLine
 from serving.sinks.places import LogWriterOptions
@@ -131,7 +131,14 @@ class RequestLog:
     # ---- on the predict path
 
     def offer(
-        self, target: Target, scope: Scope, start: float, body: bytes, answer: Answer, *, call: Call = PLAIN
+        self,
+        target: Target,
+        scope: Scope,
+        start: float,
+        body: bytes,
+        answer: Answer,
+        *,
+        call: RequestMetadata = DEFAULT_METADATA,
     ) -> None:
         """Log a request if it is to be logged. `start` is in seconds since the epoch."""
         if target.access_log:

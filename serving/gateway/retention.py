@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from autoscaler.supervision import BackgroundLoop, Supervisor
 from serving.config import ServeConfig
 from serving.gateway.catalog import Catalog
-from serving.gateway.jobs.runner import Jobs
+from serving.gateway.jobs.runner import JobQueue
 from serving.gateway.order import Sorted
 from serving.gateway.records import Draft, Stamp, State
 from serving.resources import format_timestamp
@@ -40,7 +40,7 @@ class Pruner:
     def __init__(
         self,
         catalog: Catalog,
-        jobs: Jobs,
+        jobs: JobQueue,
         config: ServeConfig,
         clock: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
     ) -> None:
@@ -55,10 +55,10 @@ class Pruner:
     def start(self, supervisor: Supervisor) -> BackgroundLoop:
         """Look now and then."""
 
-        async def wait() -> None:
+        async def wait_interval() -> None:
             await asyncio.sleep(_EVERY)
 
-        return supervisor.start_loop("retention", wait, self.prune, within=_DONE_WITHIN)
+        return supervisor.start_loop("retention", wait_interval, self.prune, within=_DONE_WITHIN)
 
     async def prune(self) -> None:
         """Forget all that is due, in changes between which others have their turn."""
@@ -78,7 +78,7 @@ class Pruner:
         uids = [state.jobs[name].uid for table, name in due if table == "jobs"]
         await self._catalog.change(_forget, due)
         # After the change: what a kill leaves between the two is swept at the next start.
-        await self._jobs.remove_files(uids)
+        await self._jobs.remove_logs(uids)
 
 
 def _forget(draft: Draft, _: Stamp, due: Sequence[tuple[str, str]]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from starlette.routing import Route
 
 from serving.gateway.api.requests import Endpoint
-from serving.gateway.api.unimplemented import refuse
+from serving.gateway.api.unimplemented import build_refusal
 from serving.gateway.methods import METHODS, PREDICTIONS, Method
 
 
@@ -20,7 +20,7 @@ def routes(endpoints: Mapping[str, Endpoint], around: Callable[[Method, Endpoint
     return [
         Route(
             path,
-            around(method, endpoints.get(name) or refuse(name)),
+            around(method, endpoints.get(name) or build_refusal(name)),
             methods=[method.verb],
             name=name,
         )

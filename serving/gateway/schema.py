@@ -143,7 +143,7 @@ def _sync(path: Path) -> None:
 
 
 def _prepare_connection(connection: Any, _: object) -> None:
-    # Transactions are begun by `_begin`: the driver's own leave out changes of the schema.
+    # Transactions are begun by `_creation_microseconds`: the driver's own leave out changes of the schema.
     connection.isolation_level = None
     # Write-ahead log: a commit is one append; FULL: it is on disk when commit returns.
     connection.execute("PRAGMA journal_mode=WAL")

@@ -66,7 +66,7 @@ class Schemas:
         if record is not None and record.deployed is not None and not record.deployed.schema:
             text = reported(node.report)
             if text:
-                change = self._catalog.change(version_rules.note_schema, record.name, record.uid, text)
+                change = self._catalog.change(version_rules.record_schema, record.name, record.uid, text)
                 self._supervisor.start_task("schema", change, title=str(record.name))
 
     async def of(self, record: VersionRecord) -> ModelSchema:

@@ -8,31 +8,31 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from serving.errors import FailedPrecondition, NotFound
-from serving.gateway.catalog.lookup import name_of, resolve
+from serving.gateway.catalog.lookup import address_to_name, resolve_version
 from serving.gateway.records import State as Records
 from serving.gateway.records import VersionRecord
 from serving.names import VersionName
-from serving.protocols.addresses import Address
-from serving.protocols.tensorflow_status import Standing, State
+from serving.protocols.addresses import ModelAddress
+from serving.protocols.tensorflow_status import ServableState, VersionStatus
 from serving.resources import VersionState
 
-_STATES: Mapping[VersionState | None, State] = {
-    VersionState.CREATING: State.LOADING,
-    VersionState.READY: State.AVAILABLE,
-    VersionState.UPDATING: State.LOADING,
-    VersionState.DELETING: State.UNLOADING,
-    VersionState.FAILED: State.END,
+_STATES: Mapping[VersionState | None, ServableState] = {
+    VersionState.CREATING: ServableState.LOADING,
+    VersionState.READY: ServableState.AVAILABLE,
+    VersionState.UPDATING: ServableState.LOADING,
+    VersionState.DELETING: ServableState.UNLOADING,
+    VersionState.FAILED: ServableState.END,
 }
 
 
-def standings(records: Records, asked: Address) -> list[Standing]:
+def standings(records: Records, asked: ModelAddress) -> list[VersionStatus]:
     """How it stands with the version that is named, or with all of the model. Raises NotFound."""
     return [standing_of(record) for record in versions_of(records, asked)]
 
 
-def versions_of(records: Records, asked: Address) -> list[VersionRecord]:
+def versions_of(records: Records, asked: ModelAddress) -> list[VersionRecord]:
     """The version that is named, or all of the model. Raises NotFound."""
-    name = name_of(records, asked)
+    name = address_to_name(records, asked)
     if isinstance(name, VersionName):
         return [records.versions[name]]
     found = [records.versions[one] for one in records.version_order.below(name)]
@@ -41,18 +41,18 @@ def versions_of(records: Records, asked: Address) -> list[VersionRecord]:
     return found
 
 
-def is_ready(records: Records, asked: Address) -> bool:
+def is_ready(records: Records, asked: ModelAddress) -> bool:
     """Whether predictions for an address are answered. Raises NotFound for what is not there."""
-    name = name_of(records, asked)
+    name = address_to_name(records, asked)
     try:
-        resolve(records, name)
+        resolve_version(records, name)
     except FailedPrecondition:
         return False
     return True
 
 
-def standing_of(record: VersionRecord) -> Standing:
+def standing_of(record: VersionRecord) -> VersionStatus:
     """How it stands with a version."""
     version = record.version
     error = version.error_message if version.state is VersionState.FAILED else ""
-    return Standing(record.name.version, _STATES.get(version.state, State.UNKNOWN), error)
+    return VersionStatus(record.name.version, _STATES.get(version.state, ServableState.UNKNOWN), error)

@@ -13,10 +13,10 @@ from typing import NamedTuple
 from autoscaler.pools import NodeSpec
 from serving.errors import NotFound
 from serving.exchange import PREDICT_SUFFIX
-from serving.gateway.catalog.lookup import resolve, resolve_address
+from serving.gateway.catalog.lookup import resolve_address, resolve_version
 from serving.gateway.records import Commit, State, VersionRecord
 from serving.names import ModelName, VersionName, parse_model_or_version_name
-from serving.protocols.addresses import Address
+from serving.protocols.addresses import ModelAddress
 from serving.resources import Model, RequestLoggingConfig
 
 PREFIX = "/v1/"
@@ -65,8 +65,8 @@ class Targets:
 
     spec_of: Callable[[VersionRecord], NodeSpec]
     state: State = field(default_factory=State)
-    _found: dict[str | Address, Target] = field(default_factory=dict)
-    _goals: dict[ModelName, list[str | Address]] = field(default_factory=dict)  # those in the table
+    _found: dict[str | ModelAddress, Target] = field(default_factory=dict)
+    _goals: dict[ModelName, list[str | ModelAddress]] = field(default_factory=dict)  # those in the table
 
     def publish(self, commit: Commit) -> None:
         """Take note of a new state: what has changed is looked up again."""
@@ -78,7 +78,7 @@ class Targets:
                 for goal in self._goals.pop(model, ()):
                     del self._found[goal]
 
-    def find(self, goal: str | Address) -> Target:
+    def find(self, goal: str | ModelAddress) -> Target:
         """The target of a path that ends in `:predict`, or of an address.
 
         Raises NotFound or FailedPrecondition, and InvalidArgument for a name that cannot be.
@@ -94,14 +94,16 @@ class Targets:
         self._goals.setdefault(record.name.parent, []).append(goal)
         return target
 
-    def _resolve(self, goal: str | Address) -> VersionRecord:
-        if isinstance(goal, Address):
+    def _resolve(self, goal: str | ModelAddress) -> VersionRecord:
+        if isinstance(goal, ModelAddress):
             return resolve_address(self.state, goal)
         if not goal.startswith(PREFIX):
             raise NotFound(
                 f"Nothing is at {goal}. Predictions are at /v1/projects/PROJECT/models/MODEL:predict."
             )
-        return resolve(self.state, parse_model_or_version_name(goal[len(PREFIX) : -len(PREDICT_SUFFIX)]))
+        return resolve_version(
+            self.state, parse_model_or_version_name(goal[len(PREFIX) : -len(PREDICT_SUFFIX)])
+        )
 
     def of(self, record: VersionRecord) -> Target:
         """That of a READY version."""

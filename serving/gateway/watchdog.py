@@ -79,13 +79,13 @@ class Watchdog:
     def start(self, supervisor: Supervisor) -> BackgroundLoop:
         """Look at all nodes that are ready from now on."""
 
-        async def wait() -> None:
+        async def wait_interval() -> None:
             await asyncio.sleep(_LOOK_EVERY)
 
         async def look() -> None:
             self.look()
 
-        return supervisor.start_loop("watchdog", wait, look, within=_LOOKED_WITHIN)
+        return supervisor.start_loop("watchdog", wait_interval, look, within=_LOOKED_WITHIN)
 
     def look(self) -> None:
         """Look at them once."""

@@ -16,10 +16,10 @@ from serving.exchange import PREDICT_SUFFIX
 from serving.gateway.access.gate import predict_permission
 from serving.gateway.methods import METHODS, PREDICTION, Method
 from serving.heads import RequestHead
-from serving.protocols import PLAIN, Call, Dialect, to_bytes
-from serving.protocols.addresses import Address, address, number_problem, shown
-from serving.protocols.calls import call_of
-from serving.protocols.paths import Path, parse
+from serving.protocols import DEFAULT_METADATA, Dialect, RequestMetadata, encode_metadata
+from serving.protocols.addresses import ModelAddress, format_version, parse_address, version_number_error
+from serving.protocols.calls import parse_request_metadata
+from serving.protocols.paths import PredictionPath, parse_prediction_path
 
 _AI_PLATFORM = "/v1/"
 _METHODS: Mapping[tuple[Dialect, str], Method] = {
@@ -53,10 +53,10 @@ class Way:
     """
 
     method: Method
-    goal: str | Address
+    goal: str | ModelAddress
     named: str
     permission: str
-    call: Call = PLAIN
+    call: RequestMetadata = DEFAULT_METADATA
     problem: ServingError | None = None
     _abouts: dict[str, bytes] = field(default_factory=dict)
 
@@ -69,8 +69,8 @@ class Way:
         if about is None:
             call = self.call
             if call.model:
-                call = msgspec.structs.replace(call, version=shown(version))
-            about = self._abouts[version] = to_bytes(call)
+                call = msgspec.structs.replace(call, version=format_version(version))
+            about = self._abouts[version] = encode_metadata(call)
         return about
 
     def resource(self, found: str) -> str:
@@ -84,7 +84,7 @@ def way_of(head: RequestHead, project: str) -> Way:
     """The way of a request; `project` is that of models that are not named in full."""
     try:
         asked = head.prediction_path
-        call = PLAIN if asked is None else call_of(asked, head.prediction_headers)
+        call = DEFAULT_METADATA if asked is None else parse_request_metadata(asked, head.prediction_headers)
         return _way(head.path, asked, call, project)
     except ServingError as error:
         return _astray(head, project, error)
@@ -92,36 +92,36 @@ def way_of(head: RequestHead, project: str) -> Way:
 
 def _astray(head: RequestHead, project: str, problem: ServingError) -> Way:
     """That of a request that says something wrongly; over HTTP its path says all the same whom it is for."""
-    asked = parse(head.path)
+    asked = parse_prediction_path(head.path)
     if asked is not None:
-        return replace(_way(head.path, asked, PLAIN, project), problem=problem)
+        return replace(_way(head.path, asked, DEFAULT_METADATA, project), problem=problem)
     method = METHODS.get(head.path[1:].replace("/", "."), PREDICTION)  # as the paths of gRPC are
     return Way(method, "", "", "", problem=problem)
 
 
-def _way(path: str, asked: Path | None, call: Call, project: str) -> Way:
+def _way(path: str, asked: PredictionPath | None, call: RequestMetadata, project: str) -> Way:
     """That of a call. Raises InvalidArgument for names that cannot be."""
     if asked is not None and asked.dialect is not Dialect.AI_PLATFORM:
         short = len(asked.model) + len(asked.version) + len(asked.label) <= _LONG
         return (_remembered if short else _by_address)(asked, call, project)
-    return _plain(path) if call is PLAIN and len(path) <= _LONG else _by_path(path, call)
+    return _plain(path) if call is DEFAULT_METADATA and len(path) <= _LONG else _by_path(path, call)
 
 
-def _by_path(path: str, call: Call) -> Way:
+def _by_path(path: str, call: RequestMetadata) -> Way:
     named = path[len(_AI_PLATFORM) : -len(PREDICT_SUFFIX)]
     return Way(PREDICTION, path, named, predict_permission(named), call)
 
 
 @lru_cache(_MANY)
 def _plain(path: str) -> Way:
-    return _by_path(path, PLAIN)
+    return _by_path(path, DEFAULT_METADATA)
 
 
-def _by_address(asked: Path, call: Call, project: str) -> Way:
-    goal = address(asked.model, asked.project or project, version=asked.version, label=asked.label)
+def _by_address(asked: PredictionPath, call: RequestMetadata, project: str) -> Way:
+    goal = parse_address(asked.model, asked.project or project, version=asked.version, label=asked.label)
     one = goal.version or goal.label
     named = f"{goal.model}/{'versions' if goal.version else 'labels'}/{one}" if one else str(goal.model)
-    problem = number_problem(asked.version) if asked.dialect is Dialect.TENSORFLOW else None
+    problem = version_number_error(asked.version) if asked.dialect is Dialect.TENSORFLOW else None
     return Way(_METHODS[asked.dialect, asked.verb], goal, named, predict_permission(named), call, problem)
 
 

@@ -14,49 +14,49 @@ from serving.config import ServerSettings
 from serving.errors import ClientTooSlow, ServingError, Unavailable
 
 # Seconds between two looks, and those after which a message counts as a long one.
-_EVERY = _LONG_AFTER = 1.0
+_CHECK_INTERVAL = _SLOW_AFTER = 1.0
 
 
-class Arriving(Protocol):
+class IncomingMessage(Protocol):
     """A call whose message is on its way."""
 
     def interrupt(self, error: ServingError) -> None:
         """It is waited for no longer."""
 
 
-class Arrivals:
+class IncomingMessages:
     """All that are on their way, the longest first. There is no timer while there are none."""
 
     def __init__(self, settings: ServerSettings, clock: Callable[[], float]) -> None:
         self._seconds = settings.body_timeout
         self._bytes = settings.arriving_bytes
-        self._most = max(1, settings.arriving_bytes // settings.max_body_bytes)
+        self._max_slow = max(1, settings.arriving_bytes // settings.max_body_bytes)
         self._clock = clock
-        self._since: dict[Arriving, float] = {}
+        self._started: dict[IncomingMessage, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, call: Arriving) -> None:
+    def add(self, call: IncomingMessage) -> None:
         """A message begins."""
-        self._since[call] = self._clock()
+        self._started[call] = self._clock()
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_EVERY, self._look)
+            self._timer = asyncio.get_running_loop().call_later(_CHECK_INTERVAL, self._on_timer)
 
-    def remove(self, call: Arriving) -> None:
+    def remove(self, call: IncomingMessage) -> None:
         """It is there, or will never be."""
-        self._since.pop(call, None)
+        self._started.pop(call, None)
 
     def __len__(self) -> int:
-        return len(self._since)
+        return len(self._started)
 
-    def look(self, now: float) -> None:
+    def enforce_limits(self, now: float) -> None:
         """End what takes too long, and what has taken longest if there is too much."""
-        long = [call for call, since in self._since.items() if now - since >= _LONG_AFTER]
+        long = [call for call, since in self._started.items() if now - since >= _SLOW_AFTER]
         for place, call in enumerate(long):
-            if now - self._since[call] >= self._seconds:
+            if now - self._started[call] >= self._seconds:
                 error: ServingError = ClientTooSlow(
                     f"The message was not there within {self._seconds:g} s (setting body_timeout)."
                 )
-            elif place < len(long) - self._most:
+            elif place < len(long) - self._max_slow:
                 error = Unavailable(
                     f"Too many messages are arriving (setting arriving_bytes = {self._bytes}), and this one "
                     "has been arriving for longest.",
@@ -64,13 +64,13 @@ class Arrivals:
                 )
             else:
                 continue
-            del self._since[call]
+            del self._started[call]
             call.interrupt(error)
 
-    def _look(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         try:
-            self.look(self._clock())
+            self.enforce_limits(self._clock())
         finally:
-            if self._since:
-                self._timer = asyncio.get_running_loop().call_later(_EVERY, self._look)
+            if self._started:
+                self._timer = asyncio.get_running_loop().call_later(_CHECK_INTERVAL, self._on_timer)

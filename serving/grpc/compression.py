@@ -11,15 +11,15 @@ from serving.wire import body_too_large
 
 # What gRPC is told: messages are handed over as they were sent, and only identity and gzip (bits 0 and 2) are
 # taken. The first byte of deflate may also begin a protobuf message.
-OPTIONS = (
+COMPRESSION_OPTIONS = (
     ("grpc.per_message_decompression", 0),
     ("grpc.compression_enabled_algorithms_bitset", 0b101),
 )
 # How every gzip stream begins, and no protobuf message: 0x1f would be a field of a type that does not exist.
-_GZIP = b"\x1f\x8b"
-_GZIP_FORMAT = 31  # zlib's `wbits`
+_GZIP_MAGIC = b"\x1f\x8b"
+_GZIP_WBITS = 31  # zlib's `wbits`
 # Decompressed bytes that take the event loop no longer than other work does; more are a thread's.
-_SHORT = 1 << 16
+_INLINE_BYTES = 1 << 16
 
 
 class Decompressor:
@@ -28,7 +28,7 @@ class Decompressor:
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="grpc-decompression")
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def decompress(self, message: bytes) -> bytes:
         """What a message is without its compression.
@@ -36,16 +36,16 @@ class Decompressor:
         Nothing is awaited after that, so a caller can count its bytes before the next one is decompressed.
         Raises BodyTooLarge, InvalidArgument.
         """
-        if not message.startswith(_GZIP):
+        if not message.startswith(_GZIP_MAGIC):
             return message
-        stream = zlib.decompressobj(_GZIP_FORMAT)
-        body = _decompress(stream, message, min(_SHORT, self._most_bytes + 1))
+        stream = zlib.decompressobj(_GZIP_WBITS)
+        body = _decompress_chunk(stream, message, min(_INLINE_BYTES, self._most_bytes + 1))
         if not stream.eof and len(body) <= self._most_bytes:
-            async with self._turn:
+            async with self._lock:
                 rest = self._most_bytes + 1 - len(body)
                 loop = asyncio.get_running_loop()
                 body += await loop.run_in_executor(
-                    self._thread, _decompress, stream, stream.unconsumed_tail, rest
+                    self._thread, _decompress_chunk, stream, stream.unconsumed_tail, rest
                 )
         if len(body) > self._most_bytes:
             raise body_too_large(self._most_bytes)
@@ -58,7 +58,7 @@ class Decompressor:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
-def _decompress(stream: zlib._Decompress, data: bytes, most_bytes: int) -> bytes:
+def _decompress_chunk(stream: zlib._Decompress, data: bytes, most_bytes: int) -> bytes:
     try:
         return stream.decompress(data, most_bytes)
     except zlib.error as error:

@@ -15,60 +15,60 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2
 
 from serving.errors import InvalidArgument, NotFound, Unavailable
-from serving.grpc.streams import Read, refusing
+from serving.grpc.streams import MessageReader, with_error_replies
 
-SERVICE = "grpc.health.v1.Health"
-_STATUS = health_pb2.HealthCheckResponse
+HEALTH_SERVICE = "grpc.health.v1.Health"
+_RESPONSE = health_pb2.HealthCheckResponse
 # Letters of a name that are repeated to who made it up: clients take no long messages.
-_SHOWN = 100
+_MAX_NAME_SHOWN = 100
 
 
-class Health:
+class HealthService:
     """The state of a server, which is that of all its `services`; `read` reads the messages of calls."""
 
-    def __init__(self, services: Sequence[str], read: Read) -> None:
+    def __init__(self, services: Sequence[str], read: MessageReader) -> None:
         self._services = {"", *services}
         self._read = read
         self._changed = asyncio.Event()
-        self._serving = self._ended = False
+        self._serving = self._stopped = False
 
-    def serve(self) -> None:
+    def set_serving(self) -> None:
         """Calls are taken from now on; who watches is told."""
         self._serving = True
-        self._change()
+        self._notify_watchers()
 
-    def end(self) -> None:
+    def set_stopped(self) -> None:
         """Calls are taken no longer; who watches is told, and that nothing will follow."""
-        self._serving, self._ended = False, True
-        self._change()
+        self._serving, self._stopped = False, True
+        self._notify_watchers()
 
-    def handler(self) -> Any:
+    def build_handler(self) -> Any:
         """The service, for a server."""
         methods = {
-            "Check": grpc.stream_unary_rpc_method_handler(refusing(self._check)),
-            "Watch": grpc.stream_stream_rpc_method_handler(refusing(self._watch)),
+            "Check": grpc.stream_unary_rpc_method_handler(with_error_replies(self._answer_check)),
+            "Watch": grpc.stream_stream_rpc_method_handler(with_error_replies(self._answer_watch)),
         }
-        return grpc.method_handlers_generic_handler(SERVICE, methods)
+        return grpc.method_handlers_generic_handler(HEALTH_SERVICE, methods)
 
-    async def _check(self, context: Any) -> bytes:
-        service = await self._service(context)
+    async def _answer_check(self, context: Any) -> bytes:
+        service = await self._read_service(context)
         if service not in self._services:
             known = ", ".join(sorted(self._services - {""}))
-            raise NotFound(f"There is no service {service[:_SHOWN]!r}. There are: {known}.")
-        return self._status(service)
+            raise NotFound(f"There is no service {service[:_MAX_NAME_SHOWN]!r}. There are: {known}.")
+        return self._encode_status(service)
 
-    async def _watch(self, context: Any) -> None:
-        service, told = await self._service(context), b""
+    async def _answer_watch(self, context: Any) -> None:
+        service, told = await self._read_service(context), b""
         while True:
-            changed, status = self._changed, self._status(service)
+            changed, status = self._changed, self._encode_status(service)
             if status != told:
                 await context.write(status)
                 told = status
-            if self._ended:
+            if self._stopped:
                 raise Unavailable("The server is stopping.", retry_after=1)
             await changed.wait()
 
-    async def _service(self, context: Any) -> str:
+    async def _read_service(self, context: Any) -> str:
         try:
             request = health_pb2.HealthCheckRequest.FromString(await self._read(context) or b"")
         except DecodeError as error:
@@ -76,14 +76,14 @@ class Health:
         service: str = request.service
         return service
 
-    def _status(self, service: str) -> bytes:
+    def _encode_status(self, service: str) -> bytes:
         if service not in self._services:
-            status = _STATUS.SERVICE_UNKNOWN
+            status = _RESPONSE.SERVICE_UNKNOWN
         else:
-            status = _STATUS.SERVING if self._serving else _STATUS.NOT_SERVING
-        message: bytes = _STATUS(status=status).SerializeToString()
+            status = _RESPONSE.SERVING if self._serving else _RESPONSE.NOT_SERVING
+        message: bytes = _RESPONSE(status=status).SerializeToString()
         return message
 
-    def _change(self) -> None:
+    def _notify_watchers(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()

@@ -13,7 +13,7 @@ INFERENCE_SERVICE = "inference.GRPCInferenceService"
 SERVICES = (PREDICTION_SERVICE, MODEL_SERVICE, INFERENCE_SERVICE)
 
 
-class Rpc(NamedTuple):
+class RpcMethod(NamedTuple):
     """A method: of a service, by its name there, with the full names of what is sent and answered.
 
     `verb` is that of a prediction; "" for a question about models or about the server.
@@ -32,36 +32,36 @@ class Rpc(NamedTuple):
         return f"/{self.service}/{self.name}"
 
     @property
-    def about_model(self) -> bool:
+    def has_model_name(self) -> bool:
         """Whether what is sent names a model."""
         return not self.name.startswith(("Server", "RepositoryIndex"))
 
 
-def _tensorflow(service: str, name: str, message: str, verb: str = "") -> Rpc:
+def _tensorflow_method(service: str, name: str, message: str, verb: str = "") -> RpcMethod:
     request, response = (f"tensorflow.serving.{message}{kind}" for kind in ("Request", "Response"))
-    return Rpc(service, name, Dialect.TENSORFLOW_GRPC, request, response, verb)
+    return RpcMethod(service, name, Dialect.TENSORFLOW_GRPC, request, response, verb)
 
 
-def _inference(name: str, verb: str = "") -> Rpc:
+def _inference_method(name: str, verb: str = "") -> RpcMethod:
     request, response = (f"inference.{name}{kind}" for kind in ("Request", "Response"))
-    return Rpc(INFERENCE_SERVICE, name, Dialect.INFERENCE_GRPC, request, response, verb)
+    return RpcMethod(INFERENCE_SERVICE, name, Dialect.INFERENCE_GRPC, request, response, verb)
 
 
-def _all() -> Iterator[Rpc]:
-    yield _tensorflow(PREDICTION_SERVICE, "Predict", "Predict", "predict")
-    yield _tensorflow(PREDICTION_SERVICE, "Classify", "Classification", "classify")
-    yield _tensorflow(PREDICTION_SERVICE, "Regress", "Regression", "regress")
-    yield _tensorflow(PREDICTION_SERVICE, "MultiInference", "MultiInference", "multi-inference")
-    yield _tensorflow(PREDICTION_SERVICE, "GetModelMetadata", "GetModelMetadata")
-    yield _tensorflow(MODEL_SERVICE, "GetModelStatus", "GetModelStatus")
-    yield _tensorflow(MODEL_SERVICE, "HandleReloadConfigRequest", "ReloadConfig")
+def _iter_methods() -> Iterator[RpcMethod]:
+    yield _tensorflow_method(PREDICTION_SERVICE, "Predict", "Predict", "predict")
+    yield _tensorflow_method(PREDICTION_SERVICE, "Classify", "Classification", "classify")
+    yield _tensorflow_method(PREDICTION_SERVICE, "Regress", "Regression", "regress")
+    yield _tensorflow_method(PREDICTION_SERVICE, "MultiInference", "MultiInference", "multi-inference")
+    yield _tensorflow_method(PREDICTION_SERVICE, "GetModelMetadata", "GetModelMetadata")
+    yield _tensorflow_method(MODEL_SERVICE, "GetModelStatus", "GetModelStatus")
+    yield _tensorflow_method(MODEL_SERVICE, "HandleReloadConfigRequest", "ReloadConfig")
     for name in ("ServerLive", "ServerReady", "ServerMetadata", "ModelReady", "ModelMetadata"):
-        yield _inference(name)
+        yield _inference_method(name)
     for name in ("ModelConfig", "ModelStatistics"):
-        yield _inference(name)
+        yield _inference_method(name)
     for name in ("RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"):
-        yield _inference(name)
-    yield _inference("ModelInfer", "infer")
+        yield _inference_method(name)
+    yield _inference_method("ModelInfer", "infer")
 
 
-RPCS: Mapping[str, Rpc] = {rpc.path: rpc for rpc in _all()}
+RPC_METHODS: Mapping[str, RpcMethod] = {rpc.path: rpc for rpc in _iter_methods()}

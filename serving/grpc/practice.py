@@ -9,22 +9,24 @@ from collections.abc import Iterable
 
 from grpc import aio
 
-from serving.grpc.methods import RPCS
+from serving.grpc.methods import RPC_METHODS
 from serving.grpc.server import GrpcServer
-from serving.protocols import Call
+from serving.protocols import RequestMetadata
 
-_METHODS = {(rpc.dialect, rpc.verb): rpc.path for rpc in RPCS.values()}
+_PATHS_BY_VERB = {(rpc.dialect, rpc.verb): rpc.path for rpc in RPC_METHODS.values()}
 
 
-async def practise(server: GrpcServer, asked: Iterable[tuple[Call, bytes]], seconds: float) -> None:
+async def warm_up_server(
+    server: GrpcServer, samples: Iterable[tuple[RequestMetadata, bytes]], seconds: float
+) -> None:
     """Start a server that is there for this alone, ask it for at most so many seconds, and stop it."""
     address = server.bind("127.0.0.1", 0)
     await server.start()
     try:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds), aio.insecure_channel(address) as channel:
-                for call, body in asked:
+                for call, body in samples:
                     with contextlib.suppress(aio.AioRpcError):  # it is only practice
-                        await channel.unary_unary(_METHODS[call.dialect, call.verb])(body)
+                        await channel.unary_unary(_PATHS_BY_VERB[call.dialect, call.verb])(body)
     finally:
         await server.stop(0)

@@ -17,57 +17,59 @@ from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha.reflection import aio
 
 from serving.errors import InvalidArgument, Unavailable
-from serving.grpc.streams import Read, refusing
-from serving.protocols.protos import pool
+from serving.grpc.streams import MessageReader, with_error_replies
+from serving.protocols.protos import load_descriptor_pool
 
-SERVICES = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
+REFLECTION_SERVICES = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
 # Bytes of a question: it names a file or a symbol, and is repeated in its answer.
-_LONGEST = 4096
+_MAX_REQUEST_BYTES = 4096
 
 
-class Reflection:
+class ReflectionService:
     """Tells of the `services` of a server; `read` reads the messages of calls."""
 
-    def __init__(self, services: Sequence[str], read: Read) -> None:
-        found = pool()
+    def __init__(self, services: Sequence[str], read: MessageReader) -> None:
+        found = load_descriptor_pool()
         for file in (health_pb2, reflection_pb2):
             found.AddSerializedFile(file.DESCRIPTOR.serialized_pb)
-        self._servicer = aio.ReflectionServicer((*services, SERVICES[1]), found)
+        self._servicer = aio.ReflectionServicer((*services, REFLECTION_SERVICES[1]), found)
         self._read = read
         self._streams: set[asyncio.Task[Any]] = set()
-        self._ended = False
+        self._stopped = False
 
-    def handlers(self) -> list[Any]:
+    def build_handlers(self) -> list[Any]:
         """The services, for a server."""
-        method = grpc.stream_stream_rpc_method_handler(refusing(self._tell))
+        method = grpc.stream_stream_rpc_method_handler(with_error_replies(self._answer_stream))
         return [
             grpc.method_handlers_generic_handler(service, {"ServerReflectionInfo": method})
-            for service in SERVICES
+            for service in REFLECTION_SERVICES
         ]
 
-    def end(self) -> None:
+    def end_streams(self) -> None:
         """End all streams: nobody knows whether another question will come."""
-        self._ended = True
+        self._stopped = True
         for stream in self._streams:
             stream.cancel()
 
-    async def _tell(self, context: Any) -> None:
+    async def _answer_stream(self, context: Any) -> None:
         stream = cast(asyncio.Task[Any], asyncio.current_task())
         self._streams.add(stream)
         try:
-            async for answer in self._servicer.ServerReflectionInfo(self._questions(context), context):
+            async for answer in self._servicer.ServerReflectionInfo(self._read_requests(context), context):
                 await context.write(answer.SerializeToString())
         except asyncio.CancelledError:
-            if self._ended:
+            if self._stopped:
                 raise Unavailable("The server is stopping.", retry_after=1) from None
             raise
         finally:
             self._streams.discard(stream)
 
-    async def _questions(self, context: Any) -> AsyncIterator[Any]:
+    async def _read_requests(self, context: Any) -> AsyncIterator[Any]:
         while (message := await self._read(context)) is not None:
-            if len(message) > _LONGEST:
-                raise InvalidArgument(f"The question has {len(message)} bytes; it can have {_LONGEST}.")
+            if len(message) > _MAX_REQUEST_BYTES:
+                raise InvalidArgument(
+                    f"The question has {len(message)} bytes; it can have {_MAX_REQUEST_BYTES}."
+                )
             try:
                 yield reflection_pb2.ServerReflectionRequest.FromString(message)
             except DecodeError as error:

@@ -18,37 +18,37 @@ from serving.conversation import PredictionHandler
 from serving.cross_origin import UNENFORCED_POLICY, CrossOriginPolicy
 from serving.errors import Internal, ServingError, Unavailable, Unimplemented
 from serving.grpc import compression, health
-from serving.grpc.arrivals import Arrivals
-from serving.grpc.call import GrpcCall, finish
+from serving.grpc.arrivals import IncomingMessages
+from serving.grpc.call import GrpcCall, finish_call
 from serving.grpc.compression import Decompressor
-from serving.grpc.health import Health
-from serving.grpc.methods import RPCS, SERVICES, Rpc
-from serving.grpc.reflection import Reflection
-from serving.grpc.unsent import UnsentAnswers, shut_down
+from serving.grpc.health import HealthService
+from serving.grpc.methods import RPC_METHODS, SERVICES, RpcMethod
+from serving.grpc.reflection import ReflectionService
+from serving.grpc.unsent import UnsentReplies, shut_down_connections
 from serving.protocols import Dialect, Reply
-from serving.protocols.errors import refusal
+from serving.protocols.errors import render_error
 from serving.tls import CertificateFiles
 
 logger = logging.getLogger(__name__)
 
 # Calls that one connection may have under way; more wait in the client.
-_STREAMS = 1000
+_MAX_STREAMS = 1000
 # Messages of up to so many times the limit are read, to be refused in words that name it; of longer ones gRPC
 # tells when it sees how long they are.
 _READ_TO_REFUSE = 2
 # Clients may ask this often (seconds) whether the connection lives; those that ask more often are sent away.
-_PINGS = 10
-_MS = 1000
+_MIN_PING_SECONDS = 10
+_MS_PER_SECOND = 1000
 # Part of the name of the task in which gRPC takes calls; it tells nobody of its end.
-_ACCEPTING = "server_main_loop"
+_ACCEPT_TASK = "server_main_loop"
 # The logger of gRPC's core; what it says when metadata is not UTF-8, and when a client leaves amid an answer.
-_CORE = "grpc._cython.cygrpc"
-_OF_CLIENTS = ("Invalid encoding on", "ExecuteBatchError raised")
+_CORE_LOGGER = "grpc._cython.cygrpc"
+_CLIENT_LOG_PREFIXES = ("Invalid encoding on", "ExecuteBatchError raised")
 
-Serve = Callable[[Any, Any], Coroutine[Any, Any, bytes]]
+RpcHandler = Callable[[Any, Any], Coroutine[Any, Any, bytes]]
 
 
-class Tell(Protocol):
+class MetadataHandler(Protocol):
     """Answers questions about models and the server."""
 
     async def __call__(self, call: GrpcCall) -> Reply:
@@ -58,7 +58,7 @@ class Tell(Protocol):
 class GrpcServer:
     """A server, made inside the event loop that it runs on.
 
-    `predictions` answers these, and `tell` all else. `max_connections_per_port` may be open at a time; `under_way` is
+    `predictions` answers these, and `tell` all else. `max_connections_per_port` may be open at a time; `get_version_operation` is
     how many calls are, and `refused` how many connections and calls were refused, by the reason.
     Until it is `ready` its health is that it does not serve yet.
     """
@@ -66,34 +66,34 @@ class GrpcServer:
     def __init__(
         self,
         predictions: PredictionHandler,
-        tell: Tell,
+        metadata_handler: MetadataHandler,
         settings: ServerSettings,
         *,
         most_connections: int,
         certificate: CertificateFiles | None = None,
         cross_origin: CrossOriginPolicy = UNENFORCED_POLICY,
     ) -> None:
-        self._predictions, self._tell_of = predictions, tell
-        self.under_way = 0
+        self._predictions, self._metadata_handler = predictions, metadata_handler
+        self.active_calls = 0
         self._stopping = False
         self._accepting = True
         self._certificate = certificate
         self.rejections: Counter[str] = Counter()
         self._port = 0
         clock = asyncio.get_running_loop().time
-        self._arrivals = Arrivals(settings, clock)
-        self._unsent = UnsentAnswers(settings, self._close_connections, clock, self.rejections)
+        self._incoming = IncomingMessages(settings, clock)
+        self._unsent = UnsentReplies(settings, self._close_connections, clock, self.rejections)
         self._decompressor = Decompressor(settings.max_body_bytes)
-        self._health = Health(SERVICES, self._read)
-        self._reflection = Reflection((*SERVICES, health.SERVICE), self._read)
-        logging.getLogger(_CORE).addFilter(_concerns_the_server)
-        self._server = aio.server(options=_options(settings, most_connections))
+        self._health = HealthService(SERVICES, self._read_message)
+        self._reflection = ReflectionService((*SERVICES, health.HEALTH_SERVICE), self._read_message)
+        logging.getLogger(_CORE_LOGGER).addFilter(_is_server_log)
+        self._server = aio.server(options=_server_options(settings, most_connections))
         self._server.add_generic_rpc_handlers(
             (
-                _CrossOrigin(cross_origin, self.rejections),  # the first to know a method answers it
-                self._health.handler(),
-                *self._reflection.handlers(),
-                _Methods(self._serve),
+                _CrossOriginHandler(cross_origin, self.rejections),  # the first to know a method answers it
+                self._health.build_handler(),
+                *self._reflection.build_handlers(),
+                _MethodHandlers(self._build_handler),
             )
         )
 
@@ -105,7 +105,7 @@ class GrpcServer:
             if self._certificate is None:
                 taken = self._server.add_insecure_port(address)
             else:
-                taken = self._server.add_secure_port(address, _credentials(self._certificate))
+                taken = self._server.add_secure_port(address, _load_credentials(self._certificate))
         except RuntimeError as error:
             raise Unavailable(f"Cannot listen on {address} for gRPC. Choose another --grpc-port.") from error
         self._port = taken
@@ -116,58 +116,58 @@ class GrpcServer:
         before = asyncio.all_tasks()
         await self._server.start()
         for task in asyncio.all_tasks() - before:
-            if _ACCEPTING in repr(task):
-                task.add_done_callback(functools.partial(self._ended, on_death))
+            if _ACCEPT_TASK in repr(task):
+                task.add_done_callback(functools.partial(self._on_accept_loop_end, on_death))
 
-    def _ended(self, on_death: Callable[[str], None], task: asyncio.Task[object]) -> None:
+    def _on_accept_loop_end(self, on_death: Callable[[str], None], task: asyncio.Task[object]) -> None:
         self._accepting = False
         if not self._stopping:
             error = None if task.cancelled() else task.exception()
             on_death(f"gRPC takes no more calls: {error or 'its loop was cancelled or returned'}")
 
-    def ready(self) -> None:
+    def mark_ready(self) -> None:
         """Predictions are answered from now on."""
-        self._health.serve()
+        self._health.set_serving()
 
     async def stop(self, grace: float) -> None:
         """Take no more calls; returns when those under way are over, after `grace` seconds at the latest."""
         self._stopping = True
-        self._health.end()
-        self._reflection.end()
+        self._health.set_stopped()
+        self._reflection.end_streams()
         if self._accepting:  # else it would wait for ever
             await self._server.stop(grace)
         self._decompressor.close()
 
-    def _serve(self, rpc: Rpc) -> Serve:
+    def _build_handler(self, rpc: RpcMethod) -> RpcHandler:
         """What answers the calls of a method."""
 
-        async def serve(_: Any, context: Any) -> bytes:
-            self.under_way += 1
+        async def handle_call(_: Any, context: Any) -> bytes:
+            self.active_calls += 1
             try:
-                reply = await self._answer(rpc, context)
+                reply = await self._answer_call(rpc, context)
             except ServingError as error:
-                reply = refusal(error, rpc.dialect)
+                reply = render_error(error, rpc.dialect)
             except Exception:
                 logger.exception("a call could not be answered")
-                reply = refusal(Internal("Internal error encountered."), rpc.dialect)
+                reply = render_error(Internal("Internal error encountered."), rpc.dialect)
             finally:
-                self.under_way -= 1
-            return await finish(context, reply)
+                self.active_calls -= 1
+            return await finish_call(context, reply)
 
-        return serve
+        return handle_call
 
-    async def _answer(self, rpc: Rpc, context: Any) -> Reply:
+    async def _answer_call(self, rpc: RpcMethod, context: Any) -> Reply:
         """The answer to a call, of which nothing is left in memory then. Raises what it is refused with."""
-        call = GrpcCall(rpc, context, await self._read(context) or b"")
-        reply = await (self._predict(call) if rpc.verb else self._tell(call))
+        call = GrpcCall(rpc, context, await self._read_message(context) or b"")
+        reply = await (self._answer_prediction(call) if rpc.verb else self._answer_metadata(call))
         if (task := asyncio.current_task()) is not None:
             self._unsent.add(task, call.peer, len(reply.body))
         return reply
 
-    async def _read(self, context: Any) -> bytes | None:
+    async def _read_message(self, context: Any) -> bytes | None:
         """The next message of a call, None if there is none. Raises what it is refused with."""
-        reading = _Reading()
-        self._arrivals.add(reading)
+        reading = _MessageRead()
+        self._incoming.add(reading)
         try:
             message = await context.read()
             return await self._decompressor.decompress(message) if isinstance(message, bytes) else None
@@ -176,32 +176,32 @@ class GrpcServer:
                 raise reading.error from None
             raise
         finally:
-            self._arrivals.remove(reading)
+            self._incoming.remove(reading)
 
-    async def _predict(self, call: GrpcCall) -> Reply:
+    async def _answer_prediction(self, call: GrpcCall) -> Reply:
         try:
             self._predictions.on_request_head(call)
             if not call.response_complete:
                 self._predictions.on_request_complete(call)
-            return await call.reply()
+            return await call.wait_for_reply()
         except asyncio.CancelledError:
             call.disconnect()
             raise
 
     def _close_connections(self, clients: Set[str]) -> None:
         # Not in the middle of an answer: gRPC may end the calls of the connection at once.
-        asyncio.get_running_loop().call_soon(shut_down, self._port, clients)
+        asyncio.get_running_loop().call_soon(shut_down_connections, self._port, clients)
 
-    async def _tell(self, call: GrpcCall) -> Reply:
+    async def _answer_metadata(self, call: GrpcCall) -> Reply:
         if call.rpc.name == "HandleReloadConfigRequest":
             raise Unimplemented(
                 "Models are not reloaded from a list here: make versions of them with the API of models and "
                 "versions; see docs/api.md."
             )
-        return await self._tell_of(call)
+        return await self._metadata_handler(call)
 
 
-class _Reading:
+class _MessageRead:
     """A message that is being read and decompressed, in the task that made it."""
 
     def __init__(self) -> None:
@@ -215,12 +215,12 @@ class _Reading:
             self._task.cancel()
 
 
-def _concerns_the_server(record: logging.LogRecord) -> bool:
+def _is_server_log(record: logging.LogRecord) -> bool:
     """Whether a line of gRPC's own is about more than one client: each could fill the log with tracebacks."""
-    return not str(record.msg).startswith(_OF_CLIENTS)
+    return not str(record.msg).startswith(_CLIENT_LOG_PREFIXES)
 
 
-class _CrossOrigin(grpc.GenericRpcHandler):  # type: ignore[misc]  # it has no types
+class _CrossOriginHandler(grpc.GenericRpcHandler):  # type: ignore[misc]  # it has no types
     """Knows every method, of whatever service, for calls of web pages that are not allowed to make them.
 
     No page reaches gRPC but by HTTP/2, so over TLS: a name of another's would not fit the certificate.
@@ -234,62 +234,62 @@ class _CrossOrigin(grpc.GenericRpcHandler):  # type: ignore[misc]  # it has no t
         """What refuses a call; None if it is not refused."""
         told = dict(handler_call_details.invocation_metadata or ())
         origin, site = (told.get(name) for name in ("origin", "sec-fetch-site"))
-        error = self._policy.find_violation(None, _as_header(origin), _as_header(site))
+        error = self._policy.find_violation(None, _encode_header(origin), _encode_header(site))
         if error is None:
             return None
         self._refused["cross_origin"] += 1
 
-        async def refuse(_: Any, context: Any) -> None:
-            await finish(context, refusal(error, Dialect.INFERENCE_GRPC))
+        async def refuse_call(_: Any, context: Any) -> None:
+            await finish_call(context, render_error(error, Dialect.INFERENCE_GRPC))
 
-        return grpc.stream_unary_rpc_method_handler(refuse)
+        return grpc.stream_unary_rpc_method_handler(refuse_call)
 
 
-def _as_header(value: str | None) -> bytes | None:
+def _encode_header(value: str | None) -> bytes | None:
     return None if value is None else value.encode("latin-1", "replace")
 
 
-class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]  # it has no types
+class _MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]  # it has no types
     """The methods by path.
 
     Requests are read like streams, of which the first message is taken: so a call can be refused while its
     message is on its way, and one that never sends any does not wait for ever.
     """
 
-    def __init__(self, serve: Callable[[Rpc], Serve]) -> None:
+    def __init__(self, serve: Callable[[RpcMethod], RpcHandler]) -> None:
         self._handlers = {
-            path: grpc.stream_unary_rpc_method_handler(serve(rpc)) for path, rpc in RPCS.items()
+            path: grpc.stream_unary_rpc_method_handler(serve(rpc)) for path, rpc in RPC_METHODS.items()
         }
-        self._unknown = grpc.stream_unary_rpc_method_handler(_unknown)
+        self._unknown = grpc.stream_unary_rpc_method_handler(_refuse_unknown_method)
 
     def service(self, handler_call_details: Any) -> Any:
         """What answers a call."""
         return self._handlers.get(handler_call_details.method, self._unknown)
 
 
-async def _unknown(_: Any, context: Any) -> bytes:
+async def _refuse_unknown_method(_: Any, context: Any) -> bytes:
     error = Unimplemented(f"There is no such method here. The services are {', '.join(SERVICES)}.")
-    return await finish(context, refusal(error, Dialect.INFERENCE_GRPC))
+    return await finish_call(context, render_error(error, Dialect.INFERENCE_GRPC))
 
 
-def _options(settings: ServerSettings, most_connections: int) -> list[tuple[str, int]]:
+def _server_options(settings: ServerSettings, most_connections: int) -> list[tuple[str, int]]:
     """What gRPC is told of our limits; times are in milliseconds."""
     return [
         ("grpc.so_reuseport", 0),  # a port that is taken is told of
         ("grpc.max_receive_message_length", _READ_TO_REFUSE * settings.max_body_bytes),
         ("grpc.max_metadata_size", settings.max_header_bytes),
         ("grpc.absolute_max_metadata_size", settings.max_header_bytes),
-        ("grpc.max_concurrent_streams", _STREAMS),
+        ("grpc.max_concurrent_streams", _MAX_STREAMS),
         ("grpc.max_allowed_incoming_connections", most_connections),
-        ("grpc.server_handshake_timeout_ms", int(settings.header_timeout * _MS)),
-        ("grpc.max_connection_idle_ms", int(settings.keep_alive_timeout * _MS)),
-        ("grpc.keepalive_time_ms", int(settings.keep_alive_timeout * _MS)),
+        ("grpc.server_handshake_timeout_ms", int(settings.header_timeout * _MS_PER_SECOND)),
+        ("grpc.max_connection_idle_ms", int(settings.keep_alive_timeout * _MS_PER_SECOND)),
+        ("grpc.keepalive_time_ms", int(settings.keep_alive_timeout * _MS_PER_SECOND)),
         ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.http2.min_ping_interval_without_data_ms", _PINGS * _MS),
-        *compression.OPTIONS,
+        ("grpc.http2.min_ping_interval_without_data_ms", _MIN_PING_SECONDS * _MS_PER_SECOND),
+        *compression.COMPRESSION_OPTIONS,
     ]
 
 
-def _credentials(certificate: CertificateFiles) -> Any:
+def _load_credentials(certificate: CertificateFiles) -> Any:
     files = (certificate.key, certificate.chain)
     return grpc.ssl_server_credentials([tuple(Path(file).read_bytes() for file in files)])

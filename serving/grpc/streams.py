@@ -6,23 +6,23 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from serving.errors import ServingError
-from serving.grpc.call import finish
+from serving.grpc.call import finish_call
 from serving.protocols import Dialect
-from serving.protocols.errors import refusal
+from serving.protocols.errors import render_error
 
 T = TypeVar("T")
 
 # Reads the next message of a call by its context, None if there is none. Raises ServingError.
-Read = Callable[[Any], Awaitable[bytes | None]]
+MessageReader = Callable[[Any], Awaitable[bytes | None]]
 
 
-def refusing(answer: Callable[[Any], Awaitable[T]]) -> Callable[[Any, Any], Awaitable[T | bytes]]:
+def with_error_replies(answer: Callable[[Any], Awaitable[T]]) -> Callable[[Any, Any], Awaitable[T | bytes]]:
     """A handler that answers calls by their context, and with the errors which that raises."""
 
-    async def handle(_: Any, context: Any) -> T | bytes:
+    async def handle_call(_: Any, context: Any) -> T | bytes:
         try:
             return await answer(context)
         except ServingError as error:
-            return await finish(context, refusal(error, Dialect.INFERENCE_GRPC))
+            return await finish_call(context, render_error(error, Dialect.INFERENCE_GRPC))
 
-    return handle
+    return handle_call

@@ -25,7 +25,7 @@ from serving.runtimes import LoadSpec
 from serving.schema import ModelSchema
 
 if TYPE_CHECKING:  # gRPC is imported only where it is switched on
-    from serving.grpc.server import Tell
+    from serving.grpc.server import MetadataHandler
 
 # How often all that clients ask is practised: Python has made functions fast by then. Models that take long
 # are asked less: what is practised is a small part of their answer.
@@ -62,7 +62,7 @@ async def serve_standalone(
 
     def report_ready(report: ReadyReport) -> None:
         if grpc is not None:
-            grpc.ready()
+            grpc.mark_ready()
         on_ready(report)
 
     def stop_on_failure(error: ServingError) -> None:
@@ -105,7 +105,7 @@ async def serve_standalone(
         on_failed=stop_on_failure,
     )
     start_call_watchdog(node.call_mark, settings.call_seconds)
-    handler = make_handler(node, lambda: server.open_connections + (0 if grpc is None else grpc.under_way))
+    handler = make_handler(node, lambda: server.open_connections + (0 if grpc is None else grpc.active_calls))
     grpc = bind_grpc_server(
         settings,
         settings.host,
@@ -127,19 +127,19 @@ async def serve_standalone(
     return 1 if failed.is_set() else server.exit_code
 
 
-def _make_metadata_service(node: ServingNode) -> Tell:
+def _make_metadata_service(node: ServingNode) -> MetadataHandler:
     from serving.node.grpc import StandaloneMetadataService  # noqa: PLC0415  only where gRPC is switched on
 
     return StandaloneMetadataService(node)
 
 
 async def _warm_up_grpc(
-    handler: StandalonePredictionHandler, tell: Tell, schema: ModelSchema, settings: NodeConfig
+    handler: StandalonePredictionHandler, tell: MetadataHandler, schema: ModelSchema, settings: NodeConfig
 ) -> None:
-    from serving.grpc.practice import practise  # noqa: PLC0415  only where gRPC is switched on
+    from serving.grpc.practice import warm_up_server  # noqa: PLC0415  only where gRPC is switched on
     from serving.grpc.server import GrpcServer  # noqa: PLC0415
     from serving.node.practice_grpc import make_grpc_examples  # noqa: PLC0415
 
     asked = [(question.call, question.body) for question in make_grpc_examples(schema)]
     server = GrpcServer(handler, tell, settings, most_connections=1)
-    await practise(server, asked * _WARMUP_ROUNDS, _WARMUP_SECONDS)
+    await warm_up_server(server, asked * _WARMUP_ROUNDS, _WARMUP_SECONDS)

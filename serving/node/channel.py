@@ -25,8 +25,8 @@ from serving.frames import (
 )
 from serving.node.predict import Predictor
 from serving.node.request import NO_SLOT, NodeRequest
-from serving.protocols import PLAIN, from_bytes
-from serving.protocols.errors import refusal
+from serving.protocols import DEFAULT_METADATA, decode_metadata
+from serving.protocols.errors import render_error
 from serving.wire import Headers
 
 
@@ -117,15 +117,15 @@ class GatewayChannel(FrameProtocol):
         idle_fast_path: bool,
     ) -> None:
         _, flags, number, slot, timeout, _, _ = head
-        call = PLAIN
+        call = DEFAULT_METADATA
         if about:
             try:
-                call = from_bytes(about)
+                call = decode_metadata(about)
             except ValueError as problem:
                 raise FrameError from problem
         if predictor is None:
             error = Unavailable("The model is being loaded.", retry_after=1)
-            self.send_response(number, *refusal(error, call.dialect))
+            self.send_response(number, *render_error(error, call.dialect))
             return
         if slot >= self._server.slots:
             slot = NO_SLOT

@@ -13,14 +13,14 @@ from serving.heads import TIMEOUT, WANTS_TIMING_HEADER, RequestHead
 from serving.node.predict import Predictor
 from serving.node.request import NodeRequest
 from serving.node.routes import DEFAULT_VERSION, model_loading_error, unknown_path_error
-from serving.protocols import PLAIN, Call, Dialect
-from serving.protocols.addresses import shown
-from serving.protocols.calls import call_of
-from serving.protocols.paths import Path, no_such_method, parse
+from serving.protocols import DEFAULT_METADATA, Dialect, RequestMetadata
+from serving.protocols.addresses import format_version
+from serving.protocols.calls import parse_request_metadata
+from serving.protocols.paths import PredictionPath, parse_prediction_path, wrong_method_error
 from serving.wire import Headers, body_too_large
 
 _TRUE = b"1"
-_VERTEX = Call(Dialect.VERTEX)
+_VERTEX = RequestMetadata(Dialect.VERTEX)
 
 
 class _ClientRequest(NodeRequest):
@@ -68,7 +68,7 @@ class StandalonePredictionHandler:
 
     def can_handle(self, method: str, path: str) -> bool:
         """Predictions of all protocols, and what is like AI Platform's."""
-        known = path.endswith(PREDICT_SUFFIX) or parse(path) is not None
+        known = path.endswith(PREDICT_SUFFIX) or parse_prediction_path(path) is not None
         return known or (path == self._route and method == "POST")
 
     def on_request_error(self, exchange: PredictionRequest, error: ServingError) -> None:
@@ -96,7 +96,7 @@ class StandalonePredictionHandler:
         if head.handler_cache is None:
             head.handler_cache = _resolve_call(head, self._route)
         if head.method != "POST" or head.method_override:
-            raise no_such_method(head.effective_method, head.path, "POST")
+            raise wrong_method_error(head.effective_method, head.path, "POST")
         if self._node.predictor is None:
             raise model_loading_error()
         if head.encoding:
@@ -119,15 +119,17 @@ class StandalonePredictionHandler:
             predictor.start_soon()
 
 
-def _resolve_call(head: RequestHead, route: str) -> Call:
+def _resolve_call(head: RequestHead, route: str) -> RequestMetadata:
     """The call of a request; whatever version it asks for, this one answers."""
     asked = head.prediction_path
     if asked is not None:
-        return call_of(asked, head.prediction_headers, shown(asked.version or DEFAULT_VERSION))
+        return parse_request_metadata(
+            asked, head.prediction_headers, format_version(asked.version or DEFAULT_VERSION)
+        )
     if head.path != route:
         raise unknown_path_error(head.method, head.path)
-    call = call_of(Path(Dialect.AI_PLATFORM, "predict", ""), head.prediction_headers)
-    return _VERTEX if call is PLAIN else call
+    call = parse_request_metadata(PredictionPath(Dialect.AI_PLATFORM, "predict", ""), head.prediction_headers)
+    return _VERTEX if call is DEFAULT_METADATA else call
 
 
 def _parse_timeout(given: bytes) -> float:

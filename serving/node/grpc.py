@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from serving.errors import ServingError, Unavailable
-from serving.grpc.answers import answer
+from serving.grpc.answers import answer_metadata_call
 from serving.grpc.call import GrpcCall
 from serving.node.app import ServingNode
 from serving.node.routes import DEFAULT_VERSION
 from serving.protocols import Reply, triton
 from serving.protocols import inference_metadata as inference
-from serving.protocols.errors import refusal
-from serving.protocols.tensorflow_status import Standing, State
+from serving.protocols.errors import render_error
+from serving.protocols.tensorflow_status import ServableState, VersionStatus
 from serving.schema import ModelSchema
 
 
@@ -30,12 +30,12 @@ class StandaloneMetadataService:
     async def __call__(self, call: GrpcCall) -> Reply:
         """The answer to one."""
         try:
-            spec = call.head.spec() if call.rpc.about_model else None
+            spec = call.head.read_model_spec() if call.rpc.has_model_name else None
             about = _NodeModelInfo(self._node, _version_id((spec and spec.version) or DEFAULT_VERSION))
             model = "" if spec is None else spec.model
-            return Reply(200, await answer(call.rpc, call.body, model, about))
+            return Reply(200, await answer_metadata_call(call.rpc, call.body, model, about))
         except ServingError as error:
-            return refusal(error, call.rpc.dialect)
+            return render_error(error, call.rpc.dialect)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +50,21 @@ class _NodeModelInfo:
 
     is_ready = is_up
 
-    def metadata(self) -> Mapping[str, Any]:
-        return inference.server()
+    def server_metadata(self) -> Mapping[str, Any]:
+        return inference.render_server()
 
-    def statistics(self, model: str) -> Sequence[Mapping[str, Any]]:
-        raise triton.nothing_counted()
+    def list_statistics(self, model: str) -> Sequence[Mapping[str, Any]]:
+        raise triton.standalone_unsupported_error()
 
-    def models(self) -> Iterable[tuple[str, Standing]]:
-        raise triton.nothing_counted()
+    def list_versions(self) -> Iterable[tuple[str, VersionStatus]]:
+        raise triton.standalone_unsupported_error()
 
-    def standings(self) -> Sequence[Standing]:
-        return [Standing(self.version, State.AVAILABLE if self.is_up() else State.LOADING)]
+    def version_statuses(self) -> Sequence[VersionStatus]:
+        return [
+            VersionStatus(self.version, ServableState.AVAILABLE if self.is_up() else ServableState.LOADING)
+        ]
 
-    async def described(self) -> tuple[str, ModelSchema]:
+    async def resolve_schema(self) -> tuple[str, ModelSchema]:
         if self.node.schema is None:
             raise Unavailable("The model is being loaded.", retry_after=1)
         return self.version, self.node.schema

@@ -9,7 +9,15 @@ from typing import Any
 
 from serving.media import JSON
 from serving.openapi import predictions
-from serving.openapi.document import ANY, OBJECT, STRING, Operation, document, ref, template
+from serving.openapi.document import (
+    ANY_ERRORS,
+    OBJECT,
+    STRING,
+    OpenApiOperation,
+    build_document,
+    schema_ref,
+    to_path_template,
+)
 from serving.schema import ModelSchema
 
 Json = dict[str, Any]
@@ -24,23 +32,30 @@ _MODEL = "/v1/projects/{project}/models/{model}"
 _TENSORFLOW, _INFERENCE = "tensorflow.serving.", "inference.GRPCInferenceService."
 
 
-def _make_operation(summary: str, gives: Json, *, refusals: tuple[int, ...] = (*ANY, 503)) -> Operation:
-    return Operation(summary, "Server", {JSON: gives}, refusals=refusals)
+def _make_operation(
+    summary: str, gives: Json, *, refusals: tuple[int, ...] = (*ANY_ERRORS, 503)
+) -> OpenApiOperation:
+    return OpenApiOperation(summary, "Server", {JSON: gives}, refusals=refusals)
 
 
 _OWN_OPERATIONS = {
-    "/healthz": ("healthz", _make_operation("Whether the node is live", OBJECT, refusals=ANY)),
+    "/healthz": ("healthz", _make_operation("Whether the node is live", OBJECT, refusals=ANY_ERRORS)),
     "/readyz": ("readyz", _make_operation("Whether the model is loaded", OBJECT)),
-    "/stats": ("stats", _make_operation("Counts since the start", OBJECT, refusals=ANY)),
-    "/openapi.json": ("openapi", _make_operation("This document", OBJECT, refusals=ANY)),
+    "/stats": ("stats", _make_operation("Counts since the start", OBJECT, refusals=ANY_ERRORS)),
+    "/openapi.json": ("openapi", _make_operation("This document", OBJECT, refusals=ANY_ERRORS)),
     "/docs": (
         "docs",
-        Operation("A page to try predictions", "Server", {"text/html; charset=utf-8": STRING}, refusals=ANY),
+        OpenApiOperation(
+            "A page to try predictions", "Server", {"text/html; charset=utf-8": STRING}, refusals=ANY_ERRORS
+        ),
     ),
-    f"{_MODEL}:schema": ("models.schema", _make_operation("What the model takes and answers", ref("Schema"))),
+    f"{_MODEL}:schema": (
+        "models.schema",
+        _make_operation("What the model takes and answers", schema_ref("Schema")),
+    ),
     f"{_MODEL}/versions/{{version}}:schema": (
         "versions.schema",
-        _make_operation("What the model takes and answers", ref("Schema")),
+        _make_operation("What the model takes and answers", schema_ref("Schema")),
     ),
 }
 _TENSORFLOW_PATHS: tuple[tuple[str, str], ...] = (
@@ -65,34 +80,40 @@ def build_node_document(schema: ModelSchema | None, *, legacy_model_errors: bool
             f"{name}.{counted[name]}" if counted[name] else name, path
         )
         if legacy_model_errors and name == _PREDICT:
-            told = predictions.with_old_errors(told)
-        paths[template(path)] = {verb: told}
+            told = predictions.with_legacy_errors(told)
+        paths[to_path_template(path)] = {verb: told}
         counted[name] += 1
     if schema is not None:
-        told = _without_auth_errors(predictions.prediction(schema, "the model")).to_json("predict", "")
+        told = _without_auth_errors(predictions.build_predict_operation(schema, "the model")).to_json(
+            "predict", ""
+        )
         about = {"x-version": NAME, "x-schema": f"/v1/{NAME}:schema"}
         told = predictions.with_example(told, schema)
-        told = predictions.with_old_errors(told) if legacy_model_errors else told
+        told = predictions.with_legacy_errors(told) if legacy_model_errors else told
         paths[f"/v1/{NAME}:predict"] = {"post": {**told, **about}}
-    found = document("Pilotlight node", _DESCRIPTION, paths, predictions.COMPONENTS, tokens=False)
+    found = build_document("Pilotlight node", _DESCRIPTION, paths, predictions.COMPONENTS, tokens=False)
     found["info"]["x-default-project"] = PROJECT
     return found
 
 
-def _without_auth_errors(operation: Operation) -> Operation:
+def _without_auth_errors(operation: OpenApiOperation) -> OpenApiOperation:
     """A node alone knows no tokens."""
     refusals = tuple(status for status in operation.refusals if status not in (401, 403))
     return replace(operation, refusals=refusals)
 
 
-def _list_operations(schema: ModelSchema | None) -> Iterator[tuple[str, str, str, Operation]]:
+def _list_operations(schema: ModelSchema | None) -> Iterator[tuple[str, str, str, OpenApiOperation]]:
     """Each operation with its id, its verb and its path."""
     for path, (name, operation) in _OWN_OPERATIONS.items():
         yield name, "get", path, operation
-    predict = predictions.PREDICTION if schema is None else predictions.prediction(schema, "the model")
+    predict = (
+        predictions.PREDICT_OPERATION
+        if schema is None
+        else predictions.build_predict_operation(schema, "the model")
+    )
     for version in ("", "/versions/{version}"):
         yield _PREDICT, "post", f"{_MODEL}{version}:predict", predict
-    told = predictions.OPERATIONS
+    told = predictions.OPERATIONS_BY_METHOD
     for version in ("", "/versions/{version}", "/labels/{label}"):
         for verb in ("Predict", "Classify", "Regress"):
             name = f"{_TENSORFLOW}PredictionService.{verb}"

@@ -21,9 +21,9 @@ from serving.media import BINARY, NPY
 from serving.node.dialects.raw import to_raw
 from serving.node.predict import Predictor
 from serving.node.request import NodeRequest
-from serving.protocols import Call
-from serving.protocols.calls import call_of
-from serving.protocols.paths import parse
+from serving.protocols import RequestMetadata
+from serving.protocols.calls import parse_request_metadata
+from serving.protocols.paths import parse_prediction_path
 from serving.runtimes import RowsFormat
 from serving.runtimes.datatypes import BYTES, datatype_of, dtype_of
 from serving.runtimes.instances import Batch
@@ -41,7 +41,7 @@ _INFERENCE = f"/v2/models/{EXAMPLE_MODEL}/infer"
 class ExampleRequest(NamedTuple):
     """A request: its call and its body; over HTTP its path, "" for gRPC, and its headers too."""
 
-    call: Call
+    call: RequestMetadata
     body: bytes
     path: str = ""
     headers: Headers = ()
@@ -157,10 +157,10 @@ def _make_inference_examples(tensors: Mapping[str, NDArray[Any]]) -> Iterator[Ex
 
 
 def _make_http_example(path: str, body: bytes, headers: Headers = ()) -> ExampleRequest:
-    asked = parse(path)
+    asked = parse_prediction_path(path)
     if asked is None:
         raise ValueError(f"{path} is the path of no prediction")
-    return ExampleRequest(call_of(asked, dict(headers), asked.version), body, path, headers)
+    return ExampleRequest(parse_request_metadata(asked, dict(headers), asked.version), body, path, headers)
 
 
 def describe_tensors(tensors: Mapping[str, NDArray[Any]]) -> list[dict[str, Any]]:

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from serving.node.dialects.raw import to_raw
 from serving.node.dialects.tensorproto import encode_tensors
 from serving.node.practice import EXAMPLE_MODEL, ExampleRequest, describe_tensors, make_example_tensors
-from serving.protocols import Call, Dialect
-from serving.protocols.protos import message
+from serving.protocols import Dialect, RequestMetadata
+from serving.protocols.protos import load_message_class
 from serving.schema import ModelSchema
 
 # The field of the tensors in a PredictRequest.
@@ -23,12 +23,16 @@ def make_grpc_examples(schema: ModelSchema) -> Iterator[ExampleRequest]:
     tensors = {} if schema.example is None else make_example_tensors(schema)
     if not tensors:
         return
-    predict = message("tensorflow.serving.PredictRequest")()
+    predict = load_message_class("tensorflow.serving.PredictRequest")()
     predict.model_spec.name = EXAMPLE_MODEL
     body = predict.SerializeToString() + b"".join(encode_tensors(tensors, _INPUTS))
-    yield ExampleRequest(Call(Dialect.TENSORFLOW_GRPC, "predict", EXAMPLE_MODEL), body)
+    yield ExampleRequest(RequestMetadata(Dialect.TENSORFLOW_GRPC, "predict", EXAMPLE_MODEL), body)
     raw = [bytes(to_raw(name, array)) for name, array in tensors.items()]
-    infer = message("inference.ModelInferRequest")(model_name=EXAMPLE_MODEL, raw_input_contents=raw)
+    infer = load_message_class("inference.ModelInferRequest")(
+        model_name=EXAMPLE_MODEL, raw_input_contents=raw
+    )
     for one in describe_tensors(tensors):
         infer.inputs.add(**one)
-    yield ExampleRequest(Call(Dialect.INFERENCE_GRPC, "infer", EXAMPLE_MODEL), infer.SerializeToString())
+    yield ExampleRequest(
+        RequestMetadata(Dialect.INFERENCE_GRPC, "infer", EXAMPLE_MODEL), infer.SerializeToString()
+    )

@@ -24,8 +24,8 @@ from serving.node.request import NodeRequest
 from serving.node.servable import AdaptiveExecutor, Servable
 from serving.node.watch import CallMark, RequestMarks, record_timing, server_timing_header
 from serving.phases import LatencyHistograms
-from serving.protocols import PLAIN, Call, Reply
-from serving.protocols.errors import refusal
+from serving.protocols import DEFAULT_METADATA, Reply, RequestMetadata
+from serving.protocols.errors import render_error
 from serving.runtimes import Runtime
 from serving.runtimes.codec import AnswerStyle, InstancesDecoder, encode_bodies, encode_predictions
 from serving.runtimes.describing import unknown_schema
@@ -82,7 +82,7 @@ class Predictor:
         timeout: float,
         *,
         idle_fast_path: bool,
-        call: Call = PLAIN,
+        call: RequestMetadata = DEFAULT_METADATA,
     ) -> None:
         """Answer a request that has `timeout` seconds, in time or with an error.
 
@@ -94,7 +94,7 @@ class Predictor:
         request.deadline = began + min(timeout, self._timeout)
         request.body_size = len(body)
         try:
-            if call is PLAIN:
+            if call is DEFAULT_METADATA:
                 request.set_inputs(*self._decoder.decode(body, self._form))
             else:
                 request.decode_body(self.get_codec(call), body)
@@ -225,7 +225,7 @@ class Predictor:
             return codec.encode_error(error)
         if self._legacy_model_errors and isinstance(error, ModelError):
             return Reply(200, orjson.dumps({"error": error.message}))
-        return refusal(error)
+        return render_error(error)
 
 
 def _encode_bodies(group: Sequence[NodeRequest], predictions: Batch, style: AnswerStyle) -> Sequence[bytes]:

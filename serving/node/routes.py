@@ -18,9 +18,9 @@ from serving.node.openapi import build_node_document
 from serving.openapi import page
 from serving.protocols import inference_metadata as inference
 from serving.protocols import tensorflow_status as tensorflow
-from serving.protocols.errors import refusal
-from serving.protocols.paths import dialect_of, no_such_method, no_such_path
-from serving.protocols.tensorflow_status import Standing, State
+from serving.protocols.errors import render_error
+from serving.protocols.paths import detect_dialect, path_not_found_error, wrong_method_error
+from serving.protocols.tensorflow_status import ServableState, VersionStatus
 from serving.schema import ModelSchema, for_ai_platform, schema_to_json
 
 # What the version is called where nobody names one: a node knows no other name for what it serves.
@@ -63,7 +63,7 @@ def model_loading_error() -> Unavailable:
 
 def unknown_path_error(method: str, path: str) -> ServingError:
     """The error for a path that is none."""
-    return no_such_path(
+    return path_not_found_error(
         method,
         path,
         "A node answers POST /v1/projects/PROJECT/models/MODEL[/versions/VERSION]"
@@ -104,19 +104,19 @@ async def _get_openapi(request: Request) -> Response:
 
 
 async def _get_docs(_: Request) -> Response:
-    return Response(page.html(), headers=dict(page.headers()))
+    return Response(page.read_page(), headers=dict(page.page_headers()))
 
 
 # ---- TensorFlow Serving's
 
 
 async def _get_model_status(request: Request) -> Response:
-    return _json_response(tensorflow.status([_version_status(request)]))
+    return _json_response(tensorflow.render_status([_version_status(request)]))
 
 
 async def _get_model_signatures(request: Request) -> Response:
     return _json_response(
-        tensorflow.metadata(
+        tensorflow.render_metadata(
             _requested_model(request), _version_status(request).version, _require_schema(request)
         )
     )
@@ -126,28 +126,30 @@ async def _get_model_signatures(request: Request) -> Response:
 
 
 async def _get_server_metadata(_: Request) -> Response:
-    return _json_response(inference.server())
+    return _json_response(inference.render_server())
 
 
 async def _get_server_live(_: Request) -> Response:
-    return _json_response(inference.live())
+    return _json_response(inference.render_live())
 
 
 async def _get_server_ready(request: Request) -> Response:
     is_ready = _is_ready(request)
-    return _json_response(inference.ready(is_ready), 200 if is_ready else _NOT_READY)
+    return _json_response(inference.render_ready(is_ready), 200 if is_ready else _NOT_READY)
 
 
 async def _get_model_ready(request: Request) -> Response:
     is_ready = _is_ready(request)
     return _json_response(
-        inference.model_ready(_requested_model(request), is_ready), 200 if is_ready else _NOT_READY
+        inference.render_model_ready(_requested_model(request), is_ready), 200 if is_ready else _NOT_READY
     )
 
 
 async def _get_model_metadata(request: Request) -> Response:
     return _json_response(
-        inference.metadata(_requested_model(request), [_version_status(request)], _require_schema(request))
+        inference.render_metadata(
+            _requested_model(request), [_version_status(request)], _require_schema(request)
+        )
     )
 
 
@@ -207,10 +209,10 @@ def _requested_model(request: Request) -> str:
     return model
 
 
-def _version_status(request: Request) -> Standing:
+def _version_status(request: Request) -> VersionStatus:
     """How it stands with the version, whatever the client calls it."""
-    state = State.AVAILABLE if _is_ready(request) else State.LOADING
-    return Standing(request.path_params.get("version", DEFAULT_VERSION), state)
+    state = ServableState.AVAILABLE if _is_ready(request) else ServableState.LOADING
+    return VersionStatus(request.path_params.get("version", DEFAULT_VERSION), state)
 
 
 def _json_response(body: Any, status: int = 200) -> Response:
@@ -222,7 +224,7 @@ async def _handle_not_found(request: Request, _: Exception) -> Response:
 
 
 async def _handle_wrong_method(request: Request, _: Exception) -> Response:
-    return _error_response(request, no_such_method(request.method, request.scope["path"], "GET"))
+    return _error_response(request, wrong_method_error(request.method, request.scope["path"], "GET"))
 
 
 async def _handle_serving_error(request: Request, error: Exception) -> Response:
@@ -230,6 +232,6 @@ async def _handle_serving_error(request: Request, error: Exception) -> Response:
 
 
 def _error_response(request: Request, error: ServingError) -> Response:
-    status, body, headers = refusal(error, dialect_of(request.scope["path"]))
+    status, body, headers = render_error(error, detect_dialect(request.scope["path"]))
     told = {name.decode(): value.decode() for name, value in headers}
     return Response(body, status, {"content-type": "application/json", **told})

@@ -16,7 +16,7 @@ OBJECT: Json = {"type": "object"}
 STRING: Json = {"type": "string"}
 
 # Every refusal, by its status.
-_WORDS: Mapping[int, str] = {
+_ERROR_DESCRIPTIONS: Mapping[int, str] = {
     400: "The request is wrong, or the state of the resource does not allow it.",
     401: "No token where one is needed, or one that is no good.",
     403: "The caller has no role that allows it.",
@@ -32,12 +32,12 @@ _WORDS: Mapping[int, str] = {
     503: "Not now: no node could be started, or the server is starting or stopping.",
     504: "The request's time ran out.",
 }
-ANY = (408, 431)
-READ = (400, 401, 403, 404, *ANY, 429, 503)
-WRITE = (*READ, 409, 413, 415)
-PREDICT = (*READ, 406, 413, 415, 500, 504)
+ANY_ERRORS = (408, 431)
+READ_ERRORS = (400, 401, 403, 404, *ANY_ERRORS, 429, 503)
+WRITE_ERRORS = (*READ_ERRORS, 409, 413, 415)
+PREDICT_ERRORS = (*READ_ERRORS, 406, 413, 415, 500, 504)
 
-_STATUS: Json = {
+_STATUS_ERROR: Json = {
     "type": "object",
     "properties": {
         "error": {
@@ -55,25 +55,25 @@ _STATUS: Json = {
     "required": ["error"],
     "additionalProperties": False,
 }
-_TEXT: Json = {
+_TEXT_ERROR: Json = {
     "type": "object",
     "properties": {"error": STRING},
     "required": ["error"],
     "additionalProperties": False,
 }
-ERRORS: Mapping[str, Json] = {"Error": _STATUS, "ErrorText": _TEXT}
+ERROR_SCHEMAS: Mapping[str, Json] = {"Error": _STATUS_ERROR, "ErrorText": _TEXT_ERROR}
 
 _PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
-_IDS: Mapping[str, Json] = {
+_ID_SCHEMAS: Mapping[str, Json] = {
     "project": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"},
     "location": {"type": "string", "pattern": "^[a-z0-9-]+$"},
 }
-_ID: Json = {"type": "string", "pattern": "^[A-Za-z]([A-Za-z0-9_.-]{0,126}[A-Za-z0-9_-])?$"}
-_SEGMENT: Json = {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,128}$"}
+_DEFAULT_ID_SCHEMA: Json = {"type": "string", "pattern": "^[A-Za-z]([A-Za-z0-9_.-]{0,126}[A-Za-z0-9_-])?$"}
+_SEGMENT_SCHEMA: Json = {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,128}$"}
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class OpenApiOperation:
     """What there is to be said of a route.
 
     `takes` are the bodies by content type, `gives` those of a success; `refusals` are the statuses it is
@@ -82,13 +82,13 @@ class Operation:
 
     summary: str
     tag: str
-    gives: Mapping[str, Json]
-    takes: Mapping[str, Json] | None = None
+    response_bodies: Mapping[str, Json]
+    request_bodies: Mapping[str, Json] | None = None
     query: tuple[Json, ...] = ()
-    refusals: tuple[int, ...] = READ
+    refusals: tuple[int, ...] = READ_ERRORS
     text_errors: bool = False
-    open: bool = False
-    unavailable: Json | None = None  # what is told with 503 where that is no error
+    is_public: bool = False
+    unavailable_body: Json | None = None  # what is told with 503 where that is no error
 
     def to_json(self, name: str, path: str) -> Json:
         """The operation with this id, at this path."""
@@ -97,26 +97,30 @@ class Operation:
             "operationId": name,
             "summary": self.summary,
             "tags": [self.tag],
-            "parameters": [*_in_path(path), *self.query],
+            "parameters": [*_path_parameters(path), *self.query],
             "responses": {
-                **({"200": {"description": "Done.", "content": content(self.gives)}} if self.gives else {}),
+                **(
+                    {"200": {"description": "Done.", "content": body_content(self.response_bodies)}}
+                    if self.response_bodies
+                    else {}
+                ),
                 **{
                     str(status): {"$ref": f"#/components/responses/{error}{status}"}
                     for status in sorted(self.refusals)
                 },
             },
         }
-        if self.unavailable is not None:
+        if self.unavailable_body is not None:
             told["responses"]["503"] = {
-                "description": _WORDS[503],
-                "content": content({JSON: self.unavailable}),
+                "description": _ERROR_DESCRIPTIONS[503],
+                "content": body_content({JSON: self.unavailable_body}),
             }
-        if self.takes is not None:
-            told["requestBody"] = {"required": True, "content": content(self.takes)}
-        return {**told, "security": []} if self.open else told
+        if self.request_bodies is not None:
+            told["requestBody"] = {"required": True, "content": body_content(self.request_bodies)}
+        return {**told, "security": []} if self.is_public else told
 
 
-def document(
+def build_document(
     title: str, description: str, paths: Mapping[str, Json], components: Mapping[str, Json], *, tokens: bool
 ) -> Json:
     """The whole; `tokens` says whether callers have some."""
@@ -124,7 +128,7 @@ def document(
         "openapi": "3.1.0",
         "info": {"title": title, "description": description, "version": version_of("pilotlight")},
         "paths": dict(paths),
-        "components": {"schemas": {**ERRORS, **components}, "responses": _refusals()},
+        "components": {"schemas": {**ERROR_SCHEMAS, **components}, "responses": _error_responses()},
     }
     if tokens:
         found["components"]["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
@@ -132,57 +136,59 @@ def document(
     return found
 
 
-def template(path: str) -> str:
+def to_path_template(path: str) -> str:
     """A path as OpenAPI has it."""
     return _PARAMETER.sub(r"{\1}", path)
 
 
-def ref(component: str) -> Json:
+def schema_ref(component: str) -> Json:
     """A schema of the components."""
     return {"$ref": f"#/components/schemas/{component}"}
 
 
-def content(bodies: Mapping[str, Json]) -> Json:
+def body_content(bodies: Mapping[str, Json]) -> Json:
     """Bodies by content type."""
     return {kind: {"schema": schema} for kind, schema in bodies.items()}
 
 
-def parameter(name: str, schema: Json, description: str, *, required: bool = False) -> Json:
+def query_parameter(name: str, schema: Json, description: str, *, required: bool = False) -> Json:
     """A parameter of a query."""
     return {"name": name, "in": "query", "schema": schema, "description": description, "required": required}
 
 
-def shaped(properties: Mapping[str, Json], required: Iterable[str] = (), *, more: bool = False) -> Json:
+def object_schema(
+    properties: Mapping[str, Json], required: Iterable[str] = (), *, allow_others: bool = False
+) -> Json:
     """An object with these properties; `more`: and others."""
     found: Json = {"type": "object", "properties": dict(properties)}
     if needed := list(required):
         found["required"] = needed
-    return found if more else {**found, "additionalProperties": False}
+    return found if allow_others else {**found, "additionalProperties": False}
 
 
-def listed(item: Json) -> Json:
+def array_schema(item: Json) -> Json:
     """A list of these."""
     return {"type": "array", "items": item}
 
 
-def _in_path(path: str) -> list[Json]:
+def _path_parameters(path: str) -> list[Json]:
     return [
-        {"name": name, "in": "path", "required": True, "schema": _of_segment(name, path)}
+        {"name": name, "in": "path", "required": True, "schema": _choose_segment_schema(name, path)}
         for name in _PARAMETER.findall(path)
     ]
 
 
-def _of_segment(name: str, path: str) -> Json:
+def _choose_segment_schema(name: str, path: str) -> Json:
     if name == "version" and not path.startswith("/v1/projects"):
-        return _SEGMENT  # a number too
+        return _SEGMENT_SCHEMA  # a number too
     if name in ("job", "operation", "label", "study", "trial"):
-        return _SEGMENT
-    return _IDS.get(name, _ID)
+        return _SEGMENT_SCHEMA
+    return _ID_SCHEMAS.get(name, _DEFAULT_ID_SCHEMA)
 
 
-def _refusals() -> Mapping[str, Json]:
+def _error_responses() -> Mapping[str, Json]:
     return {
-        f"{error}{status}": {"description": words, "content": content({JSON: ref(error)})}
-        for error in ERRORS
-        for status, words in _WORDS.items()
+        f"{error}{status}": {"description": words, "content": body_content({JSON: schema_ref(error)})}
+        for error in ERROR_SCHEMAS
+        for status, words in _ERROR_DESCRIPTIONS.items()
     }

@@ -9,19 +9,19 @@ from collections.abc import Mapping
 from functools import lru_cache
 from importlib import resources
 
-_FILE = "docs.html"
+_PAGE_FILE = "docs.html"
 
 
 @lru_cache
-def html() -> bytes:
+def read_page() -> bytes:
     """The page."""
-    return resources.files(__package__).joinpath(_FILE).read_bytes()
+    return resources.files(__package__).joinpath(_PAGE_FILE).read_bytes()
 
 
 @lru_cache
-def headers() -> Mapping[str, str]:
+def page_headers() -> Mapping[str, str]:
     """What it is sent with: a browser is to run the script in it and no other, and to ask nobody else."""
-    script, style = (_digest(tag) for tag in ("script", "style"))
+    script, style = (_hash_tag_content(tag) for tag in ("script", "style"))
     policy = (
         f"default-src 'none'; script-src {script}; style-src {style}; connect-src 'self'; img-src data:; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -35,8 +35,8 @@ def headers() -> Mapping[str, str]:
     }
 
 
-def _digest(tag: str) -> str:
+def _hash_tag_content(tag: str) -> str:
     """What stands between two tags, as a policy names it."""
-    found = re.search(rf"<{tag}>(.*?)</{tag}>".encode(), html(), re.DOTALL)
+    found = re.search(rf"<{tag}>(.*?)</{tag}>".encode(), read_page(), re.DOTALL)
     inside = found[1] if found else b""
     return f"'sha256-{base64.b64encode(hashlib.sha256(inside).digest()).decode()}'"

@@ -8,15 +8,15 @@ from typing import Any
 from serving.media import BINARY, JSON, NPY
 from serving.openapi import shapes
 from serving.openapi.document import (
-    ANY,
+    ANY_ERRORS,
     OBJECT,
-    PREDICT,
-    READ,
+    PREDICT_ERRORS,
+    READ_ERRORS,
     STRING,
-    Operation,
-    listed,
-    ref,
-    shaped,
+    OpenApiOperation,
+    array_schema,
+    object_schema,
+    schema_ref,
 )
 from serving.schema import ModelSchema
 
@@ -26,12 +26,14 @@ _AI_PLATFORM, _TENSORFLOW, _INFERENCE = "Predictions", "TensorFlow Serving", "Op
 _BYTES: Json = {"type": "string", "format": "binary"}
 _BOOLEAN: Json = {"type": "boolean"}
 
-_NAMES: Json = {"type": "string", "description": "The signature of a SavedModel."}
-_ROWS = shaped(
-    {"signature_name": _NAMES, "instances": {"type": "array", "minItems": 1}}, ["instances"], more=True
+_SIGNATURE_NAME: Json = {"type": "string", "description": "The signature of a SavedModel."}
+_ROWS_REQUEST = object_schema(
+    {"signature_name": _SIGNATURE_NAME, "instances": {"type": "array", "minItems": 1}},
+    ["instances"],
+    allow_others=True,
 )
-_ROW_ANSWER = shaped({"predictions": {"type": "array"}}, ["predictions"])
-_TENSOR_OF_INFERENCE = {
+_ROWS_RESPONSE = object_schema({"predictions": {"type": "array"}}, ["predictions"])
+_INFERENCE_TENSOR = {
     "name": STRING,
     "datatype": {
         "type": "string",
@@ -40,13 +42,13 @@ _TENSOR_OF_INFERENCE = {
             "FP16", "FP32", "FP64", "BYTES",
         ],
     },
-    "shape": listed({"type": "integer", "minimum": 0}),
+    "shape": array_schema({"type": "integer", "minimum": 0}),
     "parameters": OBJECT,
     "data": {"type": "array"},
 }  # fmt: skip
 
 COMPONENTS: Mapping[str, Json] = {
-    "Schema": shaped(
+    "Schema": object_schema(
         {
             "version": STRING,
             "platform": STRING,
@@ -57,11 +59,11 @@ COMPONENTS: Mapping[str, Json] = {
             "defaultSignature": STRING,
             "signatures": {
                 "type": "object",
-                "additionalProperties": shaped(
+                "additionalProperties": object_schema(
                     {
                         "method": STRING,
-                        "inputs": listed(ref("Tensor")),
-                        "outputs": listed(ref("Tensor")),
+                        "inputs": array_schema(schema_ref("Tensor")),
+                        "outputs": array_schema(schema_ref("Tensor")),
                     },
                     ["method", "inputs", "outputs"],
                 ),
@@ -70,13 +72,13 @@ COMPONENTS: Mapping[str, Json] = {
                 "type": "string",
                 "description": "What of an estimator answers when none is asked for.",
             },
-            "methods": listed(ref("Tensor")),
+            "methods": array_schema(schema_ref("Tensor")),
             "example": {"description": "An instance that was predicted."},
             "answer": {"description": "Its prediction."},
         },
         ["platform", "strict", "defaultSignature", "signatures"],
     ),
-    "Tensor": shaped(
+    "Tensor": object_schema(
         {
             "name": STRING,
             "datatype": STRING,
@@ -86,17 +88,17 @@ COMPONENTS: Mapping[str, Json] = {
         },
         ["name", "datatype"],
     ),
-    "ModelStatus": shaped(
+    "ModelStatus": object_schema(
         {
-            "model_version_status": listed(
-                shaped(
+            "model_version_status": array_schema(
+                object_schema(
                     {
                         "version": STRING,
                         "state": {
                             "type": "string",
                             "enum": ["UNKNOWN", "START", "LOADING", "AVAILABLE", "UNLOADING", "END"],
                         },
-                        "status": shaped(
+                        "status": object_schema(
                             {"error_code": STRING, "error_message": STRING}, ["error_code", "error_message"]
                         ),
                     },
@@ -106,189 +108,207 @@ COMPONENTS: Mapping[str, Json] = {
         },
         ["model_version_status"],
     ),
-    "InferRequest": shaped(
+    "InferRequest": object_schema(
         {
             "id": STRING,
             "parameters": OBJECT,
-            "inputs": listed(shaped(_TENSOR_OF_INFERENCE, ["name", "datatype", "shape", "data"])),
-            "outputs": listed(shaped({"name": STRING, "parameters": OBJECT}, ["name"])),
+            "inputs": array_schema(object_schema(_INFERENCE_TENSOR, ["name", "datatype", "shape", "data"])),
+            "outputs": array_schema(object_schema({"name": STRING, "parameters": OBJECT}, ["name"])),
         },
         ["inputs"],
     ),
-    "InferResponse": shaped(
+    "InferResponse": object_schema(
         {
             "model_name": STRING,
             "model_version": STRING,
             "id": STRING,
             "parameters": OBJECT,
-            "outputs": listed(shaped(_TENSOR_OF_INFERENCE, ["name", "datatype", "shape"])),
+            "outputs": array_schema(object_schema(_INFERENCE_TENSOR, ["name", "datatype", "shape"])),
         },
         ["model_name", "outputs"],
     ),
-    "ModelMetadata": shaped(
+    "ModelMetadata": object_schema(
         {
             "name": STRING,
-            "versions": listed(STRING),
+            "versions": array_schema(STRING),
             "platform": STRING,
-            "inputs": listed(ref("MetadataTensor")),
-            "outputs": listed(ref("MetadataTensor")),
+            "inputs": array_schema(schema_ref("MetadataTensor")),
+            "outputs": array_schema(schema_ref("MetadataTensor")),
         },
         ["name", "platform", "inputs", "outputs"],
     ),
-    "MetadataTensor": shaped(
-        {"name": STRING, "datatype": STRING, "shape": listed({"type": "integer"})},
+    "MetadataTensor": object_schema(
+        {"name": STRING, "datatype": STRING, "shape": array_schema({"type": "integer"})},
         ["name", "datatype", "shape"],
     ),
 }
 
 
-def _tensorflow(summary: str, takes: Json | None, gives: Json) -> Operation:
-    return Operation(
+def _tensorflow_operation(summary: str, takes: Json | None, gives: Json) -> OpenApiOperation:
+    return OpenApiOperation(
         summary,
         _TENSORFLOW,
         {JSON: gives},
         {JSON: takes} if takes else None,
-        refusals=PREDICT if takes else READ,
+        refusals=PREDICT_ERRORS if takes else READ_ERRORS,
         text_errors=True,
     )
 
 
-def _examples(summary: str, gives: Json) -> Operation:
-    takes = shaped(
-        {"signature_name": _NAMES, "context": OBJECT, "examples": {"type": "array", "items": OBJECT}},
+def _examples_operation(summary: str, gives: Json) -> OpenApiOperation:
+    takes = object_schema(
+        {
+            "signature_name": _SIGNATURE_NAME,
+            "context": OBJECT,
+            "examples": {"type": "array", "items": OBJECT},
+        },
         ["examples"],
     )
-    return _tensorflow(summary, takes, shaped({"results": gives}, ["results"]))
+    return _tensorflow_operation(summary, takes, object_schema({"results": gives}, ["results"]))
 
 
-def _told(summary: str, gives: Json, *, unavailable: bool = False, of_server: bool = False) -> Operation:
-    return Operation(
+def _inference_operation(
+    summary: str, gives: Json, *, unavailable: bool = False, of_server: bool = False
+) -> OpenApiOperation:
+    return OpenApiOperation(
         summary,
         _INFERENCE,
         {JSON: gives},
-        refusals=ANY if of_server else READ,
+        refusals=ANY_ERRORS if of_server else READ_ERRORS,
         text_errors=True,
-        open=of_server,
-        unavailable=gives if unavailable else None,
+        is_public=of_server,
+        unavailable_body=gives if unavailable else None,
     )
 
 
-PREDICTION = Operation(
+PREDICT_OPERATION = OpenApiOperation(
     "Predict with a version, or with the default version of a model",
     _AI_PLATFORM,
-    {JSON: _ROW_ANSWER, NPY: _BYTES, BINARY: _BYTES},
-    {JSON: _ROWS, NPY: _BYTES, BINARY: _BYTES},
-    refusals=PREDICT,
+    {JSON: _ROWS_RESPONSE, NPY: _BYTES, BINARY: _BYTES},
+    {JSON: _ROWS_REQUEST, NPY: _BYTES, BINARY: _BYTES},
+    refusals=PREDICT_ERRORS,
 )
-_V2 = "inference.GRPCInferenceService"
-_STATISTICS = shaped({"model_stats": listed(OBJECT)}, ["model_stats"])
+_INFERENCE_SERVICE = "inference.GRPCInferenceService"
+_STATISTICS_SCHEMA = object_schema({"model_stats": array_schema(OBJECT)}, ["model_stats"])
 
 
-def _by_hand(what: str) -> Operation:
-    refusals = (400, 401, 403, 404, 429, *ANY)
-    return Operation(
+def _unsupported_operation(what: str) -> OpenApiOperation:
+    refusals = (400, 401, 403, 404, 429, *ANY_ERRORS)
+    return OpenApiOperation(
         f"Not offered: {what} a model", _INFERENCE, {}, {JSON: OBJECT}, refusals=refusals, text_errors=True
     )
 
 
 # By the ids of their methods.
-OPERATIONS: Mapping[str, Operation] = {
-    "tensorflow.serving.PredictionService.Predict": _tensorflow(
+OPERATIONS_BY_METHOD: Mapping[str, OpenApiOperation] = {
+    "tensorflow.serving.PredictionService.Predict": _tensorflow_operation(
         "Predict, by rows or by columns",
         {
             "anyOf": [
-                shaped(
-                    {"signature_name": _NAMES, "instances": {"type": "array", "minItems": 1}}, ["instances"]
+                object_schema(
+                    {"signature_name": _SIGNATURE_NAME, "instances": {"type": "array", "minItems": 1}},
+                    ["instances"],
                 ),
-                shaped({"signature_name": _NAMES, "inputs": {}}, ["inputs"]),
+                object_schema({"signature_name": _SIGNATURE_NAME, "inputs": {}}, ["inputs"]),
             ]
         },
-        {"anyOf": [_ROW_ANSWER, shaped({"outputs": {}}, ["outputs"])]},
+        {"anyOf": [_ROWS_RESPONSE, object_schema({"outputs": {}}, ["outputs"])]},
     ),
-    "tensorflow.serving.PredictionService.Classify": _examples(
-        "Classify examples", listed(listed({"type": "array", "minItems": 2, "maxItems": 2}))
+    "tensorflow.serving.PredictionService.Classify": _examples_operation(
+        "Classify examples", array_schema(array_schema({"type": "array", "minItems": 2, "maxItems": 2}))
     ),
-    "tensorflow.serving.PredictionService.Regress": _examples(
-        "Regress examples", listed({"type": ["number", "string", "null"]})
+    "tensorflow.serving.PredictionService.Regress": _examples_operation(
+        "Regress examples", array_schema({"type": ["number", "string", "null"]})
     ),
-    "tensorflow.serving.PredictionService.GetModelMetadata": _tensorflow(
+    "tensorflow.serving.PredictionService.GetModelMetadata": _tensorflow_operation(
         "The signatures of a model",
         None,
-        shaped(
+        object_schema(
             {
                 "model_spec": OBJECT,
-                "metadata": shaped({"signature_def": OBJECT}, ["signature_def"]),
+                "metadata": object_schema({"signature_def": OBJECT}, ["signature_def"]),
             },
             ["model_spec", "metadata"],
         ),
     ),
-    "tensorflow.serving.ModelService.GetModelStatus": _tensorflow(
-        "How the versions of a model are", None, ref("ModelStatus")
+    "tensorflow.serving.ModelService.GetModelStatus": _tensorflow_operation(
+        "How the versions of a model are", None, schema_ref("ModelStatus")
     ),
-    f"{_V2}.ServerLive": _told(
-        "Whether the server lives", shaped({"live": _BOOLEAN}, ["live"]), of_server=True
+    f"{_INFERENCE_SERVICE}.ServerLive": _inference_operation(
+        "Whether the server lives", object_schema({"live": _BOOLEAN}, ["live"]), of_server=True
     ),
-    f"{_V2}.ServerReady": _told(
-        "Whether the server is up", shaped({"ready": _BOOLEAN}, ["ready"]), unavailable=True, of_server=True
+    f"{_INFERENCE_SERVICE}.ServerReady": _inference_operation(
+        "Whether the server is up",
+        object_schema({"ready": _BOOLEAN}, ["ready"]),
+        unavailable=True,
+        of_server=True,
     ),
-    f"{_V2}.ServerMetadata": _told(
+    f"{_INFERENCE_SERVICE}.ServerMetadata": _inference_operation(
         "What the server is",
-        shaped(
-            {"name": STRING, "version": STRING, "extensions": listed(STRING)},
+        object_schema(
+            {"name": STRING, "version": STRING, "extensions": array_schema(STRING)},
             ["name", "version", "extensions"],
         ),
         of_server=True,
     ),
-    f"{_V2}.ModelReady": _told(
+    f"{_INFERENCE_SERVICE}.ModelReady": _inference_operation(
         "Whether a model answers",
-        shaped({"name": STRING, "ready": _BOOLEAN}, ["name", "ready"]),
+        object_schema({"name": STRING, "ready": _BOOLEAN}, ["name", "ready"]),
         unavailable=True,
     ),
-    f"{_V2}.ModelStatistics": _told("What a model has done", _STATISTICS),
-    f"{_V2}.AllModelStatistics": _told("What all models have done", _STATISTICS),
-    f"{_V2}.ModelConfig": _told("The inputs and outputs of a model, as Triton has them", OBJECT),
-    f"{_V2}.RepositoryIndex": Operation(
+    f"{_INFERENCE_SERVICE}.ModelStatistics": _inference_operation(
+        "What a model has done", _STATISTICS_SCHEMA
+    ),
+    f"{_INFERENCE_SERVICE}.AllModelStatistics": _inference_operation(
+        "What all models have done", _STATISTICS_SCHEMA
+    ),
+    f"{_INFERENCE_SERVICE}.ModelConfig": _inference_operation(
+        "The inputs and outputs of a model, as Triton has them", OBJECT
+    ),
+    f"{_INFERENCE_SERVICE}.RepositoryIndex": OpenApiOperation(
         "The versions of all models",
         _INFERENCE,
-        {JSON: listed(OBJECT)},
-        {JSON: shaped({"ready": _BOOLEAN})},
+        {JSON: array_schema(OBJECT)},
+        {JSON: object_schema({"ready": _BOOLEAN})},
         text_errors=True,
     ),
-    f"{_V2}.RepositoryModelLoad": _by_hand("load"),
-    f"{_V2}.RepositoryModelUnload": _by_hand("unload"),
-    f"{_V2}.ModelMetadata": _told("The inputs and outputs of a model", ref("ModelMetadata")),
-    f"{_V2}.ModelInfer": Operation(
+    f"{_INFERENCE_SERVICE}.RepositoryModelLoad": _unsupported_operation("load"),
+    f"{_INFERENCE_SERVICE}.RepositoryModelUnload": _unsupported_operation("unload"),
+    f"{_INFERENCE_SERVICE}.ModelMetadata": _inference_operation(
+        "The inputs and outputs of a model", schema_ref("ModelMetadata")
+    ),
+    f"{_INFERENCE_SERVICE}.ModelInfer": OpenApiOperation(
         "Infer",
         _INFERENCE,
-        {JSON: ref("InferResponse"), BINARY: _BYTES},
-        {JSON: ref("InferRequest"), BINARY: _BYTES},
-        refusals=PREDICT,
+        {JSON: schema_ref("InferResponse"), BINARY: _BYTES},
+        {JSON: schema_ref("InferRequest"), BINARY: _BYTES},
+        refusals=PREDICT_ERRORS,
         text_errors=True,
     ),
 }
 
 
-def prediction(schema: ModelSchema, title: str) -> Operation:
+def build_predict_operation(schema: ModelSchema, title: str) -> OpenApiOperation:
     """Predictions with a model of which that is known."""
-    return Operation(
+    return OpenApiOperation(
         f"Predict with {title}",
         _AI_PLATFORM,
-        {JSON: shapes.answer(schema), NPY: _BYTES, BINARY: _BYTES},
-        {JSON: shapes.request(schema), NPY: _BYTES, BINARY: _BYTES},
-        refusals=PREDICT,
+        {JSON: shapes.build_response_schema(schema), NPY: _BYTES, BINARY: _BYTES},
+        {JSON: shapes.build_request_schema(schema), NPY: _BYTES, BINARY: _BYTES},
+        refusals=PREDICT_ERRORS,
     )
 
 
-def with_old_errors(operation: Json) -> Json:
+def with_legacy_errors(operation: Json) -> Json:
     """The operation where errors of models and their inputs are told as AI Platform did, with 200."""
     told = operation["responses"]["200"]["content"][JSON]
-    told["schema"] = {"anyOf": [told["schema"], ref("ErrorText")]}
+    told["schema"] = {"anyOf": [told["schema"], schema_ref("ErrorText")]}
     return operation
 
 
 def with_example(operation: Json, schema: ModelSchema) -> Json:
     """The operation with a request that was answered, and the answer."""
-    asked, answered = shapes.example(schema), shapes.example_answer(schema)
+    asked, answered = shapes.example_request(schema), shapes.example_response(schema)
     if asked is not None:
         operation["requestBody"]["content"][JSON]["example"] = asked
     if asked is not None and answered is not None:

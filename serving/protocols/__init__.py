@@ -17,7 +17,7 @@ from serving.errors import InvalidArgument
 from serving.wire import Headers
 
 # Most bytes of what a call says of itself.
-MOST_ABOUT = 1 << 14
+MAX_METADATA_BYTES = 1 << 14
 
 
 class Dialect(enum.StrEnum):
@@ -31,7 +31,7 @@ class Dialect(enum.StrEnum):
     INFERENCE_GRPC = "inference-grpc"
 
 
-class Call(msgspec.Struct, frozen=True, omit_defaults=True):
+class RequestMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the node must know of a request besides its body.
 
     `verb` is what is asked for: predict, classify, regress, multi-inference or infer. `model` is what its
@@ -49,7 +49,7 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True):
     json_bytes: int | None = None
 
 
-PLAIN = Call()
+DEFAULT_METADATA = RequestMetadata()
 
 
 class Reply(NamedTuple):
@@ -63,20 +63,20 @@ class Reply(NamedTuple):
     headers: Headers = ()
 
 
-def to_bytes(call: Call) -> bytes:
+def encode_metadata(call: RequestMetadata) -> bytes:
     """A call as it crosses the channel; b"" for an ordinary one. Raises InvalidArgument if it is too long."""
-    if call == PLAIN:
+    if call == DEFAULT_METADATA:
         return b""
     about = msgspec.json.encode(call)
-    if len(about) > MOST_ABOUT:
+    if len(about) > MAX_METADATA_BYTES:
         raise InvalidArgument(
             "The names and types in the head of the request are too long: they must take less than "
-            f"{MOST_ABOUT} bytes."
+            f"{MAX_METADATA_BYTES} bytes."
         )
     return about
 
 
 @lru_cache(maxsize=256)
-def from_bytes(about: bytes) -> Call:
+def decode_metadata(about: bytes) -> RequestMetadata:
     """The call that has crossed the channel; the same object for the same bytes. Raises ValueError."""
-    return msgspec.json.decode(about, type=Call) if about else PLAIN
+    return msgspec.json.decode(about, type=RequestMetadata) if about else DEFAULT_METADATA

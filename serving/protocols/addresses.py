@@ -13,19 +13,19 @@ from serving.errors import FailedPrecondition, InvalidArgument, NotFound
 from serving.names import ModelName, VersionName, parse_model_or_version_name
 
 # Numbers of versions are of 64 bits in these protocols, with a sign.
-_MOST = (1 << 63) - 1
+_MAX_VERSION_NUMBER = (1 << 63) - 1
 # Ids are no longer than this, and what is may not fill the memory of who remembers names.
 _DIGITS = re.compile(r"[0-9]{1,128}")
 _NUMBERED = re.compile(r"[A-Za-z]+[_-]?([0-9]+)")
-_NO = frozenset({"off", "false", "no"})
+_FALSE_LABELS = frozenset({"off", "false", "no"})
 # Of the versions of a model, how many an error names.
-_NAMED = 5
+_MAX_VERSIONS_NAMED = 5
 
 # The versions of a model: their labels, by id.
-Versions = Mapping[str, Mapping[str, str]]
+LabelsByVersion = Mapping[str, Mapping[str, str]]
 
 
-class Address(NamedTuple):
+class ModelAddress(NamedTuple):
     """What a request is sent to: a version of `model` by its id or number, by a label, or its default one."""
 
     model: ModelName
@@ -41,7 +41,7 @@ class Address(NamedTuple):
         return f"Latest({self.model.model})"
 
 
-def address(model: str, project: str, *, version: str = "", label: str = "") -> Address:
+def parse_address(model: str, project: str, *, version: str = "", label: str = "") -> ModelAddress:
     """The address of a model of `project`, or of one that is named in full, `projects/P/models/M`.
 
     Raises InvalidArgument.
@@ -51,34 +51,36 @@ def address(model: str, project: str, *, version: str = "", label: str = "") -> 
             f"The request names both a version ({version}) and a label ({label}): name one."
         )
     if "/" not in model:
-        return Address(ModelName(project, model), version, label)
+        return ModelAddress(ModelName(project, model), version, label)
     name = parse_model_or_version_name(model)
     if isinstance(name, VersionName):
         raise InvalidArgument(
             f"{model!r} names a version: name the model, {name.parent}, and its version apart."
         )
-    return Address(name, version, label)
+    return ModelAddress(name, version, label)
 
 
-def number_problem(version: str) -> InvalidArgument | None:
+def version_number_error(version: str) -> InvalidArgument | None:
     """What is wrong with a version that is a number too large for TensorFlow Serving; None if nothing is."""
-    if _DIGITS.fullmatch(version) and int(version) > _MOST:
-        return InvalidArgument(f"Failed to convert version: {version} to numeric: it can be at most {_MOST}.")
+    if _DIGITS.fullmatch(version) and int(version) > _MAX_VERSION_NUMBER:
+        return InvalidArgument(
+            f"Failed to convert version: {version} to numeric: it can be at most {_MAX_VERSION_NUMBER}."
+        )
     return None
 
 
-def number(version: str) -> str:
+def parse_version_number(version: str) -> str:
     """The number in the id of a version: letters, maybe `_` or `-`, then digits; "" for ids without."""
     match = _NUMBERED.fullmatch(version)
-    return str(value) if match and (value := int(match[1])) <= _MOST else ""
+    return str(value) if match and (value := int(match[1])) <= _MAX_VERSION_NUMBER else ""
 
 
-def shown(version: str) -> str:
+def format_version(version: str) -> str:
     """What protocols tell that a version is: its number, or else its id."""
-    return number(version) or version
+    return parse_version_number(version) or version
 
 
-def choose(asked: Address, versions: Versions) -> str:
+def choose_version(asked: ModelAddress, versions: LabelsByVersion) -> str:
     """The id of the version that is meant, "" for the default one.
 
     Raises NotFound, InvalidArgument for a label that is on none (as TensorFlow Serving has it), or
@@ -88,7 +90,7 @@ def choose(asked: Address, versions: Versions) -> str:
         labelled = [
             version
             for version, labels in versions.items()
-            if labels.get(asked.label, "no").lower() not in _NO
+            if labels.get(asked.label, "no").lower() not in _FALSE_LABELS
         ]
         meant = labelled or [version for version in (asked.label,) if version in versions]
     elif asked.version in versions or not asked.version:
@@ -96,33 +98,35 @@ def choose(asked: Address, versions: Versions) -> str:
     else:
         wanted = asked.version.lstrip("0") or "0"
         is_number = _DIGITS.fullmatch(asked.version) is not None
-        meant = [version for version in versions if is_number and number(version) == wanted]
+        meant = [version for version in versions if is_number and parse_version_number(version) == wanted]
     if not meant and asked.label:
         raise InvalidArgument(
-            f"Unrecognized servable version label: {asked.label}. {_there_are(asked.model, versions)}"
+            f"Unrecognized servable version label: {asked.label}. {_describe_versions(asked.model, versions)}"
         )
     if not meant:
-        raise NotFound(f"Servable not found for request: {asked}. {_there_are(asked.model, versions)}")
+        raise NotFound(
+            f"Servable not found for request: {asked}. {_describe_versions(asked.model, versions)}"
+        )
     if len(meant) > 1:
         what = f"label {asked.label}" if asked.label else f"number {asked.version}"
         raise FailedPrecondition(
-            f"Several versions of {asked.model} have the {what}: {_some(meant)}. Name one by its id."
+            f"Several versions of {asked.model} have the {what}: {_abbreviate_list(meant)}. Name one by its id."
         )
     return meant[0]
 
 
-def no_model(asked: Address) -> NotFound:
+def unknown_model_error(asked: ModelAddress) -> NotFound:
     """The error for a model that is not there, in words that clients of both protocols look for."""
     unknown = f"Request for unknown model: there is no model {asked.model}."
     return NotFound(f"{unknown} Servable not found for request: {asked}.")
 
 
-def _there_are(model: ModelName, versions: Versions) -> str:
+def _describe_versions(model: ModelName, versions: LabelsByVersion) -> str:
     if not versions:
         return f"The model {model} has no versions."
-    return f"The versions of {model} are {_some(list(versions))}."
+    return f"The versions of {model} are {_abbreviate_list(list(versions))}."
 
 
-def _some(versions: list[str]) -> str:
-    more = len(versions) - _NAMED
-    return ", ".join(versions[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+def _abbreviate_list(versions: list[str]) -> str:
+    more = len(versions) - _MAX_VERSIONS_NAMED
+    return ", ".join(versions[:_MAX_VERSIONS_NAMED]) + (f" and {more} more" if more > 0 else "")

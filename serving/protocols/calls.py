@@ -10,20 +10,22 @@ import msgspec
 from serving.errors import InvalidArgument
 from serving.heads import ACCEPT, CONTENT_TYPE, JSON_BYTES
 from serving.media import BINARY, JSON, NPY, negotiate_media_type, strip_parameters
-from serving.protocols import PLAIN, Call, Dialect
-from serving.protocols.paths import Path
+from serving.protocols import DEFAULT_METADATA, Dialect, RequestMetadata
+from serving.protocols.paths import PredictionPath
 
 # What a body of AI Platform's route can be besides JSON, which is what all else is taken for: clients tell
 # many types for it, curl that of a form.
-_BINARY = frozenset({NPY, BINARY})
-_ANSWERS = (JSON, NPY, BINARY)
+_BINARY_TYPES = frozenset({NPY, BINARY})
+_RESPONSE_TYPES = (JSON, NPY, BINARY)
 # Of the longest length that can be meant.
-_DIGITS = 18
+_MAX_LENGTH_DIGITS = 18
 # What is remembered of AI Platform's, unless it is long: clients send the same few headers again and again.
-_MANY, _LONG = 256, 512
+_CACHE_SIZE, _MAX_CACHED_LENGTH = 256, 512
 
 
-def call_of(path: Path, told: Mapping[bytes, bytes], version: str = "") -> Call:
+def parse_request_metadata(
+    path: PredictionPath, headers: Mapping[bytes, bytes], version: str = ""
+) -> RequestMetadata:
     """The call of a request with this path and these headers; `PLAIN` itself for an ordinary one.
 
     `version` is what the protocol calls the version that answers. Of the headers only what makes a difference
@@ -32,35 +34,39 @@ def call_of(path: Path, told: Mapping[bytes, bytes], version: str = "") -> Call:
     """
     match path.dialect:
         case Dialect.AI_PLATFORM:
-            given, accept = told.get(CONTENT_TYPE, b""), told.get(ACCEPT)
-            short = len(given) + len(accept or b"") <= _LONG
-            call = (_remembered if short else _ai_platform)(given, accept, told.get(JSON_BYTES))
+            given, accept = headers.get(CONTENT_TYPE, b""), headers.get(ACCEPT)
+            short = len(given) + len(accept or b"") <= _MAX_CACHED_LENGTH
+            call = (_parse_ai_platform_cached if short else _parse_ai_platform)(
+                given, accept, headers.get(JSON_BYTES)
+            )
             # Of its answers only this kind tells what it is of.
             named = call.accept == BINARY
             return msgspec.structs.replace(call, model=path.model, version=version) if named else call
         case Dialect.INFERENCE:
-            json_bytes = _json_bytes(told.get(JSON_BYTES))
-            return Call(path.dialect, path.verb, path.model, version, json_bytes=json_bytes)
+            json_bytes = _parse_json_bytes(headers.get(JSON_BYTES))
+            return RequestMetadata(path.dialect, path.verb, path.model, version, json_bytes=json_bytes)
         case _:
-            return Call(path.dialect, path.verb, path.model, version)
+            return RequestMetadata(path.dialect, path.verb, path.model, version)
 
 
-def _ai_platform(given: bytes, accept: bytes | None, length: bytes | None) -> Call:
+def _parse_ai_platform(given: bytes, accept: bytes | None, length: bytes | None) -> RequestMetadata:
     content_type = strip_parameters(given.decode("latin-1"))
-    wanted = JSON if accept is None else negotiate_media_type(accept.decode("latin-1"), _ANSWERS)
-    if content_type not in _BINARY:
-        return PLAIN if wanted == JSON else Call(accept=wanted)
-    json_bytes = _json_bytes(length) if content_type == BINARY else None
-    return Call(content_type=content_type, accept="" if wanted == JSON else wanted, json_bytes=json_bytes)
+    wanted = JSON if accept is None else negotiate_media_type(accept.decode("latin-1"), _RESPONSE_TYPES)
+    if content_type not in _BINARY_TYPES:
+        return DEFAULT_METADATA if wanted == JSON else RequestMetadata(accept=wanted)
+    json_bytes = _parse_json_bytes(length) if content_type == BINARY else None
+    return RequestMetadata(
+        content_type=content_type, accept="" if wanted == JSON else wanted, json_bytes=json_bytes
+    )
 
 
-_remembered = lru_cache(_MANY)(_ai_platform)
+_parse_ai_platform_cached = lru_cache(_CACHE_SIZE)(_parse_ai_platform)
 
 
-def _json_bytes(given: bytes | None) -> int | None:
+def _parse_json_bytes(given: bytes | None) -> int | None:
     if given is None:
         return None
-    if not given.isdigit() or len(given) > _DIGITS:
+    if not given.isdigit() or len(given) > _MAX_LENGTH_DIGITS:
         raise InvalidArgument(
             "The header Inference-Header-Content-Length must be a number of bytes: that of the JSON in front "
             "of the binary tensors."

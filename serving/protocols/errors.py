@@ -20,10 +20,10 @@ from serving.wire import error_headers
 GRPC_STATUS = b"grpc-status"
 
 # As TensorFlow Serving says it. KServe's client reads errors of no other type, such as one with a charset.
-BARE_JSON = (b"content-type", b"application/json")
+JSON_WITHOUT_CHARSET = (b"content-type", b"application/json")
 
 
-def refusal(error: ServingError, dialect: Dialect = Dialect.AI_PLATFORM) -> Reply:
+def render_error(error: ServingError, dialect: Dialect = Dialect.AI_PLATFORM) -> Reply:
     """The answer with an error, in the words and the form of a protocol.
 
     Over gRPC its status is that of HTTP all the same, for those who count.
@@ -33,14 +33,14 @@ def refusal(error: ServingError, dialect: Dialect = Dialect.AI_PLATFORM) -> Repl
         case Dialect.AI_PLATFORM | Dialect.VERTEX:
             return Reply(status, orjson.dumps(error_to_json(error)), more)
         case Dialect.TENSORFLOW | Dialect.INFERENCE:
-            return Reply(status, orjson.dumps({"error": _text(error)}), (BARE_JSON, *more))
+            return Reply(status, orjson.dumps({"error": _error_text(error)}), (JSON_WITHOUT_CHARSET, *more))
         case Dialect.TENSORFLOW_GRPC | Dialect.INFERENCE_GRPC:
             # gRPC itself has this code for messages that are too long.
             name = ResourceExhausted.status if isinstance(error, BodyTooLarge) else error.status
             code = (GRPC_STATUS, b"%d" % RPC_CODES[name])
-            return Reply(status, _text(error).encode(errors="replace"), (code, *more))
+            return Reply(status, _error_text(error).encode(errors="replace"), (code, *more))
 
 
-def _text(error: ServingError) -> str:
+def _error_text(error: ServingError) -> str:
     """What is wrong, without the categories that only AI Platform's clients look for."""
     return error.detail if isinstance(error, ModelError) else error.message

@@ -13,28 +13,28 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
 _FIXED = {FIXED64: 8, FIXED32: 4}
 # The longest varint: 64 bits, 7 in each byte.
-_LONGEST = 10
+_MAX_VARINT_BYTES = 10
 _MASK = (1 << 64) - 1
 
 
-class Broken(ValueError):
+class MalformedProtobuf(ValueError):
     """Bytes that are no message."""
 
 
-class Field(NamedTuple):
+class ProtobufField(NamedTuple):
     """A field: its number, its wire type, where it begins, and where its value begins and ends."""
 
     number: int
-    kind: int
-    at: int
+    wire_type: int
+    tag_start: int
     start: int
     end: int
 
 
-Data = bytes | bytearray | memoryview
+ByteBuffer = bytes | bytearray | memoryview
 
 
-def fields(data: Data, start: int = 0, end: int | None = None) -> Iterator[Field]:
+def iter_fields(data: ByteBuffer, start: int = 0, end: int | None = None) -> Iterator[ProtobufField]:
     """The fields of the message that is there in `data`, in their order. Raises Broken."""
     stop = len(data) if end is None else end
     at = start
@@ -43,44 +43,44 @@ def fields(data: Data, start: int = 0, end: int | None = None) -> Iterator[Field
         if tag < 0x80:  # as nearly all are
             at += 1
         else:
-            tag, at = varint(data, at, stop)
+            tag, at = read_varint(data, at, stop)
         kind = tag & 7
         if kind == BYTES:
-            size, first = varint(data, at, stop)
+            size, first = read_varint(data, at, stop)
             at = first + size
         elif kind == VARINT:
             first = at
-            _, at = varint(data, at, stop)
+            _, at = read_varint(data, at, stop)
         elif kind in _FIXED:
             first = at
             at += _FIXED[kind]
         else:
-            raise Broken(f"field {tag >> 3} is of a kind that is not used, {kind}")
+            raise MalformedProtobuf(f"field {tag >> 3} is of a kind that is not used, {kind}")
         if at > stop:
-            raise Broken(f"field {tag >> 3} is cut short")
-        yield Field(tag >> 3, kind, begin, first, at)
+            raise MalformedProtobuf(f"field {tag >> 3} is cut short")
+        yield ProtobufField(tag >> 3, kind, begin, first, at)
 
 
-def varint(data: Data, at: int, end: int) -> tuple[int, int]:
+def read_varint(data: ByteBuffer, at: int, end: int) -> tuple[int, int]:
     """The number that begins at `at`, as one of 64 bits without a sign, and where it ends. Raises Broken."""
     if at < end and data[at] < 0x80:
         return data[at], at + 1
     value = shift = 0
-    for place in range(at, min(end, at + _LONGEST)):
+    for place in range(at, min(end, at + _MAX_VARINT_BYTES)):
         byte = data[place]
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value & _MASK, place + 1
         shift += 7
-    raise Broken("a number is cut short")
+    raise MalformedProtobuf("a number is cut short")
 
 
-def signed(value: int) -> int:
+def to_signed_int64(value: int) -> int:
     """A number as one of 64 bits with a sign."""
     return value - (1 << 64) if value >> 63 else value
 
 
-def encoded(value: int) -> bytes:
+def encode_varint(value: int) -> bytes:
     """A number that is not negative as a varint."""
     found = bytearray()
     while value > 0x7F:
@@ -90,6 +90,6 @@ def encoded(value: int) -> bytes:
     return bytes(found)
 
 
-def prefix(number: int, size: int) -> bytes:
+def encode_field_prefix(number: int, size: int) -> bytes:
     """What stands in front of the `size` bytes of a field."""
-    return encoded(number << 3 | BYTES) + encoded(size)
+    return encode_varint(number << 3 | BYTES) + encode_varint(size)

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from importlib.metadata import version as version_of
 from typing import Any
 
-from serving.protocols.addresses import shown
-from serving.protocols.tensorflow_status import Standing, State, newest_first
+from serving.protocols.addresses import format_version
+from serving.protocols.tensorflow_status import ServableState, VersionStatus, sort_newest_first
 from serving.schema import ModelSchema, ModelSignature, TensorSpec
 
 # Tensors as bytes beside the JSON, both ways.
@@ -17,7 +17,7 @@ SERVER_NAME = "pilotlight"
 _NO_SIGNATURE = ModelSignature((), ())
 
 
-def server(name: str = SERVER_NAME, extensions: Iterable[str] = ()) -> dict[str, Any]:
+def render_server(name: str = SERVER_NAME, extensions: Iterable[str] = ()) -> dict[str, Any]:
     """The answer of `GET /v2`; `extensions` are those beside EXTENSIONS."""
     return {
         "name": name,
@@ -26,39 +26,39 @@ def server(name: str = SERVER_NAME, extensions: Iterable[str] = ()) -> dict[str,
     }
 
 
-def live() -> dict[str, Any]:
+def render_live() -> dict[str, Any]:
     """The answer of `GET /v2/health/live`."""
     return {"live": True}
 
 
-def ready(is_ready: bool) -> dict[str, Any]:
+def render_ready(is_ready: bool) -> dict[str, Any]:
     """The answer of `GET /v2/health/ready`."""
     return {"ready": is_ready}
 
 
-def model_ready(model: str, is_ready: bool) -> dict[str, Any]:
+def render_model_ready(model: str, is_ready: bool) -> dict[str, Any]:
     """The answer of `GET /v2/models/M[/versions/V]/ready`."""
     return {"name": model, "ready": is_ready}
 
 
-def metadata(model: str, standings: Iterable[Standing], schema: ModelSchema) -> dict[str, Any]:
+def render_metadata(model: str, standings: Iterable[VersionStatus], schema: ModelSchema) -> dict[str, Any]:
     """The answer of `GET /v2/models/M[/versions/V]`.
 
     `standings` are those of the versions it is about. The protocol knows one set of inputs and outputs: it is
     that of the default signature, and empty where there is none.
     """
     signature = schema.signatures.get(schema.default, _NO_SIGNATURE)
-    available = [one for one in newest_first(standings) if one.state is State.AVAILABLE]
+    available = [one for one in sort_newest_first(standings) if one.state is ServableState.AVAILABLE]
     return {
         "name": model,
-        "versions": [shown(one.version) for one in available],
+        "versions": [format_version(one.version) for one in available],
         "platform": schema.platform,
-        "inputs": [_tensor(tensor) for tensor in signature.inputs],
-        "outputs": [_tensor(tensor) for tensor in (*signature.outputs, *schema.methods)],
+        "inputs": [_render_tensor(tensor) for tensor in signature.inputs],
+        "outputs": [_render_tensor(tensor) for tensor in (*signature.outputs, *schema.methods)],
     }
 
 
-def _tensor(tensor: TensorSpec) -> dict[str, Any]:
+def _render_tensor(tensor: TensorSpec) -> dict[str, Any]:
     """The protocol has no word for a shape of any number of dimensions: it is told as one, of any size."""
     shape = [-1] if tensor.shape is None else list(tensor.shape)
     return {"name": tensor.name, "datatype": tensor.datatype, "shape": shape}

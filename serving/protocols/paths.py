@@ -22,18 +22,18 @@ _INFERENCE = re.compile(
     r"/v2/models/(?:projects/(?P<project>[^/]+)/models/)?(?P<model>[^/]+)"
     r"(?:/versions/(?P<version>[^/]+))?/(?P<verb>infer)"
 )
-_KINDS = (
+_PATTERNS = (
     (Dialect.AI_PLATFORM, _AI_PLATFORM),
     (Dialect.TENSORFLOW, _TENSORFLOW),
     (Dialect.INFERENCE, _INFERENCE),
 )
 # Cloud Logging's, beside those of the Open Inference Protocol.
-LOG_ENTRIES = "/v2/entries:list"
+LOG_ENTRIES_PATH = "/v2/entries:list"
 # Paths of which it is remembered what they say, and the longest of them.
-_PATHS, _LONGEST = 1024, 512
+_CACHE_SIZE, _MAX_CACHED_LENGTH = 1024, 512
 
 
-class Path(NamedTuple):
+class PredictionPath(NamedTuple):
     """What the path of a prediction says. `project` is "" where it names none, `version` and `label` too."""
 
     dialect: Dialect
@@ -44,47 +44,47 @@ class Path(NamedTuple):
     label: str = ""
 
 
-def parse(path: str) -> Path | None:
+def parse_prediction_path(path: str) -> PredictionPath | None:
     """What a path says, after its escapes are undone; None for one that is of no prediction."""
-    return (_remembered if len(path) <= _LONGEST else _parse)(path)
+    return (_match_path_cached if len(path) <= _MAX_CACHED_LENGTH else _match_path)(path)
 
 
-def _parse(path: str) -> Path | None:
-    for dialect, kind in _KINDS:
+def _match_path(path: str) -> PredictionPath | None:
+    for dialect, kind in _PATTERNS:
         match = kind.fullmatch(path)
         if match is not None:
             found = {name: value for name, value in match.groupdict().items() if value is not None}
-            return Path(dialect, **found)
+            return PredictionPath(dialect, **found)
     return None
 
 
-_remembered = lru_cache(_PATHS)(_parse)
+_match_path_cached = lru_cache(_CACHE_SIZE)(_match_path)
 
 
-def dialect_of(path: str) -> Dialect:
+def detect_dialect(path: str) -> Dialect:
     """Whose errors the clients of a path understand, also where nothing is there."""
-    if path == "/v2" or (path.startswith("/v2/") and path != LOG_ENTRIES):
+    if path == "/v2" or (path.startswith("/v2/") and path != LOG_ENTRIES_PATH):
         return Dialect.INFERENCE
     if path == _MODELS or path.startswith(f"{_MODELS}/"):
         return Dialect.TENSORFLOW
     return Dialect.AI_PLATFORM
 
 
-def no_such_path(method: str, path: str, where: str) -> ServingError:
+def path_not_found_error(method: str, path: str, where: str) -> ServingError:
     """The error for a path that is none; `where` says where there is something."""
-    if dialect_of(path) is Dialect.TENSORFLOW:
-        return _malformed(method, path)
+    if detect_dialect(path) is Dialect.TENSORFLOW:
+        return _malformed_request_error(method, path)
     return NotFound(f"Nothing is at {path}. {where}")
 
 
-def no_such_method(method: str, path: str, allow: str) -> ServingError:
+def wrong_method_error(method: str, path: str, allow: str) -> ServingError:
     """The error for a path that is there, but not for this method of HTTP."""
-    if dialect_of(path) is Dialect.TENSORFLOW:
-        return _malformed(method, path)
+    if detect_dialect(path) is Dialect.TENSORFLOW:
+        return _malformed_request_error(method, path)
     return method_not_allowed(method, path, allow)
 
 
-def _malformed(method: str, path: str) -> InvalidArgument:
+def _malformed_request_error(method: str, path: str) -> InvalidArgument:
     """The one error that TensorFlow Serving has for all that is none of its calls."""
     if path.rstrip("/") == _MODELS and method == "GET":
         return InvalidArgument("Missing model name in request: GET /v1/models/MODEL.")

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from serving.protocols.addresses import number, shown
+from serving.protocols.addresses import format_version, parse_version_number
 from serving.schema import ModelSchema, ModelSignature, TensorSpec
 
 DTYPES = {
@@ -34,7 +34,7 @@ DTYPES = {
 }
 
 
-class State(enum.StrEnum):
+class ServableState(enum.StrEnum):
     """Of a version, as TensorFlow Serving has them; a version that sleeps is AVAILABLE: it answers."""
 
     UNKNOWN = "UNKNOWN"
@@ -46,60 +46,60 @@ class State(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class VersionStatus:
     """How it stands with a version, by its id; `error` is why it failed, "" if it has not."""
 
     version: str
-    state: State
+    state: ServableState
     error: str = ""
 
 
-def newest_first(standings: Iterable[Standing]) -> list[Standing]:
+def sort_newest_first(standings: Iterable[VersionStatus]) -> list[VersionStatus]:
     """By their numbers, the highest first, then those that have none."""
-    return sorted(standings, key=lambda one: int(number(one.version) or -1), reverse=True)
+    return sorted(standings, key=lambda one: int(parse_version_number(one.version) or -1), reverse=True)
 
 
-def status(standings: Iterable[Standing]) -> dict[str, Any]:
+def render_status(standings: Iterable[VersionStatus]) -> dict[str, Any]:
     """The answer of `GET /v1/models/M[/versions/V|/labels/L]`."""
     return {
         "model_version_status": [
             {
-                "version": shown(one.version),
+                "version": format_version(one.version),
                 "state": str(one.state),
                 "status": {"error_code": "UNKNOWN" if one.error else "OK", "error_message": one.error},
             }
-            for one in newest_first(standings)
+            for one in sort_newest_first(standings)
         ]
     }
 
 
-def metadata(model: str, version: str, schema: ModelSchema) -> dict[str, Any]:
+def render_metadata(model: str, version: str, schema: ModelSchema) -> dict[str, Any]:
     """The answer of `GET /v1/models/M[/versions/V|/labels/L]/metadata`; `version` is an id."""
-    signatures = {name: _signature(one) for name, one in schema.signatures.items()}
+    signatures = {name: _render_signature(one) for name, one in schema.signatures.items()}
     return {
-        "model_spec": {"name": model, "signature_name": "", "version": shown(version)},
+        "model_spec": {"name": model, "signature_name": "", "version": format_version(version)},
         "metadata": {"signature_def": {"signature_def": signatures}},
     }
 
 
-def _signature(signature: ModelSignature) -> dict[str, Any]:
+def _render_signature(signature: ModelSignature) -> dict[str, Any]:
     return {
-        "inputs": {tensor.name: _tensor(tensor) for tensor in signature.inputs},
-        "outputs": {tensor.name: _tensor(tensor) for tensor in signature.outputs},
+        "inputs": {tensor.name: _render_tensor(tensor) for tensor in signature.inputs},
+        "outputs": {tensor.name: _render_tensor(tensor) for tensor in signature.outputs},
         "method_name": signature.method,
         "defaults": {},
     }
 
 
-def dtype(tensor: TensorSpec) -> str:
+def to_tensorflow_dtype(tensor: TensorSpec) -> str:
     """TensorFlow's name for the type of a tensor."""
     return DTYPES.get(tensor.datatype, "DT_INVALID")
 
 
-def _tensor(tensor: TensorSpec) -> dict[str, Any]:
+def _render_tensor(tensor: TensorSpec) -> dict[str, Any]:
     dimensions = [{"size": str(size), "name": ""} for size in tensor.shape or ()]
     return {
-        "dtype": dtype(tensor),
+        "dtype": to_tensorflow_dtype(tensor),
         "tensor_shape": {"dim": dimensions, "unknown_rank": tensor.shape is None},
         "name": tensor.tensor,
     }

@@ -495,7 +495,7 @@ def to_orjson_array(array: NDArray[Any], *, long_decimals: bool = False) -> NDAr
 
 
 def as_text(name: str, value: Any) -> Any:
-    """Bytes as text, or as `{"b64": ...}` where the output's alias ends in `_decode_bytes`."""
+    """Bytes as text, or as `{"b64": ...}` where the output's alias ends in `_serialize_message`."""
     if isinstance(value, list):
         return [as_text(name, element) for element in value]
     if not isinstance(value, bytes):

@@ -182,7 +182,7 @@ class TensorFlowRuntime:
             try:
                 request = tensorflow_warmup.parse_record(record)
                 made = None if request is None else self._to_warmup_request(request)
-            except (tf.errors.OpError, tensorflow_warmup.Malformed, ValueError, TypeError) as error:
+            except (tf.errors.OpError, tensorflow_warmup.MessageDecodeError, ValueError, TypeError) as error:
                 unreadable.append(f"record {number}: {summarize_error(error)}")
                 continue
             if made is None:

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from serving.protocols.examples import serialize_examples
-from serving.protocols.protos import Malformed, message
+from serving.protocols.protos import MessageDecodeError, load_message_class
 
 __all__ = [
     "WARMUP_FILE",
     "MAX_RECORDS",
     "ExamplesRecord",
-    "Malformed",
+    "MessageDecodeError",
     "PredictRecord",
     "WarmupRecord",
     "parse_record",
@@ -50,7 +50,7 @@ def parse_record(record: bytes) -> WarmupRecord | None:
 
     Raises Malformed if the record is no `PredictionLog`.
     """
-    log = message("tensorflow.serving.PredictionLog").FromString(record)
+    log = load_message_class("tensorflow.serving.PredictionLog").FromString(record)
     kind = log.WhichOneof("log_type")
     if kind == "predict_log":
         request = log.predict_log.request

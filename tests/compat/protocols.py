@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.calls import call, grpc, message
+from tests.calls import call, grpc, load_message_class
 from tests.server import Server
 
 Rows = NDArray[Any]
@@ -75,7 +75,9 @@ def by_inference_binary(server: Server, model: str, rows: Rows) -> list[Any]:
 
 def by_inference_grpc(server: Server, model: str, rows: Rows) -> list[Any]:
     """The same over gRPC, with raw contents."""
-    request = message("inference.ModelInferRequest")(model_name=model, raw_input_contents=[_packed(rows)])
+    request = load_message_class("inference.ModelInferRequest")(
+        model_name=model, raw_input_contents=[_packed(rows)]
+    )
     request.inputs.add(**_tensor(rows))
     with grpc.insecure_channel(server.grpc) as channel:
         method = "inference.GRPCInferenceService/ModelInfer"
@@ -87,7 +89,7 @@ def by_inference_grpc(server: Server, model: str, rows: Rows) -> list[Any]:
 
 def by_serving_grpc(server: Server, model: str, rows: Rows) -> list[Any]:
     """TensorFlow Serving's Predict."""
-    request = message("tensorflow.serving.PredictRequest")()
+    request = load_message_class("tensorflow.serving.PredictRequest")()
     request.model_spec.name = model
     tensor = request.inputs["input"]
     for size in rows.shape:

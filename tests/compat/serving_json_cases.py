@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from serving.protocols.protos import message
+from serving.protocols.protos import load_message_class
 
 NAN, INFINITY = float("nan"), float("inf")
 HELLO, WORLD, TF, SERVING = (
@@ -231,7 +231,7 @@ def _values(given: Any) -> list[Any]:
 def features_of(label: str) -> dict[str, Any]:
     """The features of an example that came back as a label, as JSON has them; texts as text."""
     padded = label + "=" * (-len(label) % 4)
-    example = message("tensorflow.Example").FromString(base64.urlsafe_b64decode(padded))
+    example = load_message_class("tensorflow.Example").FromString(base64.urlsafe_b64decode(padded))
     found: dict[str, Any] = {}
     for name, feature in example.features.feature.items():
         kind = feature.WhichOneof("kind")

@@ -17,7 +17,7 @@ import grpc
 import pytest
 from google.protobuf import json_format
 
-from serving.protocols.protos import message
+from serving.protocols.protos import load_message_class
 from tests.calls import call
 from tests.compat import serving_json_cases as json_cases
 from tests.compat import serving_models as models
@@ -138,7 +138,9 @@ def with_own_messages(channel: grpc.Channel) -> Ask:
     def ask(asked: server_cases.Call) -> tuple[str, Any]:
         name = asked.rpc.partition("/")[2]
         kind = _KINDS.get(name, name)
-        request = json_format.ParseDict(asked.fields, message(f"tensorflow.serving.{kind}Request")())
+        request = json_format.ParseDict(
+            asked.fields, load_message_class(f"tensorflow.serving.{kind}Request")()
+        )
         reply = call(
             channel, f"tensorflow.serving.{asked.rpc}", f"tensorflow.serving.{kind}Response", request
         )

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from serving.protocols.protos import message
+from serving.protocols.protos import load_message_class
 
 KERAS, SHARED, WARMED = "keras", "shared", "warmed"
 
@@ -66,7 +66,7 @@ def _write_warmed(tf: Any, folder: Path) -> None:
             ("serving_default", "x", [1.0]),
             ("regress", "inputs", ["no example"]),
         ):
-            record = message("tensorflow.serving.PredictionLog")()
+            record = load_message_class("tensorflow.serving.PredictionLog")()
             request = record.predict_log.request
             request.model_spec.signature_name = signature
             request.inputs[alias].ParseFromString(tf.make_tensor_proto(value).SerializeToString())

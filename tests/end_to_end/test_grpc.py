@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from serving.grpc.methods import RPCS
-from tests.calls import Reply, call, grpc, infer_request, message, predict_request
+from serving.grpc.methods import RPC_METHODS
+from tests.calls import Reply, call, grpc, infer_request, load_message_class, predict_request
 from tests.end_to_end import models
 from tests.server import Server, running_node, until
 
@@ -78,12 +78,14 @@ def test_a_node_alone_answers_for_any_name(channel: grpc.Channel) -> None:
 
     service, package = "inference.GRPCInferenceService", "inference"
     for name in ("ServerReady", "ModelReady"):
-        request = message(f"{package}.{name}Request")(**({"name": "m"} if name == "ModelReady" else {}))
+        request = load_message_class(f"{package}.{name}Request")(
+            **({"name": "m"} if name == "ModelReady" else {})
+        )
         assert call(channel, f"{service}/{name}", f"{package}.{name}Response", request).message.ready
-    request = message("inference.ModelMetadataRequest")(name="m")
+    request = load_message_class("inference.ModelMetadataRequest")(name="m")
     told = call(channel, f"{service}/ModelMetadata", "inference.ModelMetadataResponse", request)
     assert (told.message.platform, list(told.message.versions)) == ("custom", ["1"])
-    request = message("tensorflow.serving.GetModelStatusRequest")(model_spec={"name": "m"})
+    request = load_message_class("tensorflow.serving.GetModelStatusRequest")(model_spec={"name": "m"})
     told = call(
         channel,
         "tensorflow.serving.ModelService/GetModelStatus",
@@ -103,7 +105,7 @@ def test_errors_of_a_node_alone_have_codes(channel: grpc.Channel) -> None:
         channel,
         "tensorflow.serving.PredictionService/GetModelMetadata",
         "tensorflow.serving.GetModelMetadataResponse",
-        message("tensorflow.serving.GetModelMetadataRequest")(model_spec={"name": "m"}),
+        load_message_class("tensorflow.serving.GetModelMetadataRequest")(model_spec={"name": "m"}),
     )
     assert (unasked.code, "metadata_field" in unasked.text) == ("INVALID_ARGUMENT", True)
 
@@ -113,10 +115,12 @@ def test_a_node_of_another_method(tmp_path: Path) -> None:
     rows = models.data()[0][:3]
     model = models.write_sklearn(tmp_path / "model")
     proba, labels = model.predict_proba(rows).ravel().tolist(), model.predict(rows).tolist()
-    infer = message("inference.ModelInferRequest")(model_name="m", raw_input_contents=[rows.tobytes()])
+    infer = load_message_class("inference.ModelInferRequest")(
+        model_name="m", raw_input_contents=[rows.tobytes()]
+    )
     infer.inputs.add(name="x", datatype="FP64", shape=rows.shape)
     named, by_field = (
-        message("inference.ModelInferRequest").FromString(infer.SerializeToString()) for _ in "ab"
+        load_message_class("inference.ModelInferRequest").FromString(infer.SerializeToString()) for _ in "ab"
     )
     for name in ("predict", "predict_proba"):
         named.outputs.add(name=name)
@@ -152,7 +156,7 @@ def test_no_message_makes_a_fault(tmp_path: Path) -> None:
     """Whatever is done to the bytes of requests, to every method: what is wrong with them is the client's."""
     models.write_sklearn(tmp_path / "model")
     values = [1.0, 2.0, 3.0, 4.0]
-    infer = message("inference.ModelInferRequest")(model_name="m", raw_input_contents=[bytes(32)])
+    infer = load_message_class("inference.ModelInferRequest")(model_name="m", raw_input_contents=[bytes(32)])
     infer.inputs.add(name="x", datatype="FP64", shape=[1, 4])
     requests = [infer, infer_request("m", values), predict_request("m", values, version="1")]
     seeds, dice = [request.SerializeToString() for request in requests], random.Random(0)
@@ -163,7 +167,7 @@ def test_no_message_makes_a_fault(tmp_path: Path) -> None:
     ):
         ready(channel)
         for _ in range(600):
-            rpc = dice.choice(list(RPCS.values()))
+            rpc = dice.choice(list(RPC_METHODS.values()))
             codes[call(channel, rpc.path[1:], rpc.response, damaged(dice.choice(seeds), dice)).code] += 1
 
     assert codes["OK"] > 50

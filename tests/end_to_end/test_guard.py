@@ -24,10 +24,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from serving.gateway.access.token_store import TokenStore
-from serving.gateway.access.tokens import mint
-from serving.gateway.audit.folder import audit_folder, files
-from serving.gateway.audit.naming import method_name
-from serving.grpc.methods import RPCS, Rpc
+from serving.gateway.access.tokens import mint_token
+from serving.gateway.audit.folder import audit_log_path, list_log_files
+from serving.gateway.audit.naming import to_audit_method
+from serving.grpc.methods import RPC_METHODS, RpcMethod
 from tests import calls
 from tests.calls import grpc
 from tests.end_to_end import models
@@ -343,7 +343,7 @@ class World:
         """What the audit log has of a request, once it has."""
 
         def found() -> dict[str, Any] | None:
-            paths = files(audit_folder(self.server.state_dir))
+            paths = list_log_files(audit_log_path(self.server.state_dir))
             entries = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
             return next((one for one in entries if _id_of(one) == request_id), None)
 
@@ -379,7 +379,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     ):
         admin = (server.state_dir / "admin-token").read_text().strip()
         server.http.headers["authorization"] = f"Bearer {admin}"
-        stranger, record = mint("user:stranger@example.com", time.time())
+        stranger, record = mint_token("user:stranger@example.com", time.time())
         tokens = TokenStore(server.state_dir / "state.db")
         tokens.put(record)
         tokens.close()
@@ -427,14 +427,14 @@ def test_access_is_checked_before_anything_else(world: World, speaker: Speaker) 
 
     for name, (number, model) in names.items():
         payload = world.audited(name)["protoPayload"]
-        assert payload["methodName"] == method_name(speaker.method)
+        assert payload["methodName"] == to_audit_method(speaker.method)
         assert payload["resourceName"].startswith(f"projects/guard/models/{model}")
         assert payload["status"]["code"] == number
 
 
 def test_every_method_over_grpc_asks_who_calls(world: World) -> None:
     """Before it looks at what is asked; but whoever asks about the server alone is answered."""
-    for rpc in RPCS.values():
+    for rpc in RPC_METHODS.values():
         codes = [
             calls.call(
                 channel(world.server.grpc),
@@ -447,15 +447,15 @@ def test_every_method_over_grpc_asks_who_calls(world: World) -> None:
         ]
         if rpc.name == "HandleReloadConfigRequest":
             assert codes == ["UNIMPLEMENTED"] * 2
-        elif rpc.about_model or rpc.name == "RepositoryIndex":
+        elif rpc.has_model_name or rpc.name == "RepositoryIndex":
             assert codes == ["UNAUTHENTICATED", "PERMISSION_DENIED"], rpc.path
         else:
             assert codes == ["OK"] * 2, rpc.path
 
 
-def about_the_model(rpc: Rpc) -> Any:
+def about_the_model(rpc: RpcMethod) -> Any:
     """What is sent to a method: the model's name, and nothing else."""
-    kind, spec = calls.message(rpc.request), {"name": "m"}
+    kind, spec = calls.load_message_class(rpc.request), {"name": "m"}
     for name, value in {"tasks": [{"model_spec": spec}], "model_spec": spec, "model_name": "m"}.items():
         if name in kind.DESCRIPTOR.fields_by_name:
             return kind(**{name: value})
@@ -546,7 +546,7 @@ def test_a_request_is_recorded_everywhere(world: World, speaker: Speaker) -> Non
     assert (access["model"], access["model_version"], access["status"]) == ("m", "v3", 200)
 
     payload = world.audited(name)["protoPayload"]
-    assert payload["methodName"] == method_name(speaker.method)
+    assert payload["methodName"] == to_audit_method(speaker.method)
     assert payload["resourceName"] == MODEL
     assert payload["authenticationInfo"]["principalSubject"] == "user:admin@localhost"
     assert payload["authorizationInfo"][0]["permission"] == "ml.models.predict"

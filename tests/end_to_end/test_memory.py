@@ -14,7 +14,7 @@ from textwrap import dedent
 
 import pytest
 
-from tests.calls import call, grpc, message
+from tests.calls import call, grpc, load_message_class
 from tests.end_to_end import models
 from tests.server import Server, running_node, running_server, until
 
@@ -149,7 +149,7 @@ def leaves(world: World, sent: float) -> None:
 
 
 def over_grpc(world: World) -> None:
-    request = message("inference.ModelInferRequest")(model_name="m")
+    request = load_message_class("inference.ModelInferRequest")(model_name="m")
     tensor = request.inputs.add(name="x", datatype="BYTES", shape=[1])
     tensor.contents.bytes_contents.append(b"x" * SIZE)
     options = [("grpc.max_send_message_length", -1)]

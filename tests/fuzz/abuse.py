@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from serving.protocols import Dialect
-from serving.protocols.paths import dialect_of
+from serving.protocols.paths import detect_dialect
 
 VERBS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "TRACE", "BREW", "")
 # Instead of an id in a path.
@@ -133,7 +133,7 @@ def check(asked: Ask, told: Told) -> None:
         document = json.loads(told.body)
         assert list(document) == ["error"], (asked, told)
         error = document["error"]
-        if dialect_of(unquote(asked.path)) is not Dialect.AI_PLATFORM:
+        if detect_dialect(unquote(asked.path)) is not Dialect.AI_PLATFORM:
             assert isinstance(error, str), (asked, told)
             assert error.strip()
             return

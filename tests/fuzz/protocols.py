@@ -10,7 +10,7 @@ import msgspec
 from serving.node import practice, practice_grpc
 from serving.node.dialects import ServedModel
 from serving.node.dialects.readers import CodecCache
-from serving.protocols import PLAIN, Call
+from serving.protocols import DEFAULT_METADATA, RequestMetadata
 from serving.runtimes import Runtime
 from serving.runtimes.codec import InstancesDecoder
 from serving.schema import ModelSchema
@@ -18,7 +18,7 @@ from tests.fuzz import making
 from tests.fuzz.judging import refused
 
 # A model, a call, and a body.
-Given = tuple[str, Call, bytes]
+Given = tuple[str, RequestMetadata, bytes]
 
 
 class Asking:
@@ -56,6 +56,6 @@ class Asking:
         refused(does)
 
 
-def _questions(schema: ModelSchema) -> list[tuple[Call, bytes]]:
+def _questions(schema: ModelSchema) -> list[tuple[RequestMetadata, bytes]]:
     asked = [*practice.make_http_examples(schema), *practice_grpc.make_grpc_examples(schema)]
-    return [(question.call, question.body) for question in asked if question.call is not PLAIN]
+    return [(question.call, question.body) for question in asked if question.call is not DEFAULT_METADATA]

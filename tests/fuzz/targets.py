@@ -26,9 +26,9 @@ from sklearn.linear_model import LinearRegression
 from starlette.requests import Request
 from xgboost import XGBClassifier
 
-from serving.gateway.api.jobs import parts_of
-from serving.gateway.api.paging import Listing
-from serving.gateway.api.requests import read, read_json, read_mask
+from serving.gateway.api.jobs import extract_sent_fields
+from serving.gateway.api.paging import PagedList
+from serving.gateway.api.requests import read_json, read_resource, read_update_mask
 from serving.gateway.catalog import jobs, lookup, models, versions
 from serving.gateway.records import Deployed, Draft, ModelRecord, Stamp, State, VersionRecord
 from serving.names import (
@@ -220,7 +220,7 @@ def _request(body: bytes, query: str = "") -> Request:
 
 def _create_model(body: bytes) -> None:
     def does() -> None:
-        model = _run(read(_request(body), Model))
+        model = _run(read_resource(_request(body), Model))
         draft = Draft(STATE)
         answer = models.create_model(draft, _stamp(), "p", model)
         _kept(draft)
@@ -231,7 +231,7 @@ def _create_model(body: bytes) -> None:
 
 def _create_version(body: bytes) -> None:
     def does() -> None:
-        version = _run(read(_request(body), Version))
+        version = _run(read_resource(_request(body), Version))
         draft = Draft(STATE)
         operation = versions.create_version(draft, _stamp(), _NAME.parent, version)
         _kept(draft)
@@ -245,7 +245,7 @@ def _patch(given: tuple[str, bytes]) -> None:
 
     def does() -> None:
         request = _request(body, query)
-        mask, version = read_mask(request), _run(read(request, Version))
+        mask, version = read_update_mask(request), _run(read_resource(request, Version))
         draft = Draft(STATE)
         operation = versions.update_version(draft, _stamp(), _NAME, version, mask)
         _kept(draft)
@@ -253,7 +253,7 @@ def _patch(given: tuple[str, bytes]) -> None:
 
     def does_model() -> None:
         request = _request(body, query)
-        mask, model = read_mask(request), _run(read(request, Model))
+        mask, model = read_update_mask(request), _run(read_resource(request, Model))
         draft = Draft(STATE)
         operation = models.update_model(draft, _stamp(), _NAME.parent, model, mask)
         _kept(draft)
@@ -266,9 +266,9 @@ def _patch(given: tuple[str, bytes]) -> None:
 def _create_job(body: bytes) -> None:
     def does() -> None:
         sent = _run(read_json(_request(body)))
-        job = msgspec.structs.replace(_run(read(_request(body), Job)), job_id="j")
+        job = msgspec.structs.replace(_run(read_resource(_request(body), Job)), job_id="j")
         draft = Draft(STATE)
-        record = jobs.create_job(draft, _stamp(), "p", job, parts_of(sent), most=9)
+        record = jobs.create_job(draft, _stamp(), "p", job, extract_sent_fields(sent), most=9)
         _kept(draft)
         orjson.dumps(jobs.render_job(record))
 
@@ -292,7 +292,7 @@ _ROWS = [
 ]
 
 
-_LISTING = Listing(_ROWS, lambda row: row, operator.itemgetter("name"))
+_LISTING = PagedList(_ROWS, lambda row: row, operator.itemgetter("name"))
 
 
 def _page(query: dict[str, str]) -> None:
@@ -304,7 +304,7 @@ def _names(text: str) -> None:
         check_project,
         check_location,
         lambda given: check_id(given, "model.name"),
-        lambda given: lookup.resolve(STATE, parse_model_or_version_name(given)),
+        lambda given: lookup.resolve_version(STATE, parse_model_or_version_name(given)),
         lambda given: lookup.get_model(STATE, ModelName("p", given)),
     ):
         refused(lambda check=check: check(text))  # type: ignore[misc]

@@ -11,7 +11,7 @@ from typing import Any
 
 from serving.node.dialects import DecodedRequest, ServedModel
 from serving.node.dialects.tensorflow import reader
-from serving.protocols import Call, Dialect
+from serving.protocols import Dialect, RequestMetadata
 from serving.runtimes.codec import InstancesDecoder
 from serving.runtimes.instances import WholeTensors
 from serving.schema import ModelSignature, TensorSpec
@@ -77,7 +77,7 @@ def attempt(given: tuple[str, str, bytes]) -> None:
     """It is read, in both ways as the same, or refused by both."""
     name, verb, body = given
     model = _MODELS[name]
-    call = Call(Dialect.TENSORFLOW, verb)
+    call = RequestMetadata(Dialect.TENSORFLOW, verb)
     found: list[DecodedRequest] = []
     wrong = [
         refused(partial(_read, call, way, body, found)) for way in (model, replace(model, decoder=_DECLINING))
@@ -90,7 +90,7 @@ def attempt(given: tuple[str, str, bytes]) -> None:
         same(_columns(one.instances), _columns(other.instances))
 
 
-def _read(call: Call, model: ServedModel, body: bytes, found: list[DecodedRequest]) -> None:
+def _read(call: RequestMetadata, model: ServedModel, body: bytes, found: list[DecodedRequest]) -> None:
     found.append(reader(call, model).decode_request(body))
 
 

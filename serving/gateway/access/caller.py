@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from serving.wire import Scope
 
-_KEY = "pilotlight.caller"
+_CALLER_KEY = "pilotlight.caller"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,16 +19,16 @@ class Caller:
     principal: str
 
 
-NOBODY = Caller("")
-ANONYMOUS = Caller("allUsers")
+UNKNOWN_CALLER = Caller("")
+ANONYMOUS_CALLER = Caller("allUsers")
 
 
-def caller_of(scope: Scope) -> Caller:
+def get_caller(scope: Scope) -> Caller:
     """The caller of a request that was let in."""
-    caller: Caller = scope.get(_KEY, NOBODY)
+    caller: Caller = scope.get(_CALLER_KEY, UNKNOWN_CALLER)
     return caller
 
 
-def note_caller(scope: Scope, caller: Caller) -> None:
+def set_caller(scope: Scope, caller: Caller) -> None:
     """Keep the caller beside the request."""
-    scope[_KEY] = caller
+    scope[_CALLER_KEY] = caller

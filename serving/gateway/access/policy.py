@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from serving.errors import InvalidArgument, field_error
-from serving.gateway.access.caller import ANONYMOUS, Caller
+from serving.gateway.access.caller import ANONYMOUS_CALLER, Caller
 from serving.gateway.access.roles import PERMISSIONS, PUBLIC_ROLES, ROLES
 from serving.gateway.methods import SERVER
 from serving.resources import Resource
@@ -20,12 +20,12 @@ from serving.resources import Resource
 # Who has the state folder can always make a token of it; it owns everything, whatever policies say.
 ADMIN = Caller("user:admin@localhost")
 
-_EVERYBODY, _EVERY_CALLER = "allUsers", "allAuthenticatedUsers"
-_PRINCIPAL = re.compile(r"(user|serviceAccount):[^\s:@,]+@[^\s:@,]+")
+_ALL_USERS, _ALL_AUTHENTICATED_USERS = "allUsers", "allAuthenticatedUsers"
+_PRINCIPAL_FORMAT = re.compile(r"(user|serviceAccount):[^\s:@,]+@[^\s:@,]+")
 _MAX_MEMBERS = 1500
-_VERSIONS = (0, 1, 3)
+_POLICY_VERSIONS = (0, 1, 3)
 # Parts of a name: nothing is so deep that a policy could be on it, or above it on anything but the server.
-_DEEPEST = 16
+_MAX_NAME_PARTS = 16
 
 
 class Binding(Resource, frozen=True):
@@ -45,7 +45,7 @@ class Policy(Resource, frozen=True):
     etag: str = ""
 
 
-class _Kept(Protocol):
+class _StoredPolicy(Protocol):
     """A policy as the state has it."""
 
     @property
@@ -53,22 +53,24 @@ class _Kept(Protocol):
         """The policy itself."""
 
 
-Policies = Mapping[str, _Kept]
+PoliciesByResource = Mapping[str, _StoredPolicy]
 
 
-def allows(policies: Policies, caller: Caller, permission: str, resource: str) -> bool:
+def is_allowed(policies: PoliciesByResource, caller: Caller, permission: str, resource: str) -> bool:
     """Whether a caller has a permission on a resource, by its full name."""
-    return caller == ADMIN or any(permission in ROLES[role] for role in _roles_of(policies, caller, resource))
+    return caller == ADMIN or any(
+        permission in ROLES[role] for role in _iter_roles(policies, caller, resource)
+    )
 
 
-def held(policies: Policies, caller: Caller, resource: str) -> frozenset[str]:
+def resolve_permissions(policies: PoliciesByResource, caller: Caller, resource: str) -> frozenset[str]:
     """All permissions that a caller has on a resource."""
     if caller == ADMIN:
         return PERMISSIONS
-    return frozenset().union(*(ROLES[role] for role in _roles_of(policies, caller, resource)))
+    return frozenset().union(*(ROLES[role] for role in _iter_roles(policies, caller, resource)))
 
 
-def owned_by(principal: str, role: str, etag: str) -> Policy:
+def build_owner_policy(principal: str, role: str, etag: str) -> Policy:
     """The policy of what a caller has made."""
     return Policy(version=1, bindings=(Binding(role=role, members=(principal,)),), etag=etag)
 
@@ -77,18 +79,18 @@ def check_principal(text: str) -> str:
     """A principal that can have a token; capitals do not count. Raises InvalidArgument."""
     kind, _, address = text.partition(":")
     principal = f"{kind}:{address.lower()}"
-    if not _PRINCIPAL.fullmatch(principal):
+    if not _PRINCIPAL_FORMAT.fullmatch(principal):
         raise InvalidArgument(
             f"Invalid principal {text!r}: expected user:NAME@DOMAIN or serviceAccount:NAME@DOMAIN."
         )
     return principal
 
 
-def checked(given: Policy) -> tuple[Binding, ...]:
+def validate_bindings(given: Policy) -> tuple[Binding, ...]:
     """The bindings of a policy that was sent, one for each role. Raises InvalidArgument naming the field."""
     if given.audit_configs:
-        raise _wrong("audit_configs", "What is audited is a setting of the server, not of a policy.")
-    check_version(given.version, "policy.version")
+        raise _policy_error("audit_configs", "What is audited is a setting of the server, not of a policy.")
+    check_policy_version(given.version, "policy.version")
     members: dict[str, set[str]] = {}
     for number, binding in enumerate(given.bindings):
         _check_binding(binding, f"bindings[{number}]")
@@ -96,17 +98,17 @@ def checked(given: Policy) -> tuple[Binding, ...]:
             _check_member(member, binding.role, f"bindings[{number}].members") for member in binding.members
         )
     if sum(len(one) for one in members.values()) > _MAX_MEMBERS:
-        raise _wrong("bindings", f"A policy can have at most {_MAX_MEMBERS} members.")
+        raise _policy_error("bindings", f"A policy can have at most {_MAX_MEMBERS} members.")
     return tuple(Binding(role=role, members=tuple(sorted(found))) for role, found in members.items() if found)
 
 
-def check_version(version: int, field: str) -> None:
+def check_policy_version(version: int, field: str) -> None:
     """Refuse a version of policies that there is not."""
-    if version not in _VERSIONS:
+    if version not in _POLICY_VERSIONS:
         raise field_error(InvalidArgument, field, f"There is no policy version {version}; use 1.")
 
 
-def check_permissions(permissions: tuple[str, ...]) -> None:
+def check_permissions_exist(permissions: tuple[str, ...]) -> None:
     """Refuse permissions that there are not, as Google does."""
     for permission in permissions:
         if permission not in PERMISSIONS:
@@ -115,19 +117,23 @@ def check_permissions(permissions: tuple[str, ...]) -> None:
             )
 
 
-def _roles_of(policies: Policies, caller: Caller, resource: str) -> Iterator[str]:
+def _iter_roles(policies: PoliciesByResource, caller: Caller, resource: str) -> Iterator[str]:
     """The roles that a caller has on a resource or above it."""
-    who = {_EVERYBODY} if caller == ANONYMOUS else {_EVERYBODY, _EVERY_CALLER, caller.principal}
-    for name in _upwards(resource):
+    who = (
+        {_ALL_USERS}
+        if caller == ANONYMOUS_CALLER
+        else {_ALL_USERS, _ALL_AUTHENTICATED_USERS, caller.principal}
+    )
+    for name in _iter_ancestors(resource):
         if name in policies:
             for binding in policies[name].policy.bindings:
                 if not who.isdisjoint(binding.members):
                     yield binding.role
 
 
-def _upwards(resource: str) -> Iterator[str]:
+def _iter_ancestors(resource: str) -> Iterator[str]:
     """A resource and all above it: `a/b/c/d`, `a/b`, the server."""
-    name = resource if resource.count("/") < _DEEPEST else ""
+    name = resource if resource.count("/") < _MAX_NAME_PARTS else ""
     while name and name != SERVER:
         yield name
         name = name.rpartition("/")[0].rpartition("/")[0]
@@ -136,29 +142,29 @@ def _upwards(resource: str) -> Iterator[str]:
 
 def _check_binding(binding: Binding, field: str) -> None:
     if binding.condition is not None:
-        raise _wrong(f"{field}.condition", "Conditions are not supported; bind the role without one.")
+        raise _policy_error(f"{field}.condition", "Conditions are not supported; bind the role without one.")
     if binding.role not in ROLES:
-        raise _wrong(
+        raise _policy_error(
             f"{field}.role", f"There is no role {binding.role!r} here. Those there are: {', '.join(ROLES)}."
         )
 
 
 def _check_member(member: str, role: str, field: str) -> str:
-    if member == _EVERYBODY and role not in PUBLIC_ROLES:
-        raise _wrong(
-            field, f"{role} cannot be given to {_EVERYBODY}, only {', '.join(sorted(PUBLIC_ROLES))}."
+    if member == _ALL_USERS and role not in PUBLIC_ROLES:
+        raise _policy_error(
+            field, f"{role} cannot be given to {_ALL_USERS}, only {', '.join(sorted(PUBLIC_ROLES))}."
         )
-    if member in {_EVERYBODY, _EVERY_CALLER}:
+    if member in {_ALL_USERS, _ALL_AUTHENTICATED_USERS}:
         return member
     try:
         return check_principal(member)
     except InvalidArgument as error:
-        raise _wrong(
+        raise _policy_error(
             field,
             f"Member {member!r} is not supported: a member is user:NAME@DOMAIN, serviceAccount:NAME@DOMAIN, "
-            f"{_EVERYBODY} or {_EVERY_CALLER}. There are no groups and no domains here.",
+            f"{_ALL_USERS} or {_ALL_AUTHENTICATED_USERS}. There are no groups and no domains here.",
         ) from error
 
 
-def _wrong(field: str, description: str) -> Exception:
+def _policy_error(field: str, description: str) -> Exception:
     return field_error(InvalidArgument, f"policy.{field}", description)

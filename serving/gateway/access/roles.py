@@ -11,35 +11,41 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 
-def _all(kind: str, verbs: str) -> frozenset[str]:
+def _expand_permissions(resource: str, verbs: str) -> frozenset[str]:
     """`ml.KIND.VERB` for each verb."""
-    return frozenset(f"ml.{kind}.{verb}" for verb in verbs.split())
+    return frozenset(f"ml.{resource}.{verb}" for verb in verbs.split())
 
 
-_JOB_OWNER = _all("jobs", "create get list cancel update getIamPolicy setIamPolicy")
-_PREDICT = _all("models", "predict") | _all("versions", "predict")
-_VERSION_READ = _all("versions", "get list")
+_JOB_OWNER = _expand_permissions("jobs", "create get list cancel update getIamPolicy setIamPolicy")
+_PREDICT = _expand_permissions("models", "predict") | _expand_permissions("versions", "predict")
+_VERSION_READ = _expand_permissions("versions", "get list")
 _LOG_READ = frozenset({"logging.logEntries.list"})
-_MODEL_USER = _all("models", "get") | _PREDICT | _VERSION_READ
+_MODEL_USER = _expand_permissions("models", "get") | _PREDICT | _VERSION_READ
 _MODEL_OWNER = (
     _MODEL_USER
-    | _all("models", "create list update delete getIamPolicy setIamPolicy")
-    | _all("versions", "create update delete")
+    | _expand_permissions("models", "create list update delete getIamPolicy setIamPolicy")
+    | _expand_permissions("versions", "create update delete")
     | _LOG_READ
 )
-_OPERATION_READ = _all("operations", "get list")
-_OPERATION_OWNER = _OPERATION_READ | _all("operations", "cancel")
+_OPERATION_READ = _expand_permissions("operations", "get list")
+_OPERATION_OWNER = _OPERATION_READ | _expand_permissions("operations", "cancel")
 _PROJECT_READ = (
-    _all("locations", "get list") | _all("projects", "getConfig") | {"resourcemanager.projects.get"}
+    _expand_permissions("locations", "get list")
+    | _expand_permissions("projects", "getConfig")
+    | {"resourcemanager.projects.get"}
 )
-_STUDY_READ = _all("studies", "get list getIamPolicy") | _all("trials", "get list")
+_STUDY_READ = _expand_permissions("studies", "get list getIamPolicy") | _expand_permissions(
+    "trials", "get list"
+)
 _STUDY_OWNER = (
-    _STUDY_READ | _all("studies", "create delete setIamPolicy") | _all("trials", "create update delete")
+    _STUDY_READ
+    | _expand_permissions("studies", "create delete setIamPolicy")
+    | _expand_permissions("trials", "create update delete")
 )
 
 _VIEWER = (
-    _all("jobs", "get list")
-    | _all("models", "get list")
+    _expand_permissions("jobs", "get list")
+    | _expand_permissions("models", "get list")
     | _VERSION_READ
     | _OPERATION_READ
     | _PROJECT_READ
@@ -47,8 +53,8 @@ _VIEWER = (
 )
 _DEVELOPER = (
     _VIEWER
-    | _all("jobs", "create getIamPolicy")
-    | _all("models", "create getIamPolicy")
+    | _expand_permissions("jobs", "create getIamPolicy")
+    | _expand_permissions("models", "create getIamPolicy")
     | _PREDICT
     | _LOG_READ
     | _STUDY_OWNER

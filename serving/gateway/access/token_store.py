@@ -28,23 +28,23 @@ class TokenStore:
     def __init__(self, file: Path) -> None:
         self._file = file
         self._engine = open_database(file)
-        self._seen: Sequence[bytes] | None = None
+        self._last_documents: Sequence[bytes] | None = None
 
     def load(self) -> list[TokenRecord]:
         """All tokens, oldest first."""
-        return self._decoded(self._documents())
+        return self._decode_records(self._read_documents())
 
-    def load_changed(self) -> Sequence[TokenRecord] | None:
+    def load_if_changed(self) -> Sequence[TokenRecord] | None:
         """All tokens if any has changed since this was asked last, else None."""
-        documents = self._documents()
-        if documents == self._seen:
+        documents = self._read_documents()
+        if documents == self._last_documents:
             return None
-        found, self._seen = self._decoded(documents), documents
+        found, self._last_documents = self._decode_records(documents), documents
         return found
 
     def put(self, record: TokenRecord) -> None:
         """Add or replace a token; it is on disk when this returns."""
-        with self._connected() as connection:
+        with self._open_transaction() as connection:
             connection.execute(sa.delete(_TABLE).where(_TABLE.c.name == record.name))
             connection.execute(
                 sa.insert(_TABLE).values(name=record.name, document=msgspec.json.encode(record))
@@ -64,11 +64,11 @@ class TokenStore:
         """Release the file."""
         self._engine.dispose()
 
-    def _documents(self) -> Sequence[bytes]:
-        with self._connected() as connection:
+    def _read_documents(self) -> Sequence[bytes]:
+        with self._open_transaction() as connection:
             return connection.execute(sa.select(_TABLE.c.document).order_by(_TABLE.c.name)).scalars().all()
 
-    def _decoded(self, documents: Sequence[bytes]) -> list[TokenRecord]:
+    def _decode_records(self, documents: Sequence[bytes]) -> list[TokenRecord]:
         try:
             found = [msgspec.json.decode(document, type=TokenRecord) for document in documents]
         except msgspec.DecodeError as error:
@@ -79,7 +79,7 @@ class TokenStore:
         return sorted(found, key=lambda record: record.created)
 
     @contextmanager
-    def _connected(self) -> Iterator[sa.Connection]:
+    def _open_transaction(self) -> Iterator[sa.Connection]:
         try:
             with self._engine.begin() as connection:
                 yield connection

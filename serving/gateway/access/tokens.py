@@ -16,7 +16,7 @@ import msgspec
 
 from serving.errors import InvalidArgument
 
-_FORM = re.compile(rb"plt_[0-9a-f]{12}_[0-9a-f]{64}")
+_TOKEN_FORMAT = re.compile(rb"plt_[0-9a-f]{12}_[0-9a-f]{64}")
 _DURATION = re.compile(r"(\d{1,6})([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
@@ -32,7 +32,7 @@ class TokenRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     expires: float | None = None
     revoked: float | None = None
 
-    def trouble(self, now: float) -> str:
+    def describe_invalidity(self, now: float) -> str:
         """Why the token is no good, "" if it is."""
         if self.revoked is not None:
             return "revoked"
@@ -41,7 +41,7 @@ class TokenRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         return ""
 
 
-def mint(
+def mint_token(
     principal: str, now: float, *, title: str = "", seconds: float | None = None
 ) -> tuple[str, TokenRecord]:
     """A new token, and what is kept of it; `seconds` is how long it is good, None for ever."""
@@ -49,7 +49,7 @@ def mint(
     token = f"plt_{name}_{secrets.token_hex(32)}"
     return token, TokenRecord(
         name=name,
-        hash=hash_of(token.encode()),
+        hash=hash_token(token.encode()),
         principal=principal,
         title=title,
         created=now,
@@ -57,14 +57,14 @@ def mint(
     )
 
 
-def hash_of(token: bytes) -> str:
+def hash_token(token: bytes) -> str:
     """What is kept of a token."""
     return hashlib.sha256(token).hexdigest()
 
 
-def looks_like_one(token: bytes) -> bool:
+def has_token_format(token: bytes) -> bool:
     """Whether a text has the form of a token."""
-    return _FORM.fullmatch(token) is not None
+    return _TOKEN_FORMAT.fullmatch(token) is not None
 
 
 def parse_duration(text: str) -> float:

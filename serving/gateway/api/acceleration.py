@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from serving import verdicts
-from serving.gateway.api.requests import answer_json, version_name
+from serving.gateway.api.requests import json_response, version_name
 from serving.gateway.catalog.lookup import get_version
 from serving.gateway.deployment import Deployment
 from serving.gateway.records import State, VersionRecord
@@ -20,10 +20,10 @@ Json = dict[str, Any]
 
 _QUEUE = 31
 
-_OFF = "It is switched off (setting acceleration)."
+_SWITCHED_OFF = "It is switched off (setting acceleration)."
 _USER_CODE = "Nothing is known of the faster ways of user code."
 _UNKNOWN = "The model has not been studied yet; a node does it in the background."
-_OTHERS = "The model was studied with other libraries or on another processor; a node does it again."
+_OTHER_MACHINE = "The model was studied with other libraries or on another processor; a node does it again."
 _NO_GAIN = "No other way was proven and faster."
 _WITHDRAWN = "A faster way was wrong for a request: {}"
 
@@ -31,34 +31,37 @@ _WITHDRAWN = "A faster way was wrong for a request: {}"
 class AccelerationApi:
     """The endpoint; `read` is the state to show."""
 
-    def __init__(self, deployment: Deployment, read: Callable[[], State]) -> None:
+    def __init__(self, deployment: Deployment, read_state: Callable[[], State]) -> None:
         self._deployment = deployment
-        self._read = read
+        self._read_state = read_state
         self._threads = ThreadPool("acceleration", 1, queue=_QUEUE)
 
     async def get(self, request: Request) -> Response:
         """`GET /acceleration/…/versions/V`: which way serves, by rows of a call, and what it gains."""
-        record = get_version(self._read(), version_name(request))
-        return answer_json(await self._threads.run(self._told, record))
+        record = get_version(self._read_state(), version_name(request))
+        return json_response(await self._threads.run(self._render_acceleration, record))
 
-    def _told(self, record: VersionRecord) -> Json:
+    def _render_acceleration(self, record: VersionRecord) -> Json:
         place = self._deployment.acceleration(record)
         verdict, reason = None, ""
         if place is None:
-            reason = _USER_CODE if self._deployment.accelerates else _OFF
+            reason = _USER_CODE if self._deployment.accelerates else _SWITCHED_OFF
         else:
             try:
                 verdict = verdicts.read_record(place.folder)
             except DamagedRecordError as error:
                 reason = str(error)
             else:
-                reason = _reason(verdict, place.key)
+                reason = _explain_plain_path(verdict, place.key)
         serves = not reason
-        told: Json = {"version": str(record.name), "way": _way(verdict) if serves else PLAIN_STRATEGY}
+        told: Json = {
+            "version": str(record.name),
+            "way": _join_strategies(verdict) if serves else PLAIN_STRATEGY,
+        }
         if reason:
             told["reason"] = reason
         if verdict is not None:
-            told["ranges"] = [_range(one) for one in verdict.ranges]
+            told["ranges"] = [_render_range(one) for one in verdict.ranges]
             told["refused"] = [
                 {"way": one.name, "reason": one.refused} for one in verdict.tried if one.refused
             ]
@@ -66,24 +69,24 @@ class AccelerationApi:
         return told
 
 
-def _reason(verdict: AccelerationRecord | None, key: verdicts.AccelerationKey) -> str:
+def _explain_plain_path(verdict: AccelerationRecord | None, key: verdicts.AccelerationKey) -> str:
     """Why the plain path serves, "" if a faster one does."""
     if verdict is None:
         return _UNKNOWN
     if verdict.key != key:
-        return _OTHERS
+        return _OTHER_MACHINE
     if verdict.withdrawn:
         return _WITHDRAWN.format(verdict.withdrawn)
     return verdict.failure or ("" if verdict.is_accelerated else _NO_GAIN)
 
 
-def _way(verdict: AccelerationRecord | None) -> str:
+def _join_strategies(verdict: AccelerationRecord | None) -> str:
     """The ways that serve, the one for single rows first."""
     ranges = () if verdict is None else verdict.ranges
     return ", ".join(dict.fromkeys(one.way for one in ranges))
 
 
-def _range(one: RowRange) -> Json:
+def _render_range(one: RowRange) -> Json:
     return {
         "rows": one.rows,
         "way": one.way,

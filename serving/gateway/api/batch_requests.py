@@ -20,24 +20,24 @@ from serving.gateway.api.requests import read_body
 from serving.gateway.multipart import Part, boundary_of, parse_batch, render_answer, render_batch
 from serving.heads import RequestHead
 from serving.protocols import Reply
-from serving.protocols.errors import refusal
-from serving.protocols.paths import dialect_of
+from serving.protocols.errors import render_error
+from serving.protocols.paths import detect_dialect
 from serving.wire import BODY_LENGTH, JSON_CONTENT_TYPE, Headers, Message, Receive, Scope, Send
 
 logger = logging.getLogger(__name__)
 
 # Of the batch itself, for parts that have none of their own.
-_INHERITED = (b"authorization", b"user-agent")
+_INHERITED_HEADERS = (b"authorization", b"user-agent")
 
 
-class App(Protocol):
+class AsgiApp(Protocol):
     """What answers all that is no prediction."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As ASGI has it."""
 
 
-class Predictions(PredictionHandler, Protocol):
+class BatchPredictionHandler(PredictionHandler, Protocol):
     """What answers predictions, and counts the bytes of bodies."""
 
     max_body_bytes: int
@@ -48,14 +48,14 @@ class Predictions(PredictionHandler, Protocol):
     def on_request_error(self, exchange: PredictionRequest, error: ServingError) -> None:
         """Answer with an error."""
 
-    def hold(self, size: int) -> None:
+    def reserve_bytes(self, size: int) -> None:
         """Count so many bytes. Raises ResourceExhausted if there are too many."""
 
-    def free(self, size: int) -> None:
+    def release_bytes(self, size: int) -> None:
         """So many bytes are free."""
 
 
-class BatchRequests:
+class BatchRequestsApi:
     """The endpoint.
 
     A batch takes `seconds` at most, its answers `max_answer_bytes`, and those of all batches that are under
@@ -64,8 +64,8 @@ class BatchRequests:
 
     def __init__(
         self,
-        app: App,
-        predictions: Predictions,
+        app: AsgiApp,
+        predictions: BatchPredictionHandler,
         *,
         seconds: float,
         max_answer_bytes: int,
@@ -76,9 +76,9 @@ class BatchRequests:
         self._seconds = seconds
         self._max_answer_bytes = max_answer_bytes
         self._unsent_bytes = unsent_bytes
-        self._held = 0  # bytes of answers, of all batches
+        self._unsent_bytes_held = 0  # bytes of answers, of all batches
 
-    async def answer(self, request: Request) -> Response:
+    async def answer_batch(self, request: Request) -> Response:
         """`POST /batch`: one part after the other, in their order, until the client is gone."""
         boundary = boundary_of(request.headers.get("content-type", ""))
         parts = parse_batch(await read_body(request), boundary)
@@ -87,18 +87,18 @@ class BatchRequests:
             for part in parts:
                 if await request.is_disconnected():
                     break  # nobody reads the answers
-                error = self._check_room(size, deadline)
-                reply = await self._do(request, part) if error is None else _refused(part, error)
+                error = self._check_budget(size, deadline)
+                reply = await self._answer_part(request, part) if error is None else _error_reply(part, error)
                 answers.append(render_answer(part, reply.status, reply.headers, reply.body))
                 size += len(answers[-1])
-                self._held += len(answers[-1])
+                self._unsent_bytes_held += len(answers[-1])
             separator = b"batch_" + secrets.token_hex(16).encode()
             content_type = f"multipart/mixed; boundary={separator.decode()}"
             return Response(render_batch(answers, separator), headers={"content-type": content_type})
         finally:
-            self._held -= size
+            self._unsent_bytes_held -= size
 
-    def _check_room(self, size: int, deadline: float) -> ServingError | None:
+    def _check_budget(self, size: int, deadline: float) -> ServingError | None:
         """Why the next part of a batch is not done, whose answers have `size` bytes so far."""
         if asyncio.get_running_loop().time() >= deadline:
             return DeadlineExceeded(f"The batch has taken {self._seconds:g} s already.")
@@ -107,24 +107,24 @@ class BatchRequests:
             return ResourceExhausted(
                 f"The answers to the parts before have over {most} bytes (setting max_answer_bytes)."
             )
-        if self._held > self._unsent_bytes:
+        if self._unsent_bytes_held > self._unsent_bytes:
             return ResourceExhausted(
                 f"The answers of batches have over {self._unsent_bytes} bytes (setting unsent_bytes).",
                 retry_after=1,
             )
         return None
 
-    async def _do(self, request: Request, part: Part) -> Reply:
+    async def _answer_part(self, request: Request, part: Part) -> Reply:
         own = {name for name, _ in part.headers}
         inherited = [
             (name, value)
             for name, value in request.scope["headers"]
-            if name in _INHERITED and name not in own
+            if name in _INHERITED_HEADERS and name not in own
         ]
         headers = [*part.headers, *inherited, (b"content-length", b"%d" % len(part.body))]
         path, _, query = part.target.partition(b"?")
         scope: Scope = {
-            **{key: request.scope[key] for key in _OF_THE_CONNECTION if key in request.scope},
+            **{key: request.scope[key] for key in _CONNECTION_SCOPE_KEYS if key in request.scope},
             "method": part.method,
             "path": urllib.parse.unquote(path.decode()),
             "raw_path": path,
@@ -134,13 +134,13 @@ class BatchRequests:
         }
         try:
             if self._predictions.can_handle(part.method, scope["path"]):
-                return await self._predict(scope, part.body)
-            return await self._call(scope, part.body, request.receive)
+                return await self._answer_prediction(scope, part.body)
+            return await self._call_app(scope, part.body, request.receive)
         except Exception:
             logger.exception("part %d of a batch could not be answered", part.number)
-            return _refused(part, Internal("Internal error encountered."))
+            return _error_reply(part, Internal("Internal error encountered."))
 
-    async def _call(self, scope: Scope, body: bytes, outer: Receive) -> Reply:
+    async def _call_app(self, scope: Scope, body: bytes, outer: Receive) -> Reply:
         """Have the application answer it."""
         status, headers, parts = 500, [], []
         is_read = False
@@ -163,14 +163,14 @@ class BatchRequests:
         await self._app(scope, receive, send)
         return Reply(status, b"".join(parts), headers)
 
-    async def _predict(self, scope: Scope, body: bytes) -> Reply:
+    async def _answer_prediction(self, scope: Scope, body: bytes) -> Reply:
         """Have a prediction answered."""
-        predictions, prediction = self._predictions, _Prediction(scope, body)
+        predictions, prediction = self._predictions, _BatchedPrediction(scope, body)
         held = 0
 
-        def hold(size: int) -> None:
+        def hold_bytes(size: int) -> None:
             nonlocal held
-            predictions.hold(size)
+            predictions.reserve_bytes(size)
             held += size
 
         try:
@@ -179,24 +179,24 @@ class BatchRequests:
                 try:
                     if body and (encoding := prediction.head.encoding):
                         unpacking = BodyDecompressor(encoding, body, predictions.max_body_bytes)
-                        prediction.body = await decompress_body(unpacking, hold)
+                        prediction.body = await decompress_body(unpacking, hold_bytes)
                 except ServingError as error:
                     predictions.on_request_error(prediction, error)
                 else:
-                    predictions.free(held)
+                    predictions.release_bytes(held)
                     held = 0
                     predictions.on_request_complete(prediction)
             return await prediction.reply
         finally:
-            predictions.free(held)
+            predictions.release_bytes(held)
             prediction.disconnect()
 
 
 # What parts have in common: where the connection comes from and goes to.
-_OF_THE_CONNECTION = ("type", "asgi", "http_version", "server", "client", "scheme", "root_path", "state")
+_CONNECTION_SCOPE_KEYS = ("type", "asgi", "http_version", "server", "client", "scheme", "root_path", "state")
 
 
-class _Prediction:
+class _BatchedPrediction:
     """A prediction among the parts; see `serving.conversation.PredictionRequest`."""
 
     __slots__ = (
@@ -222,31 +222,31 @@ class _Prediction:
     def respond(self, status: int, body: bytes, headers: Headers = ()) -> None:
         """Take the answer."""
         if not self.response_complete:
-            self._end()
+            self._clear_references()
             own = headers if headers and headers[0][0] == CONTENT_TYPE else (JSON_CONTENT_TYPE, *headers)
             self.reply.set_result(Reply(status, body, own))
 
     def respond_error(self, error: ServingError, headers: Headers = ()) -> None:
         """Answer with an error."""
-        status, body, own = refusal(error, dialect_of(self.head.path))
+        status, body, own = render_error(error, detect_dialect(self.head.path))
         self.respond(status, body, (*own, *headers))
 
     def disconnect(self) -> None:
         """Nobody waits any more."""
         if not self.response_complete:
             on_gone = self.on_disconnect
-            self._end()
+            self._clear_references()
             if on_gone is not None:
                 on_gone()
 
-    def _end(self) -> None:
+    def _clear_references(self) -> None:
         self.response_complete = True
         self.body = b""
         self.on_disconnect = self.state = None
 
 
-def _refused(part: Part, error: ServingError) -> Reply:
-    status, body, headers = refusal(error, dialect_of(part.target.partition(b"?")[0].decode()))
+def _error_reply(part: Part, error: ServingError) -> Reply:
+    status, body, headers = render_error(error, detect_dialect(part.target.partition(b"?")[0].decode()))
     return Reply(
         status, body, headers if headers and headers[0][0] == CONTENT_TYPE else (JSON_CONTENT_TYPE, *headers)
     )

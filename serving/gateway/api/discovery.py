@@ -7,42 +7,42 @@ from starlette.responses import Response
 
 from serving.cross_origin import parse_authority
 from serving.errors import InvalidArgument, NotFound
-from serving.gateway.api.requests import answer_json
-from serving.gateway.discovery import API_VERSION, NAME, directory, document
+from serving.gateway.api.requests import json_response
+from serving.gateway.discovery import API_VERSION, NAME, build_document, directory
 
 # It tells each caller the address that the caller has used: nobody else is to be told that.
-_PRIVATE = {"cache-control": "private, no-store", "vary": "Host, X-Forwarded-Proto"}
+_PRIVATE_HEADERS = {"cache-control": "private, no-store", "vary": "Host, X-Forwarded-Proto"}
 
 
-class Discovery:
+class DiscoveryApi:
     """The endpoints; `tokens` says whether callers need some."""
 
     def __init__(self, *, tokens: bool) -> None:
         self._tokens = tokens
 
-    async def rest(self, request: Request) -> Response:
+    async def get_document(self, request: Request) -> Response:
         """The document of this API. The one of another is not here."""
         path, query = request.path_params, request.query_params
         api, version = path.get("api", NAME), path.get("version") or query.get("version") or API_VERSION
         if (api, version) != (NAME, API_VERSION):
             raise NotFound(f"There is no API {api} {version} here, only {NAME} {API_VERSION}.")
-        return _answer(document(_root(request), tokens=self._tokens))
+        return _private_response(build_document(_root_url(request), tokens=self._tokens))
 
-    async def list(self, request: Request) -> Response:
+    async def list_apis(self, request: Request) -> Response:
         """The APIs there are: one."""
-        found = directory(_root(request))
+        found = directory(_root_url(request))
         if request.query_params.get("name", NAME) != NAME:
             del found["items"]
-        return _answer(found)
+        return _private_response(found)
 
 
-def _answer(body: dict[str, object]) -> Response:
-    response = answer_json(body)
-    response.headers.update(_PRIVATE)
+def _private_response(body: dict[str, object]) -> Response:
+    response = json_response(body)
+    response.headers.update(_PRIVATE_HEADERS)
     return response
 
 
-def _root(request: Request) -> str:
+def _root_url(request: Request) -> str:
     """The URL that the caller has used for this server. Raises InvalidArgument for a host that cannot be."""
     host = request.headers.get("host", "")
     authority = parse_authority(host.encode("latin-1"))

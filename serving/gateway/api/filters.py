@@ -21,9 +21,9 @@ from serving.resources import to_camel_case
 T = TypeVar("T")
 
 # Parentheses and NOTs nest, and Python's stack is finite.
-_MOST_PARTS = 200
+_MAX_TOKENS = 200
 
-Matches = Callable[[dict[str, Any]], bool]
+ResourcePredicate = Callable[[dict[str, Any]], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,126 +31,128 @@ class Comparison:
     """A field, how it is compared, and with what."""
 
     field: str
-    test: str
+    operator: str
     value: str
 
 
 @dataclass(frozen=True, slots=True)
-class Not:
+class Negation:
     """What is not to hold."""
 
-    part: Part
+    part: FilterExpression
 
 
 @dataclass(frozen=True, slots=True)
-class All:
+class Conjunction:
     """Parts that are to hold, each of them."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[FilterExpression, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Either:
+class Disjunction:
     """Parts of which one is to hold."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[FilterExpression, ...]
 
 
-Part = Comparison | Not | All | Either
+FilterExpression = Comparison | Negation | Conjunction | Disjunction
 
-_TESTS = (":", "=", "!=")
+_OPERATORS = (":", "=", "!=")
 _TOKEN = re.compile(
     r"""\s*(?:(?P<mark>[()]|-(?=[A-Za-z(]))|(?P<field>[A-Za-z_][\w.-]*)\s*(?P<test>[!<>]=|[:=<>])\s*"""
     r"""(?:"(?P<quoted>[^"]*)"|(?P<bare>[^\s()"]+))|(?P<word>AND|OR|NOT)\b)"""
 )
 
 
-def parse_filter(text: str) -> Matches:
+def compile_filter(text: str) -> ResourcePredicate:
     """The test that a filter describes; an empty filter matches everything. Raises InvalidArgument."""
-    return compile_part(parse(text), _comparison)
+    return compile_expression(parse_expression(text), _compile_comparison)
 
 
-def parse(text: str) -> Part:
+def parse_expression(text: str) -> FilterExpression:
     """What a filter says; an empty one has no parts. Raises InvalidArgument."""
-    tokens = _tokenise(text)
+    tokens = _tokenize_filter(text)
     if not tokens:
-        return All(())
-    part = _parse_all(tokens)
+        return Conjunction(())
+    part = _parse_conjunction(tokens)
     if tokens:
-        raise _bad(text)
+        raise _filter_error(text)
     return part
 
 
-def compile_part(part: Part, comparison: Callable[[Comparison], Callable[[T], bool]]) -> Callable[[T], bool]:
+def compile_expression(
+    part: FilterExpression, comparison: Callable[[Comparison], Callable[[T], bool]]
+) -> Callable[[T], bool]:
     """The test that a part describes, of what `comparison` makes tests for."""
     match part:
         case Comparison():
             return comparison(part)
-        case Not(part=inner):
-            test = compile_part(inner, comparison)
+        case Negation(part=inner):
+            test = compile_expression(inner, comparison)
             return lambda tested: not test(tested)
-        case All(parts=parts):
-            tests = [compile_part(one, comparison) for one in parts]
+        case Conjunction(parts=parts):
+            tests = [compile_expression(one, comparison) for one in parts]
             return lambda tested: all(test(tested) for test in tests)
-        case Either(parts=parts):
-            tests = [compile_part(one, comparison) for one in parts]
+        case Disjunction(parts=parts):
+            tests = [compile_expression(one, comparison) for one in parts]
             return lambda tested: any(test(tested) for test in tests)
 
 
-def _tokenise(text: str) -> list[re.Match[str]]:
+def _tokenize_filter(text: str) -> list[re.Match[str]]:
     tokens, position = [], 0
     while text[position:].strip():
         match = _TOKEN.match(text, position)
         if match is None:
-            raise _bad(text)
+            raise _filter_error(text)
         tokens.append(match)
         position = match.end()
-        if len(tokens) > _MOST_PARTS:
-            raise field_error(InvalidArgument, "filter", f"It has over {_MOST_PARTS} parts.")
+        if len(tokens) > _MAX_TOKENS:
+            raise field_error(InvalidArgument, "filter", f"It has over {_MAX_TOKENS} parts.")
     return tokens
 
 
-def _parse_all(tokens: list[re.Match[str]]) -> Part:
-    parts = [_parse_any(tokens)]
+def _parse_conjunction(tokens: list[re.Match[str]]) -> FilterExpression:
+    parts = [_parse_disjunction(tokens)]
     while tokens and tokens[0]["mark"] != ")":
         if tokens[0]["word"] == "AND":
             tokens.pop(0)
-        parts.append(_parse_any(tokens))
-    return parts[0] if len(parts) == 1 else All(tuple(parts))
+        parts.append(_parse_disjunction(tokens))
+    return parts[0] if len(parts) == 1 else Conjunction(tuple(parts))
 
 
-def _parse_any(tokens: list[re.Match[str]]) -> Part:
+def _parse_disjunction(tokens: list[re.Match[str]]) -> FilterExpression:
     parts = [_parse_term(tokens)]
     while tokens and tokens[0]["word"] == "OR":
         tokens.pop(0)
         parts.append(_parse_term(tokens))
-    return parts[0] if len(parts) == 1 else Either(tuple(parts))
+    return parts[0] if len(parts) == 1 else Disjunction(tuple(parts))
 
 
-def _parse_term(tokens: list[re.Match[str]]) -> Part:
+def _parse_term(tokens: list[re.Match[str]]) -> FilterExpression:
     if not tokens:
-        raise _bad("")
+        raise _filter_error("")
     token = tokens.pop(0)
     if token["word"] == "NOT" or token["mark"] == "-":
-        return Not(_parse_term(tokens))
+        return Negation(_parse_term(tokens))
     if token["mark"] == "(":
-        inner = _parse_all(tokens)
+        inner = _parse_conjunction(tokens)
         if not tokens or tokens.pop(0)["mark"] != ")":
-            raise _bad("a parenthesis is not closed")
+            raise _filter_error("a parenthesis is not closed")
         return inner
     if token["field"]:
         value = token["quoted"] if token["quoted"] is not None else token["bare"]
         return Comparison(token["field"], token["test"], value)
-    raise _bad(token[0])
+    raise _filter_error(token[0])
 
 
-def _comparison(asked: Comparison) -> Matches:
-    field, test, value = asked.field, asked.test, asked.value
-    if test not in _TESTS:
-        raise _bad(f"{field} {test} {value}")
+def _compile_comparison(asked: Comparison) -> ResourcePredicate:
+    field, test, value = asked.field, asked.operator, asked.value
+    if test not in _OPERATORS:
+        raise _filter_error(f"{field} {test} {value}")
 
     def matches(resource: dict[str, Any]) -> bool:
-        found = _value(resource, field)
+        found = _read_field(resource, field)
         names = {found, found.rsplit("/", 1)[-1]} if test == ":" or field == "name" else {found}
         hit = any(name.startswith(value[:-1]) if value.endswith("*") else name == value for name in names)
         return hit != (test == "!=")
@@ -158,7 +160,7 @@ def _comparison(asked: Comparison) -> Matches:
     return matches
 
 
-def _value(resource: dict[str, Any], field: str) -> str:
+def _read_field(resource: dict[str, Any], field: str) -> str:
     """A field as text, "" when it is absent; label keys keep their underscores."""
     found: Any = resource
     inside_labels = False
@@ -170,7 +172,7 @@ def _value(resource: dict[str, Any], field: str) -> str:
     return str(found).lower() if isinstance(found, bool) else str(found)
 
 
-def _bad(text: str) -> InvalidArgument:
+def _filter_error(text: str) -> InvalidArgument:
     return InvalidArgument(
         f"Field: filter Error: Cannot read the filter ({text}). Example: state:READY AND name:census*",
         field="filter",

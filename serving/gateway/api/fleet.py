@@ -15,7 +15,7 @@ from autoscaler.pools import MemoryUsage, NodeState
 from autoscaler.pools.pilots import PilotStatus
 from autoscaler.tracking import VersionScaler
 from serving.errors import FailedPrecondition
-from serving.gateway.api.requests import answer_json, model_name, version_name
+from serving.gateway.api.requests import json_response, model_name, version_name
 from serving.gateway.catalog.lookup import get_model, get_version
 from serving.gateway.metrics import CONTENT_TYPE, Metrics
 from serving.gateway.overview import (
@@ -35,59 +35,59 @@ from serving.names import VersionName
 
 Json = dict[str, Any]
 
-_QUEUE = 31
+_MAX_QUEUED = 31
 
 
-class Fleet:
+class StatusApi:
     """The endpoints."""
 
     def __init__(self, overview: Overview, metrics: Metrics) -> None:
         self._overview = overview
         self._metrics = metrics
-        self._threads = ThreadPool("nodes", 1, queue=_QUEUE)
+        self._threads = ThreadPool("nodes", 1, queue=_MAX_QUEUED)
 
-    async def metrics(self, _: Request) -> Response:
+    async def get_metrics(self, _: Request) -> Response:
         """`GET /metrics`, for Prometheus."""
         return Response(await self._metrics.text(), headers={"content-type": CONTENT_TYPE})
 
-    async def nodes(self, _: Request) -> Response:
+    async def list_nodes(self, _: Request) -> Response:
         """`GET /nodes`: every version that is scaled, its nodes, all pilots, and what memory they take."""
         versions, pilots = self._overview.versions(), self._overview.list_pilots()
 
-        def measured() -> Json:
+        def render_nodes() -> Json:
             return {
-                "versions": [_version(view) for view in versions],
-                "pilots": [_pilot(pilot) for pilot in pilots],
-                "gateway": {"pid": os.getpid(), **_memory(memory_of_gateway())},
+                "versions": [_render_version(view) for view in versions],
+                "pilots": [_render_pilot(pilot) for pilot in pilots],
+                "gateway": {"pid": os.getpid(), **_render_memory(memory_of_gateway())},
             }
 
-        return answer_json(await self._threads.run(measured))
+        return json_response(await self._threads.run(render_nodes))
 
-    async def why_version(self, request: Request) -> Response:
+    async def explain_version(self, request: Request) -> Response:
         """`GET /why/…/versions/V`: how a version is, and how that came about."""
-        return self._why(get_version(self._overview.state, version_name(request)))
+        return self._explain_record(get_version(self._overview.state, version_name(request)))
 
-    async def why_model(self, request: Request) -> Response:
+    async def explain_model(self, request: Request) -> Response:
         """`GET /why/…/models/M`: the same of the default version."""
         state, name = self._overview.state, model_name(request)
         default = get_model(state, name).default
         if not default:
             raise FailedPrecondition(f"The model {name} has no default version yet.")
-        return self._why(get_version(state, VersionName(name.project, name.model, default)))
+        return self._explain_record(get_version(state, VersionName(name.project, name.model, default)))
 
-    def _why(self, record: VersionRecord) -> Response:
+    def _explain_record(self, record: VersionRecord) -> Response:
         view, tracked = self._overview.version(record), self._overview.tracked(record)
         if view is None or tracked is None:
-            return answer_json(_unscaled(record))
-        story = _story(view, tracked, self._overview.now)
+            return json_response(_explain_unscaled(record))
+        story = _explain_scaled(view, tracked, self._overview.now)
         warnings = list(record.version.warnings)
-        return answer_json({**story, "warnings": warnings} if warnings else story)
+        return json_response({**story, "warnings": warnings} if warnings else story)
 
 
 # ---- /nodes
 
 
-def _version(view: VersionView) -> Json:
+def _render_version(view: VersionView) -> Json:
     return {
         "version": str(view.name),
         "exact": view.exact,
@@ -98,41 +98,41 @@ def _version(view: VersionView) -> Json:
         "draining": view.count(NodeState.DRAINING),
         "running": view.running,
         "queued": view.queued,
-        "idleSeconds": _rounded(view.idle_seconds),
-        "nodeSeconds": _rounded(view.node_seconds),
+        "idleSeconds": _round_optional(view.idle_seconds),
+        "nodeSeconds": _round_optional(view.node_seconds),
         "wakeups": dict(view.wakeups),
-        "startSeconds": _start_seconds(view),
+        "startSeconds": _render_start_seconds(view),
         "reason": view.reason,
-        "nodes": [_node(node) for node in view.nodes],
+        "nodes": [_render_node(node) for node in view.nodes],
     }
 
 
-def _node(node: NodeView) -> Json:
+def _render_node(node: NodeView) -> Json:
     return {
         "id": node.id,
         "pid": node.pid,
         "state": node.state.value,
         "forked": node.forked,
-        "ageSeconds": _rounded(node.age),
+        "ageSeconds": _round_optional(node.age),
         "inFlight": node.in_flight,
-        **_memory(memory_of((node.pid,))),
+        **_render_memory(memory_of((node.pid,))),
     }
 
 
-def _pilot(pilot: PilotStatus) -> Json:
+def _render_pilot(pilot: PilotStatus) -> Json:
     return {
         "pilot": pilot.key,
         "pid": pilot.pid,
         "state": pilot.state.value,
-        "ageSeconds": _rounded(pilot.age),
-        "litSeconds": _rounded(pilot.seconds),
+        "ageSeconds": _round_optional(pilot.age),
+        "litSeconds": _round_optional(pilot.seconds),
         "nodesForked": pilot.forked,
         **({"reason": pilot.reason} if pilot.reason else {}),
-        **_memory(memory_of_pilot(pilot)),
+        **_render_memory(memory_of_pilot(pilot)),
     }
 
 
-def _memory(memory: MemoryUsage | None) -> Json:
+def _render_memory(memory: MemoryUsage | None) -> Json:
     """A process's memory; it may have ended before it was looked at."""
     return {
         "privateBytes": memory.private if memory else 0,
@@ -140,18 +140,18 @@ def _memory(memory: MemoryUsage | None) -> Json:
     }
 
 
-def _start_seconds(view: VersionView) -> Json:
-    return {how: _rounded(seconds) for how, seconds in view.start_seconds.items()}
+def _render_start_seconds(view: VersionView) -> Json:
+    return {how: _round_optional(seconds) for how, seconds in view.start_seconds.items()}
 
 
-def _rounded(seconds: float | None) -> float | None:
+def _round_optional(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 3)
 
 
 # ---- /why
 
 
-def _unscaled(record: VersionRecord) -> Json:
+def _explain_unscaled(record: VersionRecord) -> Json:
     """A version that is being made or removed, or could not be made."""
     version = record.version
     state = version.state.value if version.state is not None else "STATE_UNSPECIFIED"
@@ -162,24 +162,28 @@ def _unscaled(record: VersionRecord) -> Json:
     }
 
 
-def _story(view: VersionView, tracked: VersionScaler, now: float) -> Json:
+def _explain_scaled(view: VersionView, tracked: VersionScaler, now: float) -> Json:
     story: Json = {
         "version": str(view.name),
         "state": view.condition.value,
-        "summary": " ".join(_summary(view)),
+        "summary": " ".join(_describe_condition(view)),
         "desired": view.desired,
         "reason": view.reason,
-        "startSeconds": _start_seconds(view),
+        "startSeconds": _render_start_seconds(view),
         "starts": [
-            {"how": FORKED if forked else COLD, "seconds": _rounded(seconds)}
+            {"how": FORKED if forked else COLD, "seconds": _round_optional(seconds)}
             for forked, seconds in tracked.starts
         ],
         "decisions": [
-            {"time": _timestamp(event.at), "nodes": event.nodes, "reason": event.reason}
+            {"time": _format_timestamp(event.at), "nodes": event.nodes, "reason": event.reason}
             for event in tracked.events
         ],
         "refusals": [
-            {"time": _timestamp(refusal.at), "count": refusal.count, "reason": _refusal(refusal.reason)}
+            {
+                "time": _format_timestamp(refusal.at),
+                "count": refusal.count,
+                "reason": _describe_refusal(refusal.reason),
+            }
             for refusal in tracked.refusals
         ],
     }
@@ -188,14 +192,14 @@ def _story(view: VersionView, tracked: VersionScaler, now: float) -> Json:
         story["failures"] = {
             "count": failures.count,
             "reason": failures.reason,
-            "nextTrySeconds": _rounded(max(0.0, failures.next_try - now)),
+            "nextTrySeconds": _round_optional(max(0.0, failures.next_try - now)),
         }
     return story
 
 
-def _summary(view: VersionView) -> Iterator[str]:
+def _describe_condition(view: VersionView) -> Iterator[str]:
     """How a version is, in sentences."""
-    yield _HOW_IT_IS[view.condition]
+    yield _CONDITION_SENTENCES[view.condition]
     if view.nodes:
         states = (NodeState.READY, NodeState.STARTING, NodeState.DRAINING)
         counts = [f"{count} {state.value}" for state in states if (count := view.count(state))]
@@ -206,7 +210,7 @@ def _summary(view: VersionView) -> Iterator[str]:
         yield f"Idle for {view.idle_seconds:.0f} s."
 
 
-_HOW_IT_IS: Mapping[Condition, str] = {
+_CONDITION_SENTENCES: Mapping[Condition, str] = {
     Condition.AWAKE: "It is awake.",
     Condition.WAKING: "It wakes up.",
     Condition.FAILING: "Its nodes cannot be started.",
@@ -215,7 +219,7 @@ _HOW_IT_IS: Mapping[Condition, str] = {
 
 
 # The autoscaler notes an error by its class.
-_REFUSALS: Mapping[str, str] = {
+_REFUSAL_SENTENCES: Mapping[str, str] = {
     QueueFullError.__name__: "too many requests waited:",
     TooLateError.__name__: "a node would have been ready too late:",
     StartFailedError.__name__: "no node could be started:",
@@ -223,11 +227,11 @@ _REFUSALS: Mapping[str, str] = {
 }
 
 
-def _refusal(reason: str) -> str:
+def _describe_refusal(reason: str) -> str:
     kind, _, rest = reason.partition(": ")
-    return f"{_REFUSALS[kind]} {rest}" if kind in _REFUSALS else reason
+    return f"{_REFUSAL_SENTENCES[kind]} {rest}" if kind in _REFUSAL_SENTENCES else reason
 
 
-def _timestamp(seconds: float) -> str:
+def _format_timestamp(seconds: float) -> str:
     moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

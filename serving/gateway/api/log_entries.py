@@ -17,11 +17,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from serving.errors import InvalidArgument, field_error
-from serving.gateway.access.caller import caller_of
-from serving.gateway.access.gate import Access
-from serving.gateway.api.requests import answer_json, read
+from serving.gateway.access.caller import get_caller
+from serving.gateway.access.gate import AccessControl
+from serving.gateway.api.requests import json_response, read_resource
 from serving.gateway.catalog.jobs import job_name
-from serving.gateway.jobs.runner import Jobs as Runner
+from serving.gateway.jobs.runner import JobQueue as Runner
 from serving.gateway.limits import CallLimits
 from serving.gateway.log_filter import SEVERITIES, LogFilter, LogLine
 from serving.gateway.records import JobRecord, State
@@ -31,23 +31,23 @@ from serving.resources import Resource
 
 PERMISSION = "ml.jobs.get"
 _ORDERS = ("timestamp asc", "timestamp desc")
-_SIZE, _MOST_SIZE = 50, 1000
-_MOST_PROJECTS = 10
+_DEFAULT_PAGE_SIZE, _MAX_PAGE_SIZE = 50, 1000
+_MAX_PROJECTS = 10
 # Of the texts of one answer, and of one entry.
-_MOST_BYTES, _MOST_TEXT = 8 << 20, 64 << 10
+_MAX_PAGE_BYTES, _MAX_TEXT_LENGTH = 8 << 20, 64 << 10
 # Lines of a log, the last ones: whoever submits jobs writes as many as will fit.
-_MOST_LINES = 200_000
-_TYPE = "ml_job"
+_MAX_LINES = 200_000
+_RESOURCE_TYPE = "ml_job"
 _TOKEN = re.compile(r"(\d{1,19})/(\d{1,12})/(.{1,500})")
 # A line begins with its local time, and says how grave it is; others go on with the one before.
 _LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:,(\d{3}))? ([A-Z]+) (.*)")
 _SERVER, _WORKER = "service", "worker"
 # After so many lines a thread lets others have the interpreter.
-_BLOCK, _PAUSE = 1000, 0.0005
+_YIELD_EVERY_LINES, _YIELD_SECONDS = 1000, 0.0005
 _THREADS, _QUEUE = 2, 30
 
 # Of an entry among those of all jobs: its time, its number among those of that time, and its job.
-Position = tuple[int, int, str]
+EntryPosition = tuple[int, int, str]
 
 
 class ListLogEntriesRequest(Resource, frozen=True):
@@ -61,87 +61,87 @@ class ListLogEntriesRequest(Resource, frozen=True):
     page_token: str = ""
 
 
-class LogEntries:
+class LogEntriesApi:
     """The endpoint. `access` is None while access control is off."""
 
     def __init__(
-        self, state: Callable[[], State], runner: Runner, access: Access | None, limits: CallLimits
+        self, state: Callable[[], State], job_queue: Runner, access: AccessControl | None, limits: CallLimits
     ) -> None:
         self._state = state
-        self._runner = runner
+        self._job_queue = job_queue
         self._access = access
         self._limits = limits
         self._threads = ThreadPool("log entries", _THREADS, queue=_QUEUE)
 
     async def list(self, request: Request) -> Response:
         """A page of the entries of one job, for whoever may see the job."""
-        sent = await read(request, ListLogEntriesRequest)
-        projects = _projects(sent)
-        size, descending = _size(sent.page_size), _is_descending(sent.order_by)
-        after = _read_token(sent.page_token)
+        sent = await read_resource(request, ListLogEntriesRequest)
+        projects = _parse_projects(sent)
+        size, descending = _clamp_page_size(sent.page_size), _is_descending(sent.order_by)
+        after = _parse_page_token(sent.page_token)
         chosen = LogFilter.read(sent.filter)
         names = [job_name(project, chosen.job) for project in projects]
         for project, name in zip(projects, names, strict=True):
             if self._access is not None:
-                self._access.require(caller_of(request.scope), PERMISSION, name)
+                self._access.check_permission(get_caller(request.scope), PERMISSION, name)
             self._limits.admit(project, job=False)
         jobs = self._state().jobs
         records = [jobs[name] for name in names if name in jobs]
 
-        def work() -> Response:
-            return answer_json(self._page(records, chosen, size, descending=descending, after=after))
+        def build_response() -> Response:
+            return json_response(self._build_page(records, chosen, size, descending=descending, after=after))
 
-        return await self._threads.run(work)
+        return await self._threads.run(build_response)
 
-    def _page(
+    def _build_page(
         self,
         records: Sequence[JobRecord],
         chosen: LogFilter,
         size: int,
         *,
         descending: bool,
-        after: Position | None,
+        after: EntryPosition | None,
     ) -> dict[str, Any]:
-        chosen_lines = ((line, record) for record in records for line in self._matching(record, chosen))
+        chosen_lines = ((line, record) for record in records for line in self._filter_lines(record, chosen))
         rest = (
             one
             for one in chosen_lines
-            if after is None or (_position(one) < after if descending else _position(one) > after)
+            if after is None or (_entry_position(one) < after if descending else _entry_position(one) > after)
         )
         # Of a long log, only those of a page are kept.
         choose = heapq.nlargest if descending else heapq.nsmallest
-        found = choose(size + 1, rest, key=_position)
+        found = choose(size + 1, rest, key=_entry_position)
         entries, taken = [], 0
         for line, record in itertools.islice(found, size):
-            if taken and taken + len(line.text) > _MOST_BYTES:
+            if taken and taken + len(line.text) > _MAX_PAGE_BYTES:
                 break
             taken += len(line.text)
-            entries.append(_entry(line, record))
+            entries.append(_render_entry(line, record))
         body: dict[str, Any] = {"entries": entries} if entries else {}
         if len(entries) < len(found):
-            token = "/".join(map(str, _position(found[len(entries) - 1]))).encode()
+            token = "/".join(map(str, _entry_position(found[len(entries) - 1]))).encode()
             body["nextPageToken"] = base64.urlsafe_b64encode(token).decode()
         return body
 
-    def _matching(self, record: JobRecord, chosen: LogFilter) -> Iterator[LogLine]:
-        lines = read_lines(self._runner.log(record).read_text(), _begin(record))
-        return filter(chosen.matches(_fixed(record)), lines)
+    def _filter_lines(self, record: JobRecord, chosen: LogFilter) -> Iterator[LogLine]:
+        lines = parse_log_lines(self._job_queue.job_log(record).read_text(), _creation_microseconds(record))
+        return filter(chosen.matches(_common_fields(record)), lines)
 
 
-def read_lines(text: str, begin: int) -> Iterator[LogLine]:
+def parse_log_lines(text: str, begin: int) -> Iterator[LogLine]:
     """The last lines of a log, in their order; `begin` is the time of those before the first that tells one.
 
     Times never go back: where clocks do, lines have the latest there was.
     """
     moment, number, severity, task = begin, -1, SEVERITIES[0], _WORKER
     ends = text.count("\n") + text.count("\r") - text.count("\r\n")
-    lines = itertools.islice(io.StringIO(text, newline=None), max(0, ends - _MOST_LINES), None)
+    lines = itertools.islice(io.StringIO(text, newline=None), max(0, ends - _MAX_LINES), None)
     for count, ended_line in enumerate(lines, 1):
         line = ended_line.removesuffix("\n")
-        if count % _BLOCK == 0:
-            time.sleep(_PAUSE)
+        if count % _YIELD_EVERY_LINES == 0:
+            time.sleep(_YIELD_SECONDS)
         said, found = line, _LINE.fullmatch(line)
-        told = None if found is None else _microseconds(found[1], found[2])
+        told = None if found is None else _parse_microseconds(found[1], found[2])
         if found is not None and told is not None:
             word, said = found[3], found[4]
             if told > moment:
@@ -149,10 +149,10 @@ def read_lines(text: str, begin: int) -> Iterator[LogLine]:
             severity = word if word in SEVERITIES else "INFO"
             task = _SERVER if word == "SERVER" else _WORKER
         number += 1
-        yield LogLine(moment, number, severity, task, said[:_MOST_TEXT])
+        yield LogLine(moment, number, severity, task, said[:_MAX_TEXT_LENGTH])
 
 
-def _microseconds(text: str, millis: str | None) -> int | None:
+def _parse_microseconds(text: str, millis: str | None) -> int | None:
     try:
         local = datetime.datetime.strptime(text, "%Y-%m-%d %H:%M:%S")
         return (int(local.timestamp()) * 1000 + int(millis or 0)) * 1000
@@ -160,24 +160,24 @@ def _microseconds(text: str, millis: str | None) -> int | None:
         return None
 
 
-def _begin(record: JobRecord) -> int:
+def _creation_microseconds(record: JobRecord) -> int:
     created = datetime.datetime.fromisoformat(record.job.create_time)
     return int(created.timestamp()) * 1_000_000
 
 
-def _fixed(record: JobRecord) -> dict[str, str]:
+def _common_fields(record: JobRecord) -> dict[str, str]:
     """The fields that all entries of a job have."""
     project = record.name.split("/")[1]
     return {
         "logName": f"projects/{project}/logs/ml.googleapis.com%2Fjob",
-        "resource.type": _TYPE,
+        "resource.type": _RESOURCE_TYPE,
         "resource.labels.job_id": record.job.job_id,
         "resource.labels.project_id": project,
     }
 
 
-def _entry(line: LogLine, record: JobRecord) -> dict[str, Any]:
-    fixed = _fixed(record)
+def _render_entry(line: LogLine, record: JobRecord) -> dict[str, Any]:
+    fixed = _common_fields(record)
     return {
         "logName": fixed["logName"],
         "resource": {
@@ -199,7 +199,7 @@ def _entry(line: LogLine, record: JobRecord) -> dict[str, Any]:
 # ---- what is asked
 
 
-def _projects(sent: ListLogEntriesRequest) -> Sequence[str]:
+def _parse_projects(sent: ListLogEntriesRequest) -> Sequence[str]:
     found = list(sent.project_ids)
     for name in sent.resource_names:
         kind, _, project = name.partition("/")
@@ -210,17 +210,17 @@ def _projects(sent: ListLogEntriesRequest) -> Sequence[str]:
                 f"{name[:200]!r} is not projects/PROJECT, as it must be.",
             )
         found.append(project)
-    if not 0 < len(found) <= _MOST_PROJECTS:
+    if not 0 < len(found) <= _MAX_PROJECTS:
         raise field_error(
-            InvalidArgument, "resource_names", f"Name 1 to {_MOST_PROJECTS} projects, as in projects/PROJECT."
+            InvalidArgument, "resource_names", f"Name 1 to {_MAX_PROJECTS} projects, as in projects/PROJECT."
         )
     return [check_project(project) for project in dict.fromkeys(found)]
 
 
-def _size(given: int) -> int:
+def _clamp_page_size(given: int) -> int:
     if given < 0:
         raise field_error(InvalidArgument, "page_size", f"{given} is not a number of entries.")
-    return min(given, _MOST_SIZE) or _SIZE
+    return min(given, _MAX_PAGE_SIZE) or _DEFAULT_PAGE_SIZE
 
 
 def _is_descending(order: str) -> bool:
@@ -229,12 +229,12 @@ def _is_descending(order: str) -> bool:
     return order == _ORDERS[1]
 
 
-def _position(found: tuple[LogLine, JobRecord]) -> Position:
+def _entry_position(found: tuple[LogLine, JobRecord]) -> EntryPosition:
     line, record = found
     return line.time, line.number, record.name
 
 
-def _read_token(token: str) -> Position | None:
+def _parse_page_token(token: str) -> EntryPosition | None:
     """The position of the entry that a page token names."""
     if not token:
         return None

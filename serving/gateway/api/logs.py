@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from serving.errors import Cancelled, FailedPrecondition, InvalidArgument
-from serving.gateway.api.requests import answer_json, version_name
+from serving.gateway.api.requests import json_response, version_name
 from serving.gateway.catalog.lookup import get_model, get_version
 from serving.gateway.log_files import Heading, LogFiles
 from serving.gateway.records import State, VersionRecord
@@ -22,20 +22,20 @@ from serving.names import VersionName
 from serving.sinks.entries import format_rfc3339
 from serving.sinks.places import fallback_folder, folder_of_address
 
-_LIMIT, _MOST = 100, 1000
+_DEFAULT_LIMIT, _MAX_LIMIT = 100, 1000
 # Reads that are at work, and that may wait for it; one takes about a second at most.
 _THREADS, _QUEUE = 2, 30
 
 
-class Logs:
+class VersionLogsApi:
     """The endpoint. `folder` is the one of all logs.
 
     If it is `guarded`, projects are kept apart: a request whose record does not say its project, as those of
     earlier releases do not, is nobody's.
     """
 
-    def __init__(self, folder: Path, state: Callable[[], State], *, guarded: bool) -> None:
-        self._guarded = guarded
+    def __init__(self, folder: Path, state: Callable[[], State], *, separate_projects: bool) -> None:
+        self._separate_projects = separate_projects
         self._folder = folder
         self._state = state
         self._threads = ThreadPool("logs", _THREADS, queue=_QUEUE)
@@ -44,23 +44,25 @@ class Logs:
         """The last entries of a version's log, or those before a `pageToken`, or those after a `cursor`."""
         query = request.query_params
         name = version_name(request)
-        kind = _kind(query.get("kind") or LogKind.REQUESTS)
-        limit, since = _limit(query.get("limit")), _since(query.get("since"))
+        kind = _parse_kind(query.get("kind") or LogKind.REQUESTS)
+        limit, since = _parse_limit(query.get("limit")), _parse_since(query.get("since"))
         cursor, page_token = query.get("cursor", ""), query.get("pageToken", "")
         record = get_version(self._state(), name)
 
         cancelled = threading.Event()
 
-        def read() -> Response:
-            files = LogFiles(self._place(record, kind), self._meant(name, kind), cancelled.is_set)
+        def read_page() -> Response:
+            files = LogFiles(
+                self._log_folder(record, kind), self._version_filter(name, kind), cancelled.is_set
+            )
             page = files.after(cursor, limit) if cursor else files.last(limit, since, page_token)
             body = {"entries": page.entries, "cursor": page.cursor}
             if page.next_page_token:
                 body["nextPageToken"] = page.next_page_token
-            return answer_json(body)
+            return json_response(body)
 
-        reading = asyncio.create_task(self._threads.run(read))
-        leaving = asyncio.create_task(_has_left(request))
+        reading = asyncio.create_task(self._threads.run(read_page))
+        leaving = asyncio.create_task(_wait_for_disconnect(request))
         try:
             await asyncio.wait((reading, leaving), return_when=asyncio.FIRST_COMPLETED)
             if not reading.done():
@@ -71,21 +73,21 @@ class Logs:
             reading.cancel()
             leaving.cancel()
 
-    def _meant(self, name: VersionName, kind: LogKind) -> Callable[[Heading], bool]:
+    def _version_filter(self, name: VersionName, kind: LogKind) -> Callable[[Heading], bool]:
         """Several versions may log their requests to the same place, those of other projects too."""
-        projects = {name.project} if self._guarded else {name.project, ""}
+        projects = {name.project} if self._separate_projects else {name.project, ""}
 
-        def meant(heading: Heading) -> bool:
+        def is_of_version(heading: Heading) -> bool:
             known = kind is not LogKind.REQUESTS or heading.project in projects
             return known and heading.model == name.model and heading.model_version == name.version
 
-        return meant
+        return is_of_version
 
-    def _place(self, record: VersionRecord, kind: LogKind) -> Path:
+    def _log_folder(self, record: VersionRecord, kind: LogKind) -> Path:
         """Where the log is. Raises FailedPrecondition where there is none to be read here."""
         name = record.name
         if kind is LogKind.REQUESTS:
-            return self._requests(record)
+            return self._request_log_folder(record)
         folder = self._folder / kind / name.project / name.model / name.version
         model = get_model(self._state(), name.parent).model
         switch, flag = {
@@ -98,7 +100,7 @@ class Logs:
             )
         return folder
 
-    def _requests(self, record: VersionRecord) -> Path:
+    def _request_log_folder(self, record: VersionRecord) -> Path:
         config = record.version.request_logging_config
         if config is None:
             raise FailedPrecondition(
@@ -115,13 +117,13 @@ class Logs:
         return folder
 
 
-async def _has_left(request: Request) -> None:
+async def _wait_for_disconnect(request: Request) -> None:
     """Wait until the client goes away."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
-def _kind(text: str) -> LogKind:
+def _parse_kind(text: str) -> LogKind:
     try:
         return LogKind(text)
     except ValueError:
@@ -130,17 +132,19 @@ def _kind(text: str) -> LogKind:
         ) from None
 
 
-def _limit(text: str | None) -> int:
+def _parse_limit(text: str | None) -> int:
     try:
-        limit = int(text or _LIMIT)
+        limit = int(text or _DEFAULT_LIMIT)
     except ValueError:
         limit = 0
-    if not 1 <= limit <= _MOST:
-        raise InvalidArgument(f"Field: limit Error: {text!r} is no number from 1 to {_MOST}.", field="limit")
+    if not 1 <= limit <= _MAX_LIMIT:
+        raise InvalidArgument(
+            f"Field: limit Error: {text!r} is no number from 1 to {_MAX_LIMIT}.", field="limit"
+        )
     return limit
 
 
-def _since(text: str | None) -> str:
+def _parse_since(text: str | None) -> str:
     if not text:
         return ""
     try:

@@ -8,14 +8,14 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from serving.gateway.api.paging import Listing
+from serving.gateway.api.paging import PagedList
 from serving.gateway.api.requests import (
-    answer,
-    answer_json,
-    answer_page,
+    json_response,
     model_name,
-    read,
-    read_mask,
+    page_response,
+    read_resource,
+    read_update_mask,
+    resource_response,
 )
 from serving.gateway.catalog import Catalog, lookup, models
 from serving.gateway.records import VersionRecord
@@ -23,47 +23,51 @@ from serving.names import ModelName
 from serving.resources import Model, operation_to_json, resource_to_json
 
 
-class Models:
+class ModelsApi:
     """The methods on models.
 
     `fresh` puts on a version what is not in the catalog yet; `most` is how many models a project may have,
     0: any number.
     """
 
-    def __init__(self, catalog: Catalog, fresh: Callable[[VersionRecord], VersionRecord], most: int) -> None:
+    def __init__(
+        self, catalog: Catalog, with_fresh_usage: Callable[[VersionRecord], VersionRecord], max_models: int
+    ) -> None:
         self._catalog = catalog
-        self._most = most
-        self._fresh = fresh
+        self._max_models = max_models
+        self._with_fresh_usage = with_fresh_usage
 
     async def create(self, request: Request) -> Response:
         """projects.models.create."""
-        model = await read(request, Model)
+        model = await read_resource(request, Model)
         project = request.path_params["project"]
-        return answer(await self._catalog.change(models.create_model, project, model, most=self._most))
+        return resource_response(
+            await self._catalog.change(models.create_model, project, model, most=self._max_models)
+        )
 
     async def get(self, request: Request) -> Response:
         """projects.models.get."""
         state = self._catalog.state
         record = lookup.get_model(state, model_name(request))
-        return answer(lookup.render_model(state, record, self._fresh))
+        return resource_response(lookup.render_model(state, record, self._with_fresh_usage))
 
     async def list(self, request: Request) -> Response:
         """projects.models.list."""
         state = self._catalog.state
 
-        def show(name: ModelName) -> dict[str, Any]:
-            return resource_to_json(lookup.render_model(state, state.models[name], self._fresh))
+        def render_item(name: ModelName) -> dict[str, Any]:
+            return resource_to_json(lookup.render_model(state, state.models[name], self._with_fresh_usage))
 
-        names = models.names_of_models(state, request.path_params["project"])
-        return answer_page(request, "models", Listing(names, show))
+        names = models.list_model_names(state, request.path_params["project"])
+        return page_response(request, "models", PagedList(names, render_item))
 
     async def patch(self, request: Request) -> Response:
         """projects.models.patch."""
-        mask, given = read_mask(request), await read(request, Model)
+        mask, given = read_update_mask(request), await read_resource(request, Model)
         operation = await self._catalog.change(models.update_model, model_name(request), given, mask)
-        return answer_json(operation_to_json(operation))
+        return json_response(operation_to_json(operation))
 
     async def delete(self, request: Request) -> Response:
         """projects.models.delete."""
         operation = await self._catalog.change(models.delete_model, model_name(request))
-        return answer_json(operation_to_json(operation))
+        return json_response(operation_to_json(operation))

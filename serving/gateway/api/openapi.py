@@ -10,10 +10,10 @@ from starlette.responses import Response
 
 from serving.config import ServeConfig
 from serving.errors import InvalidArgument, field_error
-from serving.gateway.access.caller import Caller, caller_of
-from serving.gateway.access.gate import Access
-from serving.gateway.api.paging import named_by, size_of, token_for
-from serving.gateway.api.requests import answer_json
+from serving.gateway.access.caller import Caller, get_caller
+from serving.gateway.access.gate import AccessControl
+from serving.gateway.api.paging import decode_page_token, encode_page_token, parse_page_size
+from serving.gateway.api.requests import json_response
 from serving.gateway.openapi import general, of_versions
 from serving.gateway.records import State, VersionRecord
 from serving.gateway.thread_pool import ThreadPool
@@ -22,66 +22,70 @@ from serving.openapi import page
 from serving.resources import VersionState
 
 # Of what a document tells of versions: packed, they are that long at most.
-_MOST = 1 << 18
+_MAX_SCHEMA_BYTES = 1 << 18
 _QUEUE = 31
-_SEES = ("ml.versions.get",)
+_VIEW_PERMISSIONS = ("ml.versions.get",)
 
 
-class OpenApi:
+class OpenApiDocumentApi:
     """The endpoints. `state` is what is there, `access` None while that is off."""
 
-    def __init__(self, state: Callable[[], State], access: Access | None, config: ServeConfig) -> None:
+    def __init__(self, state: Callable[[], State], access: AccessControl | None, config: ServeConfig) -> None:
         self._state = state
         self._access = access
         self._threads = ThreadPool("openapi", 1, queue=_QUEUE)
         self._old_errors = config.legacy_model_errors
         self._single_output = config.single_output
-        self._general = general(
+        self._base_document = general(
             tokens=access is not None, project=config.default_project, old_errors=self._old_errors
         )
 
-    async def document(self, request: Request) -> Response:
+    async def get_document(self, request: Request) -> Response:
         """`GET /openapi.json`: all routes, and the predictions of a page of the versions there are."""
         query = request.query_params
-        size, parent = size_of(query.get("pageSize", "")), _parent(query.get("parent", ""))
-        found = self._visible(caller_of(request.scope), parent, _cursor(query.get("pageToken", "")))
+        size, parent = parse_page_size(query.get("pageSize", "")), _parse_parent(query.get("parent", ""))
+        found = self._iter_visible_versions(
+            get_caller(request.scope), parent, _parse_page_token(query.get("pageToken", ""))
+        )
         shown = list(itertools.islice(found, size + 1))
-        fitting = _fitting(shown[:size])
-        token = token_for(str(fitting[-1].name)) if len(fitting) < len(shown) else ""
+        fitting = _take_fitting(shown[:size])
+        token = encode_page_token(str(fitting[-1].name)) if len(fitting) < len(shown) else ""
         # Not on the loop: of versions that nobody has asked about it takes tens of milliseconds.
-        return await self._threads.run(self._told, fitting, token)
+        return await self._threads.run(self._render_document, fitting, token)
 
-    def _told(self, records: Sequence[VersionRecord], token: str) -> Response:
-        info, paths = self._general["info"], self._general["paths"]
+    def _render_document(self, records: Sequence[VersionRecord], token: str) -> Response:
+        info, paths = self._base_document["info"], self._base_document["paths"]
         told = of_versions(records, old_errors=self._old_errors, single_output=self._single_output)
-        document = {**self._general, "paths": {**paths, **dict(told)}}
+        document = {**self._base_document, "paths": {**paths, **dict(told)}}
         if token:
             document["info"] = {**info, "x-next-page-token": token}
-        return answer_json(document)
+        return json_response(document)
 
-    async def docs(self, _: Request) -> Response:
+    async def get_docs_page(self, _: Request) -> Response:
         """`GET /docs`."""
-        return Response(page.html(), headers=dict(page.headers()))
+        return Response(page.read_page(), headers=dict(page.page_headers()))
 
-    def _visible(
+    def _iter_visible_versions(
         self, caller: Caller, parent: ModelName | str, after: VersionName | None
     ) -> Iterator[VersionRecord]:
         """The READY versions that a caller may see, by name, those that come after one."""
         state = self._state()
-        for model in _models(state, parent):
+        for model in _iter_models(state, parent):
             if after is not None and model < after.parent:
                 continue
             for name in state.version_order.below(model):
                 record = state.versions[name]
                 is_next = after is None or name > after
-                if is_next and record.version.state is VersionState.READY and self._may_see(caller, name):
+                if is_next and record.version.state is VersionState.READY and self._can_see(caller, name):
                     yield record
 
-    def _may_see(self, caller: Caller, name: VersionName) -> bool:
-        return self._access is None or bool(self._access.held(caller, str(name), _SEES))
+    def _can_see(self, caller: Caller, name: VersionName) -> bool:
+        return self._access is None or bool(
+            self._access.filter_permissions(caller, str(name), _VIEW_PERMISSIONS)
+        )
 
 
-def _models(state: State, parent: ModelName | str) -> Iterator[ModelName]:
+def _iter_models(state: State, parent: ModelName | str) -> Iterator[ModelName]:
     """The models that are `parent`, or below it; "" is above all."""
     if isinstance(parent, ModelName):
         yield parent
@@ -90,17 +94,17 @@ def _models(state: State, parent: ModelName | str) -> Iterator[ModelName]:
         yield from state.model_order.below(project)
 
 
-def _fitting(records: Sequence[VersionRecord]) -> Sequence[VersionRecord]:
+def _take_fitting(records: Sequence[VersionRecord]) -> Sequence[VersionRecord]:
     """As many of them as a document has room for, one at least."""
     total = 0
     for place, record in enumerate(records):
         total += len(record.deployed.schema) if record.deployed else 0
-        if place and total > _MOST:
+        if place and total > _MAX_SCHEMA_BYTES:
             return records[:place]
     return records
 
 
-def _parent(text: str) -> ModelName | str:
+def _parse_parent(text: str) -> ModelName | str:
     """A model, or the id of a project. Raises InvalidArgument."""
     kind, _, rest = text.partition("/")
     if text and kind == "projects" and "/" not in rest:
@@ -113,8 +117,8 @@ def _parent(text: str) -> ModelName | str:
     return name
 
 
-def _cursor(token: str) -> VersionName | None:
-    name = parse_model_or_version_name(named_by(token)) if token else None
+def _parse_page_token(token: str) -> VersionName | None:
+    name = parse_model_or_version_name(decode_page_token(token)) if token else None
     if isinstance(name, ModelName):
         raise field_error(InvalidArgument, "page_token", "This is not a token that the document gave out.")
     return name

@@ -8,15 +8,15 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from serving.gateway.api.paging import Listing
-from serving.gateway.api.requests import answer_json, answer_page
+from serving.gateway.api.paging import PagedList
+from serving.gateway.api.requests import json_response, page_response
 from serving.gateway.catalog import Catalog, operations
 from serving.gateway.index import operation_key
 from serving.gateway.operations import Operations as Runner
 from serving.resources import operation_to_json
 
 
-class Operations:
+class OperationsApi:
     """The methods on operations."""
 
     def __init__(self, catalog: Catalog, runner: Runner) -> None:
@@ -25,25 +25,25 @@ class Operations:
 
     async def get(self, request: Request) -> Response:
         """projects.operations.get."""
-        record = operations.get_operation(self._catalog.state, _name(request))
-        return answer_json(operation_to_json(record.operation))
+        record = operations.get_operation(self._catalog.state, _operation_name(request))
+        return json_response(operation_to_json(record.operation))
 
     async def list(self, request: Request) -> Response:
         """projects.operations.list."""
         state = self._catalog.state
 
-        def show(key: tuple[int, str]) -> dict[str, Any]:
+        def render_item(key: tuple[int, str]) -> dict[str, Any]:
             return operation_to_json(state.operations[key[1]].operation)
 
         found = operations.list_operations(state, request.path_params["project"])
-        listing = Listing(found, show, operator.itemgetter(1), operation_key)
-        return answer_page(request, "operations", listing)
+        listing = PagedList(found, render_item, operator.itemgetter(1), operation_key)
+        return page_response(request, "operations", listing)
 
     async def cancel(self, request: Request) -> Response:
         """projects.operations.cancel."""
-        await self._runner.cancel(_name(request))
-        return answer_json({})
+        await self._runner.cancel(_operation_name(request))
+        return json_response({})
 
 
-def _name(request: Request) -> str:
+def _operation_name(request: Request) -> str:
     return "projects/{project}/operations/{operation}".format(**request.path_params)

@@ -16,22 +16,22 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from serving.errors import InvalidArgument
-from serving.gateway.api.requests import Endpoint, answer_json
+from serving.gateway.api.requests import Endpoint, json_response
 from serving.gateway.discovery import response_schema, schema
 from serving.gateway.methods import Method
 from serving.resources import to_camel_case
 
 # Names that are wanted, each with what is wanted of it; nothing: all of it.
-Mask = dict[str, "Mask"]
+FieldMask = dict[str, "Mask"]
 
-_ALL = "*"
+_WILDCARD = "*"
 _TOKEN = re.compile(r"[A-Za-z0-9_@.-]+|[*/,()]")
 _MARKS = frozenset("/,()")
-_LONGEST, _DEEPEST = 4096, 16
-_REMEMBERED = 256
+_MAX_MASK_LENGTH, _MAX_MASK_DEPTH = 4096, 16
+_CACHE_SIZE = 256
 
 
-def has_fields(method: Method) -> bool:
+def can_select_fields(method: Method) -> bool:
     """Whether answers of a method can be asked for in part."""
     return method.path.startswith("/v1/") and not method.is_foreign
 
@@ -40,52 +40,52 @@ def with_checked_fields(method: Method, endpoint: Endpoint) -> Endpoint:
     """The endpoint of a method; nothing is done for who asks for fields that cannot be."""
 
     @functools.wraps(endpoint)
-    async def call(request: Request) -> Response:
+    async def call_checked(request: Request) -> Response:
         if text := request.query_params.get("fields"):
-            _check(parse_mask(text), response_schema(method.id), "")
+            _check_mask(parse_field_mask(text), response_schema(method.id), "")
         return await endpoint(request)
 
-    return call if has_fields(method) else endpoint
+    return call_checked if can_select_fields(method) else endpoint
 
 
-def with_fields(method: Method, endpoint: Endpoint) -> Endpoint:
+def with_selected_fields(method: Method, endpoint: Endpoint) -> Endpoint:
     """The endpoint of a method, with the fields in its answers that are asked for."""
 
     @functools.wraps(endpoint)
-    async def call(request: Request) -> Response:
+    async def call_selecting(request: Request) -> Response:
         response = await endpoint(request)
         text = request.query_params.get("fields")
         if not text or response.status_code != 200:
             return response
-        chosen = answer_json(select(orjson.loads(response.body), parse_mask(text)))
+        chosen = json_response(select_fields(orjson.loads(response.body), parse_field_mask(text)))
         for name, value in response.headers.items():
             if name not in chosen.headers:
                 chosen.headers[name] = value
         return chosen
 
-    return call if has_fields(method) else endpoint
+    return call_selecting if can_select_fields(method) else endpoint
 
 
-@functools.lru_cache(_REMEMBERED)
-def parse_mask(text: str) -> Mask:
+@functools.lru_cache(_CACHE_SIZE)
+def parse_field_mask(text: str) -> FieldMask:
     """What a mask says. Raises InvalidArgument."""
     tokens = _TOKEN.findall(text)
-    if len(text) > _LONGEST or "".join(tokens) != text:
-        raise _bad(text)
-    mask = _parse(tokens, text, 0)
+    if len(text) > _MAX_MASK_LENGTH or "".join(tokens) != text:
+        raise _mask_error(text)
+    mask = _parse_items(tokens, text, 0)
     if tokens:
-        raise _bad(text)
+        raise _mask_error(text)
     return mask
 
 
-def _parse(tokens: list[str], text: str, depth: int) -> Mask:
+def _parse_items(tokens: list[str], text: str, depth: int) -> FieldMask:
     """A mask at the front of the tokens, which it takes."""
-    mask: Mask = {}
+    mask: FieldMask = {}
     while True:
         place, level = mask, depth
         while True:
-            if not tokens or tokens[0] in _MARKS or level > _DEEPEST:
-                raise _bad(text)
+            if not tokens or tokens[0] in _MARKS or level > _MAX_MASK_DEPTH:
+                raise _mask_error(text)
             name = to_camel_case(tokens.pop(0))
             is_all = name in place and not place[name]
             place = {} if is_all else place.setdefault(name, {})
@@ -95,9 +95,9 @@ def _parse(tokens: list[str], text: str, depth: int) -> Mask:
             tokens.pop(0)
         if tokens and tokens[0] == "(":
             tokens.pop(0)
-            _merge(place, _parse(tokens, text, level))
+            _merge_masks(place, _parse_items(tokens, text, level))
             if not tokens or tokens.pop(0) != ")":
-                raise _bad(text)
+                raise _mask_error(text)
         else:
             place.clear()
         if not tokens or tokens[0] != ",":
@@ -105,34 +105,34 @@ def _parse(tokens: list[str], text: str, depth: int) -> Mask:
         tokens.pop(0)
 
 
-def _merge(mask: Mask, other: Mask) -> None:
+def _merge_masks(mask: FieldMask, other: FieldMask) -> None:
     for name, more in other.items():
         if name not in mask:
             mask[name] = more
         elif not mask[name] or not more:
             mask[name] = {}
         else:
-            _merge(mask[name], more)
+            _merge_masks(mask[name], more)
 
 
-def select(value: Any, mask: Mask) -> Any:
+def select_fields(value: Any, mask: FieldMask) -> Any:
     """The part of a JSON value that a mask asks for."""
     if not mask:
         return value
     if isinstance(value, list):
-        return [select(item, mask) for item in value]
+        return [select_fields(item, mask) for item in value]
     if not isinstance(value, dict):
         return value
-    rest = mask.get(_ALL)
+    rest = mask.get(_WILDCARD)
     found = {}
     for name, entry in value.items():
         wanted = mask.get(name, rest)
         if wanted is not None:
-            found[name] = select(entry, wanted)
+            found[name] = select_fields(entry, wanted)
     return found
 
 
-def _check(mask: Mask, shape: Any, where: str) -> None:
+def _check_mask(mask: FieldMask, shape: Any, where: str) -> None:
     """Refuse names that an answer of this shape cannot have."""
     while isinstance(shape, dict) and (inner := shape.get("$ref") or shape.get("items")):
         shape = schema(inner) if isinstance(inner, str) else inner
@@ -140,17 +140,17 @@ def _check(mask: Mask, shape: Any, where: str) -> None:
     if not properties:
         return  # it is not known what it can have
     for name, more in mask.items():
-        if name != _ALL and name not in properties:
+        if name != _WILDCARD and name not in properties:
             raise InvalidArgument(
                 f"Field: fields Error: Invalid field selection {where}{name}. There are "
                 f"{', '.join(sorted(properties))}.",
                 field="fields",
             )
-        if name != _ALL:
-            _check(more, properties[name], f"{where}{name}/")
+        if name != _WILDCARD:
+            _check_mask(more, properties[name], f"{where}{name}/")
 
 
-def _bad(text: str) -> InvalidArgument:
+def _mask_error(text: str) -> InvalidArgument:
     return InvalidArgument(
         f"Field: fields Error: Cannot read {text[:200]!r}. Example: models(name,defaultVersion/state),"
         "nextPageToken",

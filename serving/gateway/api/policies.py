@@ -9,10 +9,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from serving.errors import InvalidArgument, field_error
-from serving.gateway.access.caller import caller_of
-from serving.gateway.access.gate import Access
-from serving.gateway.access.policy import Policy, check_permissions, check_version
-from serving.gateway.api.requests import Endpoint, answer, answer_json, read
+from serving.gateway.access.caller import get_caller
+from serving.gateway.access.gate import AccessControl
+from serving.gateway.access.policy import Policy, check_permissions_exist, check_policy_version
+from serving.gateway.api.requests import Endpoint, json_response, read_resource, resource_response
 from serving.gateway.catalog import Catalog, policies
 from serving.gateway.methods import METHODS
 from serving.resources import Resource, to_camel_case
@@ -43,72 +43,76 @@ class GetIamPolicyRequest(Resource, frozen=True):
     options: GetPolicyOptions = GetPolicyOptions()
 
 
-class Policies:
+class PoliciesApi:
     """The methods on policies; `access` is None while access control is off."""
 
-    def __init__(self, catalog: Catalog, access: Access | None) -> None:
+    def __init__(self, catalog: Catalog, access: AccessControl | None) -> None:
         self._catalog = catalog
         self._access = access
 
-    def endpoints(self) -> dict[str, Endpoint]:
+    def build_endpoints(self) -> dict[str, Endpoint]:
         """Those of every resource that has a policy, by method."""
         found: dict[str, Endpoint] = {}
         for name, method in METHODS.items():
             match name.rpartition(".")[2]:
                 case "getIamPolicy":
-                    found[name] = self._get(method.resource)
+                    found[name] = self._build_get(method.resource)
                 case "setIamPolicy":
-                    found[name] = self._set(method.resource)
+                    found[name] = self._build_set(method.resource)
                 case "testIamPermissions":
-                    found[name] = self._test(method.resource)
+                    found[name] = self._build_test(method.resource)
         return found
 
-    def _get(self, template: str) -> Endpoint:
-        async def get(request: Request) -> Response:
+    def _build_get(self, template: str) -> Endpoint:
+        async def get_policy(request: Request) -> Response:
             """….getIamPolicy."""
-            check_version(await _requested_version(request), "options.requested_policy_version")
-            return answer(policies.get_policy(self._catalog.state, _name(template, request)))
+            check_policy_version(await _read_requested_version(request), "options.requested_policy_version")
+            return resource_response(
+                policies.get_policy(self._catalog.state, _resource_name(template, request))
+            )
 
-        return get
+        return get_policy
 
-    def _set(self, template: str) -> Endpoint:
-        async def set_(request: Request) -> Response:
+    def _build_set(self, template: str) -> Endpoint:
+        async def set_policy(request: Request) -> Response:
             """….setIamPolicy."""
-            sent = await read(request, SetIamPolicyRequest)
+            sent = await read_resource(request, SetIamPolicyRequest)
             if sent.policy is None:
                 raise field_error(InvalidArgument, "policy", "Say which policy to set.")
             mask = [to_camel_case(path.strip()) for path in sent.update_mask.split(",") if path.strip()]
-            name = _name(template, request)
+            name = _resource_name(template, request)
             if mask:
-                return answer(await self._catalog.change(policies.set_policy, name, sent.policy, mask))
-            return answer(await self._catalog.change(policies.set_policy, name, sent.policy))
+                return resource_response(
+                    await self._catalog.change(policies.set_policy, name, sent.policy, mask)
+                )
+            return resource_response(await self._catalog.change(policies.set_policy, name, sent.policy))
 
-        return set_
+        return set_policy
 
-    def _test(self, template: str) -> Endpoint:
-        async def test(request: Request) -> Response:
+    def _build_test(self, template: str) -> Endpoint:
+        async def test_permissions(request: Request) -> Response:
             """….testIamPermissions."""
-            wanted = (await read(request, TestIamPermissionsRequest)).permissions
-            check_permissions(wanted)
-            held = self._held(request, _name(template, request), wanted)
-            return answer_json({"permissions": held} if held else {})
+            wanted = (await read_resource(request, TestIamPermissionsRequest)).permissions
+            check_permissions_exist(wanted)
+            held = self._filter_permissions(request, _resource_name(template, request), wanted)
+            return json_response({"permissions": held} if held else {})
 
-        return test
+        return test_permissions
 
-    def _held(self, request: Request, name: str, wanted: Sequence[str]) -> Sequence[str]:
-        if not policies.is_there(self._catalog.state, name):
+    def _filter_permissions(self, request: Request, name: str, wanted: Sequence[str]) -> Sequence[str]:
+        if not policies.resource_exists(self._catalog.state, name):
             return ()
         if self._access is None:
             return wanted
-        return self._access.held(caller_of(request.scope), name, wanted)
+        return self._access.filter_permissions(get_caller(request.scope), name, wanted)
 
 
-async def _requested_version(request: Request) -> int:
+async def _read_requested_version(request: Request) -> int:
     if request.method == "POST":
-        return (await read(request, GetIamPolicyRequest)).options.requested_policy_version
+        return (await read_resource(request, GetIamPolicyRequest)).options.requested_policy_version
     text = request.query_params.get("options.requestedPolicyVersion", "0")
     return int(text) if text.isdecimal() else -1
 
 
-def _name(template: str, request: Request) -> str:
+def _resource_name(template: str, request: Request) -> str:
     return template.format_map(request.path_params)

@@ -6,8 +6,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from serving.errors import NotFound
-from serving.gateway.api.paging import Listing
-from serving.gateway.api.requests import answer_json, answer_page
+from serving.gateway.api.paging import PagedList
+from serving.gateway.api.requests import json_response, page_response
 from serving.names import check_location, check_project
 
 # The regions that gcloud offers; section 8 of the contract.
@@ -25,18 +25,18 @@ async def get_config(request: Request) -> Response:
     """projects.getConfig: the account the server acts as, which is nobody's but its own."""
     project = check_project(request.path_params["project"])
     account = f"pilotlight@{project}.iam.gserviceaccount.com"
-    return answer_json({"serviceAccount": account, "serviceAccountProject": "0", "config": {}})
+    return json_response({"serviceAccount": account, "serviceAccountProject": "0", "config": {}})
 
 
 async def list_locations(request: Request) -> Response:
     """projects.locations.list."""
     project = check_project(request.path_params["project"])
-    listing = Listing(
+    listing = PagedList(
         REGIONS,
-        lambda region: _location(project, region),
+        lambda region: _render_location(project, region),
         lambda region: f"projects/{project}/locations/{region}",
     )
-    return answer_page(request, "locations", listing)
+    return page_response(request, "locations", listing)
 
 
 async def get_location(request: Request) -> Response:
@@ -45,9 +45,9 @@ async def get_location(request: Request) -> Response:
     location = check_location(request.path_params["location"])
     if location not in REGIONS:
         raise NotFound(f"Location {location} was not found; there are {', '.join(REGIONS)}.")
-    return answer_json(_location(project, location))
+    return json_response(_render_location(project, location))
 
 
-def _location(project: str, location: str) -> dict[str, object]:
+def _render_location(project: str, location: str) -> dict[str, object]:
     capabilities = [{"type": kind} for kind in _CAPABILITIES]
     return {"name": f"projects/{project}/locations/{location}", "capabilities": capabilities}

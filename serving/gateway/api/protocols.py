@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from serving.errors import InvalidArgument, NotFound
-from serving.gateway.api.requests import Endpoint, answer_json, read_json
+from serving.gateway.api.requests import Endpoint, json_response, read_json
 from serving.gateway.catalog.lookup import resolve_address
 from serving.gateway.methods import Method
 from serving.gateway.model_statistics import ModelStatistics
@@ -21,13 +21,13 @@ from serving.names import ModelName
 from serving.protocols import inference_metadata as inference
 from serving.protocols import tensorflow_status as tensorflow
 from serving.protocols import triton
-from serving.protocols.addresses import Address
-from serving.protocols.tensorflow_status import Standing
+from serving.protocols.addresses import ModelAddress
+from serving.protocols.tensorflow_status import VersionStatus
 
 _NOT_READY = 503
 
 
-class Protocols:
+class ProtocolMetadataApi:
     """The methods besides predictions.
 
     `state` is what the server remembers, `ready` whether it is up, and `schemas` knows what versions take,
@@ -48,12 +48,12 @@ class Protocols:
         self._statistics = statistics
         self._name = name
 
-    def endpoints(self) -> Mapping[str, Endpoint]:
+    def build_endpoints(self) -> Mapping[str, Endpoint]:
         """Each method with its endpoint."""
         open_inference = "inference.GRPCInferenceService"
         return {
             "tensorflow.serving.ModelService.GetModelStatus": self.model_status,
-            "tensorflow.serving.PredictionService.GetModelMetadata": self.signatures,
+            "tensorflow.serving.PredictionService.GetModelMetadata": self.model_signatures,
             f"{open_inference}.ServerLive": self.server_live,
             f"{open_inference}.ServerReady": self.server_ready,
             f"{open_inference}.ServerMetadata": self.server_metadata,
@@ -69,52 +69,54 @@ class Protocols:
 
     async def model_status(self, request: Request) -> Response:
         """GET /v1/models/M."""
-        return answer_json(tensorflow.status(standings(self._state(), _asked(request))))
+        return json_response(tensorflow.render_status(standings(self._state(), _parse_address(request))))
 
-    async def signatures(self, request: Request) -> Response:
+    async def model_signatures(self, request: Request) -> Response:
         """GET /v1/models/M/metadata."""
-        record = resolve_address(self._state(), _asked(request))
+        record = resolve_address(self._state(), _parse_address(request))
         schema = await self._schemas.of(record)
-        return answer_json(tensorflow.metadata(_model(request), record.name.version, schema))
+        return json_response(tensorflow.render_metadata(_model_name(request), record.name.version, schema))
 
     async def server_live(self, _: Request) -> Response:
         """GET /v2/health/live."""
-        return answer_json(inference.live())
+        return json_response(inference.render_live())
 
     async def server_ready(self, _: Request) -> Response:
         """GET /v2/health/ready."""
         is_up = self._ready()
-        return answer_json(inference.ready(is_up), 200 if is_up else _NOT_READY)
+        return json_response(inference.render_ready(is_up), 200 if is_up else _NOT_READY)
 
     async def server_metadata(self, _: Request) -> Response:
         """GET /v2."""
-        return answer_json(inference.server(self._name, triton.EXTENSIONS))
+        return json_response(inference.render_server(self._name, triton.EXTENSIONS))
 
     async def model_ready(self, request: Request) -> Response:
         """GET /v2/models/M/ready."""
-        answers = is_ready(self._state(), _asked(request))
-        return answer_json(inference.model_ready(_model(request), answers), 200 if answers else _NOT_READY)
+        answers = is_ready(self._state(), _parse_address(request))
+        return json_response(
+            inference.render_model_ready(_model_name(request), answers), 200 if answers else _NOT_READY
+        )
 
     async def model_metadata(self, request: Request) -> Response:
         """GET /v2/models/M."""
-        state, asked = self._state(), _asked(request)
+        state, asked = self._state(), _parse_address(request)
         schema = await self._schemas.of(resolve_address(state, asked))
-        return answer_json(inference.metadata(_model(request), standings(state, asked), schema))
+        return json_response(inference.render_metadata(_model_name(request), standings(state, asked), schema))
 
     async def model_statistics(self, request: Request) -> Response:
         """GET /v2/models/M/stats."""
-        found = map(self._statistics.of, versions_of(self._state(), _asked(request)))
-        return answer_json({"model_stats": triton.statistics(_model(request), found)})
+        found = map(self._statistics.of, versions_of(self._state(), _parse_address(request)))
+        return json_response({"model_stats": triton.render_statistics(_model_name(request), found)})
 
     async def all_statistics(self, request: Request) -> Response:
         """GET /v2/models/stats."""
         project = request.path_params["project"]
-        return answer_json({"model_stats": all_statistics(self._state(), project, self._statistics)})
+        return json_response({"model_stats": collect_statistics(self._state(), project, self._statistics)})
 
     async def model_config(self, request: Request) -> Response:
         """GET /v2/models/M/config."""
-        schema = await self._schemas.of(resolve_address(self._state(), _asked(request)))
-        return answer_json(triton.config(_model(request), schema))
+        schema = await self._schemas.of(resolve_address(self._state(), _parse_address(request)))
+        return json_response(triton.render_model_config(_model_name(request), schema))
 
     async def repository_index(self, request: Request) -> Response:
         """POST /v2/repository/index."""
@@ -123,49 +125,53 @@ class Protocols:
         if not isinstance(ready, bool):
             raise InvalidArgument('The request must be an object; its "ready" is true or false.')
         project = request.path_params["project"]
-        return answer_json(triton.index(models_of(self._state(), project), only_ready=ready))
+        return json_response(
+            triton.render_repository_index(iter_version_statuses(self._state(), project), only_ready=ready)
+        )
 
     async def load_or_unload(self, _: Request) -> Response:
         """POST /v2/repository/models/M/load and unload: 404, since clients try again on 501."""
-        raise NotFound(triton.NO_LOADING)
+        raise NotFound(triton.LOADING_UNSUPPORTED)
 
 
-def models_of(state: State, project: str) -> Iterator[tuple[str, Standing]]:
+def iter_version_statuses(state: State, project: str) -> Iterator[tuple[str, VersionStatus]]:
     """The versions of a project's models, by the models' ids."""
     for model in state.model_order.below(project):
         for version in state.version_order.below(model):
             yield model.model, standing_of(state.versions[version])
 
 
-def all_statistics(state: State, project: str, statistics: ModelStatistics) -> list[dict[str, Any]]:
+def collect_statistics(state: State, project: str, statistics: ModelStatistics) -> list[dict[str, Any]]:
     """Those of a project's models."""
     return [
         one
         for model in state.model_order.below(project)
-        for one in triton.statistics(
+        for one in triton.render_statistics(
             model.model,
             (statistics.of(state.versions[version]) for version in state.version_order.below(model)),
         )
     ]
 
 
-def housed(method: Method, project: str, endpoint: Endpoint) -> Endpoint:
+def with_default_project(method: Method, project: str, endpoint: Endpoint) -> Endpoint:
     """The endpoint, for requests whose path may have no project: it is this one then."""
 
     @functools.wraps(endpoint)
-    async def call(request: Request) -> Response:
+    async def call_endpoint(request: Request) -> Response:
         request.path_params.setdefault("project", project)
         return await endpoint(request)
 
-    return call if method.is_foreign else endpoint
+    return call_endpoint if method.is_foreign else endpoint
 
 
-def _model(request: Request) -> str:
+def _model_name(request: Request) -> str:
     """What the client calls the model."""
     model: str = request.path_params["model"]
     return model
 
 
-def _asked(request: Request) -> Address:
+def _parse_address(request: Request) -> ModelAddress:
     path = request.path_params
-    return Address(ModelName(path["project"], path["model"]), path.get("version", ""), path.get("label", ""))
+    return ModelAddress(
+        ModelName(path["project"], path["model"]), path.get("version", ""), path.get("label", "")
+    )

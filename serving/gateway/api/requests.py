@@ -13,10 +13,10 @@ from starlette.responses import Response
 
 from serving.depth import DEFAULT_MAX_DEPTH, TooDeepError, parse_json
 from serving.errors import InvalidArgument, ServingError
-from serving.gateway.api.paging import Listing
+from serving.gateway.api.paging import PagedList
 from serving.names import ModelName, VersionName
 from serving.protocols import Dialect
-from serving.protocols.errors import refusal
+from serving.protocols.errors import render_error
 from serving.resources import Resource, resource_from_json
 from serving.resources import resource_to_json as resource_to_wire
 from serving.wire import body_too_large, check_body_length
@@ -24,8 +24,8 @@ from serving.wire import body_too_large, check_body_length
 T = TypeVar("T", bound=msgspec.Struct)
 Endpoint = Callable[[Request], Awaitable[Response]]
 
-MAX_BODY = 4 << 20
-_BODY = "pilotlight.body"
+MAX_BODY_BYTES = 4 << 20
+_BODY_KEY = "pilotlight.body"
 
 
 class IdConvertor(Convertor[str]):
@@ -56,12 +56,12 @@ def version_name(request: Request) -> VersionName:
     return VersionName(path["project"], path["model"], path["version"])
 
 
-async def read(request: Request, kind: type[T]) -> T:
+async def read_resource(request: Request, kind: type[T]) -> T:
     """The resource in the body."""
     return resource_from_json(kind, await read_json(request))
 
 
-def read_mask(request: Request) -> Sequence[str]:
+def read_update_mask(request: Request) -> Sequence[str]:
     """The paths of the update mask, under either of its names."""
     mask = request.query_params.get("updateMask") or request.query_params.get("update_mask") or ""
     paths = [path.strip() for path in mask.split(",") if path.strip()]
@@ -73,28 +73,28 @@ def read_mask(request: Request) -> Sequence[str]:
     return paths
 
 
-def answer(resource: Resource) -> Response:
+def resource_response(resource: Resource) -> Response:
     """One resource."""
-    return answer_json(resource_to_wire(resource))
+    return json_response(resource_to_wire(resource))
 
 
-def answer_page(request: Request, key: str, listing: Listing[Any]) -> Response:
+def page_response(request: Request, key: str, listing: PagedList[Any]) -> Response:
     """One page of a list; no key at all when there is nothing to show."""
     rows, token = listing.page(request.query_params)
     body: dict[str, Any] = {key: rows} if rows else {}
     if token:
         body["nextPageToken"] = token
-    return answer_json(body)
+    return json_response(body)
 
 
-def answer_json(body: Any, status: int = 200) -> Response:
+def json_response(body: Any, status: int = 200) -> Response:
     """JSON as it is."""
     return Response(orjson.dumps(body), status, media_type="application/json")
 
 
-def answer_error(error: ServingError, dialect: Dialect = Dialect.AI_PLATFORM) -> Response:
+def error_response(error: ServingError, dialect: Dialect = Dialect.AI_PLATFORM) -> Response:
     """An error in the form of a protocol."""
-    status, body, headers = refusal(error, dialect)
+    status, body, headers = render_error(error, dialect)
     response = Response(body, status, media_type="application/json")
     for name, value in headers:
         response.headers[name.decode()] = value.decode()
@@ -103,24 +103,24 @@ def answer_error(error: ServingError, dialect: Dialect = Dialect.AI_PLATFORM) ->
 
 async def read_json(request: Request) -> Any:
     """The body as it was sent; it may be asked for again."""
-    known = request.scope.get(_BODY)
+    known = request.scope.get(_BODY_KEY)
     if known is None:
-        known = request.scope[_BODY] = (await _read_json(request),)
+        known = request.scope[_BODY_KEY] = (await _parse_json_body(request),)
     return known[0]
 
 
 async def read_body(request: Request) -> bytes:
     """The bytes of the body."""
-    check_body_length(request.scope, MAX_BODY)
+    check_body_length(request.scope, MAX_BODY_BYTES)
     body = b""
     async for chunk in request.stream():
         body += chunk
-        if len(body) > MAX_BODY:
-            raise body_too_large(MAX_BODY)
+        if len(body) > MAX_BODY_BYTES:
+            raise body_too_large(MAX_BODY_BYTES)
     return body
 
 
-async def _read_json(request: Request) -> Any:
+async def _parse_json_body(request: Request) -> Any:
     body = await read_body(request)
     try:
         return parse_json(body or b"{}", DEFAULT_MAX_DEPTH)

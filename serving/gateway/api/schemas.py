@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from serving.errors import FailedPrecondition
-from serving.gateway.api.requests import answer_json, model_name, version_name
+from serving.gateway.api.requests import json_response, model_name, version_name
 from serving.gateway.catalog.lookup import get_model, get_version
 from serving.gateway.records import State, VersionRecord
 from serving.gateway.schemas import Schemas
@@ -17,28 +17,28 @@ from serving.names import VersionName
 from serving.schema import for_ai_platform, schema_to_json
 
 
-class SchemasApi:
+class ModelSchemasApi:
     """The endpoints; `read` is the state to show, `single_output` the setting."""
 
-    def __init__(self, schemas: Schemas, read: Callable[[], State], single_output: str) -> None:
+    def __init__(self, schemas: Schemas, read_state: Callable[[], State], single_output: str) -> None:
         self._schemas = schemas
-        self._read = read
+        self._read_state = read_state
         self._single_output = single_output
 
-    async def version(self, request: Request) -> Response:
+    async def get_version_schema(self, request: Request) -> Response:
         """`GET …/versions/V:schema`."""
-        return await self._told(get_version(self._read(), version_name(request)))
+        return await self._schema_response(get_version(self._read_state(), version_name(request)))
 
-    async def model(self, request: Request) -> Response:
+    async def get_model_schema(self, request: Request) -> Response:
         """`GET …/models/M:schema`: that of the default version."""
-        state, name = self._read(), model_name(request)
+        state, name = self._read_state(), model_name(request)
         default = get_model(state, name).default
         if not default:
             raise FailedPrecondition(f"The model {name} has no default version yet.")
-        return await self._told(get_version(state, VersionName(name.project, name.model, default)))
+        return await self._schema_response(get_version(state, VersionName(name.project, name.model, default)))
 
-    async def _told(self, record: VersionRecord) -> Response:
+    async def _schema_response(self, record: VersionRecord) -> Response:
         bare = record.deployed is not None and record.deployed.answers_bare(self._single_output)
         schema = for_ai_platform(await self._schemas.of(record), bare=bare)
         told: dict[str, Any] = {"version": str(record.name), **schema_to_json(schema)}
-        return answer_json(told)
+        return json_response(told)

@@ -9,17 +9,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from serving.errors import NotFound
-from serving.gateway.api.requests import Endpoint, answer_error
+from serving.gateway.api.requests import Endpoint, error_response
 
 
-def refuse(method: str) -> Endpoint:
+def build_refusal(method: str) -> Endpoint:
     """The endpoint of a method that is not offered."""
 
-    async def refuse(_: Request) -> Response:
-        return answer_error(
+    async def refuse_call(_: Request) -> Response:
+        return error_response(
             NotFound(
                 f"The method ml.{method} is not offered by this server; docs/api.md lists those that are."
             )
         )
 
-    return refuse
+    return refuse_call

@@ -8,14 +8,14 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from serving.gateway.api.paging import Listing
+from serving.gateway.api.paging import PagedList
 from serving.gateway.api.requests import (
-    answer,
-    answer_json,
-    answer_page,
+    json_response,
     model_name,
-    read,
-    read_mask,
+    page_response,
+    read_resource,
+    read_update_mask,
+    resource_response,
     version_name,
 )
 from serving.gateway.catalog import Catalog, lookup, versions
@@ -25,7 +25,7 @@ from serving.names import VersionName
 from serving.resources import Version, operation_to_json, resource_to_json, to_camel_case
 
 
-class Versions:
+class VersionsApi:
     """The methods on versions.
 
     `fresh` puts on one what is not in the catalog yet; `most` is how many a project may have, 0: any number.
@@ -35,54 +35,56 @@ class Versions:
         self,
         catalog: Catalog,
         operations: Operations,
-        fresh: Callable[[VersionRecord], VersionRecord],
-        most: int,
+        with_fresh_usage: Callable[[VersionRecord], VersionRecord],
+        max_versions: int,
     ) -> None:
         self._catalog = catalog
-        self._most = most
-        self._fresh = fresh
+        self._max_versions = max_versions
+        self._with_fresh_usage = with_fresh_usage
         self._operations = operations
 
     async def create(self, request: Request) -> Response:
         """projects.models.versions.create."""
-        version = await read(request, Version)
+        version = await read_resource(request, Version)
         await self._operations.check_sources(version)
         operation = await self._catalog.change(
-            versions.create_version, model_name(request), version, most=self._most
+            versions.create_version, model_name(request), version, most=self._max_versions
         )
         self._operations.begin(operation)
-        return answer_json(operation_to_json(operation))
+        return json_response(operation_to_json(operation))
 
     async def get(self, request: Request) -> Response:
         """projects.models.versions.get."""
         state = self._catalog.state
         record = lookup.get_version(state, version_name(request))
-        return answer(lookup.render_version(state, self._fresh(record)))
+        return resource_response(lookup.render_version(state, self._with_fresh_usage(record)))
 
     async def list(self, request: Request) -> Response:
         """projects.models.versions.list."""
         state = self._catalog.state
 
-        def show(name: VersionName) -> dict[str, Any]:
-            return resource_to_json(lookup.render_version(state, self._fresh(state.versions[name])))
+        def render_item(name: VersionName) -> dict[str, Any]:
+            return resource_to_json(
+                lookup.render_version(state, self._with_fresh_usage(state.versions[name]))
+            )
 
-        names = versions.names_of_versions(state, model_name(request))
-        return answer_page(request, "versions", Listing(names, show))
+        names = versions.list_version_names(state, model_name(request))
+        return page_response(request, "versions", PagedList(names, render_item))
 
     async def patch(self, request: Request) -> Response:
         """projects.models.versions.patch."""
-        mask, given = read_mask(request), await read(request, Version)
+        mask, given = read_update_mask(request), await read_resource(request, Version)
         if any(to_camel_case(path.split(".")[0]) == "requestLoggingConfig" for path in mask):
             await self._operations.check_logging(given)
         operation = await self._catalog.change(versions.update_version, version_name(request), given, mask)
-        return answer_json(operation_to_json(operation))
+        return json_response(operation_to_json(operation))
 
     async def set_default(self, request: Request) -> Response:
         """projects.models.versions.setDefault."""
-        return answer(await self._catalog.change(versions.set_default, version_name(request)))
+        return resource_response(await self._catalog.change(versions.set_default, version_name(request)))
 
     async def delete(self, request: Request) -> Response:
         """projects.models.versions.delete."""
         operation = await self._catalog.change(versions.delete_version, version_name(request))
         self._operations.begin(operation)
-        return answer_json(operation_to_json(operation))
+        return json_response(operation_to_json(operation))

@@ -6,28 +6,28 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from serving.errors import RPC_CODES
-from serving.gateway.audit.entry import OK, Call, Log, Status
+from serving.gateway.audit.entry import OK_STATUS, AuditedCall, AuditLogType, CallStatus
 from serving.gateway.cause import Cause
 from serving.gateway.records import JobRecord, OperationRecord, State
 from serving.gateway.store import Changes
 from serving.resources import JobState
 
-_METHODS: Mapping[str, str] = {
+_METHOD_IDS: Mapping[str, str] = {
     "CREATE_VERSION": "projects.models.versions.create",
     "DELETE_VERSION": "projects.models.versions.delete",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class AuditedCompletion:
     """A call whose work has ended, how, and the name of the operation or job that did it."""
 
-    call: Call
-    status: Status
+    call: AuditedCall
+    status: CallStatus
     operation: str
 
 
-def endings(before: State, changes: Changes) -> Iterator[Ending]:
+def find_completions(before: State, changes: Changes) -> Iterator[AuditedCompletion]:
     """The operations and jobs that were under way before the changes and are not after them.
 
     Those without a cause began before there was an audit log.
@@ -37,31 +37,31 @@ def endings(before: State, changes: Changes) -> Iterator[Ending]:
             case OperationRecord(cause=Cause() as cause) if record.operation.done:
                 known = before.operations.get(name)
                 if known is not None and not known.operation.done:
-                    yield _of_operation(record, cause)
+                    yield _complete_operation(record, cause)
             case JobRecord(cause=Cause() as cause) if record.has_ended:
                 started = before.jobs.get(name)
                 if started is not None and not started.has_ended:
-                    yield _of_job(record, cause)
+                    yield _complete_job(record, cause)
 
 
-def _of_operation(record: OperationRecord, cause: Cause) -> Ending:
+def _complete_operation(record: OperationRecord, cause: Cause) -> AuditedCompletion:
     operation = record.operation
-    method = _METHODS[operation.metadata.operation_type]
-    status = Status(operation.error.code, operation.error.message) if operation.error else OK
-    return Ending(_call(cause, method, str(record.target)), status, record.name)
+    method = _METHOD_IDS[operation.metadata.operation_type]
+    status = CallStatus(operation.error.code, operation.error.message) if operation.error else OK_STATUS
+    return AuditedCompletion(_build_call(cause, method, str(record.target)), status, record.name)
 
 
-def _of_job(record: JobRecord, cause: Cause) -> Ending:
+def _complete_job(record: JobRecord, cause: Cause) -> AuditedCompletion:
     codes = {JobState.FAILED: RPC_CODES["FAILED_PRECONDITION"], JobState.CANCELLED: RPC_CODES["CANCELLED"]}
     code = codes.get(record.job.state, 0) if record.job.state else 0
-    status = Status(code, record.job.error_message) if code else OK
-    return Ending(_call(cause, "projects.jobs.create", record.name), status, record.name)
+    status = CallStatus(code, record.job.error_message) if code else OK_STATUS
+    return AuditedCompletion(_build_call(cause, "projects.jobs.create", record.name), status, record.name)
 
 
-def _call(cause: Cause, method: str, resource: str) -> Call:
-    return Call(
+def _build_call(cause: Cause, method: str, resource: str) -> AuditedCall:
+    return AuditedCall(
         id=cause.call,
-        log=Log.ACTIVITY,
+        log=AuditLogType.ACTIVITY,
         method=method,
         resource=resource,
         principal=cause.principal,

@@ -16,22 +16,22 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from serving.errors import RPC_CODES, ServingError
-from serving.gateway.access.caller import caller_of
+from serving.gateway.access.caller import get_caller
 from serving.gateway.api.requests import Endpoint, read_json
-from serving.gateway.audit.entry import OK, REFUSED, Log, Status, status_of
-from serving.gateway.audit.entry import Call as Recorded
-from serving.gateway.audit.recorder import Audit
+from serving.gateway.audit.entry import DENIED_CODES, OK_STATUS, AuditLogType, CallStatus, status_from_error
+from serving.gateway.audit.entry import AuditedCall as Recorded
+from serving.gateway.audit.recorder import AuditLog
 from serving.gateway.cause import CAUSE, Cause
 from serving.gateway.identity import request_id
 from serving.gateway.methods import Activity, Method
-from serving.protocols import Call
+from serving.protocols import RequestMetadata
 from serving.protocols.errors import GRPC_STATUS
 from serving.wire import Headers, Scope, find_header
 
-_CALL = "pilotlight.audit_call"
-_UNKNOWN = 2
+_CALL_KEY = "pilotlight.audit_call"
+_UNKNOWN_CODE = 2
 # What a status of HTTP says where an answer says no more.
-_CODES: Mapping[int, int] = {
+_CODE_BY_HTTP_STATUS: Mapping[int, int] = {
     status: RPC_CODES[name]
     for status, name in (
         (400, "INVALID_ARGUMENT"),
@@ -45,7 +45,7 @@ _CODES: Mapping[int, int] = {
         (504, "DEADLINE_EXCEEDED"),
     )
 }
-_MOST_NAME = 256
+_MAX_NAME_LENGTH = 256
 
 
 def is_change(method: Method) -> bool:
@@ -53,35 +53,35 @@ def is_change(method: Method) -> bool:
     return method.activity in {Activity.ADMIN_WRITE, Activity.DATA_WRITE}
 
 
-def watched(audit: Audit, method: Method, endpoint: Endpoint) -> Endpoint:
+def audit_result(audit: AuditLog, method: Method, endpoint: Endpoint) -> Endpoint:
     """The endpoint, with how each call of it ended in the log."""
 
     @functools.wraps(endpoint)
-    async def call(request: Request) -> Response:
+    async def call_audited(request: Request) -> Response:
         try:
             response = await endpoint(request)
         except ServingError as error:
-            await _ended(audit, method, request, status_of(error))
+            await _record_end(audit, method, request, status_from_error(error))
             raise
         except Exception as error:
-            await _ended(audit, method, request, Status(RPC_CODES["INTERNAL"], type(error).__name__))
+            await _record_end(audit, method, request, CallStatus(RPC_CODES["INTERNAL"], type(error).__name__))
             raise
-        status, operation = _outcome(method, request, response)
-        await _ended(audit, method, request, status, operation)
+        status, operation = _read_outcome(method, request, response)
+        await _record_end(audit, method, request, status, operation)
         return response
 
-    return call
+    return call_audited
 
 
-def announced(audit: Audit, method: Method, endpoint: Endpoint) -> Endpoint:
+def audit_intent(audit: AuditLog, method: Method, endpoint: Endpoint) -> Endpoint:
     """The endpoint of a change, which begins when the log has it on disk."""
 
     @functools.wraps(endpoint)
-    async def call(request: Request) -> Response:
+    async def call_audited(request: Request) -> Response:
         body = await read_json(request) if request.method in {"POST", "PATCH"} else {}
-        described = describe(audit, method, request.scope, body if isinstance(body, dict) else {})
-        await audit.before(described)
-        request.scope[_CALL] = described
+        described = describe_call(audit, method, request.scope, body if isinstance(body, dict) else {})
+        await audit.record_intent(described)
+        request.scope[_CALL_KEY] = described
         cause = Cause(call=described.id, request_id=described.request_id, principal=described.principal)
         token = CAUSE.set(cause)
         try:
@@ -89,11 +89,11 @@ def announced(audit: Audit, method: Method, endpoint: Endpoint) -> Endpoint:
         finally:
             CAUSE.reset(token)
 
-    return call if is_change(method) else endpoint
+    return call_audited if is_change(method) else endpoint
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AuditedPrediction:
     """What a prediction has asked: a method, of a resource, and the permission that this takes.
 
     `call` is what its node is told of its body.
@@ -103,33 +103,35 @@ class Asked:
     method: Method
     resource: str
     permission: str
-    call: Call
+    metadata: RequestMetadata
 
 
-def predicted(audit: Audit, asked: Asked, status: Status) -> None:
+def audit_prediction(audit: AuditLog, asked: AuditedPrediction, status: CallStatus) -> None:
     """Record how a prediction ended, where it is to be: all that are refused, the others by setting."""
-    if status.code in REFUSED:
-        audit.denied(_prediction(audit, asked), status)
-    elif audit.predictions:
-        audit.accessed(_prediction(audit, asked), status)
+    if status.code in DENIED_CODES:
+        audit.record_denied(_describe_prediction(audit, asked), status)
+    elif audit.records_predictions:
+        audit.record_access(_describe_prediction(audit, asked), status)
 
 
-def _prediction(audit: Audit, asked: Asked) -> Recorded:
-    call = describe(audit, asked.method, asked.scope, {})
-    return replace(call, resource=asked.resource, guarded=asked.resource, permission=asked.permission)
+def _describe_prediction(audit: AuditLog, asked: AuditedPrediction) -> Recorded:
+    call = describe_call(audit, asked.method, asked.scope, {})
+    return replace(
+        call, resource=asked.resource, authorized_resource=asked.resource, permission=asked.permission
+    )
 
 
-def describe(audit: Audit, method: Method, scope: Scope, body: Mapping[str, Any]) -> Recorded:
+def describe_call(audit: AuditLog, method: Method, scope: Scope, body: Mapping[str, Any]) -> Recorded:
     """The call that a request is."""
-    resource, params = _resource(method, scope, body), scope.get("path_params")
+    resource, params = _resolve_resource(method, scope, body), scope.get("path_params")
     return Recorded(
         id=audit.new_id(),
-        log=Log.ACTIVITY if is_change(method) else Log.DATA_ACCESS,
+        log=AuditLogType.ACTIVITY if is_change(method) else AuditLogType.DATA_ACCESS,
         method=method.id,
         resource=resource,
-        guarded=method.resource.format_map(params) if params else resource,
+        authorized_resource=method.resource.format_map(params) if params else resource,
         permission=method.permission,
-        principal=caller_of(scope).principal,
+        principal=get_caller(scope).principal,
         request_id=request_id(scope),
         caller_ip=scope["client"][0] if scope.get("client") else "",
         user_agent=(find_header(scope, b"user-agent") or b"").decode("latin-1"),
@@ -137,50 +139,52 @@ def describe(audit: Audit, method: Method, scope: Scope, body: Mapping[str, Any]
     )
 
 
-async def _ended(audit: Audit, method: Method, request: Request, status: Status, operation: str = "") -> None:
-    begun: Recorded | None = request.scope.get(_CALL)
+async def _record_end(
+    audit: AuditLog, method: Method, request: Request, status: CallStatus, operation: str = ""
+) -> None:
+    begun: Recorded | None = request.scope.get(_CALL_KEY)
     if begun is not None:
-        await audit.after(begun, status, operation)
-    elif is_change(method) or status.code in REFUSED:
-        audit.denied(describe(audit, method, request.scope, {}), status)
-    elif audit.reads and "{project}" in method.resource:
-        audit.accessed(describe(audit, method, request.scope, {}), status)
+        await audit.record_result(begun, status, operation)
+    elif is_change(method) or status.code in DENIED_CODES:
+        audit.record_denied(describe_call(audit, method, request.scope, {}), status)
+    elif audit.records_reads and "{project}" in method.resource:
+        audit.record_access(describe_call(audit, method, request.scope, {}), status)
 
 
-def _resource(method: Method, scope: Scope, body: Mapping[str, Any]) -> str:
+def _resolve_resource(method: Method, scope: Scope, body: Mapping[str, Any]) -> str:
     """What is called: what the path names, and below it what is to be created."""
     if method.is_foreign and scope.get("path_params"):
         return method.resource.format_map(scope["path_params"])
     path, _, _ = str(scope["path"]).removeprefix("/v1/").partition(":")
     made = body.get("name") or body.get("jobId") or body.get("job_id")
     if method.id.endswith(".create") and isinstance(made, str):
-        return f"{path}/{made[:_MOST_NAME]}"
+        return f"{path}/{made[:_MAX_NAME_LENGTH]}"
     return path
 
 
-def answered(http_status: int, body: bytes | memoryview, headers: Headers = ()) -> Status:
+def status_from_response(http_status: int, body: bytes | memoryview, headers: Headers = ()) -> CallStatus:
     """The status of a call that was answered like this, in the form of any protocol."""
     if http_status < 400:
-        return OK
+        return OK_STATUS
     for name, value in headers:
         if name == GRPC_STATUS:
-            return Status(int(value), bytes(body).decode(errors="replace"))
+            return CallStatus(int(value), bytes(body).decode(errors="replace"))
     try:
         error = orjson.loads(body)["error"]
         if isinstance(error, str):
-            return Status(_CODES.get(http_status, _UNKNOWN), error)
-        return Status(RPC_CODES[error["status"]], str(error["message"]))
+            return CallStatus(_CODE_BY_HTTP_STATUS.get(http_status, _UNKNOWN_CODE), error)
+        return CallStatus(RPC_CODES[error["status"]], str(error["message"]))
     except (ValueError, KeyError, TypeError):  # not in our form
-        return Status(_UNKNOWN, f"HTTP status {http_status}")
+        return CallStatus(_UNKNOWN_CODE, f"HTTP status {http_status}")
 
 
-def _outcome(method: Method, request: Request, response: Response) -> tuple[Status, str]:
+def _read_outcome(method: Method, request: Request, response: Response) -> tuple[CallStatus, str]:
     """How a call was answered, and the operation or the job that goes on after it."""
-    status = answered(response.status_code, response.body)
+    status = status_from_response(response.status_code, response.body)
     if status.code or not is_change(method):
         return status, ""
     answer = orjson.loads(response.body or b"{}")
     if method.id == "projects.jobs.create":
-        return OK, f"projects/{request.path_params['project']}/jobs/{answer['jobId']}"
+        return OK_STATUS, f"projects/{request.path_params['project']}/jobs/{answer['jobId']}"
     name = answer.get("name", "")
-    return OK, name if "/operations/" in name and not answer.get("done") else ""
+    return OK_STATUS, name if "/operations/" in name and not answer.get("done") else ""

@@ -18,27 +18,27 @@ from typing import Any
 import orjson
 
 from serving.errors import RPC_CODES, ServingError
-from serving.gateway.audit.naming import log_name, method_name, project_of
+from serving.gateway.audit.naming import format_log_name, parse_project, to_audit_method
 
-_TYPE = "type.googleapis.com/google.cloud.audit.AuditLog"
+_PAYLOAD_TYPE = "type.googleapis.com/google.cloud.audit.AuditLog"
 _SERVICE = "ml.googleapis.com"
-_MOST_BYTES = 32 << 10
-_SECRET = re.compile(r"token|secret|password|passwd|credential|private_?key|api_?key", re.IGNORECASE)
-_BULK = frozenset({"instances", "inputs", "signedData"})
+_MAX_REQUEST_BYTES = 32 << 10
+_SECRET_NAME = re.compile(r"token|secret|password|passwd|credential|private_?key|api_?key", re.IGNORECASE)
+_BULK_FIELDS = frozenset({"instances", "inputs", "signedData"})
 # The calls that were not let in.
-REFUSED = frozenset({RPC_CODES["PERMISSION_DENIED"], RPC_CODES["UNAUTHENTICATED"]})
-_HIDDEN = "[redacted]"
-_MOST_DEPTH, _DEEPER = 32, "[deeper]"
+DENIED_CODES = frozenset({RPC_CODES["PERMISSION_DENIED"], RPC_CODES["UNAUTHENTICATED"]})
+_REDACTED = "[redacted]"
+_MAX_DEPTH, _TOO_DEEP = 32, "[deeper]"
 
 
-class Log(enum.StrEnum):
+class AuditLogType(enum.StrEnum):
     """The two audit logs: changes, and everything else."""
 
     ACTIVITY = "activity"
     DATA_ACCESS = "data_access"
 
 
-class Stage(enum.StrEnum):
+class AuditStage(enum.StrEnum):
     """Which line of a call it is; the letter ends its insertId."""
 
     ONLY = "o"
@@ -48,7 +48,7 @@ class Stage(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class AuditedCall:
     """Who called which method on what; `id` is unique among all calls.
 
     `resource` is what is called, and `guarded` what the permission was checked on. `principal` is "" while
@@ -56,10 +56,10 @@ class Call:
     """
 
     id: str
-    log: Log
+    log: AuditLogType
     method: str
     resource: str
-    guarded: str = ""
+    authorized_resource: str = ""
     permission: str = ""
     principal: str = ""
     request_id: str = ""
@@ -69,136 +69,136 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class CallStatus:
     """How a call ended: a `google.rpc` code, 0 for success, and a message."""
 
     code: int = 0
     message: str = ""
 
 
-OK = Status()
+OK_STATUS = CallStatus()
 
 
-def status_of(error: ServingError | None) -> Status:
+def status_from_error(error: ServingError | None) -> CallStatus:
     """The status of a call that raised this, or nothing."""
-    return OK if error is None else Status(RPC_CODES[error.status], error.message)
+    return OK_STATUS if error is None else CallStatus(RPC_CODES[error.status], error.message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class AuditEvent:
     """A call at one of its stages. `time` is in seconds since the epoch; `status` is that of the stage's end.
 
     `last` is whether nothing follows; `operation` names the long-running operation or the job behind it.
     """
 
-    call: Call
-    stage: Stage
+    call: AuditedCall
+    stage: AuditStage
     time: float
-    status: Status = OK
+    status: CallStatus = OK_STATUS
     operation: str = ""
     last: bool = True
 
 
-def encode(event: Event) -> bytes:
+def encode_line(event: AuditEvent) -> bytes:
     """The line, with its end."""
-    return orjson.dumps(to_entry(event)) + b"\n"
+    return orjson.dumps(to_log_entry(event)) + b"\n"
 
 
-def to_entry(event: Event) -> dict[str, Any]:
+def to_log_entry(event: AuditEvent) -> dict[str, Any]:
     """The event as a LogEntry in JSON."""
-    call, project = event.call, project_of(event.call.resource)
+    call, project = event.call, parse_project(event.call.resource)
     entry: dict[str, Any] = {
-        "timestamp": _timestamp(event.time),
+        "timestamp": _format_timestamp(event.time),
         "insertId": f"{call.id}{event.stage}",
-        "logName": log_name(project, call.log),
-        "severity": _severity(event),
+        "logName": format_log_name(project, call.log),
+        "severity": _choose_severity(event),
         "resource": {
             "type": "audited_resource",
             "labels": {
                 "project_id": project or "-",
                 "service": _SERVICE,
-                "method": method_name(call.method),
+                "method": to_audit_method(call.method),
             },
         },
-        "protoPayload": _payload(event),
+        "protoPayload": _build_payload(event),
     }
     if call.request_id:
         entry["labels"] = {"request_id": call.request_id}
-    if event.stage is not Stage.ONLY:
-        entry["operation"] = {"id": call.id, "producer": _SERVICE, **_place(event)}
+    if event.stage is not AuditStage.ONLY:
+        entry["operation"] = {"id": call.id, "producer": _SERVICE, **_operation_flags(event)}
     return entry
 
 
-def _place(event: Event) -> dict[str, bool]:
-    if event.stage is Stage.BEFORE:
+def _operation_flags(event: AuditEvent) -> dict[str, bool]:
+    if event.stage is AuditStage.BEFORE:
         return {"first": True}
     return {"last": True} if event.last else {}
 
 
-def _severity(event: Event) -> str:
+def _choose_severity(event: AuditEvent) -> str:
     if event.status.code:
         return "ERROR"
-    return "NOTICE" if event.call.log is Log.ACTIVITY else "INFO"
+    return "NOTICE" if event.call.log is AuditLogType.ACTIVITY else "INFO"
 
 
-def _payload(event: Event) -> dict[str, Any]:
+def _build_payload(event: AuditEvent) -> dict[str, Any]:
     call = event.call
     payload: dict[str, Any] = {
-        "@type": _TYPE,
+        "@type": _PAYLOAD_TYPE,
         "serviceName": _SERVICE,
-        "methodName": method_name(call.method),
+        "methodName": to_audit_method(call.method),
         "resourceName": call.resource,
-        "authenticationInfo": _authentication(call.principal),
+        "authenticationInfo": _authentication_info(call.principal),
         "requestMetadata": {"callerIp": call.caller_ip, "callerSuppliedUserAgent": call.user_agent},
     }
     if call.principal and call.permission:
-        granted = event.status.code not in REFUSED
+        granted = event.status.code not in DENIED_CODES
         payload["authorizationInfo"] = [
-            {"resource": call.guarded, "permission": call.permission, "granted": granted}
+            {"resource": call.authorized_resource, "permission": call.permission, "granted": granted}
         ]
     if call.request:
-        payload["request"] = _bounded(call.request)
-    if event.stage is not Stage.BEFORE:
-        payload["status"] = _status(event.status)
+        payload["request"] = _limit_request(call.request)
+    if event.stage is not AuditStage.BEFORE:
+        payload["status"] = _render_status(event.status)
     if event.operation:
         payload["metadata"] = {"operation": event.operation}
     return payload
 
 
-def _authentication(principal: str) -> dict[str, str]:
+def _authentication_info(principal: str) -> dict[str, str]:
     if not principal:
         return {}
     return {"principalEmail": principal.partition(":")[2] or principal, "principalSubject": principal}
 
 
-def _status(status: Status) -> dict[str, Any]:
+def _render_status(status: CallStatus) -> dict[str, Any]:
     # An empty Status is success, as in proto3 JSON.
     return {"code": status.code, "message": status.message} if status.code else {}
 
 
-def _bounded(request: Mapping[str, Any]) -> Any:
-    shown = _without_secrets(request)
+def _limit_request(request: Mapping[str, Any]) -> Any:
+    shown = _redact_secrets(request)
     size = len(orjson.dumps(shown))
-    return shown if size <= _MOST_BYTES else {"omitted": f"{size} bytes"}
+    return shown if size <= _MAX_REQUEST_BYTES else {"omitted": f"{size} bytes"}
 
 
-def _without_secrets(value: Any, key: str = "", depth: int = 0) -> Any:
+def _redact_secrets(value: Any, key: str = "", depth: int = 0) -> Any:
     """The value without rows of data, without what its name calls a secret, and not too deep to write."""
-    if depth > _MOST_DEPTH:
-        return _DEEPER
-    if key in _BULK or (key and _SECRET.search(key) and not isinstance(value, bool | None)):
-        return _HIDDEN
+    if depth > _MAX_DEPTH:
+        return _TOO_DEEP
+    if key in _BULK_FIELDS or (key and _SECRET_NAME.search(key) and not isinstance(value, bool | None)):
+        return _REDACTED
     match value:
         case {"name": str(name), "value": _} if len(value) == 2:  # a variable of a container
-            return {"name": name, "value": _HIDDEN}
+            return {"name": name, "value": _REDACTED}
         case dict():
-            return {name: _without_secrets(inner, name, depth + 1) for name, inner in value.items()}
+            return {name: _redact_secrets(inner, name, depth + 1) for name, inner in value.items()}
         case list():
-            return [_without_secrets(inner, "", depth + 1) for inner in value]
+            return [_redact_secrets(inner, "", depth + 1) for inner in value]
         case _:
             return value
 
 
-def _timestamp(seconds: float) -> str:
+def _format_timestamp(seconds: float) -> str:
     moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
     return moment.isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"

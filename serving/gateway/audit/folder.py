@@ -14,11 +14,11 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-_NAME = re.compile(r"(\d{4}-\d{2}-\d{2})\.jsonl")
-_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+_FILE_NAME = re.compile(r"(\d{4}-\d{2}-\d{2})\.jsonl")
+_OPEN_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 
 
-class Folder:
+class AuditLogFolder:
     """Where lines are added. `retention_days` says how many past days are kept, 0 all."""
 
     def __init__(self, path: Path, retention_days: int = 0) -> None:
@@ -32,10 +32,10 @@ class Folder:
 
         Raises OSError, and then none is there.
         """
-        descriptor = self._open(day)
+        descriptor = self._open_day(day)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         try:
-            _append(descriptor, b"".join(lines))
+            _append_and_sync(descriptor, b"".join(lines))
         finally:
             fcntl.flock(descriptor, fcntl.LOCK_UN)
 
@@ -45,41 +45,41 @@ class Folder:
             os.close(self._descriptor)
         self._descriptor, self._day = -1, None
 
-    def _open(self, day: datetime.date) -> int:
+    def _open_day(self, day: datetime.date) -> int:
         if day == self._day and os.fstat(self._descriptor).st_nlink:
             return self._descriptor
         self.close()
         self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._descriptor = os.open(self._path / f"{day}.jsonl", _FLAGS, 0o600)
+        self._descriptor = os.open(self._path / f"{day}.jsonl", _OPEN_FLAGS, 0o600)
         _sync_folder(self._path)
         self._day = day
         if self._retention_days:
-            self._forget(day - datetime.timedelta(days=self._retention_days))
+            self._remove_older(day - datetime.timedelta(days=self._retention_days))
         return self._descriptor
 
-    def _forget(self, oldest: datetime.date) -> None:
+    def _remove_older(self, oldest: datetime.date) -> None:
         """Remove the files of the days before this one."""
-        for path in files(self._path):
-            if day_of(path) < oldest:
+        for path in list_log_files(self._path):
+            if parse_day(path) < oldest:
                 # What cannot be removed now is tried again tomorrow.
                 with contextlib.suppress(OSError):
                     path.unlink()
 
 
-def audit_folder(state_dir: Path) -> Path:
+def audit_log_path(state_dir: Path) -> Path:
     """Where the audit log of a state folder is."""
     return state_dir / "audit"
 
 
-def files(path: Path) -> list[Path]:
+def list_log_files(path: Path) -> list[Path]:
     """The files of an audit log, oldest day first."""
     try:
-        return sorted(file for file in path.iterdir() if _NAME.fullmatch(file.name))
+        return sorted(file for file in path.iterdir() if _FILE_NAME.fullmatch(file.name))
     except FileNotFoundError:
         return []
 
 
-def day_of(file: Path) -> datetime.date:
+def parse_day(file: Path) -> datetime.date:
     """The day that a file is of; one that is no date is as old as can be."""
     try:
         return datetime.date.fromisoformat(file.stem)
@@ -87,7 +87,7 @@ def day_of(file: Path) -> datetime.date:
         return datetime.date.min
 
 
-def _append(descriptor: int, data: bytes) -> None:
+def _append_and_sync(descriptor: int, data: bytes) -> None:
     size = os.lseek(descriptor, 0, os.SEEK_END)
     if size and os.pread(descriptor, 1, size - 1) != b"\n":
         data = b"\n" + data  # a machine that stopped in the middle of a line must not spoil the next one

@@ -42,46 +42,48 @@ _VERBS: Mapping[str, str] = {"patch": "update"}
 
 
 @lru_cache
-def method_name(method: str) -> str:
+def to_audit_method(method: str) -> str:
     """The full name of a method, by its id: `projects.models.create`, `pilotlight.tokens.revoke`."""
     *path, verb = method.split(".")
     if path[0] in _OTHERS:
         return method
     if verb in _IAM:
-        return f"google.iam.v1.IAMPolicy.{_capital(verb)}"
+        return f"google.iam.v1.IAMPolicy.{_capitalize_first(verb)}"
     if method in _NAMES:
         return _ML + _NAMES[method]
     if path[0] == "pilotlight":
-        return _own(path[1:], verb)
+        return _own_method(path[1:], verb)
     noun = path[-1]
-    name = _capital(_VERBS.get(verb, verb)) + _capital(noun if verb == "list" else _one(noun))
+    name = _capitalize_first(_VERBS.get(verb, verb)) + _capitalize_first(
+        noun if verb == "list" else _to_singular(noun)
+    )
     if noun == "operations":
         return f"google.longrunning.Operations.{name}"
     return f"{_ML}{_SERVICES.get(noun, 'ProjectManagementService')}.{name}"
 
 
-def log_name(project: str, log: str) -> str:
+def format_log_name(project: str, log: str) -> str:
     """The name of a log of a project; what belongs to no project is the server's, `projects/-`."""
     return f"projects/{project or '-'}/logs/cloudaudit.googleapis.com%2F{log}"
 
 
-def project_of(resource: str) -> str:
+def parse_project(resource: str) -> str:
     """The project of a resource's full name, "" for what belongs to none."""
     found = re.match(r"projects/([^/:]+)", resource)
     return found[1] if found else ""
 
 
-def _own(path: list[str], verb: str) -> str:
+def _own_method(path: list[str], verb: str) -> str:
     """`pilotlight.nodes` and `pilotlight.tokens.create`, in the same layout."""
     if not path:
-        return f"pilotlight.v1.ServerService.{_capital(verb)}"
+        return f"pilotlight.v1.ServerService.{_capitalize_first(verb)}"
     noun = path[-1]
-    return f"pilotlight.v1.{_capital(_one(noun))}Service.{_capital(verb)}{_capital(_one(noun))}"
+    return f"pilotlight.v1.{_capitalize_first(_to_singular(noun))}Service.{_capitalize_first(verb)}{_capitalize_first(_to_singular(noun))}"
 
 
-def _one(noun: str) -> str:
+def _to_singular(noun: str) -> str:
     return _SINGULAR.get(noun, noun.removesuffix("s"))
 
 
-def _capital(word: str) -> str:
+def _capitalize_first(word: str) -> str:
     return word[:1].upper() + word[1:]

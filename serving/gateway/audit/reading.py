@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from serving.gateway.audit.folder import day_of, files
+from serving.gateway.audit.folder import list_log_files, parse_day
 
-Entry = Mapping[str, Any]
+AuditEntry = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class AuditQuery:
     """What is looked for; "" and None stand for anything.
 
     `principal` is an e-mail address or a principal, `method` a part of a method's name, `resource` a resource
@@ -27,7 +27,7 @@ class Query:
     kind: str = ""
     since: datetime.datetime | None = None
 
-    def matches(self, entry: Entry) -> bool:
+    def matches(self, entry: AuditEntry) -> bool:
         """Whether the entry is one of those."""
         payload = entry["protoPayload"]
         return (
@@ -39,18 +39,18 @@ class Query:
         )
 
 
-def lines(folder: Path, since: datetime.datetime | None = None) -> Iterator[bytes | None]:
+def follow_lines(folder: Path, since: datetime.datetime | None = None) -> Iterator[bytes | None]:
     """The lines of a log from the day of `since` on, oldest first; None whenever there are no more yet."""
     oldest = since.astimezone(datetime.UTC).date() if since else datetime.date.min
     read: dict[str, int] = {}
     while True:
-        for file in files(folder):
-            if day_of(file) >= oldest:
-                yield from _more(file, read)
+        for file in list_log_files(folder):
+            if parse_day(file) >= oldest:
+                yield from _read_new_lines(file, read)
         yield None
 
 
-def _more(file: Path, read: dict[str, int]) -> Iterator[bytes]:
+def _read_new_lines(file: Path, read: dict[str, int]) -> Iterator[bytes]:
     """The whole lines after those that were read; `read` has how many bytes those are, by file."""
     with file.open("rb") as stream:
         stream.seek(read.get(file.name, 0))

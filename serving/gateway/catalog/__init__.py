@@ -28,7 +28,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 # Seconds for which a change waits for those before it, and after which one that must be is tried again.
-_TURN_WITHIN, _AGAIN_AFTER = 10.0, 2.0
+_LOCK_TIMEOUT, _RETRY_DELAY = 10.0, 2.0
 
 
 class Catalog:
@@ -41,20 +41,20 @@ class Catalog:
     def __init__(
         self,
         store: Store,
-        published: Callable[[Commit], None],
-        committed: Callable[[Commit], None] = lambda _: None,
+        on_publish: Callable[[Commit], None],
+        on_commit: Callable[[Commit], None] = lambda _: None,
     ) -> None:
         self._store = store
-        self._published = published
-        self._committed = committed
-        self._turn = asyncio.Lock()
+        self._on_publish = on_publish
+        self._on_commit = on_commit
+        self._write_lock = asyncio.Lock()
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
         self.state = State()
 
     async def open(self) -> None:
         """Load what was committed before."""
         self.state = await asyncio.get_running_loop().run_in_executor(self._writer, self._store.load)
-        self._published(Commit.loading(self.state))
+        self._on_publish(Commit.loading(self.state))
 
     async def change(
         self, rule: Callable[Concatenate[Draft, Stamp, P], T], *args: P.args, **kwargs: P.kwargs
@@ -65,10 +65,10 @@ class Catalog:
         """
         # Shielded: a client that goes away must not leave memory and disk apart.
         return await asyncio.shield(
-            asyncio.ensure_future(self._apply(lambda draft, stamp: rule(draft, stamp, *args, **kwargs)))
+            asyncio.ensure_future(self._apply_rule(lambda draft, stamp: rule(draft, stamp, *args, **kwargs)))
         )
 
-    async def insist(
+    async def change_with_retry(
         self, rule: Callable[Concatenate[Draft, Stamp, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """As `change`, but tried again for as long as the changes cannot be written."""
@@ -76,38 +76,38 @@ class Catalog:
             try:
                 return await self.change(rule, *args, **kwargs)
             except Unavailable as error:
-                logger.error("trying again in %g s: %s", _AGAIN_AFTER, error.message)
-                await asyncio.sleep(_AGAIN_AFTER)
+                logger.error("trying again in %g s: %s", _RETRY_DELAY, error.message)
+                await asyncio.sleep(_RETRY_DELAY)
 
-    async def _apply(self, rule: Callable[[Draft, Stamp], T]) -> T:
-        async with self._my_turn():
-            draft, stamp = Draft(self.state), _stamp()
+    async def _apply_rule(self, rule: Callable[[Draft, Stamp], T]) -> T:
+        async with self._hold_write_lock():
+            draft, stamp = Draft(self.state), _new_stamp()
             answer = rule(draft, stamp)
             if draft.changes:
-                policies.follow(draft, stamp, self.state)
+                policies.update_owner_policies(draft, stamp, self.state)
                 loop = asyncio.get_running_loop()
                 await loop.run_in_executor(self._writer, self._store.commit, draft.changes)
                 commit = Commit(self.state, draft.finished(), draft.changes)
                 self.state = commit.after
-                self._published(commit)
-                self._committed(commit)
+                self._on_publish(commit)
+                self._on_commit(commit)
             return answer
 
     @contextlib.asynccontextmanager
-    async def _my_turn(self) -> AsyncGenerator[None]:
+    async def _hold_write_lock(self) -> AsyncGenerator[None]:
         try:
-            async with asyncio.timeout(_TURN_WITHIN):
-                await self._turn.acquire()
+            async with asyncio.timeout(_LOCK_TIMEOUT):
+                await self._write_lock.acquire()
         except TimeoutError:
             raise Unavailable(
-                f"Other changes have kept the state file busy for {_TURN_WITHIN:g} s. Nothing was changed; "
+                f"Other changes have kept the state file busy for {_LOCK_TIMEOUT:g} s. Nothing was changed; "
                 "try again.",
-                retry_after=_AGAIN_AFTER,
+                retry_after=_RETRY_DELAY,
             ) from None
         try:
             yield
         finally:
-            self._turn.release()
+            self._write_lock.release()
 
     def close(self) -> None:
         """Finish what is being written and release the store."""
@@ -115,5 +115,5 @@ class Catalog:
         self._writer.shutdown()
 
 
-def _stamp() -> Stamp:
+def _new_stamp() -> Stamp:
     return Stamp(datetime.datetime.now(datetime.UTC), secrets.token_hex(8), CAUSE.get())

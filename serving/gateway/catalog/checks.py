@@ -29,8 +29,8 @@ from serving.resources import (
 from serving.sinks.places import SCHEMES, check_address
 
 FRAMEWORKS = ("FRAMEWORK_UNSPECIFIED", "TENSORFLOW", "SCIKIT_LEARN", "XGBOOST")
-NUMBERED = re.compile(r"\d+\.\d+(\.\d+)?")
-_ADDRESS_LETTERS = 1024
+NUMERIC_VERSION = re.compile(r"\d+\.\d+(\.\d+)?")
+_MAX_ADDRESS_LENGTH = 1024
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ROUTE = re.compile(r"/[!-~]*")
 _PATH_PART = r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*"
@@ -39,20 +39,20 @@ _IMAGE = re.compile(
     rf"(?:(?:[A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:]+\])(?::\d{{1,5}})?/)?{_PATH_PART}(?:/{_PATH_PART})*"
     r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@[A-Za-z0-9_+.-]+:[0-9A-Fa-f]{32,128})?"
 )
-_IMAGE_LETTERS = 512
+_MAX_IMAGE_LENGTH = 512
 # For podman these are files of this machine.
 _IMAGE_FILES = ("dir:", "oci:", "oci-archive:", "docker-archive:", "sif:")
-_MOST_PORT = 65535
+_MAX_PORT = 65535
 _URL_SAFE = str.maketrans("-_", "+/")
 _LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 
 
-def check_number(setting: str, most: int, there: int, what: str) -> None:
+def check_quota(setting: str, limit: int, current: int, what: str) -> None:
     """A project that has `there` of something may have one more, if `most` allows; 0: any number."""
-    if most and there >= most:
+    if limit and current >= limit:
         raise ResourceExhausted(
-            f"The project has {there} {what} already (setting {setting} = {most}). Delete some."
+            f"The project has {current} {what} already (setting {setting} = {limit}). Delete some."
         )
 
 
@@ -82,7 +82,7 @@ def check_version(version: Version, name: VersionName) -> None:
         ("runtime_version", version.runtime_version),
         ("python_version", version.python_version),
     ):
-        if value and not NUMBERED.fullmatch(value):
+        if value and not NUMERIC_VERSION.fullmatch(value):
             raise field_error(InvalidArgument, f"version.{field}", f"{value!r} is not a version like 2.11.")
     check_labels(version.labels)
     check_scaling(version)
@@ -94,7 +94,7 @@ def _check_container(version: Version, container: ContainerSpec, name: VersionNa
         if getattr(version, field) not in ("", (), "FRAMEWORK_UNSPECIFIED"):
             raise field_error(InvalidArgument, f"version.{field}", "Leave it out for a custom container.")
     image = container.image
-    if len(image) > _IMAGE_LETTERS or not _IMAGE.fullmatch(image) or image.startswith(_IMAGE_FILES):
+    if len(image) > _MAX_IMAGE_LENGTH or not _IMAGE.fullmatch(image) or image.startswith(_IMAGE_FILES):
         raise field_error(
             InvalidArgument,
             "version.container.image",
@@ -112,7 +112,7 @@ def _check_container(version: Version, container: ContainerSpec, name: VersionNa
     if any("\0" in text for text in texts):
         raise field_error(InvalidArgument, "version.container", "Its texts cannot hold a NUL character.")
     for port in container.ports:
-        if not 0 < port.container_port <= _MOST_PORT:
+        if not 0 < port.container_port <= _MAX_PORT:
             raise field_error(
                 InvalidArgument,
                 "version.container.ports",
@@ -157,7 +157,7 @@ def check_labels(labels: dict[str, str]) -> None:
             )
 
 
-def check_logging(config: RequestLoggingConfig | None) -> None:
+def check_request_logging(config: RequestLoggingConfig | None) -> None:
     """A request log that can be written."""
     if config is None:
         return
@@ -173,11 +173,11 @@ def check_logging(config: RequestLoggingConfig | None) -> None:
             "version.request_logging_config.bigquery_table_name",
             "Say where to log: project.dataset.table, gs://BUCKET/PREFIX or a folder.",
         )
-    if len(config.bigquery_table_name) > _ADDRESS_LETTERS:
+    if len(config.bigquery_table_name) > _MAX_ADDRESS_LENGTH:
         raise field_error(
             InvalidArgument,
             "version.request_logging_config.bigquery_table_name",
-            f"It is longer than {_ADDRESS_LETTERS} characters.",
+            f"It is longer than {_MAX_ADDRESS_LENGTH} characters.",
         )
     scheme, separator, _ = config.bigquery_table_name.partition("://")
     if separator and scheme not in SCHEMES:
@@ -196,10 +196,10 @@ def check_logging(config: RequestLoggingConfig | None) -> None:
 
 def etags_match(given: str, current: str) -> bool:
     """Whether two etags are the same bytes; some clients send them in the other alphabet of base64."""
-    return given == current or ((found := _etag_bytes(given)) is not None and found == _etag_bytes(current))
+    return given == current or ((found := _decode_etag(given)) is not None and found == _decode_etag(current))
 
 
-def _etag_bytes(etag: str) -> bytes | None:
+def _decode_etag(etag: str) -> bytes | None:
     """The bytes of an etag in either alphabet, padded or not; None for what is no base64."""
     text = etag.rstrip("=").translate(_URL_SAFE)
     try:
@@ -216,7 +216,7 @@ def check_etag(given: str, current: str) -> None:
         )
 
 
-def check_settled(record: VersionRecord, verb: str) -> None:
+def check_not_busy(record: VersionRecord, verb: str) -> None:
     """Refuse to touch a version that an operation works on."""
     state = record.version.state
     if state in (VersionState.CREATING, VersionState.DELETING):
@@ -238,7 +238,7 @@ def check_can_be_default(record: VersionRecord) -> str:
     return record.name.version
 
 
-def bad_mask(path: str, allowed: Iterable[str]) -> ServingError:
+def update_mask_error(path: str, allowed: Iterable[str]) -> ServingError:
     """The error for a path of an update mask that cannot be updated."""
     return field_error(
         InvalidArgument, "update_mask", f"{path!r} cannot be updated; what can: {', '.join(allowed)}."

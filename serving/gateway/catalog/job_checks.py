@@ -6,27 +6,27 @@ import re
 from collections.abc import Iterable
 
 from serving.errors import InvalidArgument, ServingError, field_error
-from serving.gateway.catalog.checks import NUMBERED
+from serving.gateway.catalog.checks import NUMERIC_VERSION
 from serving.names import check_location
 from serving.resources import BatchOptions, PredictionInput
 
 # The formats to read, and those to write, by their names on the wire.
 INPUT_FORMATS = ("JSON", "TEXT", "TF_RECORD", "TF_RECORD_GZIP")
 OUTPUT_FORMATS = ("JSON", "CSV")
-UNSPECIFIED = "DATA_FORMAT_UNSPECIFIED"
+UNSPECIFIED_FORMAT = "DATA_FORMAT_UNSPECIFIED"
 
 _RUNNER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*Runner")
-_SHARE = re.compile(r"[0-9]+(\.[0-9]*)?%?|\.[0-9]+%?")
+_FRACTION = re.compile(r"[0-9]+(\.[0-9]*)?%?|\.[0-9]+%?")
 # An int64, in digits: Python reads no more than 4300 of them.
-_WHOLE = re.compile(r"[0-9]{1,40}")
-_LARGEST = (1 << 63) - 1
+_WHOLE_NUMBER = re.compile(r"[0-9]{1,40}")
+_MAX_INT64 = (1 << 63) - 1
 
 
-def check_input(given: PredictionInput) -> None:
+def check_prediction_input(given: PredictionInput) -> None:
     """What is read, with which model, and where results go."""
     sources = [name for name in ("model_name", "version_name", "uri") if getattr(given, name)]
     if len(sources) != 1:
-        raise _wrong(
+        raise _input_error(
             sources[-1] if sources else "model_name",
             f"Give exactly one of modelName, versionName and uri; {len(sources)} are given.",
         )
@@ -34,96 +34,102 @@ def check_input(given: PredictionInput) -> None:
         _check_path("uri", given.uri)
     _check_formats(given)
     if not given.input_paths:
-        raise _wrong("input_paths", "Say what to read: a file, FOLDER/*, or PREFIX*; more than one may be.")
+        raise _input_error(
+            "input_paths", "Say what to read: a file, FOLDER/*, or PREFIX*; more than one may be."
+        )
     for path in given.input_paths:
         _check_path("input_paths", path, wildcard=True)
     if not given.output_path:
-        raise _wrong("output_path", "Say where the results go: gs://BUCKET/FOLDER or the path of a folder.")
+        raise _input_error(
+            "output_path", "Say where the results go: gs://BUCKET/FOLDER or the path of a folder."
+        )
     _check_path("output_path", given.output_path)
     _check_numbers(given)
 
 
-def check_options(given: BatchOptions) -> None:
+def check_batch_options(given: BatchOptions) -> None:
     """Our own additions."""
     if len(set(given.keys)) < len(given.keys) or not all(given.keys):
-        raise _bad_option("keys", "Name each field that passes the model by once.")
+        raise _option_error("keys", "Name each field that passes the model by once.")
     if given.max_errors and not is_error_limit(given.max_errors):
-        raise _bad_option(
+        raise _option_error(
             "max_errors",
             f"{given.max_errors!r} is no limit of errors: a number of records (100), or a share of them "
             "(10% or 0.1).",
         )
-    if given.runner and not is_runner(given.runner):
-        raise _bad_option(
+    if given.runner and not is_runner_name(given.runner):
+        raise _option_error(
             "runner", f"{given.runner!r} is no Beam runner; name it like FlinkRunner or DataflowRunner."
         )
 
 
-def is_runner(name: str) -> bool:
+def is_runner_name(name: str) -> bool:
     """Whether this may be the name of a Beam runner."""
     return bool(_RUNNER.fullmatch(name))
 
 
 def is_error_limit(text: str) -> bool:
     """Whether this is a number of records, or a share of them."""
-    if _WHOLE.fullmatch(text):
+    if _WHOLE_NUMBER.fullmatch(text):
         return True
-    if not _SHARE.fullmatch(text):
+    if not _FRACTION.fullmatch(text):
         return False
     return float(text.removesuffix("%")) <= (100 if text.endswith("%") else 1)
 
 
 def _check_formats(given: PredictionInput) -> None:
-    if given.data_format in ("", UNSPECIFIED):
-        raise _wrong("data_format", f"Say what is in the files: {_named(INPUT_FORMATS)}.")
+    if given.data_format in ("", UNSPECIFIED_FORMAT):
+        raise _input_error("data_format", f"Say what is in the files: {_join_names(INPUT_FORMATS)}.")
     if given.data_format not in INPUT_FORMATS:
         only = " is for results only" if given.data_format in OUTPUT_FORMATS else " is unknown"
-        raise _wrong(
-            "data_format", f"{given.data_format!r}{only}; what can be read: {_named(INPUT_FORMATS)}."
+        raise _input_error(
+            "data_format", f"{given.data_format!r}{only}; what can be read: {_join_names(INPUT_FORMATS)}."
         )
     # TEXT is another name of JSON.
-    if given.output_data_format not in ("", UNSPECIFIED, "TEXT", *OUTPUT_FORMATS):
-        raise _wrong(
+    if given.output_data_format not in ("", UNSPECIFIED_FORMAT, "TEXT", *OUTPUT_FORMATS):
+        raise _input_error(
             "output_data_format",
-            f"Results cannot be written as {given.output_data_format!r}, but as {_named(OUTPUT_FORMATS)}.",
+            f"Results cannot be written as {given.output_data_format!r}, but as {_join_names(OUTPUT_FORMATS)}.",
         )
 
 
 def _check_numbers(given: PredictionInput) -> None:
     if not given.region:
-        raise _wrong("region", "Give a region, e.g. us-central1; they are all this one server.")
+        raise _input_error("region", "Give a region, e.g. us-central1; they are all this one server.")
     try:
         check_location(given.region)
     except InvalidArgument as error:
-        raise _wrong("region", error.message) from error
+        raise _input_error("region", error.message) from error
     for name in ("batch_size", "max_worker_count"):
         text = getattr(given, name)
-        if text and not (_WHOLE.fullmatch(text) and 1 <= int(text) <= _LARGEST):
-            raise _wrong(name, f"It must be a whole number of at least 1; {text!r} is not.")
-    if given.runtime_version and not NUMBERED.fullmatch(given.runtime_version):
-        raise _wrong("runtime_version", f"{given.runtime_version!r} is not a version like 2.11.")
+        if text and not (_WHOLE_NUMBER.fullmatch(text) and 1 <= int(text) <= _MAX_INT64):
+            raise _input_error(name, f"It must be a whole number of at least 1; {text!r} is not.")
+    if given.runtime_version and not NUMERIC_VERSION.fullmatch(given.runtime_version):
+        raise _input_error("runtime_version", f"{given.runtime_version!r} is not a version like 2.11.")
 
 
 def _check_path(field: str, path: str, *, wildcard: bool = False) -> None:
     scheme, separator, rest = path.partition("://")
     if separator and scheme not in {"gs", "file"}:
-        raise _wrong(field, f"Cannot use {scheme}:// ({path!r}); give gs://BUCKET/PATH or an absolute path.")
+        raise _input_error(
+            field, f"Cannot use {scheme}:// ({path!r}); give gs://BUCKET/PATH or an absolute path."
+        )
     if separator and scheme == "gs" and not rest.split("/")[0]:
-        raise _wrong(field, f"{path!r} names no bucket; give gs://BUCKET/PATH.")
+        raise _input_error(field, f"{path!r} names no bucket; give gs://BUCKET/PATH.")
     if not (separator and scheme == "gs") and not (rest if separator else path).startswith("/"):
-        raise _wrong(field, f"{path!r} is neither gs://BUCKET/PATH nor an absolute path.")
+        raise _input_error(field, f"{path!r} is neither gs://BUCKET/PATH nor an absolute path.")
     if "*" in (path[:-1] if wildcard else path):
         place = "only be the last character" if wildcard else "not be in it"
-        raise _wrong(field, f"'*' can {place}: {path!r}.")
+        raise _input_error(field, f"'*' can {place}: {path!r}.")
 
 
-def _named(formats: Iterable[str]) -> str:
+def _join_names(formats: Iterable[str]) -> str:
     return ", ".join(formats)
 
 
-def _wrong(field: str, description: str) -> ServingError:
+def _input_error(field: str, description: str) -> ServingError:
     return field_error(InvalidArgument, f"prediction_input.{field}", description)
 
 
-def _bad_option(field: str, description: str) -> ServingError:
+def _option_error(field: str, description: str) -> ServingError:
     return field_error(InvalidArgument, f"batch_options.{field}", description)

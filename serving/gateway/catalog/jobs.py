@@ -21,9 +21,9 @@ from serving.errors import (
     ServingError,
     field_error,
 )
-from serving.gateway.catalog.checks import bad_mask, check_etag, check_labels
-from serving.gateway.catalog.job_checks import check_input, check_options
-from serving.gateway.catalog.lookup import resolve
+from serving.gateway.catalog.checks import check_etag, check_labels, update_mask_error
+from serving.gateway.catalog.job_checks import check_batch_options, check_prediction_input
+from serving.gateway.catalog.lookup import resolve_version
 from serving.gateway.records import Draft, JobRecord, Stamp, State, VersionRecord
 from serving.names import ModelName, VersionName, check_job_id, check_project, parse_model_or_version_name
 from serving.resources import (
@@ -38,10 +38,10 @@ from serving.resources import (
     to_camel_case,
 )
 
-_CANCELLED = "The job was cancelled."
+_CANCELLED_MESSAGE = "The job was cancelled."
 
 
-class Sent(NamedTuple):
+class SentJobFields(NamedTuple):
     """Parts of a new job as they were sent, to be shown unchanged."""
 
     prediction_input: Mapping[str, Any]
@@ -53,7 +53,9 @@ def job_name(project: str, job: str) -> str:
     return f"projects/{project}/jobs/{job}"
 
 
-def create_job(draft: Draft, stamp: Stamp, project: str, job: Job, sent: Sent, *, most: int) -> JobRecord:
+def create_job(
+    draft: Draft, stamp: Stamp, project: str, job: Job, sent: SentJobFields, *, most: int
+) -> JobRecord:
     """Queue a batch prediction; at most `most` jobs may be unfinished."""
     check_project(project)
     name = job_name(project, check_job_id(job.job_id, "job.job_id"))
@@ -65,9 +67,9 @@ def create_job(draft: Draft, stamp: Stamp, project: str, job: Job, sent: Sent, *
             InvalidArgument, "job.prediction_input", "Say what to predict: a job needs a predictionInput."
         )
     check_labels(job.labels)
-    check_input(job.prediction_input)
-    check_options(job.batch_options or BatchOptions())
-    version = _version(draft, job.prediction_input)
+    check_prediction_input(job.prediction_input)
+    check_batch_options(job.batch_options or BatchOptions())
+    version = _resolve_job_version(draft, job.prediction_input)
     if len(draft.job_index.unfinished) >= most:
         raise ResourceExhausted(
             f"{most} jobs wait or run already (setting queue_jobs). Wait until some have ended, or cancel "
@@ -113,18 +115,18 @@ def list_jobs(state: State, project: str) -> Sequence[tuple[int, str]]:
 
 def render_job(record: JobRecord, position: int = 0) -> dict[str, Any]:
     """The job as answers carry it, what was sent as it was sent; `position` is its place in the queue."""
-    job = msgspec.structs.replace(record.job, job_position=number_text(position))
+    job = msgspec.structs.replace(record.job, job_position=format_count(position))
     built = {**resource_to_json(job), "predictionInput": record.given}
     return built | ({"batchOptions": record.options} if record.options else {})
 
 
-def positions(state: State) -> dict[str, int]:
+def queue_positions(state: State) -> dict[str, int]:
     """The places of those that are queued, by name, from 1."""
-    queued = [record for record in unfinished(state) if record.job.state is JobState.QUEUED]
+    queued = [record for record in list_unfinished_jobs(state) if record.job.state is JobState.QUEUED]
     return {record.name: place for place, record in enumerate(queued, 1)}
 
 
-def unfinished(state: State | Draft) -> list[JobRecord]:
+def list_unfinished_jobs(state: State | Draft) -> list[JobRecord]:
     """The jobs that have not ended, oldest first."""
     return [state.jobs[name] for _, name in state.job_index.unfinished]
 
@@ -134,7 +136,7 @@ def is_ending(record: JobRecord) -> bool:
     return not record.has_ended and (bool(record.failure) or record.job.state is JobState.CANCELLING)
 
 
-def target_of(state: State | Draft, record: JobRecord) -> VersionRecord | None:
+def find_target_version(state: State | Draft, record: JobRecord) -> VersionRecord | None:
     """The version that the job works with, if it still is there."""
     version = state.versions.get(record.target) if record.target else None
     if version is None or version.uid != record.target_uid:
@@ -148,10 +150,10 @@ def update_job(draft: Draft, stamp: Stamp, name: str, given: Job, mask: Sequence
     check_etag(given.etag, record.job.etag)
     for path in mask:
         if to_camel_case(path) != "labels":
-            raise bad_mask(path, ("labels",))
+            raise update_mask_error(path, ("labels",))
     check_labels(given.labels)
     job = msgspec.structs.replace(record.job, labels=given.labels, etag=stamp.etag)
-    return _put(draft, msgspec.structs.replace(record, job=job))
+    return _put_if_changed(draft, msgspec.structs.replace(record, job=job))
 
 
 def cancel_job(draft: Draft, stamp: Stamp, name: str) -> JobRecord:
@@ -162,18 +164,18 @@ def cancel_job(draft: Draft, stamp: Stamp, name: str) -> JobRecord:
     if is_ending(record):
         return record
     if not record.attempt:
-        return _end(draft, stamp, record, JobState.CANCELLED, _CANCELLED)
-    return _put(draft, _with_job(record, state=JobState.CANCELLING))
+        return _end_job(draft, stamp, record, JobState.CANCELLED, _CANCELLED_MESSAGE)
+    return _put_if_changed(draft, _with_job(record, state=JobState.CANCELLING))
 
 
-def doom(draft: Draft, stamp: Stamp, name: str, reason: str) -> JobRecord:
+def mark_failing(draft: Draft, stamp: Stamp, name: str, reason: str) -> JobRecord:
     """Fail a job that is queued; have one that has begun ended, to fail."""
     record = get_job(draft, name)
     if record.has_ended or is_ending(record):
         return record
     if not record.attempt:
-        return _end(draft, stamp, record, JobState.FAILED, reason)
-    return _put(draft, msgspec.structs.replace(record, failure=reason))
+        return _end_job(draft, stamp, record, JobState.FAILED, reason)
+    return _put_if_changed(draft, msgspec.structs.replace(record, failure=reason))
 
 
 # ---- an attempt, from its start to its end
@@ -186,79 +188,81 @@ def start_attempt(draft: Draft, stamp: Stamp, name: str) -> JobRecord:
         return record
     is_queued = record.job.state is JobState.QUEUED
     begun = _with_job(
-        counted(record, 0, 0),
+        with_counts(record, 0, 0),
         state=JobState.PREPARING if is_queued else record.job.state,
         start_time=record.job.start_time or format_timestamp(stamp.now),
     )
-    return _put(draft, msgspec.structs.replace(begun, attempt=record.attempt + 1))
+    return _put_if_changed(draft, msgspec.structs.replace(begun, attempt=record.attempt + 1))
 
 
-def note_progress(
+def record_progress(
     draft: Draft, _: Stamp, name: str, *, predictions: int, errors: int, running: bool
 ) -> JobRecord:
     """Note how far an attempt is; `running` once it has begun to predict."""
-    record = counted(get_job(draft, name), predictions, errors)
+    record = with_counts(get_job(draft, name), predictions, errors)
     if running and record.job.state is JobState.PREPARING:
         record = _with_job(record, state=JobState.RUNNING)
-    return _put(draft, record)
+    return _put_if_changed(draft, record)
 
 
-def note_lost(draft: Draft, _: Stamp, name: str, reason: str, most: int) -> JobRecord:
+def record_lost_attempt(draft: Draft, _: Stamp, name: str, reason: str, most: int) -> JobRecord:
     """Note that an attempt came to nothing; with the `most`-th one, the job is to fail."""
     record = get_job(draft, name)
     record = msgspec.structs.replace(record, lost=record.lost + 1)
     if record.lost >= most and not is_ending(record):
         log = f"Its log tells more: pilotlight jobs stream-logs {record.job.job_id}"
         record = msgspec.structs.replace(record, failure=f"{most} attempts were lost. {reason} {log}")
-    return _put(draft, record)
+    return _put_if_changed(draft, record)
 
 
-def succeed(
+def mark_succeeded(
     draft: Draft, stamp: Stamp, name: str, *, predictions: int, errors: int, worker_seconds: float
 ) -> JobRecord:
     """The results are there, whatever was asked for meanwhile."""
-    record = counted(get_job(draft, name), predictions, errors)
+    record = with_counts(get_job(draft, name), predictions, errors)
     output = msgspec.structs.replace(
         record.job.prediction_output or PredictionOutput(), node_hours=worker_seconds / 3600
     )
-    return _end(draft, stamp, _with_job(record, prediction_output=output), JobState.SUCCEEDED)
+    return _end_job(draft, stamp, _with_job(record, prediction_output=output), JobState.SUCCEEDED)
 
 
-def fail(draft: Draft, stamp: Stamp, name: str, message: str, *, predictions: int, errors: int) -> JobRecord:
+def mark_failed(
+    draft: Draft, stamp: Stamp, name: str, message: str, *, predictions: int, errors: int
+) -> JobRecord:
     """The process said that no attempt would do; it has left nothing."""
-    record = counted(get_job(draft, name), predictions, errors)
+    record = with_counts(get_job(draft, name), predictions, errors)
     if is_ending(record):
-        return _conclude(draft, stamp, record, "")
-    return _end(draft, stamp, record, JobState.FAILED, message)
+        return _finish_record(draft, stamp, record, "")
+    return _end_job(draft, stamp, record, JobState.FAILED, message)
 
 
-def conclude(draft: Draft, stamp: Stamp, name: str, note: str) -> JobRecord:
+def finish_job(draft: Draft, stamp: Stamp, name: str, note: str) -> JobRecord:
     """End a job that is ending; `note` says what should be known besides."""
-    return _conclude(draft, stamp, get_job(draft, name), note)
+    return _finish_record(draft, stamp, get_job(draft, name), note)
 
 
-def _conclude(draft: Draft, stamp: Stamp, record: JobRecord, note: str) -> JobRecord:
+def _finish_record(draft: Draft, stamp: Stamp, record: JobRecord, note: str) -> JobRecord:
     state = JobState.FAILED if record.failure else JobState.CANCELLED
-    message = f"{record.failure or _CANCELLED} {note}".rstrip()
-    return _end(draft, stamp, record, state, message)
+    message = f"{record.failure or _CANCELLED_MESSAGE} {note}".rstrip()
+    return _end_job(draft, stamp, record, state, message)
 
 
-def _end(draft: Draft, stamp: Stamp, record: JobRecord, state: JobState, message: str = "") -> JobRecord:
+def _end_job(draft: Draft, stamp: Stamp, record: JobRecord, state: JobState, message: str = "") -> JobRecord:
     ended = _with_job(record, state=state, error_message=message, end_time=format_timestamp(stamp.now))
-    return _put(draft, msgspec.structs.replace(ended, failure=""))
+    return _put_if_changed(draft, msgspec.structs.replace(ended, failure=""))
 
 
-def number_text(number: int) -> str:
+def format_count(number: int) -> str:
     """A number as the wire has it; 0 goes without saying."""
     return str(number) if number else ""
 
 
-def counted(record: JobRecord, predictions: int, errors: int) -> JobRecord:
+def with_counts(record: JobRecord, predictions: int, errors: int) -> JobRecord:
     """The job with other counts of records."""
     output = msgspec.structs.replace(
         record.job.prediction_output or PredictionOutput(),
-        prediction_count=number_text(predictions),
-        error_count=number_text(errors),
+        prediction_count=format_count(predictions),
+        error_count=format_count(errors),
     )
     return _with_job(record, prediction_output=output)
 
@@ -267,13 +271,13 @@ def _with_job(record: JobRecord, **changes: Any) -> JobRecord:
     return msgspec.structs.replace(record, job=msgspec.structs.replace(record.job, **changes))
 
 
-def _put(draft: Draft, record: JobRecord) -> JobRecord:
+def _put_if_changed(draft: Draft, record: JobRecord) -> JobRecord:
     if draft.jobs.get(record.name) != record:
         draft.put(record)
     return record
 
 
-def _version(draft: Draft, given: PredictionInput) -> VersionRecord | None:
+def _resolve_job_version(draft: Draft, given: PredictionInput) -> VersionRecord | None:
     """The version that a job is to work with; None if it brings a model of its own."""
     if given.uri:
         return None
@@ -292,7 +296,7 @@ def _version(draft: Draft, given: PredictionInput) -> VersionRecord | None:
     if not isinstance(target, kind):
         raise field_error(InvalidArgument, field, f"Invalid name {text!r}: expected {form}.")
     try:
-        version = resolve(draft, target)
+        version = resolve_version(draft, target)
     except ServingError as error:
         raise field_error(type(error), field, error.message.removeprefix("Field: name Error: ")) from error
     if version.version.container is not None:

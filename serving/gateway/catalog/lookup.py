@@ -9,7 +9,7 @@ import msgspec
 from serving.errors import FailedPrecondition, NotFound
 from serving.gateway.records import Draft, ModelRecord, State, VersionRecord
 from serving.names import ModelName, VersionName
-from serving.protocols.addresses import Address, choose, no_model
+from serving.protocols.addresses import ModelAddress, choose_version, unknown_model_error
 from serving.resources import Model, Version, VersionState
 
 
@@ -32,7 +32,7 @@ def get_version(state: State | Draft, name: VersionName) -> VersionRecord:
     return state.versions[name]
 
 
-def resolve(state: State | Draft, target: ModelName | VersionName) -> VersionRecord:
+def resolve_version(state: State | Draft, target: ModelName | VersionName) -> VersionRecord:
     """The version that answers predictions for this name."""
     if isinstance(target, VersionName):
         record = get_version(state, target)
@@ -52,35 +52,37 @@ def resolve(state: State | Draft, target: ModelName | VersionName) -> VersionRec
     return record
 
 
-def resolve_address(state: State, asked: Address) -> VersionRecord:
+def resolve_address(state: State, asked: ModelAddress) -> VersionRecord:
     """The version that answers what another protocol calls so; see `serving.protocols.addresses`."""
-    return resolve(state, name_of(state, asked))
+    return resolve_version(state, address_to_name(state, asked))
 
 
-def name_of(state: State, asked: Address) -> ModelName | VersionName:
+def address_to_name(state: State, asked: ModelAddress) -> ModelName | VersionName:
     """What another protocol calls so: a model, or a version that is there. Raises NotFound for others."""
     model = asked.model
     if model not in state.models:
-        raise no_model(asked)
+        raise unknown_model_error(asked)
     if not asked.version and not asked.label:
         return model
     exact = VersionName(model.project, model.model, asked.version)
     if exact in state.versions and not asked.label:
         return exact
     below = {name.version: state.versions[name].version.labels for name in state.version_order.below(model)}
-    return VersionName(model.project, model.model, choose(asked, below))
+    return VersionName(model.project, model.model, choose_version(asked, below))
 
 
 def render_model(
     state: State | Draft,
     record: ModelRecord,
-    fresh: Callable[[VersionRecord], VersionRecord] = lambda record: record,
+    with_fresh_usage: Callable[[VersionRecord], VersionRecord] = lambda record: record,
 ) -> Model:
     """The model as answers carry it, with its default version, on which `fresh` puts what is not kept."""
     if not record.default:
         return record.model
     default = state.versions[VersionName(record.name.project, record.name.model, record.default)]
-    return msgspec.structs.replace(record.model, default_version=render_version(state, fresh(default)))
+    return msgspec.structs.replace(
+        record.model, default_version=render_version(state, with_fresh_usage(default))
+    )
 
 
 def render_version(state: State | Draft, record: VersionRecord) -> Version:

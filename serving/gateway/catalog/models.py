@@ -8,14 +8,14 @@ import msgspec
 
 from serving.errors import AlreadyExists, FailedPrecondition, InvalidArgument, field_error
 from serving.gateway.catalog.checks import (
-    bad_mask,
     check_can_be_default,
     check_etag,
     check_labels,
-    check_number,
+    check_quota,
+    update_mask_error,
 )
 from serving.gateway.catalog.lookup import get_model, get_version, render_model
-from serving.gateway.catalog.operations import finished
+from serving.gateway.catalog.operations import add_finished_operation
 from serving.gateway.records import Draft, ModelRecord, Stamp, State
 from serving.names import ModelName, VersionName, check_id, check_project
 from serving.resources import Model, Operation, resource_to_json, to_camel_case
@@ -30,7 +30,7 @@ def create_model(draft: Draft, stamp: Stamp, project: str, model: Model, *, most
         raise field_error(InvalidArgument, "model.regions", "At most one region can be given.")
     if name in draft.models:
         raise field_error(AlreadyExists, "model.name", "A model with the same name already exists.")
-    check_number("max_models_per_project", most, len(draft.model_order.below(project)), "models")
+    check_quota("max_models_per_project", most, len(draft.model_order.below(project)), "models")
     stored = msgspec.structs.replace(
         model,
         name=str(name),
@@ -43,7 +43,7 @@ def create_model(draft: Draft, stamp: Stamp, project: str, model: Model, *, most
     return render_model(draft, record)
 
 
-def names_of_models(state: State, project: str) -> Sequence[ModelName]:
+def list_model_names(state: State, project: str) -> Sequence[ModelName]:
     """The models of a project, in their order."""
     return state.model_order.below(check_project(project))
 
@@ -66,10 +66,10 @@ def update_model(draft: Draft, stamp: Stamp, name: ModelName, given: Model, mask
                 version = get_version(draft, VersionName(name.project, name.model, bare))
                 default = check_can_be_default(version)
             case _:
-                raise bad_mask(path, ("description", "labels", "default_version.name"))
+                raise update_mask_error(path, ("description", "labels", "default_version.name"))
     record = ModelRecord(name=name, model=msgspec.structs.replace(model, etag=stamp.etag), default=default)
     draft.put(record)
-    return finished(
+    return add_finished_operation(
         draft, stamp, name, "UPDATE_MODEL", ("Model", resource_to_json(render_model(draft, record)))
     )
 
@@ -84,4 +84,4 @@ def delete_model(draft: Draft, stamp: Stamp, name: ModelName) -> Operation:
             f"Cannot delete the model {name.model} because it has versions. Delete its versions first.",
         )
     draft.delete(record)
-    return finished(draft, stamp, name, "DELETE_MODEL", None)
+    return add_finished_operation(draft, stamp, name, "DELETE_MODEL", None)

@@ -13,7 +13,7 @@ from serving.gateway.records import Draft, OperationRecord, Stamp, State, Versio
 from serving.names import ModelName, VersionName, check_project
 from serving.resources import Operation, OperationMetadata, RpcStatus, Version, format_timestamp
 
-_TYPES = "type.googleapis.com/google.cloud.ml.v1."
+_TYPE_PREFIX = "type.googleapis.com/google.cloud.ml.v1."
 
 
 def get_operation(state: State | Draft, name: str) -> OperationRecord:
@@ -38,7 +38,7 @@ def cancel_operation(draft: Draft, stamp: Stamp, name: str) -> OperationRecord:
     return record
 
 
-def unfinished(state: State) -> list[OperationRecord]:
+def list_unfinished_operations(state: State) -> list[OperationRecord]:
     """The operations that a restarted server has to take up again, in the order of their creation."""
     left = [record for record in state.operations.values() if not record.operation.done]
     return sorted(left, key=lambda record: operation_key(record.name), reverse=True)
@@ -55,14 +55,16 @@ def enter_phase(draft: Draft, stamp: Stamp, operation: str, phase: str) -> Opera
     return draft.operations[operation].operation
 
 
-def begin(draft: Draft, stamp: Stamp, target: VersionName, kind: str, version: Version) -> Operation:
+def begin_operation(
+    draft: Draft, stamp: Stamp, target: VersionName, kind: str, version: Version
+) -> Operation:
     """Begin an operation on a version."""
     record = _new_operation(draft, stamp, target, kind, msgspec.structs.replace(version, state=None))
     draft.put(record)
     return record.operation
 
 
-def finished(
+def add_finished_operation(
     draft: Draft,
     stamp: Stamp,
     target: ModelName | VersionName,
@@ -70,10 +72,10 @@ def finished(
     response: tuple[str, dict[str, Any]] | None,
 ) -> Operation:
     """An operation that is done as soon as it is asked for."""
-    return end(draft, stamp, _new_operation(draft, stamp, target, kind, None), response)
+    return finish_operation(draft, stamp, _new_operation(draft, stamp, target, kind, None), response)
 
 
-def end(
+def finish_operation(
     draft: Draft,
     stamp: Stamp,
     record: OperationRecord,
@@ -82,7 +84,7 @@ def end(
 ) -> Operation:
     """Note that an operation is done, with a response or an error."""
     kind, body = response or ("", {})
-    typed = {"@type": _TYPES + kind if kind else "type.googleapis.com/google.protobuf.Empty", **body}
+    typed = {"@type": _TYPE_PREFIX + kind if kind else "type.googleapis.com/google.protobuf.Empty", **body}
     metadata = msgspec.structs.replace(
         record.operation.metadata, end_time=format_timestamp(stamp.now), phase=""
     )
@@ -93,7 +95,7 @@ def end(
     return operation
 
 
-def under_way(draft: Draft, operation: str) -> tuple[OperationRecord, VersionRecord]:
+def get_version_operation(draft: Draft, operation: str) -> tuple[OperationRecord, VersionRecord]:
     """An operation on a version, with that version."""
     record = get_operation(draft, operation)
     if record.target is None:

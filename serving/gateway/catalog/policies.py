@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from serving.errors import Aborted, InvalidArgument, NotFound, field_error
-from serving.gateway.access.policy import Policy, checked, owned_by
+from serving.gateway.access.policy import Policy, build_owner_policy, validate_bindings
 from serving.gateway.access.roles import JOB_OWNER, MODEL_OWNER, OPERATION_OWNER
 from serving.gateway.catalog.checks import etags_match
 from serving.gateway.catalog.jobs import get_job
@@ -14,62 +14,66 @@ from serving.gateway.records import Draft, PolicyRecord, Stamp, State
 from serving.names import ModelName, check_project
 
 # The etag of a resource whose policy was never set; Google's has the same.
-_NEVER_SET = "ACAB"
-_MASK = ("bindings", "etag", "version")
+_UNSET_ETAG = "ACAB"
+_MASK_FIELDS = ("bindings", "etag", "version")
 
 # The role that the maker of a resource gets on it, by the table of the resource.
-_OWNERS = {"models": MODEL_OWNER, "jobs": JOB_OWNER, "operations": OPERATION_OWNER}
+_OWNER_ROLES = {"models": MODEL_OWNER, "jobs": JOB_OWNER, "operations": OPERATION_OWNER}
 
 
 def get_policy(state: State | Draft, resource: str) -> Policy:
     """The policy of a resource, an empty one if none was set. Raises NotFound for no such resource."""
-    _check_there(state, resource)
+    _check_resource_exists(state, resource)
     record = state.policies.get(resource)
-    return record.policy if record else Policy(etag=_NEVER_SET)
+    return record.policy if record else Policy(etag=_UNSET_ETAG)
 
 
 def set_policy(
-    draft: Draft, stamp: Stamp, resource: str, given: Policy, mask: Iterable[str] = _MASK
+    draft: Draft, stamp: Stamp, resource: str, given: Policy, mask: Iterable[str] = _MASK_FIELDS
 ) -> Policy:
     """Replace the policy of a resource, unless somebody else has changed it since `given.etag`."""
     kept = get_policy(draft, resource)
     for path in mask:
-        if path not in _MASK:
+        if path not in _MASK_FIELDS:
             raise field_error(
-                InvalidArgument, "update_mask", f"{path!r} cannot be set; choose from {', '.join(_MASK)}."
+                InvalidArgument,
+                "update_mask",
+                f"{path!r} cannot be set; choose from {', '.join(_MASK_FIELDS)}.",
             )
     if given.etag and not etags_match(given.etag, kept.etag):
         raise Aborted(
             "There were concurrent policy changes. Please retry the whole read-modify-write with exponential "
             "backoff."
         )
-    bindings = checked(given) if "bindings" in mask else kept.bindings
+    bindings = validate_bindings(given) if "bindings" in mask else kept.bindings
     policy = Policy(version=1, bindings=bindings, etag=stamp.etag)
     draft.put(PolicyRecord(name=resource, policy=policy))
     return policy
 
 
-def follow(draft: Draft, stamp: Stamp, before: State) -> None:
+def update_owner_policies(draft: Draft, stamp: Stamp, before: State) -> None:
     """Give what a change has made to its maker, and drop the policies of what it has removed."""
     principal = stamp.cause.principal if stamp.cause else ""
     for (table, name), record in list(draft.changes.items()):
         if record is None:
             if name in draft.policies:
                 draft.delete(draft.policies[name])
-        elif principal and table in _OWNERS and record.name not in getattr(before, table):
-            draft.put(PolicyRecord(name=name, policy=owned_by(principal, _OWNERS[table], stamp.etag)))
+        elif principal and table in _OWNER_ROLES and record.name not in getattr(before, table):
+            draft.put(
+                PolicyRecord(name=name, policy=build_owner_policy(principal, _OWNER_ROLES[table], stamp.etag))
+            )
 
 
-def is_there(state: State, resource: str) -> bool:
+def resource_exists(state: State, resource: str) -> bool:
     """Whether a resource that can have a policy exists."""
     try:
-        _check_there(state, resource)
+        _check_resource_exists(state, resource)
     except NotFound:
         return False
     return True
 
 
-def _check_there(state: State | Draft, resource: str) -> None:
+def _check_resource_exists(state: State | Draft, resource: str) -> None:
     match resource.split("/"):
         case ["projects", project]:
             check_project(project)

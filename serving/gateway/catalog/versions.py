@@ -18,23 +18,23 @@ from serving.errors import (
     to_rpc_status,
 )
 from serving.gateway.catalog.checks import (
-    bad_mask,
     check_can_be_default,
     check_etag,
     check_labels,
-    check_logging,
-    check_number,
+    check_not_busy,
+    check_quota,
+    check_request_logging,
     check_scaling,
-    check_settled,
     check_version,
+    update_mask_error,
 )
 from serving.gateway.catalog.lookup import get_model, get_version, render_version
 from serving.gateway.catalog.operations import (
-    begin,
-    end,
-    finished,
+    add_finished_operation,
+    begin_operation,
+    finish_operation,
     get_operation,
-    under_way,
+    get_version_operation,
     with_metadata,
 )
 from serving.gateway.records import Deployed, Draft, Stamp, State, Use, VersionRecord
@@ -65,7 +65,7 @@ def create_version(
     if name in draft.versions:
         raise field_error(AlreadyExists, "version.name", "A version with the same name already exists.")
     there = sum(len(draft.version_order.below(one)) for one in draft.model_order.below(parent.project))
-    check_number("max_versions_per_project", most, there, "versions")
+    check_quota("max_versions_per_project", most, there, "versions")
     stored = msgspec.structs.replace(
         version,
         name=str(name),
@@ -83,14 +83,14 @@ def create_version(
         warnings=(),
     )
     draft.put(VersionRecord(name=name, uid=stamp.token, version=stored))
-    return begin(draft, stamp, name, "CREATE_VERSION", stored)
+    return begin_operation(draft, stamp, name, "CREATE_VERSION", stored)
 
 
 def finish_create(
     draft: Draft, stamp: Stamp, operation: str, deployed: Deployed, warnings: tuple[str, ...]
 ) -> Operation:
     """The version is READY; the first one of a model becomes its default."""
-    record, version = under_way(draft, operation)
+    record, version = get_version_operation(draft, operation)
     # Code of a user has none but what its owner said.
     of_user = version.version.prediction_class or version.version.container is not None
     framework = version.version.framework if of_user else deployed.framework
@@ -104,12 +104,12 @@ def finish_create(
         draft.put(msgspec.structs.replace(model, default=version.name.version))
     metadata = msgspec.structs.replace(record.operation.metadata, warnings=warnings, phase="")
     response = ("Version", resource_to_json(render_version(draft, version)))
-    return end(
+    return finish_operation(
         draft, stamp, msgspec.structs.replace(record, operation=with_metadata(record, metadata)), response
     )
 
 
-def used(record: VersionRecord, use: Use) -> VersionRecord:
+def with_usage(record: VersionRecord, use: Use) -> VersionRecord:
     """The version with what its use has shown."""
     deployed = record.deployed and msgspec.structs.replace(
         record.deployed, memory=use.memory, start_seconds=use.start_seconds
@@ -118,15 +118,15 @@ def used(record: VersionRecord, use: Use) -> VersionRecord:
     return msgspec.structs.replace(record, version=version, deployed=deployed)
 
 
-def note_use(draft: Draft, _: Stamp, uses: Mapping[VersionName, tuple[str, Use]]) -> None:
+def record_usage(draft: Draft, _: Stamp, uses: Mapping[VersionName, tuple[str, Use]]) -> None:
     """Write down what the use of versions, given with their uids, has shown."""
     for name, (uid, use) in uses.items():
         record = draft.versions.get(name)
         if record is not None and record.uid == uid:
-            draft.put(used(record, use))
+            draft.put(with_usage(record, use))
 
 
-def note_trouble(draft: Draft, _: Stamp, name: VersionName, uid: str, reason: str) -> None:
+def record_start_failure(draft: Draft, _: Stamp, name: VersionName, uid: str, reason: str) -> None:
     """Show on a READY version why its nodes cannot be started; "" once one could."""
     record = draft.versions.get(name)
     if record is not None and record.uid == uid and record.version.state is VersionState.READY:
@@ -134,7 +134,7 @@ def note_trouble(draft: Draft, _: Stamp, name: VersionName, uid: str, reason: st
         draft.put(msgspec.structs.replace(record, version=version))
 
 
-def note_schema(draft: Draft, _: Stamp, name: VersionName, uid: str, schema: str) -> None:
+def record_schema(draft: Draft, _: Stamp, name: VersionName, uid: str, schema: str) -> None:
     """Write down what a READY version takes and answers, as a node of it tells."""
     record = draft.versions.get(name)
     if record is not None and record.uid == uid and record.deployed is not None:
@@ -147,7 +147,7 @@ def fail_create(draft: Draft, stamp: Stamp, operation: str, error: ServingError)
     known = get_operation(draft, operation).operation
     if known.done:
         return known  # cancelled while its success was being written
-    record, version = under_way(draft, operation)
+    record, version = get_version_operation(draft, operation)
     message = error.message
     if isinstance(error, Unavailable):
         message = f"Create Version failed. {message}"  # no fault of the model
@@ -158,10 +158,10 @@ def fail_create(draft: Draft, stamp: Stamp, operation: str, error: ServingError)
         version.version, state=VersionState.FAILED, error_message=message, etag=stamp.etag
     )
     draft.put(msgspec.structs.replace(version, version=failed))
-    return end(draft, stamp, record, None, status)
+    return finish_operation(draft, stamp, record, None, status)
 
 
-def names_of_versions(state: State, parent: ModelName) -> Sequence[VersionName]:
+def list_version_names(state: State, parent: ModelName) -> Sequence[VersionName]:
     """The versions of a model, in their order."""
     get_model(state, parent)
     return state.version_order.below(parent)
@@ -172,16 +172,16 @@ def update_version(
 ) -> Operation:
     """Change what the mask names."""
     record = get_version(draft, name)
-    check_settled(record, "updated")
+    check_not_busy(record, "updated")
     check_etag(given.etag, record.version.etag)
     version = record.version
     for path in mask:
-        version = _apply(version, given, path)
+        version = _apply_mask_path(version, given, path)
     check_scaling(version)
     record = msgspec.structs.replace(record, version=msgspec.structs.replace(version, etag=stamp.etag))
     draft.put(record)
     response = ("Version", resource_to_json(render_version(draft, record)))
-    return finished(draft, stamp, name, "UPDATE_VERSION", response)
+    return add_finished_operation(draft, stamp, name, "UPDATE_VERSION", response)
 
 
 def set_default(draft: Draft, stamp: Stamp, name: VersionName) -> Version:
@@ -196,7 +196,7 @@ def set_default(draft: Draft, stamp: Stamp, name: VersionName) -> Version:
 def delete_version(draft: Draft, stamp: Stamp, name: VersionName) -> Operation:
     """Put a version into state DELETING, and begin the operation that removes it."""
     record = get_version(draft, name)
-    check_settled(record, "deleted")
+    check_not_busy(record, "deleted")
     model = get_model(draft, name.parent)
     if model.default == name.version:
         if len(draft.version_order.below(name.parent)) > 1:
@@ -209,17 +209,17 @@ def delete_version(draft: Draft, stamp: Stamp, name: VersionName) -> Operation:
         draft.put(msgspec.structs.replace(model, default=""))
     deleting = msgspec.structs.replace(record.version, state=VersionState.DELETING, etag=stamp.etag)
     draft.put(msgspec.structs.replace(record, version=deleting))
-    return begin(draft, stamp, name, "DELETE_VERSION", record.version)
+    return begin_operation(draft, stamp, name, "DELETE_VERSION", record.version)
 
 
 def finish_delete(draft: Draft, stamp: Stamp, operation: str) -> Operation:
     """The version's nodes and files are gone; now it is too."""
-    record, version = under_way(draft, operation)
+    record, version = get_version_operation(draft, operation)
     draft.delete(version)
-    return end(draft, stamp, record, None)
+    return finish_operation(draft, stamp, record, None)
 
 
-_VERSION_PATHS = (
+_UPDATABLE_PATHS = (
     "description",
     "labels",
     "requestLoggingConfig",
@@ -232,29 +232,29 @@ _VERSION_PATHS = (
 )
 
 
-def _apply(version: Version, given: Version, path: str) -> Version:
+def _apply_mask_path(version: Version, given: Version, path: str) -> Version:
     """The version with one path of an update mask taken from what was given."""
     outer, _, inner = to_camel_case(path).partition(".")
     if outer == "requestLoggingConfig":
         inner = ""  # its parts make no sense alone
-    elif to_camel_case(path) not in _VERSION_PATHS:
-        raise bad_mask(path, _VERSION_PATHS)
-    name = _snake(outer)
+    elif to_camel_case(path) not in _UPDATABLE_PATHS:
+        raise update_mask_error(path, _UPDATABLE_PATHS)
+    name = _to_snake_case(outer)
     value: Any = getattr(given, name)
     if inner:
         empty: dict[str, Any] = {"auto_scaling": AutoScaling(), "manual_scaling": ManualScaling()}
-        part = _snake(inner)
+        part = _to_snake_case(inner)
         changed = {part: getattr(value if value is not None else empty[name], part)}
         value = msgspec.structs.replace(getattr(version, name) or empty[name], **changed)
     if name == "labels":
         check_labels(value)
     if name == "request_logging_config":
-        check_logging(value)
+        check_request_logging(value)
     # Whoever sets one kind of scaling leaves the other.
     other = {"auto_scaling": "manual_scaling", "manual_scaling": "auto_scaling"}.get(name)
     changes = {name: value} | ({other: None} if other and value is not None else {})
     return msgspec.structs.replace(version, **changes)
 
 
-def _snake(name: str) -> str:
+def _to_snake_case(name: str) -> str:
     return re.sub(r"[A-Z]", lambda match: f"_{match[0].lower()}", name)

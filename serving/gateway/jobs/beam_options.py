@@ -9,7 +9,7 @@ from serving.errors import FailedPrecondition, InvalidArgument, field_error
 from serving.resources import BatchOptions
 
 # Beam's options that name nothing but how much of the runner's machines a job gets, and of which kind.
-_CAPACITY = (
+_CAPACITY_OPTIONS = (
     "autoscaling_algorithm",
     "disk_size_gb",
     "element_processing_timeout_minutes",
@@ -42,7 +42,7 @@ def require_beam() -> None:
         )
 
 
-def check_beam(given: BatchOptions, runner: str) -> None:
+def check_beam_options(given: BatchOptions, runner: str) -> None:
     """A job asks for capacity and chooses between the server's `runner` and the one on this machine.
 
     All else that Beam can be told starts programs, fetches code or names files, addresses and accounts.
@@ -60,13 +60,13 @@ def check_beam(given: BatchOptions, runner: str) -> None:
         name, separator, _ = word.partition("=")
         if takes_value and not word.startswith("-"):
             takes_value = False
-        elif name.removeprefix("--") in _CAPACITY and name.startswith("--"):
+        elif name.removeprefix("--") in _CAPACITY_OPTIONS and name.startswith("--"):
             takes_value = not separator
         else:
             # Names to the letter: Beam and job servers know more spellings than can be told here.
             raise field_error(
                 InvalidArgument,
                 "batch_options.pipeline_options",
-                f"A job cannot set {name!r}, only {', '.join(f'--{name}' for name in _CAPACITY)}. All other "
+                f"A job cannot set {name!r}, only {', '.join(f'--{name}' for name in _CAPACITY_OPTIONS)}. All other "
                 "options are the server's (setting batch_options).",
             )

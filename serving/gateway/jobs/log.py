@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 # A log that has outgrown the first number of bytes is cut down to about the second one: its end.
-_MAX_BYTES, _KEPT = 4 << 20, 1 << 20
+_MAX_BYTES, _TRIMMED_BYTES = 4 << 20, 1 << 20
 _LINE_BYTES = 4096
 
 
@@ -26,7 +26,7 @@ class JobLog:
         self._file.parent.mkdir(parents=True, exist_ok=True)
         return self._file.open("ab")
 
-    def note(self, text: str) -> None:
+    def add_note(self, text: str) -> None:
         """Add a line of the server's own."""
         with self.open() as log:
             time = datetime.datetime.now().strftime("%Y-%m-%d %H:%M:%S")
@@ -48,7 +48,7 @@ class JobLog:
         except FileNotFoundError:
             return ""
 
-    def tail(self, lines: int, *, since: int = 0) -> list[str]:
+    def read_tail(self, lines: int, *, since: int = 0) -> list[str]:
         """The last lines, of those that begin at byte `since` or later; none while there is no log."""
         try:
             with self._file.open("rb") as log:
@@ -69,7 +69,7 @@ class JobLog:
         if size <= _MAX_BYTES:
             return
         with self._file.open("r+b") as log:
-            log.seek(size - _KEPT)
+            log.seek(size - _TRIMMED_BYTES)
             rest = log.read()
             log.truncate(0)
         # Appended, as the process does: it goes on behind.

@@ -21,104 +21,110 @@ from serving.gateway.thread_pool import ThreadPool
 
 _LINE_LIMIT = 1 << 20
 # Seconds for which a process's last words are waited for once it has ended: others may hold its pipe.
-_LAST_WORDS = 1.0
+_DRAIN_SECONDS = 1.0
 # What an error message has of a log.
 _TAIL_LINES = 5
 
 # Stands in a command for the number of the lifeline; see `serving.gateway.child`.
-LIFELINE = "FD"
+LIFELINE_PLACEHOLDER = "FD"
 
 
-class Lost(NamedTuple):
+class LostProcess(NamedTuple):
     """A process that ended before it had said how the job ends."""
 
     reason: str
 
 
-Ending = JobOutcome | FailureStatus | Lost
-Hear = Callable[[JobReport], Awaitable[None]]
+AttemptResult = JobOutcome | FailureStatus | LostProcess
+ReportHandler = Callable[[JobReport], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class JobProcessLauncher:
     """How processes are started. `silence` is how long one may say nothing, `grace` how long it may take to
     end when it should; both are in seconds. `threads` read its log.
     """
 
     command: Sequence[str]
     environment: Mapping[str, str]
-    silence: float
-    grace: float
+    silence_seconds: float
+    grace_seconds: float
     threads: ThreadPool
 
-    async def run(self, request: JobRequest, log: JobLog, hear: Hear, stop: asyncio.Event) -> Ending:
+    async def run(
+        self, request: JobRequest, log: JobLog, hear: ReportHandler, stop: asyncio.Event
+    ) -> AttemptResult:
         """Run a process until it has said how the job ends, or has ended, or `stop` is set.
 
         When this returns or raises, the process and all it has started are gone. Raises OSError if it cannot
         be started, and what `hear` raises.
         """
         before = log.size()
-        async with self._started(request, log) as (child, reader):
-            stopping = asyncio.create_task(self._end_when(stop, child))
+        async with self._start_process(request, log) as (child, reader):
+            stopping = asyncio.create_task(self._terminate_when_set(stop, child))
             try:
-                ending = await self._follow(child, reader, hear)
+                ending = await self._read_reports(child, reader, hear)
                 if ending is not None:
                     return ending
-                await self._end(child)
-                tail = await self.threads.run(log.tail, _TAIL_LINES, since=before)
+                await self._wait_until_gone(child)
+                tail = await self.threads.run(log.read_tail, _TAIL_LINES, since=before)
             finally:
                 stopping.cancel()
         how = describe_exit(child.exit.result(), tail)
-        return Lost(f"The job's process {how}")
+        return LostProcess(f"The job's process {how}")
 
-    async def _follow(self, child: ChildProcess, reader: asyncio.StreamReader, hear: Hear) -> Ending | None:
+    async def _read_reports(
+        self, child: ChildProcess, reader: asyncio.StreamReader, hear: ReportHandler
+    ) -> AttemptResult | None:
         """What the process says of the end; None if it has ended without."""
         while True:
             try:
-                async with asyncio.timeout(self.silence):
+                async with asyncio.timeout(self.silence_seconds):
                     line = await reader.readline()
             except TimeoutError:
                 child.kill()
-                return Lost(f"The job's process said nothing for {self.silence:g} s, and was ended.")
+                return LostProcess(
+                    f"The job's process said nothing for {self.silence_seconds:g} s, and was ended."
+                )
             except ValueError:  # a line over the limit was thrown away
                 continue
             if not line:
                 return None
-            report = _report(line)
+            report = _parse_report(line)
             if (ending := report.done or report.failed) is not None:
                 return ending
             await hear(report)
 
-    async def _end_when(self, stop: asyncio.Event, child: ChildProcess) -> None:
+    async def _terminate_when_set(self, stop: asyncio.Event, child: ChildProcess) -> None:
         await stop.wait()
         child.terminate()
-        await asyncio.sleep(self.grace)
+        await asyncio.sleep(self.grace_seconds)
         child.kill()
 
-    async def _end(self, child: ChildProcess) -> None:
+    async def _wait_until_gone(self, child: ChildProcess) -> None:
         """Wait until the process and its group are gone."""
         try:
-            async with asyncio.timeout(self.grace):
+            async with asyncio.timeout(self.grace_seconds):
                 await child.wait()
         except TimeoutError:
             child.kill()
         await child.wait_group_gone()
 
     @contextlib.asynccontextmanager
-    async def _started(
+    async def _start_process(
         self, request: JobRequest, log: JobLog
     ) -> AsyncGenerator[tuple[ChildProcess, asyncio.StreamReader]]:
         remote_lifeline, lifeline = os.pipe()
         try:
             try:
-                child, output = self._spawn(request, log, remote_lifeline)
+                child, output = self._spawn_child(request, log, remote_lifeline)
             finally:
                 os.close(remote_lifeline)
             loop = asyncio.get_running_loop()
             reader = asyncio.StreamReader(limit=_LINE_LIMIT)
             pipe = os.fdopen(output, "rb", buffering=0)
             transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
-            child.exit.add_done_callback(lambda _: loop.call_later(_LAST_WORDS, transport.close))
+            child.exit.add_done_callback(lambda _: loop.call_later(_DRAIN_SECONDS, transport.close))
             try:
                 yield child, reader
             except BaseException:
@@ -126,13 +132,13 @@ class Launch:
                 raise
             finally:
                 try:
-                    await self._end(child)
+                    await self._wait_until_gone(child)
                 finally:
                     transport.close()
         finally:
             os.close(lifeline)  # whatever happened above: without it, the process and its group are killed
 
-    def _spawn(self, request: JobRequest, log: JobLog, lifeline: int) -> tuple[ChildProcess, int]:
+    def _spawn_child(self, request: JobRequest, log: JobLog, lifeline: int) -> tuple[ChildProcess, int]:
         """The process, and the reading end of its output. Blocks for a few milliseconds.
 
         On the event loop, as `autoscaler.processes.spawn_child` says.
@@ -143,7 +149,7 @@ class Launch:
                 stdin.write(msgspec.json.encode(request))
                 stdin.seek(0)
                 started = subprocess.Popen(
-                    [str(lifeline) if word == LIFELINE else word for word in self.command],
+                    [str(lifeline) if word == LIFELINE_PLACEHOLDER else word for word in self.command],
                     env=dict(self.environment),
                     pass_fds=[lifeline],
                     stdin=stdin,
@@ -164,7 +170,7 @@ class Launch:
             os.close(writing)
 
 
-def _report(line: bytes) -> JobReport:
+def _parse_report(line: bytes) -> JobReport:
     """What a line says; nothing, if it comes from somebody else."""
     try:
         return msgspec.json.decode(line, type=JobReport)

@@ -10,7 +10,7 @@ from batch.messages import JobRequest, ModelSource
 from serving import interpreters
 from serving.config import ServeConfig
 from serving.errors import InvalidArgument
-from serving.gateway.catalog.job_checks import UNSPECIFIED, is_runner
+from serving.gateway.catalog.job_checks import UNSPECIFIED_FORMAT, is_runner_name
 from serving.gateway.deployment import create_version_request
 from serving.gateway.records import Deployed, JobRecord, VersionRecord
 from serving.interpreters import InterpreterRegistry
@@ -18,11 +18,11 @@ from serving.local_folders import LocalFolderPolicy
 from serving.resources import BatchOptions, PredictionInput
 
 # What AI Platform took when a job said nothing.
-_WORKERS = 10
+_DEFAULT_WORKERS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Defaults:
+class JobDefaults:
     """What holds for every job of a server.
 
     Its runner and that one's options, folders, interpreters, and how predictions are written.
@@ -38,9 +38,9 @@ class Defaults:
     long_decimals: bool
 
     @classmethod
-    def read(cls, config: ServeConfig) -> Defaults:
+    def from_config(cls, config: ServeConfig) -> JobDefaults:
         """Those of the settings. Raises InvalidArgument."""
-        if not is_runner(config.batch_runner):
+        if not is_runner_name(config.batch_runner):
             raise InvalidArgument(
                 f"batch_runner {config.batch_runner!r} is no Beam runner; name it like FnApiRunner or "
                 "FlinkRunner."
@@ -62,8 +62,13 @@ class Defaults:
         )
 
 
-def request_for(
-    record: JobRecord, version: VersionRecord | None, folder: Path, defaults: Defaults, *, clean: bool = False
+def build_run_request(
+    record: JobRecord,
+    version: VersionRecord | None,
+    folder: Path,
+    defaults: JobDefaults,
+    *,
+    clean: bool = False,
 ) -> JobRequest:
     """An attempt at a job, or with `clean` the removal of what attempts have left."""
     given = record.job.prediction_input or PredictionInput()
@@ -76,15 +81,15 @@ def request_for(
         job=record.name,
         uid=record.uid,
         attempt=record.attempt,
-        model=_source(given, version, defaults.interpreters),
+        model=_model_source(given, version, defaults.interpreters),
         input_paths=given.input_paths,
         output_path=given.output_path,
         data_format=given.data_format,
         output_format="JSON"
-        if given.output_data_format in ("", UNSPECIFIED, "TEXT")
+        if given.output_data_format in ("", UNSPECIFIED_FORMAT, "TEXT")
         else given.output_data_format,
         batch_size=int(given.batch_size or 0),
-        max_workers=int(given.max_worker_count or _WORKERS),
+        max_workers=int(given.max_worker_count or _DEFAULT_WORKERS),
         signature_name=given.signature_name,
         keys=options.keys,
         max_errors=options.max_errors,
@@ -103,7 +108,7 @@ def request_for(
     )
 
 
-def _source(
+def _model_source(
     given: PredictionInput, version: VersionRecord | None, interpreters: InterpreterRegistry
 ) -> ModelSource:
     if version is None or version.deployed is None:

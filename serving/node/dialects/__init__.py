@@ -11,13 +11,13 @@ from typing import Any, Protocol
 
 from serving.depth import DEFAULT_MAX_DEPTH
 from serving.errors import ServingError
-from serving.protocols import Call, Reply
+from serving.protocols import Reply, RequestMetadata
 from serving.runtimes import Runtime
 from serving.runtimes.codec import AnswerStyle, InstancesDecoder
 from serving.runtimes.instances import Batch
 from serving.schema import ModelSchema
 
-__all__ = ["DecodedRequest", "Call", "CodecFactory", "ServedModel", "Codec", "Reply"]
+__all__ = ["DecodedRequest", "RequestMetadata", "CodecFactory", "ServedModel", "Codec", "Reply"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,5 +62,5 @@ class Codec(Protocol):
 class CodecFactory(Protocol):
     """What each file of a dialect has under the name `reader`."""
 
-    def __call__(self, call: Call, model: ServedModel) -> Codec:
+    def __call__(self, call: RequestMetadata, model: ServedModel) -> Codec:
         """The reader of a call. Raises a ServingError for a call that cannot be."""

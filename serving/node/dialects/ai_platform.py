@@ -10,12 +10,12 @@ from dataclasses import replace
 
 from serving import media
 from serving.errors import ServingError
-from serving.node.dialects import Call, DecodedRequest, Reply, ServedModel
+from serving.node.dialects import DecodedRequest, Reply, RequestMetadata, ServedModel
 from serving.node.dialects.infer import OutputSelection
 from serving.node.dialects.inference import OpenInferenceRestCodec
 from serving.node.dialects.npy import from_npy, to_npy
 from serving.node.dialects.tensors import batch_to_tensors, find_signature, tensors_to_batch
-from serving.protocols.errors import refusal
+from serving.protocols.errors import render_error
 from serving.runtimes.codec import encode_predictions
 from serving.runtimes.describing import INSTANCES
 from serving.runtimes.instances import Batch, WholeTensors
@@ -27,7 +27,7 @@ _ALL_OUTPUTS = OutputSelection(None, (), binary=True)
 class AiPlatformCodec:
     """Reads one type of bodies and writes one."""
 
-    def __init__(self, call: Call, model: ServedModel) -> None:
+    def __init__(self, call: RequestMetadata, model: ServedModel) -> None:
         self._content_type, self._accept = call.content_type, call.accept
         self._model = model
         self._inference = OpenInferenceRestCodec(call, model)
@@ -63,7 +63,7 @@ class AiPlatformCodec:
 
     def encode_error(self, error: ServingError) -> Reply:
         """The error as AI Platform tells it."""
-        return refusal(error)
+        return render_error(error)
 
     def _input_name(self) -> str:
         """What the one input of the model is called."""

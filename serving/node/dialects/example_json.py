@@ -11,7 +11,7 @@ import orjson
 
 from serving.errors import InvalidInputs
 from serving.node.dialects.examples import check_context
-from serving.protocols.protos import message
+from serving.protocols.protos import load_message_class
 from serving.runtimes.conversion import describe_json_type, is_base64
 
 _CONTEXT, _EXAMPLES = "context", "examples"
@@ -60,7 +60,7 @@ def shorten_json(value: Any) -> str:
 
 
 def _serialize_example(features: Mapping[str, Any]) -> bytes:
-    example = message("tensorflow.Example")()
+    example = load_message_class("tensorflow.Example")()
     for name, feature in features.items():
         example.features.feature[name].CopyFrom(feature)
     serialised: bytes = example.SerializeToString()
@@ -83,7 +83,7 @@ def _parse_features(value: Any, where: str) -> dict[str, Any]:
 def _make_feature(name: str, content: Any) -> Any:
     values = content if isinstance(content, list) else [content]
     kinds = [_feature_kind(name, value) for value in values]
-    feature = message("tensorflow.Feature")()
+    feature = load_message_class("tensorflow.Feature")()
     if not kinds:
         return feature
     expected = kinds[0]

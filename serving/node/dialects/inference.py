@@ -17,7 +17,7 @@ from serving.depth import TooDeepError, parse_json
 from serving.errors import InvalidInputs, InvalidOutputs, ServingError
 from serving.heads import JSON_BYTES
 from serving.media import BINARY
-from serving.node.dialects import Call, DecodedRequest, Reply, ServedModel
+from serving.node.dialects import DecodedRequest, Reply, RequestMetadata, ServedModel
 from serving.node.dialects.infer import (
     OutputSelection,
     build_decoded_request,
@@ -28,7 +28,7 @@ from serving.node.dialects.infer import (
 )
 from serving.node.dialects.raw import Buffer, count_elements, from_raw, output_datatype, to_raw
 from serving.node.dialects.tensors import MAX_INPUTS, check_request_limits
-from serving.protocols.errors import refusal
+from serving.protocols.errors import render_error
 from serving.runtimes.codec import InstancesDecoder
 from serving.runtimes.conversion import describe_json_type, fits_dtype, to_regular_array
 from serving.runtimes.datatypes import BYTES, dtype_of
@@ -68,7 +68,7 @@ class _Request(msgspec.Struct):
 class OpenInferenceRestCodec:
     """Reads requests and writes answers as JSON, with or without bytes behind it."""
 
-    def __init__(self, call: Call, model: ServedModel) -> None:
+    def __init__(self, call: RequestMetadata, model: ServedModel) -> None:
         self._call = call
         self._model = model
         version = b',"model_version":%b' % orjson.dumps(call.version) if call.version else b""
@@ -114,7 +114,7 @@ class OpenInferenceRestCodec:
 
     def encode_error(self, error: ServingError) -> Reply:
         """The error as the protocol tells it."""
-        return refusal(error, self._call.dialect)
+        return render_error(error, self._call.dialect)
 
     def _parse_body(self, text: Body, behind: memoryview) -> tuple[_Request, dict[str, NDArray[Any]]]:
         """What the JSON says, and its tensors; `behind` are the bytes that follow it."""

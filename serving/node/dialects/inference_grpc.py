@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from serving.errors import InvalidInputs, ServingError
 from serving.media import PROTOBUF
-from serving.node.dialects import Call, DecodedRequest, Reply, ServedModel
+from serving.node.dialects import DecodedRequest, Reply, RequestMetadata, ServedModel
 from serving.node.dialects.infer import (
     OutputSelection,
     build_decoded_request,
@@ -22,15 +22,15 @@ from serving.node.dialects.infer import (
 )
 from serving.node.dialects.raw import Buffer, count_elements, from_raw, output_datatype, to_raw
 from serving.node.dialects.tensors import check_request_limits
-from serving.protocols.errors import refusal
-from serving.protocols.fields import prefix
-from serving.protocols.protos import Malformed, message
+from serving.protocols.errors import render_error
+from serving.protocols.fields import encode_field_prefix
+from serving.protocols.protos import MessageDecodeError, load_message_class
 from serving.runtimes.conversion import fits_dtype
 from serving.runtimes.datatypes import BYTES, dtype_of
 from serving.runtimes.instances import Batch
 
-_REQUEST = message("inference.ModelInferRequest")
-_ANSWER = message("inference.ModelInferResponse")
+_REQUEST = load_message_class("inference.ModelInferRequest")
+_ANSWER = load_message_class("inference.ModelInferResponse")
 _RAW = _ANSWER.DESCRIPTOR.fields_by_name["raw_output_contents"].number
 _PROTOBUF = ((b"content-type", PROTOBUF.encode()),)
 
@@ -54,7 +54,7 @@ _CONTENT_FIELDS: Mapping[str, str] = {
 class OpenInferenceGrpcCodec:
     """Reads requests and writes answers. Outputs are bytes; a client that sends lists is given lists."""
 
-    def __init__(self, call: Call, model: ServedModel) -> None:
+    def __init__(self, call: RequestMetadata, model: ServedModel) -> None:
         self._call = call
         self._model = model
 
@@ -62,7 +62,7 @@ class OpenInferenceGrpcCodec:
         """The tensors and parameters. Raises InvalidInputs."""
         try:
             request = _REQUEST.FromString(body)
-        except Malformed as error:
+        except MessageDecodeError as error:
             raise InvalidInputs(f"The request is not an inference.ModelInferRequest: {error}.") from error
         parts = chain((request,), request.inputs, request.outputs)
         check_request_limits(request.inputs, request.outputs, (part.parameters for part in parts))
@@ -97,12 +97,12 @@ class OpenInferenceGrpcCodec:
                 getattr(output.contents, _CONTENT_FIELDS[datatype]).extend(array.reshape(-1).tolist())
             else:
                 raw = to_raw(name, array)
-                raws += prefix(_RAW, len(raw)), raw
+                raws += encode_field_prefix(_RAW, len(raw)), raw
         return Reply(200, b"".join([answer.SerializeToString(), *raws]), _PROTOBUF)
 
     def encode_error(self, error: ServingError) -> Reply:
         """The error as a gRPC status."""
-        return refusal(error, self._call.dialect)
+        return render_error(error, self._call.dialect)
 
 
 reader = OpenInferenceGrpcCodec

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from serving.protocols.fields import BYTES, Broken, Field, fields, prefix
+from serving.protocols.fields import BYTES, MalformedProtobuf, ProtobufField, encode_field_prefix, iter_fields
 
 # Bytes from which on contents are left where they are.
 MIN_CONTENT_BYTES = 4096
@@ -43,10 +43,10 @@ def extract_contents(
     lifted: dict[str, TensorContent] = {}
     keys: list[str] = []
     try:
-        for count, field in enumerate(fields(body)):
+        for count, field in enumerate(iter_fields(body)):
             if count == _MAX_FIELDS:
                 return body, {}
-            kept: bytes | memoryview = view[field.at : field.end]
+            kept: bytes | memoryview = view[field.tag_start : field.end]
             if field.number == number:
                 key, tensor = _parse_entry(body, field)
                 keys.append(key)
@@ -57,42 +57,46 @@ def extract_contents(
                     )
                     kept = _remove_content(body, number, key, tensor, content)
             rest.append(kept)
-    except (Broken, UnicodeDecodeError):
+    except (MalformedProtobuf, UnicodeDecodeError):
         return body, {}
     if not lifted or len(set(keys)) < len(keys):  # of entries with one key the last counts, maybe a short one
         return body, {}
     return b"".join(rest), lifted
 
 
-def _parse_entry(body: bytes | bytearray, entry: Field) -> tuple[str, Field]:
+def _parse_entry(body: bytes | bytearray, entry: ProtobufField) -> tuple[str, ProtobufField]:
     """The key of an entry, and where its value is. Raises Broken if it is not a key and a value."""
-    found = fields(body, entry.start, entry.end)
+    found = iter_fields(body, entry.start, entry.end)
     key, value = next(found, None), next(found, None)
     if key is None or value is None or next(found, None) is not None:
-        raise Broken("an entry is not a key and a value")
-    if (key.number, value.number) != (_KEY, _VALUE) or {entry.kind, key.kind, value.kind} != {BYTES}:
-        raise Broken("an entry has other fields than a key and a value")
+        raise MalformedProtobuf("an entry is not a key and a value")
+    if (key.number, value.number) != (_KEY, _VALUE) or {entry.wire_type, key.wire_type, value.wire_type} != {
+        BYTES
+    }:
+        raise MalformedProtobuf("an entry has other fields than a key and a value")
     return body[key.start : key.end].decode(), value
 
 
-def _find_content(body: bytes | bytearray, tensor: Field) -> Field | None:
+def _find_content(body: bytes | bytearray, tensor: ProtobufField) -> ProtobufField | None:
     """Where the contents of a tensor are, if they are long and in one field."""
     if tensor.end - tensor.start < MIN_CONTENT_BYTES:
         return None
     found = None
-    for count, field in enumerate(fields(body, tensor.start, tensor.end), 1):
+    for count, field in enumerate(iter_fields(body, tensor.start, tensor.end), 1):
         if count > _MAX_TENSOR_FIELDS:
             return None
         if field.number in CONTENT_FIELDS:
-            if found is not None or field.kind != BYTES or field.end - field.start < MIN_CONTENT_BYTES:
+            if found is not None or field.wire_type != BYTES or field.end - field.start < MIN_CONTENT_BYTES:
                 return None
             found = field
     return found
 
 
-def _remove_content(body: bytes | bytearray, number: int, key: str, tensor: Field, content: Field) -> bytes:
+def _remove_content(
+    body: bytes | bytearray, number: int, key: str, tensor: ProtobufField, content: ProtobufField
+) -> bytes:
     """The entry of a tensor without its contents."""
-    slim = bytes(body[tensor.start : content.at] + body[content.end : tensor.end])
+    slim = bytes(body[tensor.start : content.tag_start] + body[content.end : tensor.end])
     name = key.encode()
-    entry = prefix(_KEY, len(name)) + name + prefix(_VALUE, len(slim)) + slim
-    return prefix(number, len(entry)) + entry
+    entry = encode_field_prefix(_KEY, len(name)) + name + encode_field_prefix(_VALUE, len(slim)) + slim
+    return encode_field_prefix(number, len(entry)) + entry

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from serving.errors import ServingError
 from serving.node.dialects import Codec, CodecFactory, DecodedRequest, Reply, ServedModel
-from serving.protocols import Call, Dialect
-from serving.protocols.errors import refusal
+from serving.protocols import Dialect, RequestMetadata
+from serving.protocols.errors import render_error
 from serving.runtimes.instances import Batch
 
 # Where each dialect is; what is not asked for is not imported.
@@ -29,9 +29,9 @@ class CodecCache:
 
     def __init__(self, model: ServedModel) -> None:
         self._model = model
-        self._codecs: dict[Call, Codec] = {}
+        self._codecs: dict[RequestMetadata, Codec] = {}
 
-    def get_or_create(self, call: Call) -> Codec:
+    def get_or_create(self, call: RequestMetadata) -> Codec:
         """The reader of a call."""
         reader = self._codecs.get(call)
         if reader is None:
@@ -40,7 +40,7 @@ class CodecCache:
             reader = self._codecs[call] = self._create_codec(call)
         return reader
 
-    def _create_codec(self, call: Call) -> Codec:
+    def _create_codec(self, call: RequestMetadata) -> Codec:
         make: CodecFactory = importlib.import_module(CODEC_MODULES[call.dialect]).reader
         try:
             return make(call, self._model)
@@ -51,7 +51,7 @@ class CodecCache:
 class _RejectingCodec:
     """The reader of a call that cannot be."""
 
-    def __init__(self, call: Call, error: ServingError) -> None:
+    def __init__(self, call: RequestMetadata, error: ServingError) -> None:
         self._call = call
         self._error = error
 
@@ -62,4 +62,4 @@ class _RejectingCodec:
         raise self._error
 
     def encode_error(self, error: ServingError) -> Reply:
-        return refusal(error, self._call.dialect)
+        return render_error(error, self._call.dialect)

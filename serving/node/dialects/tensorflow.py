@@ -25,8 +25,8 @@ from serving.node.dialects.examples import (
 )
 from serving.node.dialects.tensor_json import parse_json, rows_to_json, tensor_to_json, values_to_json
 from serving.node.dialects.tensors import batch_to_tensors, find_signature, tensors_to_batch
-from serving.protocols import Call
-from serving.protocols.errors import BARE_JSON, refusal
+from serving.protocols import RequestMetadata
+from serving.protocols.errors import JSON_WITHOUT_CHARSET, render_error
 from serving.runtimes import ColumnsFormat, ColumnSpec, InputFormat, RowsFormat
 from serving.runtimes.arguments import SIGNATURE_NAME
 from serving.runtimes.codec import locate_array
@@ -39,7 +39,7 @@ Fields = Mapping[str, Any]
 Body = bytes | bytearray
 
 _INSTANCES, _INPUTS = "instances", "inputs"
-_HEADERS = (BARE_JSON,)
+_HEADERS = (JSON_WITHOUT_CHARSET,)
 _PROTOCOL_FIELDS = frozenset({_INSTANCES, _INPUTS, SIGNATURE_NAME})
 # Where the tensors begin: in rows, or in columns, with the name of the first one if they have names.
 _TENSORS_START = re.compile(
@@ -47,7 +47,7 @@ _TENSORS_START = re.compile(
 )
 
 
-def reader(call: Call, model: ServedModel) -> Codec:
+def reader(call: RequestMetadata, model: ServedModel) -> Codec:
     """The reader of a call. Raises FailedPrecondition where the model takes no examples."""
     match call.verb:
         case "classify":
@@ -72,7 +72,7 @@ class TensorLayout(enum.Enum):
 class _RestCodec:
     """What readers of all verbs have in common."""
 
-    def __init__(self, call: Call, model: ServedModel) -> None:
+    def __init__(self, call: RequestMetadata, model: ServedModel) -> None:
         self._call = call
         self._model = model
 
@@ -80,7 +80,7 @@ class _RestCodec:
         """The error as TensorFlow Serving tells it, to which wrong outputs are wrong arguments."""
         if isinstance(error, InvalidOutputs) and self._model.runtime.framework == "TENSORFLOW":
             error = InvalidArgument(error.detail)
-        return refusal(error, self._call.dialect)
+        return render_error(error, self._call.dialect)
 
     def _parse_fields(self, body: Body) -> dict[str, Any]:
         fields = parse_json(body, self._model.max_json_depth)
@@ -192,7 +192,7 @@ class SavedModelPredictCodec(_PredictCodec):
     rows are whatever the outputs have.
     """
 
-    def __init__(self, call: Call, model: ServedModel) -> None:
+    def __init__(self, call: RequestMetadata, model: ServedModel) -> None:
         super().__init__(call, model)
         self._signatures_without_rows = frozenset(
             name
@@ -250,7 +250,7 @@ class GenericPredictCodec(_PredictCodec):
     Custom routines get all other fields of the body as their parameters, as from AI Platform.
     """
 
-    def __init__(self, call: Call, model: ServedModel) -> None:
+    def __init__(self, call: RequestMetadata, model: ServedModel) -> None:
         super().__init__(call, model)
         schema = model.schema
         self._takes_extra_fields = model.runtime.framework == "CUSTOM"
@@ -294,7 +294,7 @@ class GenericPredictCodec(_PredictCodec):
 class _ExamplesCodec(_RestCodec):
     """What is asked of serialised examples. The state is their number."""
 
-    def __init__(self, call: Call, model: ServedModel) -> None:
+    def __init__(self, call: RequestMetadata, model: ServedModel) -> None:
         super().__init__(call, model)
         require_tensorflow(model, call.verb)
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from serving.errors import InvalidArgument, InvalidInputs, ServingError
 from serving.media import PROTOBUF
-from serving.node.dialects import Call, Codec, DecodedRequest, Reply, ServedModel
+from serving.node.dialects import Codec, DecodedRequest, Reply, RequestMetadata, ServedModel
 from serving.node.dialects.examples import (
     CLASSIFY,
     Arrays,
@@ -28,23 +28,23 @@ from serving.node.dialects.tensors import (
     find_signature,
     tensors_to_batch,
 )
-from serving.protocols.errors import refusal
+from serving.protocols.errors import render_error
 from serving.protocols.examples import serialize_examples
-from serving.protocols.protos import Malformed, message
+from serving.protocols.protos import MessageDecodeError, load_message_class
 from serving.runtimes.instances import Batch
 
 _T = TypeVar("_T")
 
 _SERVING = "tensorflow.serving."
-_PREDICT = message(_SERVING + "PredictRequest")
-_PREDICTED = message(_SERVING + "PredictResponse")
-_CLASSIFICATION = message(_SERVING + "ClassificationRequest")
-_CLASSIFIED = message(_SERVING + "ClassificationResponse")
-_REGRESSION = message(_SERVING + "RegressionRequest")
-_REGRESSED = message(_SERVING + "RegressionResponse")
-_MULTI = message(_SERVING + "MultiInferenceRequest")
-_INFERRED = message(_SERVING + "MultiInferenceResponse")
-_MODEL_SPEC = message(_SERVING + "ModelSpec")
+_PREDICT = load_message_class(_SERVING + "PredictRequest")
+_PREDICTED = load_message_class(_SERVING + "PredictResponse")
+_CLASSIFICATION = load_message_class(_SERVING + "ClassificationRequest")
+_CLASSIFIED = load_message_class(_SERVING + "ClassificationResponse")
+_REGRESSION = load_message_class(_SERVING + "RegressionRequest")
+_REGRESSED = load_message_class(_SERVING + "RegressionResponse")
+_MULTI = load_message_class(_SERVING + "MultiInferenceRequest")
+_INFERRED = load_message_class(_SERVING + "MultiInferenceResponse")
+_MODEL_SPEC = load_message_class(_SERVING + "ModelSpec")
 
 # What more there is would keep a node busy for seconds: an empty example takes two bytes.
 _MAX_EXAMPLES = 1 << 20
@@ -55,7 +55,7 @@ _OUTPUTS = _PREDICTED.DESCRIPTOR.fields_by_name["outputs"].number
 _METHODS = {"tensorflow/serving/classify": "classify", "tensorflow/serving/regress": "regress"}
 
 
-def reader(call: Call, model: ServedModel) -> Codec:
+def reader(call: RequestMetadata, model: ServedModel) -> Codec:
     """The reader of a call, by its verb."""
     return _CODECS[call.verb](call, model)
 
@@ -63,13 +63,13 @@ def reader(call: Call, model: ServedModel) -> Codec:
 class _GrpcCodec:
     """What the readers share."""
 
-    def __init__(self, call: Call, model: ServedModel) -> None:
+    def __init__(self, call: RequestMetadata, model: ServedModel) -> None:
         self._call = call
         self._model = model
 
     def encode_error(self, error: ServingError) -> Reply:
         """The error as a gRPC status."""
-        return refusal(error, self._call.dialect)
+        return render_error(error, self._call.dialect)
 
     def _make_model_spec(self, signature: str) -> Any:
         """The model, version and signature that answer."""
@@ -115,7 +115,7 @@ class _PredictCodec(_GrpcCodec):
 class _ExamplesCodec(_GrpcCodec):
     """Examples in; classes with scores, or numbers out. The state is the signature, and their number."""
 
-    def __init__(self, call: Call, model: ServedModel) -> None:
+    def __init__(self, call: RequestMetadata, model: ServedModel) -> None:
         super().__init__(call, model)
         self._message, self._answer = {
             "classify": (_CLASSIFICATION, _CLASSIFIED),
@@ -174,7 +174,7 @@ class _MultiInferenceCodec(_GrpcCodec):
         return Reply(200, answer.SerializeToString(), _PROTOBUF)
 
 
-_CODECS: Mapping[str, Callable[[Call, ServedModel], Codec]] = {
+_CODECS: Mapping[str, Callable[[RequestMetadata, ServedModel], Codec]] = {
     "predict": _PredictCodec,
     "classify": _ExamplesCodec,
     "regress": _ExamplesCodec,
@@ -186,7 +186,7 @@ def _parse_message(kind: Any, body: bytes | bytearray) -> Any:
     """The message in a body. Raises InvalidArgument."""
     try:
         return kind.FromString(bytes(body))
-    except Malformed as error:
+    except MessageDecodeError as error:
         raise InvalidArgument(
             f"The message cannot be read as {kind.DESCRIPTOR.full_name}: it is damaged or cut short."
         ) from error

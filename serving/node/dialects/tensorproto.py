@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from serving.errors import InvalidInputs, InvalidOutputs
 from serving.node.dialects.lifting import TensorContent
-from serving.protocols.fields import Broken, prefix, varint
-from serving.protocols.protos import message, pool
+from serving.protocols.fields import MalformedProtobuf, encode_field_prefix, read_varint
+from serving.protocols.protos import load_descriptor_pool, load_message_class
 from serving.runtimes.datatypes import BF16, BYTES, datatype_of, dtype_of
 
 # What lists may grow to in one request, in bytes: a few bytes of it can tell of any size.
@@ -33,9 +33,9 @@ _CONTENT = "tensor_content"
 
 Shape = tuple[int, ...]
 
-_TENSOR = message("tensorflow.TensorProto")
+_TENSOR = load_message_class("tensorflow.TensorProto")
 _FIELDS = _TENSOR.DESCRIPTOR.fields_by_name
-_DATA_TYPES = pool().FindEnumTypeByName("tensorflow.DataType")
+_DATA_TYPES = load_descriptor_pool().FindEnumTypeByName("tensorflow.DataType")
 
 
 class _ElementType(NamedTuple):
@@ -192,9 +192,9 @@ def _split_texts(content: bytes | memoryview, count: int) -> list[bytes]:
     at = 0
     try:
         for _ in range(count):
-            length, at = varint(content, at, len(content))
+            length, at = read_varint(content, at, len(content))
             lengths.append(length)
-    except Broken as error:
+    except MalformedProtobuf as error:
         raise ValueError(f"tensor_content has not the lengths of {count} texts.") from error
     if at + sum(lengths) != len(content):
         raise ValueError(
@@ -260,8 +260,8 @@ def encode_tensors(arrays: Mapping[str, NDArray[Any]], number: int) -> list[byte
         tensor = _encode_tensor(name, array)
         key = name.encode()
         size = sum(map(len, tensor))
-        entry = prefix(1, len(key)) + key + prefix(2, size)
-        pieces += (prefix(number, len(entry) + size) + entry, *tensor)
+        entry = encode_field_prefix(1, len(key)) + key + encode_field_prefix(2, size)
+        pieces += (encode_field_prefix(number, len(entry) + size) + entry, *tensor)
     return pieces
 
 
@@ -278,7 +278,7 @@ def _encode_tensor(name: str, array: NDArray[Any]) -> tuple[bytes | memoryview, 
         flat = np.ascontiguousarray(flat, dtype_of(kind.datatype))
     if kind.field in _AS_IN_MEMORY:
         content = flat.view(np.uint8).data
-        return head + prefix(_FIELDS[kind.field].number, len(content)), content
+        return head + encode_field_prefix(_FIELDS[kind.field].number, len(content)), content
     if kind.field == "half_val":
         flat = flat.view(np.uint16)
     return head, _TENSOR(**{kind.field: flat.tolist()}).SerializeToString()

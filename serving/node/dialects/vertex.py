@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from serving.errors import InvalidInputs, ServingError
-from serving.node.dialects import Call, DecodedRequest, Reply, ServedModel
+from serving.node.dialects import DecodedRequest, Reply, RequestMetadata, ServedModel
 from serving.protocols import Dialect
-from serving.protocols.errors import refusal
+from serving.protocols.errors import render_error
 from serving.runtimes import InputFormat
 from serving.runtimes.codec import encode_predictions
 from serving.runtimes.conversion import describe_json_type
@@ -22,7 +22,7 @@ from serving.runtimes.instances import Batch
 _PARAMETERS = "parameters"
 
 
-def reader(_: Call, model: ServedModel) -> VertexCodec:
+def reader(_: RequestMetadata, model: ServedModel) -> VertexCodec:
     """The one reader that there is."""
     return VertexCodec(model)
 
@@ -44,7 +44,7 @@ class VertexCodec:
 
     def encode_error(self, error: ServingError) -> Reply:
         """AI Platform's answer with an error."""
-        return refusal(error, Dialect.VERTEX)
+        return render_error(error, Dialect.VERTEX)
 
     def _form(self, fields: Mapping[str, Any]) -> InputFormat:
         return self._model.runtime.input_format(merge_parameters(fields))

@@ -19,26 +19,28 @@ from google.protobuf import (
 )
 from google.protobuf.message import DecodeError
 
-COMPILED = Path(__file__).with_name("protos.binpb")
+COMPILED_PROTOS = Path(__file__).with_name("protos.binpb")
 
-Malformed: type[Exception] = DecodeError  # what parsing raises for bytes that are no message of that kind
+MessageDecodeError: type[Exception] = (
+    DecodeError  # what parsing raises for bytes that are no message of that kind
+)
 
 
 @cache
-def pool() -> Any:
+def load_descriptor_pool() -> Any:
     """The descriptor pool with all files, among them those of Any and of the wrapped numbers."""
     found = descriptor_pool.DescriptorPool()
     for known in (any_pb2, wrappers_pb2):
         found.AddSerializedFile(known.DESCRIPTOR.serialized_pb)
-    for file in descriptor_pb2.FileDescriptorSet.FromString(COMPILED.read_bytes()).file:
+    for file in descriptor_pb2.FileDescriptorSet.FromString(COMPILED_PROTOS.read_bytes()).file:
         found.Add(file)
     return found
 
 
 @cache
-def message(name: str) -> Any:
+def load_message_class(name: str) -> Any:
     """The class of a message by its full name, such as `tensorflow.serving.PredictRequest`.
 
     Raises KeyError for a name that none has.
     """
-    return message_factory.GetMessageClass(pool().FindMessageTypeByName(name))
+    return message_factory.GetMessageClass(load_descriptor_pool().FindMessageTypeByName(name))

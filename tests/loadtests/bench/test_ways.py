@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from loadtests.bench.ways import PAYLOAD_FORMATS, read_framed, write_framed
-from serving.protocols.protos import message
+from serving.protocols.protos import load_message_class
 
 ROWS = np.array([[0.1, 2, -3], [4, 5e-9, 6]], np.float32)
 
@@ -38,10 +38,12 @@ def test_binary_bodies_have_the_same_bytes() -> None:
 
 def test_messages_have_the_same_bytes() -> None:
     """Both over gRPC."""
-    predict = message("tensorflow.serving.PredictRequest").FromString(
+    predict = load_message_class("tensorflow.serving.PredictRequest").FromString(
         PAYLOAD_FORMATS["TensorFlow Serving gRPC"].encode("x", ROWS)
     )
-    infer = message("inference.ModelInferRequest").FromString(PAYLOAD_FORMATS["V2 gRPC"].encode("x", ROWS))
+    infer = load_message_class("inference.ModelInferRequest").FromString(
+        PAYLOAD_FORMATS["V2 gRPC"].encode("x", ROWS)
+    )
 
     assert predict.inputs["x"].tensor_content == infer.raw_input_contents[0] == ROWS.tobytes()
     assert list(infer.inputs[0].shape) == [2, 3]

@@ -14,8 +14,16 @@ import pytest
 import typer
 
 from serving.cli.audit import moment
-from serving.gateway.audit.entry import OK, Call, Event, Log, Stage, Status, encode
-from serving.gateway.audit.folder import Folder, audit_folder
+from serving.gateway.audit.entry import (
+    OK_STATUS,
+    AuditedCall,
+    AuditEvent,
+    AuditLogType,
+    AuditStage,
+    CallStatus,
+    encode_line,
+)
+from serving.gateway.audit.folder import AuditLogFolder, audit_log_path
 from tests.serving.cli.conftest import Run
 
 NOW = datetime.datetime(2030, 1, 2, 12, tzinfo=datetime.UTC)
@@ -27,15 +35,17 @@ class Writer:
     """Writes calls, an hour apart, the first at NOW."""
 
     def __init__(self, state_dir: Path) -> None:
-        self._folder = Folder(audit_folder(state_dir))
+        self._folder = AuditLogFolder(audit_log_path(state_dir))
         self._count = 0
 
-    def add(self, method: str, resource: str, *stages: tuple[Stage, Status, bool], **more: Any) -> None:
+    def add(
+        self, method: str, resource: str, *stages: tuple[AuditStage, CallStatus, bool], **more: Any
+    ) -> None:
         self._count += 1
-        call = Call(
+        call = AuditedCall(
             **{
                 "id": str(self._count),
-                "log": Log.ACTIVITY,
+                "log": AuditLogType.ACTIVITY,
                 "method": method,
                 "resource": resource,
                 "principal": "user:ann@example.com",
@@ -43,9 +53,12 @@ class Writer:
             }
         )
         time_ = NOW + datetime.timedelta(hours=self._count - 1)
-        for stage, status, last in stages or ((Stage.BEFORE, OK, False), (Stage.AFTER, OK, True)):
-            event = Event(call=call, stage=stage, time=time_.timestamp(), status=status, last=last)
-            self._folder.append([encode(event)], time_.date())
+        for stage, status, last in stages or (
+            (AuditStage.BEFORE, OK_STATUS, False),
+            (AuditStage.AFTER, OK_STATUS, True),
+        ):
+            event = AuditEvent(call=call, stage=stage, time=time_.timestamp(), status=status, last=last)
+            self._folder.append([encode_line(event)], time_.date())
 
     def close(self) -> None:
         self._folder.close()
@@ -61,15 +74,20 @@ def state_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     writer.add(
         "projects.models.versions.create",
         VERSION,
-        (Stage.BEFORE, OK, False),
-        (Stage.AFTER, OK, False),
-        (Stage.END, Status(3, "bad model"), True),
+        (AuditStage.BEFORE, OK_STATUS, False),
+        (AuditStage.AFTER, OK_STATUS, False),
+        (AuditStage.END, CallStatus(3, "bad model"), True),
     )
     writer.add(
-        "projects.models.delete", MODEL, (Stage.ONLY, Status(7, "no"), True), principal="user:bob@example.com"
+        "projects.models.delete",
+        MODEL,
+        (AuditStage.ONLY, CallStatus(7, "no"), True),
+        principal="user:bob@example.com",
     )
-    writer.add("projects.models.get", MODEL + "2", (Stage.ONLY, OK, True), log=Log.DATA_ACCESS)
-    writer.add("projects.models.delete", MODEL, (Stage.BEFORE, OK, False))
+    writer.add(
+        "projects.models.get", MODEL + "2", (AuditStage.ONLY, OK_STATUS, True), log=AuditLogType.DATA_ACCESS
+    )
+    writer.add("projects.models.delete", MODEL, (AuditStage.BEFORE, OK_STATUS, False))
     for number in range(15):
         writer.add("projects.models.create", f"projects/q/models/m{number}", principal="")
     writer.close()
@@ -139,7 +157,7 @@ def test_entries_as_they_are(state_dir: Path, offline: Run) -> None:
 
 def test_a_torn_line_is_told_of(state_dir: Path, offline: Run) -> None:
     """The others are shown."""
-    file = min(audit_folder(state_dir).iterdir())
+    file = min(audit_log_path(state_dir).iterdir())
     file.write_bytes(b'{"timestamp": "20\n[1]\n' + file.read_bytes() + b'{"half":')
     result = offline("audit --resource projects/p")
 
@@ -150,7 +168,7 @@ def test_a_torn_line_is_told_of(state_dir: Path, offline: Run) -> None:
 def test_a_name_cannot_play_with_the_terminal(tmp_path: Path, offline: Run) -> None:
     """What clients named things is shown, not obeyed."""
     writer = Writer(tmp_path / "s")
-    writer.add("projects.models.get", "projects/p/models/\x1b[2J", (Stage.ONLY, Status(5, ""), True))
+    writer.add("projects.models.get", "projects/p/models/\x1b[2J", (AuditStage.ONLY, CallStatus(5, ""), True))
     writer.close()
     result = offline(f"audit --state-dir {tmp_path / 's'}")
 
@@ -206,7 +224,7 @@ def test_following(tmp_path: Path) -> None:
     follower.send_signal(signal.SIGINT)
     rest, complaints = follower.communicate(timeout=20)
 
-    assert len(os.listdir(audit_folder(state_dir))) == 2  # noqa: PTH208
+    assert len(os.listdir(audit_log_path(state_dir))) == 2  # noqa: PTH208
     assert [line.split()[-1] for line in shown[1:]] == [
         MODEL,
         *(f"projects/p/models/m{number}" for number in range(13)),

@@ -8,7 +8,7 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from serving.errors import FailedPrecondition, InvalidArgument
-from serving.gateway.jobs.beam_options import check_beam, require_beam
+from serving.gateway.jobs.beam_options import check_beam_options, require_beam
 from serving.resources import BatchOptions
 
 
@@ -22,7 +22,7 @@ def test_without_beam_there_are_no_jobs(monkeypatch: pytest.MonkeyPatch) -> None
 
 def refusal(*options: str, runner: str = "") -> InvalidArgument | None:
     try:
-        check_beam(BatchOptions(runner=runner, pipeline_options=options), "FlinkRunner")
+        check_beam_options(BatchOptions(runner=runner, pipeline_options=options), "FlinkRunner")
     except InvalidArgument as error:
         return error
     return None

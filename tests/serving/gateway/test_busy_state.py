@@ -84,13 +84,13 @@ def test_a_record_that_cannot_be_read_is_told_of(tmp_path: Path, document: bytes
 
 def test_what_must_be_written_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """`insist` returns once it is written; `change` gives up at once, and nothing has changed."""
-    monkeypatch.setattr(module, "_AGAIN_AFTER", 0.01)
+    monkeypatch.setattr(module, "_RETRY_DELAY", 0.01)
 
     async def main(store: Flaky, catalog: Catalog) -> None:
         with pytest.raises(Unavailable, match="locked"):
             await catalog.change(models.create_model, "p", Model(name="m"))
         assert not catalog.state.models
-        insisting = asyncio.create_task(catalog.insist(models.create_model, "p", Model(name="m")))
+        insisting = asyncio.create_task(catalog.change_with_retry(models.create_model, "p", Model(name="m")))
         while store.asked < 4:  # noqa: ASYNC110  another thread takes part
             await asyncio.sleep(0.001)
         store.fails = False
@@ -103,7 +103,7 @@ def test_what_must_be_written_is_tried_again(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_changes_do_not_queue_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """One whose turn does not come in time is refused; those after it get their turn all the same."""
-    monkeypatch.setattr(module, "_TURN_WITHIN", 0.05)
+    monkeypatch.setattr(module, "_LOCK_TIMEOUT", 0.05)
 
     async def main(store: Flaky, catalog: Catalog) -> None:
         store.fails = False

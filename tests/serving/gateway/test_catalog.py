@@ -144,7 +144,7 @@ def test_an_id_may_have_128_characters(world: World) -> None:
     for name in ("a" * 128, "M", "a_1"):
         world.do(models.create_model, "p", Model(name=name))
 
-    assert len(models.names_of_models(world.state, "p")) == 4
+    assert len(models.list_model_names(world.state, "p")) == 4
 
 
 def test_what_only_the_server_says_is_not_taken_over(world: World) -> None:
@@ -161,7 +161,7 @@ def test_projects_do_not_see_each_other(world: World) -> None:
     """The same id may be in both."""
     world.do(models.create_model, "q", Model(name="m"))
 
-    assert [str(name) for name in models.names_of_models(world.state, "q")] == ["projects/q/models/m"]
+    assert [str(name) for name in models.list_model_names(world.state, "q")] == ["projects/q/models/m"]
 
 
 def test_a_model_with_versions_stays(world: World) -> None:
@@ -476,7 +476,7 @@ def test_an_operation_that_ended_stays_as_it_is(world: World) -> None:
 
     assert world.state == before
     assert world.default == "v1"
-    assert operations.unfinished(world.state) == []
+    assert operations.list_unfinished_operations(world.state) == []
 
 
 def test_a_failure_is_told_in_the_contracts_words(world: World) -> None:
@@ -531,7 +531,7 @@ class AnySequence(RuleBasedStateMachine):
             assert self.world.state is before
 
     def unfinished(self, kind: str) -> list[str]:
-        found = operations.unfinished(self.world.state)
+        found = operations.list_unfinished_operations(self.world.state)
         return [record.name for record in found if record.operation.metadata.operation_type == kind]
 
     @rule(name=names)
@@ -599,7 +599,7 @@ class AnySequence(RuleBasedStateMachine):
         )
         assert wanted == sorted(
             (str(record.target), record.operation.metadata.operation_type)
-            for record in operations.unfinished(self.world.state)
+            for record in operations.list_unfinished_operations(self.world.state)
         )
 
 
@@ -683,4 +683,4 @@ def test_a_version_that_is_not_ready_tells_why() -> None:
     state = msgspec.structs.replace(record, version=failed)
 
     with pytest.raises(FailedPrecondition, match=r"is FAILED\. cut off"):
-        lookup.resolve(State(versions={V1: state}), V1)
+        lookup.resolve_version(State(versions={V1: state}), V1)

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from serving.gateway.discovery import document
+from serving.gateway.discovery import build_document
 from tests.wire.test_discovery import discovery, methods
 
 GOOGLES = discovery()
-OURS = document("http://server/", tokens=True)
+OURS = build_document("http://server/", tokens=True)
 # Not offered here: roles say what a token may do.
 READ_ONLY = "https://www.googleapis.com/auth/cloud-platform.read-only"
 OWN_WORDS = {"description", "enumDescriptions"}

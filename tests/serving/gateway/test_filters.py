@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.errors import InvalidArgument
-from serving.gateway.api.filters import parse_filter
+from serving.gateway.api.filters import compile_filter
 
 VERSIONS: dict[str, dict[str, Any]] = {
     "a": {"name": "projects/p/models/m/versions/census_1", "state": "READY", "framework": "XGBOOST"},
@@ -27,7 +27,7 @@ VERSIONS: dict[str, dict[str, Any]] = {
 
 
 def found(text: str) -> str:
-    matches = parse_filter(text)
+    matches = compile_filter(text)
     return "".join(key for key, version in VERSIONS.items() if matches(version))
 
 
@@ -105,7 +105,7 @@ def test_filter(text: str, wanted: str) -> None:
 def test_a_filter_that_cannot_be_read(text: str) -> None:
     """It is refused, whatever its size, with an example or the limit."""
     with pytest.raises(InvalidArgument) as caught:
-        parse_filter(text)
+        compile_filter(text)
 
     assert caught.value.field == "filter"
     assert "state:READY AND name:census*" in caught.value.message or "200 parts" in caught.value.message
@@ -115,7 +115,7 @@ def test_a_filter_that_cannot_be_read(text: str) -> None:
 def test_any_text_is_read_or_refused(text: str) -> None:
     """Nothing but InvalidArgument ever comes out, and what was read can be asked."""
     try:
-        matches = parse_filter(text)
+        matches = compile_filter(text)
     except InvalidArgument:
         return
     assert matches(VERSIONS["a"]) in (True, False)

@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from serving.config import ServeConfig
 from serving.errors import FailedPrecondition, NotFound
-from serving.gateway.api.fleet import Fleet
+from serving.gateway.api.fleet import StatusApi
 from serving.gateway.app import Gateway
 from serving.gateway.methods import METHODS
 from serving.gateway.store import SqlStore
@@ -25,14 +25,14 @@ V1 = "projects/p/models/m/versions/v1"
 
 async def get(world: World, path: str) -> Any:
     """The answer, with the id convertor that the gateway's routes have."""
-    fleet = Fleet(world.overview, world.metrics)
+    fleet = StatusApi(world.overview, world.metrics)
     model = "/why/projects/{project:id}/models/{model:id}"
     app = Starlette(
         routes=[
-            Route("/metrics", fleet.metrics),
-            Route("/nodes", fleet.nodes),
-            Route(model, fleet.why_model),
-            Route(model + "/versions/{version:id}", fleet.why_version),
+            Route("/metrics", fleet.get_metrics),
+            Route("/nodes", fleet.list_nodes),
+            Route(model, fleet.explain_model),
+            Route(model + "/versions/{version:id}", fleet.explain_version),
         ]
     )
     transport = httpx.ASGITransport(app)

@@ -23,7 +23,7 @@ from serving.config import ServeConfig, ServerSettings
 from serving.exchange import HttpRequest
 from serving.frames import NEVER_BATCH, PREDICT_FRAME, REQUEST_HEADER, RESPONSE_HEADER, WANTS_TIMING
 from serving.gateway import insistence
-from serving.gateway.audit.recorder import Audit
+from serving.gateway.audit.recorder import AuditLog
 from serving.gateway.forward import Forwarder, Passage
 from serving.gateway.limits import PredictionLimits
 from serving.gateway.records import Commit, ModelRecord, State, VersionRecord
@@ -34,7 +34,7 @@ from serving.gateway.tracing import Tracing
 from serving.gateway.witnesses import Witnesses
 from serving.heads import RequestHead
 from serving.names import ModelName, VersionName
-from serving.protocols import from_bytes
+from serving.protocols import decode_metadata
 from serving.resources import Model, Version, VersionState
 from tests.autoscaler.fakes import Clock, FakePool, settle, spec
 from tests.exchanges import Answered, Peer
@@ -134,7 +134,7 @@ class World:
         )
         self.activator.connect_waker(self.autoscaler)
         self.targets = Targets(lambda _: spec(concurrency=2))
-        audit = Audit(ServeConfig(state_dir=folder))
+        audit = AuditLog(ServeConfig(state_dir=folder))
         request_log = no_log(folder)
         self.tallies = Tallies()
         self.forwarder = Forwarder(
@@ -886,7 +886,7 @@ def test_other_protocols_go_the_same_way(tmp_path: Path, path: str) -> None:
             ("v1", False, b"[1]"),
             ("v2", True, b"[1]"),
         ]
-        told = from_bytes(world.seen[0].about)
+        told = decode_metadata(world.seen[0].about)
         assert (told.model, told.version) == ("m", "v")
         assert world.seen[1].about == world.seen[0].about
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from serving.gateway.records import Deployed, ModelRecord, VersionRecord
 from serving.grpc.call import GrpcCall
-from serving.grpc.methods import INFERENCE_SERVICE, MODEL_SERVICE, PREDICTION_SERVICE, RPCS
+from serving.grpc.methods import INFERENCE_SERVICE, MODEL_SERVICE, PREDICTION_SERVICE, RPC_METHODS
 from serving.names import ModelName, VersionName
-from serving.protocols.protos import message
+from serving.protocols.protos import load_message_class
 from serving.resources import Model, Version, VersionState
 from serving.schema import ModelSchema, ModelSignature, TensorSpec, pack_schema
 from tests.serving.gateway.access.world import Api, run
@@ -52,8 +52,8 @@ def model_of(fields: dict[str, Any], service: str, model: str) -> dict[str, Any]
 
 async def ask(api: Api, principal: str, method: str, model: str = "", **fields: Any) -> tuple[str, Any]:
     """The code and the message that a question is answered with, or the code and its text."""
-    rpc = RPCS[f"/{method}"]
-    body = message(rpc.request)(**model_of(fields, rpc.service, model)).SerializeToString()
+    rpc = RPC_METHODS[f"/{method}"]
+    body = load_message_class(rpc.request)(**model_of(fields, rpc.service, model)).SerializeToString()
     metadata = [("x-request-id", "mine")]
     if principal:
         metadata.append(("authorization", f"Bearer {await api.token(principal)}"))
@@ -61,7 +61,7 @@ async def ask(api: Api, principal: str, method: str, model: str = "", **fields: 
     headers = dict(reply.headers)
     assert headers[b"x-request-id"] == b"mine"
     if reply.status == 200:
-        return "0", message(rpc.response).FromString(reply.body)
+        return "0", load_message_class(rpc.response).FromString(reply.body)
     return headers[b"grpc-status"].decode(), reply.body.decode()
 
 
@@ -149,7 +149,7 @@ def test_a_fault_is_one_of_the_server(tmp_path: Path) -> None:
     async def main(api: Api) -> None:
         questions = api.gateway.questions()
         questions._around = lambda *_: None  # type: ignore[assignment]
-        rpc = RPCS[f"/{INFERENCE_SERVICE}/ServerLive"]
+        rpc = RPC_METHODS[f"/{INFERENCE_SERVICE}/ServerLive"]
         reply = await questions(GrpcCall(rpc, Context(), b""))
         assert (reply.status, reply.body) == (500, b"Internal error encountered.")
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.gateway.api.paging import Listing, token_for
+from serving.gateway.api.paging import PagedList, encode_page_token
 from serving.gateway.catalog import jobs as rules
 from serving.gateway.index import JobIndex, OperationIndex
 from serving.gateway.order import Sorted
@@ -148,8 +148,8 @@ def change(state: State) -> None:
     draft.put(job(number, JobState.RUNNING, records="9"))
     draft.put(operation(number, done=True))
     after = draft.finished()
-    assert len(rules.unfinished(after)) == 1
-    assert rules.positions(after) == {}
+    assert len(rules.list_unfinished_jobs(after)) == 1
+    assert rules.queue_positions(after) == {}
     assert sum(after.job_index.states.values()) == number
 
 
@@ -157,8 +157,8 @@ def list_a_page(state: State) -> None:
     """The page in the middle of the list."""
     found = rules.list_jobs(state, "p")
     middle = found[len(found) // 2]
-    token = token_for(middle[1])
-    listing = Listing(found, lambda key: {"name": key[1]}, lambda key: key[1], lambda _: middle)
+    token = encode_page_token(middle[1])
+    listing = PagedList(found, lambda key: {"name": key[1]}, lambda key: key[1], lambda _: middle)
     rows, _ = listing.page({"pageToken": token, "pageSize": "2"})
     assert [row["name"] for row in rows] == [found[len(found) // 2 + 1 + place][1] for place in range(2)]
 

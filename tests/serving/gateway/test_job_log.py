@@ -23,7 +23,7 @@ def test_there_need_not_be_a_log(log: JobLog) -> None:
     """Then it has no lines."""
     log.trim()
 
-    assert log.tail(5) == []
+    assert log.read_tail(5) == []
     assert log.size() == 0
 
 
@@ -33,17 +33,17 @@ def test_the_last_lines(log: JobLog) -> None:
     with log.open() as file:
         file.write(b"caf\xe9")
 
-    assert log.tail(2) == ["three", "caf\ufffd"]
-    assert log.tail(9) == ["one", "two", "three", "caf\ufffd"]
+    assert log.read_tail(2) == ["three", "caf\ufffd"]
+    assert log.read_tail(9) == ["one", "two", "three", "caf\ufffd"]
 
 
 def test_lines_of_any_length(log: JobLog) -> None:
     """A line that is too long to be read whole is left out, or shown in part if it is the only one."""
     write(log, "x" * 100_000, "short", "also short")
-    assert log.tail(3) == ["short", "also short"]
+    assert log.read_tail(3) == ["short", "also short"]
 
     write(log, "y" * 100_000)
-    (only,) = log.tail(1)
+    (only,) = log.read_tail(1)
     assert set(only) == {"y"}
 
 
@@ -51,25 +51,25 @@ def test_the_lines_since(log: JobLog) -> None:
     """Those of one process; a log that was cut meanwhile is all new."""
     write(log, "one")
     before = log.size()
-    assert log.tail(5, since=before) == []
+    assert log.read_tail(5, since=before) == []
 
     write(log, "two")
-    assert log.tail(5, since=before) == ["two"]
-    assert log.tail(5, since=1000) == ["one", "two"]
+    assert log.read_tail(5, since=before) == ["two"]
+    assert log.read_tail(5, since=1000) == ["one", "two"]
 
 
 def test_words_of_the_server(log: JobLog) -> None:
     """They have a time, and are marked."""
-    log.note("attempt 2")
+    log.add_note("attempt 2")
 
-    (line,) = log.tail(1)
+    (line,) = log.read_tail(1)
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d SERVER attempt 2", line)
 
 
 def test_a_log_is_cut_while_it_is_written(log: JobLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """At its beginning, to whole lines, and who writes goes on behind."""
     monkeypatch.setattr(job_log, "_MAX_BYTES", 1000)
-    monkeypatch.setattr(job_log, "_KEPT", 100)
+    monkeypatch.setattr(job_log, "_TRIMMED_BYTES", 100)
     writer = log.open()
     for number in range(150):
         writer.write(f"line {number}\n".encode())
@@ -81,7 +81,7 @@ def test_a_log_is_cut_while_it_is_written(log: JobLog, monkeypatch: pytest.Monke
             assert log.size() < 200
     writer.close()
 
-    first, *rest = log.tail(100)
+    first, *rest = log.read_tail(100)
     assert first == "[the beginning was cut off]"
     assert rest == [f"line {number}" for number in range(150 - len(rest), 150)]
     assert len(rest) == 100 // len("line 100\n") + 10

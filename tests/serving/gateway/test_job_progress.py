@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from batch.messages import JobCounts
-from serving.gateway.jobs.progress import Progress
+from serving.gateway.jobs.progress import AttemptProgress
 
 
 def at(records: int, total: int = 1000) -> JobCounts:
@@ -13,23 +13,23 @@ def at(records: int, total: int = 1000) -> JobCounts:
 
 def test_nothing_is_known_at_first() -> None:
     """A rate takes two moments."""
-    assert not Progress().has_counts
-    progress = Progress()
-    progress.hear(at(50), 1.0)
+    assert not AttemptProgress().has_counts
+    progress = AttemptProgress()
+    progress.add_counts(at(50), 1.0)
 
     assert progress.has_counts
     assert (progress.records_per_second, progress.seconds_left) == (None, None)
-    progress.hear(at(60), 1.0)
+    progress.add_counts(at(60), 1.0)
     assert progress.records_per_second is None
 
 
 def test_a_rate_is_that_of_late() -> None:
     """About ten seconds, however long it has run; what is left is told from the bytes."""
-    progress = Progress()
+    progress = AttemptProgress()
     for second in range(100):
-        progress.hear(at(second), float(second))
+        progress.add_counts(at(second), float(second))
     for second in range(100, 115):
-        progress.hear(at(99 + (second - 99) * 20), float(second))
+        progress.add_counts(at(99 + (second - 99) * 20), float(second))
 
     assert progress.records_per_second == pytest.approx(20)
     assert progress.seconds_left == pytest.approx((1000 - 399) / 20)
@@ -37,9 +37,9 @@ def test_a_rate_is_that_of_late() -> None:
 
 def test_a_job_that_stands_still() -> None:
     """Its rate is 0, and nobody knows how long it will take."""
-    progress = Progress()
-    progress.hear(at(50), 0.0)
-    progress.hear(at(50), 20.0)
+    progress = AttemptProgress()
+    progress.add_counts(at(50), 0.0)
+    progress.add_counts(at(50), 20.0)
 
     assert progress.records_per_second == 0
     assert progress.seconds_left is None
@@ -47,8 +47,8 @@ def test_a_job_that_stands_still() -> None:
 
 def test_a_job_that_has_read_everything() -> None:
     """No time is left, also when there was more than it had been told."""
-    progress = Progress()
-    progress.hear(at(500), 0.0)
-    progress.hear(at(1100), 1.0)
+    progress = AttemptProgress()
+    progress.add_counts(at(500), 0.0)
+    progress.add_counts(at(1100), 1.0)
 
     assert progress.seconds_left == 0

@@ -70,7 +70,7 @@ class World:
         """A job with the usual input, some of it changed; None removes."""
         sent = {key: value for key, value in {**INPUT, **changes}.items() if value is not None}
         wire = {"jobId": job, "predictionInput": sent, **(body or {})}
-        given = jobs.Sent(wire["predictionInput"] or {}, wire.get("batchOptions", {}))
+        given = jobs.SentJobFields(wire["predictionInput"] or {}, wire.get("batchOptions", {}))
         record: JobRecord = self.do(jobs.create_job, "p", resource_from_json(Job, wire), given, most=most)
         return record
 
@@ -79,7 +79,7 @@ class World:
 
     def shown(self, job: str) -> dict[str, Any]:
         name = jobs.job_name("p", job)
-        return jobs.render_job(self.state.jobs[name], jobs.positions(self.state).get(name, 0))
+        return jobs.render_job(self.state.jobs[name], jobs.queue_positions(self.state).get(name, 0))
 
     def on(self, job: str, rule: Callable[..., Any], *arguments: Any, **keywords: Any) -> JobState | None:
         """Apply a rule to a job; returns the state it is in then."""
@@ -133,7 +133,7 @@ def test_a_model_stands_for_its_default_version(world: World) -> None:
 
     assert by_model.target == by_version.target == V1
     assert by_model.target_uid == world.state.versions[V1].uid
-    assert jobs.target_of(world.state, world.job("a")) == world.state.versions[V1]
+    assert jobs.find_target_version(world.state, world.job("a")) == world.state.versions[V1]
     assert world.create("c").target == VersionName("p", "m", "v2")
     assert world.create("d", **BY_URI).target is None
 
@@ -310,11 +310,11 @@ def test_jobs_are_listed_newest_first(world: World) -> None:
     for job in ("b", "a", "c"):
         world.create(job)
     world.do(jobs.create_job, "q", resource_from_json(Job, {"jobId": "d", "predictionInput": INPUT}),
-             jobs.Sent(INPUT, {}), most=9)  # fmt: skip
+             jobs.SentJobFields(INPUT, {}), most=9)  # fmt: skip
 
     names = [name.rpartition("/")[2] for _, name in jobs.list_jobs(world.state, "p")]
     assert names == ["c", "a", "b"]
-    assert jobs.positions(world.state) == {
+    assert jobs.queue_positions(world.state) == {
         **{jobs.job_name("p", job): place for place, job in enumerate("bac", 1)},
         jobs.job_name("q", "d"): 4,
     }
@@ -346,7 +346,7 @@ def test_work_leaves_the_etag(world: World) -> None:
     """Or nobody could change the labels of a job that runs."""
     before = world.create("a").job.etag
     world.on("a", jobs.start_attempt)
-    world.on("a", jobs.note_progress, predictions=5, errors=1, running=True)
+    world.on("a", jobs.record_progress, predictions=5, errors=1, running=True)
 
     assert world.job("a").job.etag == before
 
@@ -360,13 +360,13 @@ def test_a_life(world: World) -> None:
     assert world.on("a", jobs.start_attempt) is JobState.PREPARING
     assert world.shown("a")["startTime"] == "2030-01-01T00:00:05Z"
     assert "jobPosition" not in world.shown("a")
-    assert world.on("a", jobs.note_progress, predictions=0, errors=0, running=False) is JobState.PREPARING
-    assert world.on("a", jobs.note_progress, predictions=5, errors=1, running=True) is JobState.RUNNING
+    assert world.on("a", jobs.record_progress, predictions=0, errors=0, running=False) is JobState.PREPARING
+    assert world.on("a", jobs.record_progress, predictions=5, errors=1, running=True) is JobState.RUNNING
     assert world.shown("a")["predictionOutput"] == {
         "outputPath": "gs://b/out", "predictionCount": "5", "errorCount": "1"
     }  # fmt: skip
 
-    ended = world.on("a", jobs.succeed, predictions=9, errors=0, worker_seconds=1800.0)
+    ended = world.on("a", jobs.mark_succeeded, predictions=9, errors=0, worker_seconds=1800.0)
 
     assert ended is JobState.SUCCEEDED
     assert world.shown("a")["endTime"] == "2030-01-01T00:00:08Z"
@@ -379,8 +379,8 @@ def test_a_later_attempt(world: World) -> None:
     """The job stays in its state and keeps the time of its start; its counts begin anew."""
     world.create("a")
     world.on("a", jobs.start_attempt)
-    world.on("a", jobs.note_progress, predictions=5, errors=1, running=True)
-    world.on("a", jobs.note_lost, "It died.", 4)
+    world.on("a", jobs.record_progress, predictions=5, errors=1, running=True)
+    world.on("a", jobs.record_lost_attempt, "It died.", 4)
 
     assert world.on("a", jobs.start_attempt) is JobState.RUNNING
     assert (world.job("a").attempt, world.job("a").lost) == (2, 1)
@@ -394,12 +394,12 @@ def test_too_many_lost_attempts(world: World) -> None:
     for _ in range(4):
         assert not jobs.is_ending(world.job("a"))
         world.on("a", jobs.start_attempt)
-        world.on("a", jobs.note_lost, "It died.", 4)
+        world.on("a", jobs.record_lost_attempt, "It died.", 4)
 
     assert jobs.is_ending(world.job("a"))
     assert world.on("a", jobs.start_attempt) is JobState.PREPARING
     assert world.job("a").attempt == 4
-    assert world.on("a", jobs.conclude, "") is JobState.FAILED
+    assert world.on("a", jobs.finish_job, "") is JobState.FAILED
     assert world.shown("a")["errorMessage"] == (
         "4 attempts were lost. It died. Its log tells more: pilotlight jobs stream-logs a"
     )
@@ -407,7 +407,10 @@ def test_too_many_lost_attempts(world: World) -> None:
 
 @pytest.mark.parametrize(
     ("rule", "arguments", "state"),
-    [(jobs.cancel_job, (), JobState.CANCELLED), (jobs.doom, ("Its model is gone.",), JobState.FAILED)],
+    [
+        (jobs.cancel_job, (), JobState.CANCELLED),
+        (jobs.mark_failing, ("Its model is gone.",), JobState.FAILED),
+    ],
 )
 def test_a_queued_job_ends_at_once(
     world: World, rule: Callable[..., Any], arguments: Any, state: JobState
@@ -419,7 +422,7 @@ def test_a_queued_job_ends_at_once(
     assert world.shown("a")["endTime"]
     assert world.shown("a")["errorMessage"] == (arguments or ("The job was cancelled.",))[0]
     assert world.on("a", jobs.start_attempt) is state
-    assert not jobs.unfinished(world.state)
+    assert not jobs.list_unfinished_jobs(world.state)
 
 
 def test_a_job_that_runs_ends_in_two_steps(world: World) -> None:
@@ -430,14 +433,14 @@ def test_a_job_that_runs_ends_in_two_steps(world: World) -> None:
 
     assert world.on("a", jobs.cancel_job) is JobState.CANCELLING
     assert world.on("a", jobs.cancel_job) is JobState.CANCELLING
-    assert world.on("a", jobs.doom, "late") is JobState.CANCELLING
-    assert world.on("b", jobs.doom, "Its model is gone.") is JobState.PREPARING
+    assert world.on("a", jobs.mark_failing, "late") is JobState.CANCELLING
+    assert world.on("b", jobs.mark_failing, "Its model is gone.") is JobState.PREPARING
     assert world.on("b", jobs.cancel_job) is JobState.PREPARING
     assert [jobs.is_ending(world.job(job)) for job in "ab"] == [True, True]
     assert "errorMessage" not in world.shown("b")
 
-    assert world.on("a", jobs.conclude, "") is JobState.CANCELLED
-    assert world.on("b", jobs.conclude, "Something is left.") is JobState.FAILED
+    assert world.on("a", jobs.finish_job, "") is JobState.CANCELLED
+    assert world.on("b", jobs.finish_job, "Something is left.") is JobState.FAILED
     assert world.shown("b")["errorMessage"] == "Its model is gone. Something is left."
 
 
@@ -445,11 +448,11 @@ def test_a_finished_job_cannot_be_cancelled(world: World) -> None:
     """400, which Airflow takes for good news."""
     world.create("a")
     world.on("a", jobs.start_attempt)
-    world.on("a", jobs.fail, "No such file.", predictions=0, errors=0)
+    world.on("a", jobs.mark_failed, "No such file.", predictions=0, errors=0)
 
     with pytest.raises(FailedPrecondition, match="it is FAILED"):
         world.on("a", jobs.cancel_job)
-    assert world.on("a", jobs.doom, "late") is JobState.FAILED
+    assert world.on("a", jobs.mark_failing, "late") is JobState.FAILED
     assert world.shown("a")["errorMessage"] == "No such file."
 
 
@@ -460,12 +463,12 @@ def test_the_last_word_of_a_process_counts(world: World) -> None:
         world.on(job, jobs.start_attempt)
     world.on("a", jobs.cancel_job)
     world.on("b", jobs.cancel_job)
-    world.on("c", jobs.doom, "Its model is gone.")
+    world.on("c", jobs.mark_failing, "Its model is gone.")
 
     counts = {"predictions": 3, "errors": 1}
-    assert world.on("a", jobs.succeed, **counts, worker_seconds=1.0) is JobState.SUCCEEDED
-    assert world.on("b", jobs.fail, "x", **counts) is JobState.CANCELLED
-    assert world.on("c", jobs.fail, "x", **counts) is JobState.FAILED
+    assert world.on("a", jobs.mark_succeeded, **counts, worker_seconds=1.0) is JobState.SUCCEEDED
+    assert world.on("b", jobs.mark_failed, "x", **counts) is JobState.CANCELLED
+    assert world.on("c", jobs.mark_failed, "x", **counts) is JobState.FAILED
     assert world.shown("c")["errorMessage"] == "Its model is gone."
     assert world.shown("c")["predictionOutput"]["errorCount"] == "1"
 
@@ -474,13 +477,13 @@ def test_a_version_that_was_made_anew_is_another(world: World) -> None:
     """One that is being deleted is gone already."""
     world.create("a")
     deletion = world.do(versions.delete_version, V1).name
-    assert jobs.target_of(world.state, world.job("a")) is None
+    assert jobs.find_target_version(world.state, world.job("a")) is None
 
     world.do(versions.finish_delete, deletion)
     world.version("v1")
 
-    assert jobs.target_of(world.state, world.job("a")) is None
-    assert jobs.target_of(world.state, world.create("b")) is not None
+    assert jobs.find_target_version(world.state, world.job("a")) is None
+    assert jobs.find_target_version(world.state, world.create("b")) is not None
 
 
 def test_a_record_is_kept_as_it_is(world: World) -> None:

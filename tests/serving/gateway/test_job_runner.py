@@ -18,14 +18,16 @@ from batch.messages import JobPhase, JobRequest
 from serving.config import ServeConfig
 from serving.gateway.catalog import Catalog, models, versions
 from serving.gateway.catalog import jobs as rules
-from serving.gateway.jobs.runner import Jobs, Pace
+from serving.gateway.jobs.runner import JobQueue, JobTiming
 from serving.gateway.records import Commit, Deployed, JobRecord
 from serving.gateway.store import SqlStore
 from serving.names import ModelName, VersionName
 from serving.resources import Job, JobState, Model, Version, resource_from_json
 
 FAKE = (sys.executable, "-m", "serving.gateway.child", "FD", "tests.serving.gateway.fake_job")
-PACE = Pace(silence=10.0, grace=2.0, pauses=(0.01,), note_every=0.0, retry=0.05)
+PACE = JobTiming(
+    silence_seconds=10.0, grace_seconds=2.0, retry_delays=(0.01,), save_interval=0.0, error_retry_delay=0.05
+)
 M, V1 = ModelName("p", "m"), VersionName("p", "m", "v1")
 
 
@@ -43,7 +45,9 @@ class Disk(SqlStore):
 class World:
     """A catalog on disk and the jobs at work on it, as a server has them from its start to its stop."""
 
-    def __init__(self, folder: Path, command: tuple[str, ...] = FAKE, pace: Pace = PACE, **settings: Any):
+    def __init__(
+        self, folder: Path, command: tuple[str, ...] = FAKE, pace: JobTiming = PACE, **settings: Any
+    ):
         self.folder = folder
         (folder / "state").mkdir(exist_ok=True)
         self.disk = Disk(folder / "state" / "state.db")
@@ -51,12 +55,12 @@ class World:
         self.supervisor = Supervisor()
         self.seen: list[tuple[str, JobState | None]] = []
         self.config = ServeConfig(state_dir=folder / "state", **settings)
-        self.jobs: Jobs = Jobs(
-            self.catalog, self.supervisor, self.config, dict(os.environ), command=command, pace=pace
+        self.jobs: JobQueue = JobQueue(
+            self.catalog, self.supervisor, self.config, dict(os.environ), command=command, timing=pace
         )
 
     def _published(self, commit: Commit) -> None:
-        self.jobs.follow(commit.after)
+        self.jobs.fail_orphaned_jobs(commit.after)
         for record in commit.after.jobs.values():
             if (record.job.job_id, record.job.state) not in self.seen:
                 self.seen.append((record.job.job_id, record.job.state))
@@ -64,7 +68,7 @@ class World:
     async def open(self) -> None:
         await self.catalog.open()
         await self.supervisor.__aenter__()
-        self.jobs.sweep(self.catalog.state)
+        self.jobs.remove_stale_files(self.catalog.state)
         self.jobs.resume()
 
     async def close(self) -> None:
@@ -88,9 +92,9 @@ class World:
         given = {key: value for key, value in given.items() if value is not None}
         self.out(job).mkdir(parents=True, exist_ok=True)
         wire = {"jobId": job, "predictionInput": given, "batchOptions": options}
-        sent = rules.Sent(given, options or {})
+        sent = rules.SentJobFields(given, options or {})
         await self.catalog.change(rules.create_job, "p", resource_from_json(Job, wire), sent, most=100)
-        self.jobs.fill()
+        self.jobs.start_due_jobs()
 
     def out(self, job: str) -> Path:
         return self.folder / "out" / job
@@ -105,7 +109,7 @@ class World:
         return self.record(job).job.error_message
 
     def counts(self, job: str) -> tuple[str, str]:
-        output = self.jobs.fresh(self.record(job)).job.prediction_output
+        output = self.jobs.with_current_counts(self.record(job)).job.prediction_output
         assert output is not None
         return output.prediction_count, output.error_count
 
@@ -178,10 +182,10 @@ def test_a_job_from_queued_to_succeeded(tmp_path: Path) -> None:
         assert world.record("a").job.prediction_output.node_hours == 0.01  # type: ignore[union-attr]
         assert world.attempts("a") == 1
         assert not world.cleaned("a")
-        await world.until(lambda: not world.jobs._running)
+        await world.until(lambda: not world.jobs._active_jobs)
         folder = tmp_path / "state" / "jobs" / world.record("a").uid
         assert [entry.name for entry in folder.iterdir()] == ["log"]
-        assert world.jobs.log(world.record("a")).tail(20) == ["hello"]
+        assert world.jobs.job_log(world.record("a")).read_tail(20) == ["hello"]
 
     run(main, folder=tmp_path)
 
@@ -269,7 +273,7 @@ def test_jobs_wait_for_their_turn(tmp_path: Path) -> None:
             await world.submit(job, "wait/go")
         await world.until_started("c")
         await world.until_started("a")
-        places = rules.positions(world.catalog.state)
+        places = rules.queue_positions(world.catalog.state)
         assert {name.rpartition("/")[2]: place for name, place in places.items()} == {"d": 1, "b": 2}
 
         await world.cancel("d")
@@ -293,7 +297,7 @@ def test_counts_are_shown_at_once_and_written_down_now_and_then(tmp_path: Path) 
         await world.submit("a", "count/1/0", "run", "count/2/0", "chatter", "count/30/4", "wait/go")
         await world.until(lambda: world.counts("a") == ("30", "4"))
         record = world.record("a")
-        written, progress = record.job.prediction_output, world.jobs.progress(record)
+        written, progress = record.job.prediction_output, world.jobs.find_progress(record)
 
         assert written is not None
         assert (record.job.state, written.prediction_count) == (JobState.RUNNING, "1")
@@ -304,7 +308,7 @@ def test_counts_are_shown_at_once_and_written_down_now_and_then(tmp_path: Path) 
         )
         assert progress.counts.workers == 2
 
-    run(main, folder=tmp_path, pace=Pace(note_every=100.0))
+    run(main, folder=tmp_path, pace=JobTiming(save_interval=100.0))
 
 
 # ---- ends before its time
@@ -336,7 +340,7 @@ def test_a_queued_job_is_cancelled_without_a_trace(tmp_path: Path) -> None:
         assert world.state("b") is JobState.CANCELLED
         (world.out("a") / "go").touch()
         await world.until_ended("a")
-        await world.until(lambda: not world.jobs._running)
+        await world.until(lambda: not world.jobs._active_jobs)
         assert not list(world.out("b").iterdir())
 
     run(main, folder=tmp_path, jobs=1)
@@ -367,7 +371,7 @@ def test_a_job_at_work_is_cancelled(tmp_path: Path, script: tuple[str, ...]) -> 
         assert world.counts("a") == ("7" if "count/7/0" in script else "", "")
         assert world.message("a") == "The job was cancelled."
 
-    run(main, folder=tmp_path, pace=Pace(grace=0.2, note_every=100.0))
+    run(main, folder=tmp_path, pace=JobTiming(grace_seconds=0.2, save_interval=100.0))
 
 
 def test_a_job_is_cancelled_between_two_attempts(tmp_path: Path) -> None:
@@ -382,7 +386,7 @@ def test_a_job_is_cancelled_between_two_attempts(tmp_path: Path) -> None:
         assert world.attempts("a") == 1
         assert world.cleaned("a")
 
-    run(main, folder=tmp_path, pace=Pace(pauses=(60.0,)))
+    run(main, folder=tmp_path, pace=JobTiming(retry_delays=(60.0,)))
 
 
 def test_a_cancel_that_comes_too_late(tmp_path: Path) -> None:
@@ -429,7 +433,7 @@ def test_a_lost_attempt_is_followed_by_another(tmp_path: Path) -> None:
         assert world.counts("a") == ("8", "")
         assert not world.cleaned("a")
         assert [state for _, state in world.seen] == ["QUEUED", "PREPARING", "RUNNING", "SUCCEEDED"]
-        log = "\n".join(world.jobs.log(world.record("a")).tail(20))
+        log = "\n".join(world.jobs.job_log(world.record("a")).read_tail(20))
         assert "SERVER The job's process was killed from outside (signal SIGKILL)" in log
         assert "SERVER attempt 3" in log
 
@@ -465,7 +469,7 @@ def test_a_silent_process_is_lost(tmp_path: Path) -> None:
         for attempt in range(1, 5):
             assert not alive(int(world.started("a", attempt).read_text()))
 
-    run(main, folder=tmp_path, pace=Pace(silence=0.6, grace=0.5, pauses=(0.01,)))
+    run(main, folder=tmp_path, pace=JobTiming(silence_seconds=0.6, grace_seconds=0.5, retry_delays=(0.01,)))
 
 
 def test_a_program_that_cannot_be_started(tmp_path: Path) -> None:
@@ -478,7 +482,7 @@ def test_a_program_that_cannot_be_started(tmp_path: Path) -> None:
         assert "could not be started" in world.message("a")
         assert "Temporary files may be left" in world.message("a")
 
-    run(main, folder=tmp_path, command=("/nonsense",), pace=Pace(pauses=(0.01,)))
+    run(main, folder=tmp_path, command=("/nonsense",), pace=JobTiming(retry_delays=(0.01,)))
 
 
 def test_a_disk_that_is_full_delays_the_end(tmp_path: Path) -> None:
@@ -571,7 +575,7 @@ def test_what_was_ending_is_ended_by_the_next_server(tmp_path: Path) -> None:
         """The server was killed right after these were written down."""
         name = rules.job_name("p", "cancelled")
         await world.catalog.change(rules.cancel_job, name)
-        await world.catalog.change(rules.doom, rules.job_name("p", "doomed"), "Its model is gone.")
+        await world.catalog.change(rules.mark_failing, rules.job_name("p", "doomed"), "Its model is gone.")
 
     async def after(world: World) -> None:
         assert await world.until_ended("cancelled") is JobState.CANCELLED
@@ -621,7 +625,7 @@ def test_local_files_of_the_past_are_removed(tmp_path: Path) -> None:
     async def before(world: World) -> None:
         await world.submit("a", "log/hello")
         await world.until_ended("a")
-        await world.until(lambda: not world.jobs._running)
+        await world.until(lambda: not world.jobs._active_jobs)
         folder = tmp_path / "state" / "jobs" / world.record("a").uid
         (folder / "meters").mkdir()
         (folder / "lock").touch()

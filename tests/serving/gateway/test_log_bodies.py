@@ -9,17 +9,19 @@ import pytest
 
 from serving.gateway.log_bodies import answer_text, request_text
 from serving.gateway.upstream import Answer
-from serving.protocols import PLAIN, Call, Dialect
+from serving.protocols import DEFAULT_METADATA, Dialect, RequestMetadata
 from serving.wire import Headers
 
 BYTES = bytes(range(256))
 B64 = base64.b64encode(BYTES).decode()
-INFERENCE = Call(Dialect.INFERENCE, "infer", "m")
+INFERENCE = RequestMetadata(Dialect.INFERENCE, "infer", "m")
 NPY = "application/x-npy"
 
 
-@pytest.mark.parametrize("call", [PLAIN, Call(accept=NPY), Call(Dialect.TENSORFLOW), INFERENCE])
-def test_json_is_kept_as_it_is(call: Call) -> None:
+@pytest.mark.parametrize(
+    "call", [DEFAULT_METADATA, RequestMetadata(accept=NPY), RequestMetadata(Dialect.TENSORFLOW), INFERENCE]
+)
+def test_json_is_kept_as_it_is(call: RequestMetadata) -> None:
     """Whatever its protocol; nothing of it is read."""
     body, answer = b'{"instances": [', Answer(200, (), b'{"predictions": [1]}')
 
@@ -32,20 +34,20 @@ def test_json_is_kept_as_it_is(call: Call) -> None:
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        (Call(content_type=NPY), {"contentType": NPY}),
+        (RequestMetadata(content_type=NPY), {"contentType": NPY}),
         (
-            Call(content_type="application/octet-stream", json_bytes=7),
+            RequestMetadata(content_type="application/octet-stream", json_bytes=7),
             {"contentType": "application/octet-stream", "jsonBytes": 7},
         ),
         (
-            Call(Dialect.INFERENCE, "infer", "m", json_bytes=9),
+            RequestMetadata(Dialect.INFERENCE, "infer", "m", json_bytes=9),
             {"contentType": "application/octet-stream", "jsonBytes": 9},
         ),
-        (Call(Dialect.TENSORFLOW_GRPC, model="m"), {"contentType": "application/x-protobuf"}),
-        (Call(Dialect.INFERENCE_GRPC, "infer", "m"), {"contentType": "application/x-protobuf"}),
+        (RequestMetadata(Dialect.TENSORFLOW_GRPC, model="m"), {"contentType": "application/x-protobuf"}),
+        (RequestMetadata(Dialect.INFERENCE_GRPC, "infer", "m"), {"contentType": "application/x-protobuf"}),
     ],
 )
-def test_bytes_are_held_by_json(call: Call, told: dict[str, object]) -> None:
+def test_bytes_are_held_by_json(call: RequestMetadata, told: dict[str, object]) -> None:
     """With what they are."""
     assert orjson.loads(request_text(call, BYTES)) == {"b64": B64, **told}
 
@@ -53,16 +55,16 @@ def test_bytes_are_held_by_json(call: Call, told: dict[str, object]) -> None:
 @pytest.mark.parametrize(
     ("call", "headers", "told"),
     [
-        (Call(accept=NPY), [(b"content-type", NPY.encode())], {"contentType": NPY}),
+        (RequestMetadata(accept=NPY), [(b"content-type", NPY.encode())], {"contentType": NPY}),
         (
             INFERENCE,
             [(b"content-type", b"application/octet-stream"), (b"inference-header-content-length", b"12")],
             {"contentType": "application/octet-stream", "jsonBytes": 12},
         ),
-        (Call(Dialect.TENSORFLOW_GRPC), [], {"contentType": "application/x-protobuf"}),
+        (RequestMetadata(Dialect.TENSORFLOW_GRPC), [], {"contentType": "application/x-protobuf"}),
     ],
 )
-def test_so_are_answers(call: Call, headers: Headers, told: dict[str, object]) -> None:
+def test_so_are_answers(call: RequestMetadata, headers: Headers, told: dict[str, object]) -> None:
     """By what their headers say."""
     assert orjson.loads(answer_text(call, Answer(200, headers, BYTES))) == {"b64": B64, **told}
 
@@ -71,4 +73,4 @@ def test_a_refusal_over_grpc_is_its_text() -> None:
     """It is no message."""
     refused = Answer(400, ((b"grpc-status", b"3"),), b"Invalid inputs")
 
-    assert answer_text(Call(Dialect.TENSORFLOW_GRPC), refused) == b"Invalid inputs"
+    assert answer_text(RequestMetadata(Dialect.TENSORFLOW_GRPC), refused) == b"Invalid inputs"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from serving.errors import InvalidArgument
-from serving.gateway.api.log_entries import read_lines
+from serving.gateway.api.log_entries import parse_log_lines
 from serving.gateway.log_filter import LogFilter, LogLine
 
 # As gcloud writes it once it has seen an entry.
@@ -75,7 +75,7 @@ def test_lines_have_times_that_do_not_go_back() -> None:
         "2026-01-01 00:00:00,000 INFO again\n"
     )
 
-    lines = list(read_lines(text, TIME - 1))
+    lines = list(parse_log_lines(text, TIME - 1))
 
     assert [line.text for line in lines] == ["odd", "attempt 2", "failed", "Traceback", "again"]
     assert [line.severity for line in lines] == ["DEFAULT", "INFO", "ERROR", "ERROR", "INFO"]
@@ -89,7 +89,7 @@ def test_of_a_log_of_many_lines_the_last_ones_are_read() -> None:
     """However lines end: they are as many as whoever submitted the job likes."""
     begun = "2026-01-01 00:00:00 SERVER begun\n"
     for end in ("\n", "\r", "\r\n"):
-        lines = list(read_lines(begun + f"a{end}" * 199_999, 0))
+        lines = list(parse_log_lines(begun + f"a{end}" * 199_999, 0))
         assert (len(lines), lines[0].text, lines[-1].text) == (200_000, "begun", "a")
-        lines = list(read_lines(begun + f"a{end}" * 200_001, 0))
+        lines = list(parse_log_lines(begun + f"a{end}" * 200_001, 0))
         assert (len(lines), lines[0].text) == (200_000, "a")

@@ -13,7 +13,7 @@ from serving.gateway.openapi import general
 from serving.gateway.records import Deployed, ModelRecord, VersionRecord
 from serving.gateway.store import SqlStore
 from serving.names import VersionName
-from serving.openapi.document import template
+from serving.openapi.document import to_path_template
 from serving.resources import Model, Version, VersionState
 from serving.schema import DEFAULT_SIGNATURE, ModelSchema, ModelSignature, TensorSpec, pack_schema
 from tests.serving.gateway.access.world import Api, run
@@ -70,7 +70,7 @@ def test_every_method_is_told_at_every_path() -> None:
     for method in METHODS.values():
         for path in method.paths:
             if "{name:path}" not in path:
-                assert method.verb.lower() in paths[template(path)], method.id
+                assert method.verb.lower() in paths[to_path_template(path)], method.id
     ids = [one["operationId"] for path in paths.values() for one in path.values()]
     assert len(ids) == len(set(ids))
     assert {"/v1/projects/{project}/models/{model}:predict", "/v2/models/{model}/infer"} <= paths.keys()
@@ -142,7 +142,7 @@ def test_pages_and_parents(tmp_path: Path) -> None:
 
 def test_a_document_is_bounded_in_bytes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """There is room for one version at least."""
-    monkeypatch.setattr("serving.gateway.api.openapi._MOST", 10)
+    monkeypatch.setattr("serving.gateway.api.openapi._MAX_SCHEMA_BYTES", 10)
     fill(tmp_path, "p/m/v1", "p/m/v2")
     [document] = told(tmp_path, "")
 

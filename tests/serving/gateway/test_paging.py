@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from serving.errors import InvalidArgument
-from serving.gateway.api.paging import Listing
+from serving.gateway.api.paging import PagedList
 
 Rows = list[dict[str, Any]]
 
@@ -18,7 +18,7 @@ def page(
     query: Mapping[str, str],
     name_of: Callable[[dict[str, Any]], str] = itemgetter("name"),
 ) -> tuple[Rows, str]:
-    return Listing(found, lambda row: row, name_of).page(query)
+    return PagedList(found, lambda row: row, name_of).page(query)
 
 
 def rows(*ids: str, **fields: str) -> Rows:
@@ -97,7 +97,7 @@ def test_what_is_added_meanwhile_moves_nothing() -> None:
 
 def newest_first(found: list[int], query: Mapping[str, str], states: Mapping[int, str]) -> tuple[Rows, str]:
     """Of a list that is sorted by numbers, which its tokens tell."""
-    return Listing(
+    return PagedList(
         [-number for number in sorted(found, reverse=True)],
         lambda key: {"name": f"n{-key}", "state": states.get(-key, "RUNNING")},
         lambda key: f"projects/p/jobs/n/{-key}",
@@ -161,7 +161,7 @@ def test_a_page_costs_what_is_on_it(before: int) -> None:
     names = [row["name"] for row in NUMBERED]
     token = base64.urlsafe_b64encode(names[before - 1].encode()).decode() if before else ""
 
-    found, _ = Listing(names, show, name_of).page({"pageSize": "10", "pageToken": token})
+    found, _ = PagedList(names, show, name_of).page({"pageSize": "10", "pageToken": token})
 
     assert [row["name"] for row in found] == names[before : before + 10]
     assert shown == names[before : before + 11]

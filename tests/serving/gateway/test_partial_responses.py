@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from serving.errors import InvalidArgument
-from serving.gateway.api.partial_responses import parse_mask, select
+from serving.gateway.api.partial_responses import parse_field_mask, select_fields
 
 ANSWER = {
     "models": [
@@ -41,7 +41,7 @@ ANSWER = {
 )
 def test_a_mask_selects(mask: str, wanted: Any) -> None:
     """In lists, what their elements have."""
-    assert select(ANSWER, parse_mask(mask)) == wanted
+    assert select_fields(ANSWER, parse_field_mask(mask)) == wanted
 
 
 @pytest.mark.parametrize(
@@ -74,4 +74,4 @@ def test_a_mask_selects(mask: str, wanted: Any) -> None:
 def test_what_is_no_mask_is_refused(mask: str) -> None:
     """In one sentence, with an example."""
     with pytest.raises(InvalidArgument, match="Field: fields Error: Cannot read"):
-        parse_mask(mask)
+        parse_field_mask(mask)

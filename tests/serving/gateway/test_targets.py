@@ -11,7 +11,7 @@ from serving.gateway import targets
 from serving.gateway.records import Commit, ModelRecord, State, VersionRecord
 from serving.gateway.targets import Targets
 from serving.names import ModelName, VersionName
-from serving.protocols.addresses import Address
+from serving.protocols.addresses import ModelAddress
 from serving.resources import Model, Version, VersionState
 
 
@@ -88,7 +88,7 @@ def test_addresses_are_found_as_paths_are() -> None:
     model = ModelName("p", "m1")
 
     def found(version: str = "", label: str = "") -> str:
-        return world.targets.find(Address(model, version, label)).name.version
+        return world.targets.find(ModelAddress(model, version, label)).name.version
 
     assert [found(), found("7"), found("007"), found("v7"), found(label="v7")] == [
         "v0",
@@ -97,15 +97,15 @@ def test_addresses_are_found_as_paths_are() -> None:
         "v7",
         "v7",
     ]
-    for missing in (Address(model, "20"), Address(ModelName("p", "m9"))):
+    for missing in (ModelAddress(model, "20"), ModelAddress(ModelName("p", "m9"))):
         with pytest.raises(NotFound, match="Servable not found for request"):
             world.targets.find(missing)
     with pytest.raises(InvalidArgument, match="Unrecognized servable version label: x"):
         found(label="x")
 
-    kept = world.targets.find(Address(model, "7"))
+    kept = world.targets.find(ModelAddress(model, "7"))
     world.change(VersionName("p", "m0", "v7"), VersionState.FAILED)
-    assert world.targets.find(Address(model, "7")) is kept
+    assert world.targets.find(ModelAddress(model, "7")) is kept
     world.change(VersionName("p", "m1", "v7"), VersionState.FAILED)
     with pytest.raises(FailedPrecondition, match="is not ready: it is FAILED"):
         found("7")
@@ -119,7 +119,7 @@ def test_what_clients_write_does_not_fill_the_table(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(targets, "_MANY", 10)
     world = World(1, 2)
     for zeros in range(100):
-        assert world.targets.find(Address(ModelName("p", "m0"), "0" * zeros + "1")).name.version == "v1"
+        assert world.targets.find(ModelAddress(ModelName("p", "m0"), "0" * zeros + "1")).name.version == "v1"
         assert len(world.targets._found) <= 10
     world.change(VersionName("p", "m0", "v1"), VersionState.FAILED)
     assert not world.targets._found

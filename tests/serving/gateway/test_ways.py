@@ -9,9 +9,9 @@ from serving.gateway.methods import METHODS, PREDICTIONS
 from serving.gateway.ways import Way, way_of
 from serving.heads import RequestHead
 from serving.names import ModelName
-from serving.protocols import PLAIN, Call, Dialect, from_bytes
-from serving.protocols.addresses import Address
-from serving.protocols.paths import Path
+from serving.protocols import DEFAULT_METADATA, Dialect, RequestMetadata, decode_metadata
+from serving.protocols.addresses import ModelAddress
+from serving.protocols.paths import PredictionPath
 
 M = ModelName("home", "m")
 PREDICT = "tensorflow.serving.PredictionService.Predict"
@@ -23,13 +23,13 @@ class GrpcHead(RequestHead):
 
     __slots__ = ("said",)
 
-    def __init__(self, path: str, said: Path | InvalidArgument) -> None:
+    def __init__(self, path: str, said: PredictionPath | InvalidArgument) -> None:
         super().__init__("POST", path, [])
         self.said = said
 
     @property
-    def prediction_path(self) -> Path | None:
-        if isinstance(self.said, Path):
+    def prediction_path(self) -> PredictionPath | None:
+        if isinstance(self.said, PredictionPath):
             return self.said
         raise self.said
 
@@ -42,25 +42,30 @@ def way(path: str, **headers: str) -> Way:
 @pytest.mark.parametrize(
     ("path", "method", "goal", "named"),
     [
-        ("/v1/models/m:predict", PREDICT, Address(M), "projects/home/models/m"),
-        ("/v1/models/m/versions/3:predict", PREDICT, Address(M, "3"), "projects/home/models/m/versions/3"),
+        ("/v1/models/m:predict", PREDICT, ModelAddress(M), "projects/home/models/m"),
+        (
+            "/v1/models/m/versions/3:predict",
+            PREDICT,
+            ModelAddress(M, "3"),
+            "projects/home/models/m/versions/3",
+        ),
         (
             "/v1/models/m/labels/x:classify",
             "tensorflow.serving.PredictionService.Classify",
-            Address(M, label="x"),
+            ModelAddress(M, label="x"),
             "projects/home/models/m/labels/x",
         ),
         (
             "/v1/models/m:regress",
             "tensorflow.serving.PredictionService.Regress",
-            Address(M),
+            ModelAddress(M),
             "projects/home/models/m",
         ),
-        ("/v2/models/m/infer", INFER, Address(M), "projects/home/models/m"),
+        ("/v2/models/m/infer", INFER, ModelAddress(M), "projects/home/models/m"),
         (
             "/v2/models/projects/p/models/m/versions/v3/infer",
             INFER,
-            Address(ModelName("p", "m"), "v3"),
+            ModelAddress(ModelName("p", "m"), "v3"),
             "projects/p/models/m/versions/v3",
         ),
         (
@@ -84,11 +89,11 @@ def test_paths(path: str, method: str, goal: object, named: str) -> None:
 def test_what_a_node_is_told() -> None:
     """Nothing of an ordinary request; else what kind it is, and what its client calls model and version."""
     assert way("/v1/projects/p/models/m:predict", accept="*/*").about("v3") == b""
-    told = from_bytes(way("/v1/models/m/versions/0003:predict").about("v3"))
-    assert told == Call(Dialect.TENSORFLOW, "predict", "m", "3")
-    assert from_bytes(way("/v2/models/m/infer").about("canary")).version == "canary"
+    told = decode_metadata(way("/v1/models/m/versions/0003:predict").about("v3"))
+    assert told == RequestMetadata(Dialect.TENSORFLOW, "predict", "m", "3")
+    assert decode_metadata(way("/v2/models/m/infer").about("canary")).version == "canary"
     binary = way("/v1/projects/p/models/m:predict", content_type="application/x-npy")
-    assert from_bytes(binary.about("v3")) == Call(content_type="application/x-npy")
+    assert decode_metadata(binary.about("v3")) == RequestMetadata(content_type="application/x-npy")
     assert binary.about("v3") is binary.about("v3")
 
 
@@ -110,7 +115,7 @@ def test_what_it_was_asked_of() -> None:
 def test_an_answer_in_the_binary_form_says_what_it_is_of() -> None:
     """On AI Platform's route too."""
     told = way("/v1/projects/p/models/m:predict", accept="application/octet-stream").about("v3")
-    assert (from_bytes(told).model, from_bytes(told).version) == ("m", "3")
+    assert (decode_metadata(told).model, decode_metadata(told).version) == ("m", "3")
 
 
 def test_what_is_long_is_not_remembered() -> None:
@@ -118,11 +123,11 @@ def test_what_is_long_is_not_remembered() -> None:
     long = "m" * 1000
     first, second = way(f"/v1/models/{long}:predict"), way(f"/v1/models/{long}:predict")
     assert first is not second
-    assert first.goal == second.goal == Address(ModelName("home", long))
+    assert first.goal == second.goal == ModelAddress(ModelName("home", long))
     path = f"/v1/projects/p/models/{long}:predict"
     assert way(path).goal == path
     assert way(path) is not way(path)
-    assert way(path, accept="*/*, " * 1000).call is PLAIN
+    assert way(path, accept="*/*, " * 1000).call is DEFAULT_METADATA
 
 
 def test_problems_are_kept_for_those_who_may_know() -> None:
@@ -133,18 +138,20 @@ def test_problems_are_kept_for_those_who_may_know() -> None:
     assert way("/v1/projects/p/models/m:predict").problem is None
     wrong = way("/v2/models/m/infer", inference_header_content_length="many")
     assert isinstance(wrong.problem, InvalidArgument)
-    assert (wrong.method.id, wrong.call) == (INFER, PLAIN)
+    assert (wrong.method.id, wrong.call) == (INFER, DEFAULT_METADATA)
     assert (wrong.named, wrong.permission) == ("projects/home/models/m", "ml.models.predict")
 
 
 def test_over_grpc() -> None:
     """The message says which model; a name in full counts; what it says wrongly is a problem."""
     path = "/inference.GRPCInferenceService/ModelInfer"
-    full = GrpcHead(path, Path(Dialect.INFERENCE_GRPC, "infer", "projects/p/models/m", version="3"))
-    assert way_of(full, "home").goal == Address(ModelName("p", "m"), "3")
-    assert way_of(full, "home").call == Call(Dialect.INFERENCE_GRPC, "infer", "projects/p/models/m")
+    full = GrpcHead(path, PredictionPath(Dialect.INFERENCE_GRPC, "infer", "projects/p/models/m", version="3"))
+    assert way_of(full, "home").goal == ModelAddress(ModelName("p", "m"), "3")
+    assert way_of(full, "home").call == RequestMetadata(
+        Dialect.INFERENCE_GRPC, "infer", "projects/p/models/m"
+    )
 
-    for said in (InvalidArgument("no model"), Path(Dialect.INFERENCE_GRPC, "infer", "a/b")):
+    for said in (InvalidArgument("no model"), PredictionPath(Dialect.INFERENCE_GRPC, "infer", "a/b")):
         wrong = way_of(GrpcHead(path, said), "home")
         assert wrong.method is METHODS[INFER]
         assert isinstance(wrong.problem, InvalidArgument)
@@ -159,7 +166,7 @@ def test_every_method_of_predictions_is_asked_for() -> None:
         Dialect.INFERENCE_GRPC: ["infer"],
     }
     found = {
-        way_of(GrpcHead("/v1/projects/p/models/m:predict", Path(dialect, verb, "m")), "home").method
+        way_of(GrpcHead("/v1/projects/p/models/m:predict", PredictionPath(dialect, verb, "m")), "home").method
         for dialect, some in verbs.items()
         for verb in some
     }

@@ -14,7 +14,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 from serving.config import ServerSettings
 from serving.conversation import PredictionRequest
 from serving.errors import ResourceExhausted, ServingError, Unavailable
-from serving.grpc.call import GrpcCall, client_of
+from serving.grpc.call import GrpcCall, parse_peer
 from serving.grpc.server import GrpcServer
 from serving.heads import TIMEOUT
 from serving.protocols import Reply
@@ -279,13 +279,13 @@ def test_a_message_must_come_in_time() -> None:
 
     async def main(world: World) -> None:
         call = world.channel.stream_unary(PREDICT)()
-        arrivals = world.server._arrivals
+        arrivals = world.server._incoming
         await until(lambda: len(arrivals) == 1)
-        arrivals.look(asyncio.get_running_loop().time() + 31)
+        arrivals.enforce_limits(asyncio.get_running_loop().time() + 31)
         with pytest.raises(aio.AioRpcError, match="setting body_timeout") as caught:
             await call
         assert caught.value.code().name == "DEADLINE_EXCEEDED"
-        assert (world.fake.calls, len(arrivals), world.server.under_way) == ([], 0, 0)
+        assert (world.fake.calls, len(arrivals), world.server.active_calls) == ([], 0, 0)
 
     run(main)
 
@@ -331,9 +331,9 @@ def test_who_takes_too_long_for_an_answer_is_left(pace: int, seconds: float) -> 
     async def main(world: World) -> None:
         async with slow_reader(world, request) as call:
             unsent, began = world.server._unsent, asyncio.get_running_loop().time()
-            unsent.look(began + seconds - 1)
+            unsent.enforce_timeouts(began + seconds - 1)
             assert (unsent.bytes, world.server.rejections) == (len(request), {})
-            unsent.look(began + seconds + 1)
+            unsent.enforce_timeouts(began + seconds + 1)
             await asyncio.sleep(0)
             with pytest.raises(aio.AioRpcError, match="UNAVAILABLE"):
                 while await call.read():
@@ -396,7 +396,7 @@ def test_health_is_told_and_watched() -> None:
         assert first == [STATUS.NOT_SERVING, STATUS.NOT_SERVING, STATUS.SERVICE_UNKNOWN]
         assert await check() == STATUS.NOT_SERVING
         watches[0].cancel()
-        world.server.ready()
+        world.server.mark_ready()
         assert (await watches[1].read()).status == STATUS.SERVING
         assert await check("inference.GRPCInferenceService") == STATUS.SERVING
         with pytest.raises(aio.AioRpcError, match="There is no service 'none'"):
@@ -455,9 +455,9 @@ def test_health_and_reflection_take_messages_as_predictions_do(method: str) -> N
             assert caught.value.code().name == code
 
         silent = world.channel.stream_stream(method)()
-        arrivals = world.server._arrivals
+        arrivals = world.server._incoming
         await until(lambda: len(arrivals) == 1)
-        arrivals.look(asyncio.get_running_loop().time() + 31)
+        arrivals.enforce_limits(asyncio.get_running_loop().time() + 31)
         with pytest.raises(aio.AioRpcError, match="setting body_timeout"):
             await silent.read()
 
@@ -519,4 +519,4 @@ def test_a_port_that_is_taken_is_told_of() -> None:
 )
 def test_a_peer_has_an_address(peer: str, client: tuple[str, int] | None) -> None:
     """If it comes over a network."""
-    assert client_of(peer) == client
+    assert parse_peer(peer) == client

@@ -11,7 +11,7 @@ import orjson
 
 from serving.node.predict import Predictor
 from serving.node.request import NO_SLOT, NodeRequest
-from serving.protocols import PLAIN, Call
+from serving.protocols import DEFAULT_METADATA, RequestMetadata
 from serving.wire import Headers
 
 
@@ -42,7 +42,7 @@ async def ask(
     slot: int = NO_SLOT,
     seconds: float = 60.0,
     lone: bool = True,
-    call: Call = PLAIN,
+    call: RequestMetadata = DEFAULT_METADATA,
     **fields: bool,
 ) -> Reply:
     """The answer to one request."""

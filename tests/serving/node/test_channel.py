@@ -35,7 +35,7 @@ from serving.node.batcher import BatchLimits
 from serving.node.channel import GatewayChannel, GatewayChannelServer, _ChannelRequest
 from serving.node.predict import Predictor
 from serving.node.servable import AdaptiveExecutor
-from serving.protocols import Call, Dialect, to_bytes
+from serving.protocols import Dialect, RequestMetadata, encode_metadata
 from serving.runtimes import ArrayFormat, InputFormat
 from serving.runtimes.describing import unknown_schema
 from serving.runtimes.instances import Batch
@@ -256,7 +256,7 @@ def test_a_node_that_is_still_loading_says_so(tmp_path: Path) -> None:
 
 def test_a_call_stands_in_front_of_its_body(tmp_path: Path) -> None:
     """It is read and answered as it says, however long it is; what is no call ends the channel."""
-    about = to_bytes(Call(Dialect.TENSORFLOW, model="m"))
+    about = encode_metadata(RequestMetadata(Dialect.TENSORFLOW, model="m"))
     large = [1.0] * 200_000
 
     async def main(world: World) -> None:
@@ -281,7 +281,7 @@ def test_a_node_that_is_still_loading_says_so_in_every_protocol(tmp_path: Path) 
 
     async def main(world: World) -> None:
         gateway = await world.connect()
-        gateway.writer.write(frame(1, [1], about=to_bytes(Call(Dialect.INFERENCE))))
+        gateway.writer.write(frame(1, [1], about=encode_metadata(RequestMetadata(Dialect.INFERENCE))))
 
         assert (await gateway.answer())[3] == {"error": "The model is being loaded."}
 

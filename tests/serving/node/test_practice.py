@@ -23,7 +23,7 @@ from serving.node.batcher import BatchLimits
 from serving.node.practice import ExampleRequest, StubRuntime, make_http_examples, warm_up_predictor
 from serving.node.predict import Predictor
 from serving.node.servable import AdaptiveExecutor
-from serving.protocols import PLAIN, Dialect
+from serving.protocols import DEFAULT_METADATA, Dialect
 from serving.runtimes import LoadSpec, Runtime, load_model
 from serving.runtimes.describing import infer_model_schema
 from serving.schema import ModelSchema, ModelSignature
@@ -130,7 +130,7 @@ def test_practice_takes_no_longer_than_it_may() -> None:
 
 def test_over_a_connection_answers_are_read_whole() -> None:
     """Whatever the pieces that they come in; a connection that ends is the end of practice."""
-    question = ExampleRequest(PLAIN, b'{"instances": [1]}', "/v1/models/model:predict")
+    question = ExampleRequest(DEFAULT_METADATA, b'{"instances": [1]}', "/v1/models/model:predict")
     heard = []
 
     async def main() -> None:

@@ -17,7 +17,7 @@ from serving.errors import ModelFailed
 from serving.node.batcher import BatchLimits
 from serving.node.predict import Predictor
 from serving.node.servable import AdaptiveExecutor
-from serving.protocols import PLAIN, Call, Dialect
+from serving.protocols import DEFAULT_METADATA, Dialect, RequestMetadata
 from serving.runtimes import ArrayFormat, InputFormat
 from serving.runtimes.describing import unknown_schema
 from serving.runtimes.instances import Batch
@@ -272,9 +272,11 @@ def test_an_error_that_cannot_be_told_is_an_internal_one() -> None:
     assert replies[1].json["error"]["message"] == "Internal error encountered."
 
 
-@pytest.mark.parametrize("call", [PLAIN, Call(Dialect.TENSORFLOW)], ids=["plain", "a dialect"])
+@pytest.mark.parametrize(
+    "call", [DEFAULT_METADATA, RequestMetadata(Dialect.TENSORFLOW)], ids=["plain", "a dialect"]
+)
 @pytest.mark.parametrize("stubborn", [False, True], ids=["once", "always"])
-def test_an_answer_that_cannot_be_sent_concerns_no_other(call: Call, stubborn: bool) -> None:
+def test_an_answer_that_cannot_be_sent_concerns_no_other(call: RequestMetadata, stubborn: bool) -> None:
     """It becomes an error, if that can be sent."""
 
     class Unsendable(Asked):
@@ -312,7 +314,9 @@ def test_each_gets_its_form_from_a_shared_call() -> None:
         def predict(self, instances: Any, /, **parameters: Any) -> Batch:
             return {"twice": instances[:, 0] * 2}
 
-    replies = together(Named(bytearray(1)), ([[1]], {}), ([[2]], {"call": Call(Dialect.TENSORFLOW)}))
+    replies = together(
+        Named(bytearray(1)), ([[1]], {}), ([[2]], {"call": RequestMetadata(Dialect.TENSORFLOW)})
+    )
 
     assert [reply.json["predictions"] for reply in replies] == [[{"twice": 2}], [4]]
 

@@ -9,8 +9,8 @@ from serving.openapi import page
 
 def test_the_page_is_one_file_that_asks_nobody_else() -> None:
     """Its policy lets a browser run this script, use this style, and ask this server."""
-    text = page.html().decode()
-    policy = page.headers()["content-security-policy"]
+    text = page.read_page().decode()
+    policy = page.page_headers()["content-security-policy"]
 
     assert re.findall(r"(?:src|href)=\"([^\"]*)\"", text) == ["openapi.json"]
     assert not re.search(

@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 
 from serving.errors import FailedPrecondition, InvalidArgument, NotFound
 from serving.names import ModelName
-from serving.protocols.addresses import Address, address, choose, no_model, number, number_problem, shown
+from serving.protocols.addresses import (
+    ModelAddress,
+    choose_version,
+    format_version,
+    parse_address,
+    parse_version_number,
+    unknown_model_error,
+    version_number_error,
+)
 
 MODEL = ModelName("local", "census")
 
@@ -38,8 +46,8 @@ MODEL = ModelName("local", "census")
 )
 def test_the_number_of_a_version(version: str, told: str) -> None:
     """Letters, maybe one `_` or `-`, and a number of 64 bits; what has none is told by its id."""
-    assert number(version) == told
-    assert shown(version) == (told or version)
+    assert parse_version_number(version) == told
+    assert format_version(version) == (told or version)
 
 
 VERSIONS = {
@@ -55,40 +63,40 @@ VERSIONS = {
 @pytest.mark.parametrize(
     ("asked", "meant"),
     [
-        (Address(MODEL), ""),
-        (Address(MODEL, "v2"), "v2"),
-        (Address(MODEL, "2"), "v2"),
-        (Address(MODEL, "0002"), "v2"),
-        (Address(MODEL, "3"), "v_3"),
-        (Address(MODEL, "12"), "census12"),
-        (Address(MODEL, label="stable"), "v1"),
-        (Address(MODEL, label="canary"), "v2"),
-        (Address(MODEL, label="beta"), "beta"),
-        (Address(MODEL, label="v1"), "v1"),
+        (ModelAddress(MODEL), ""),
+        (ModelAddress(MODEL, "v2"), "v2"),
+        (ModelAddress(MODEL, "2"), "v2"),
+        (ModelAddress(MODEL, "0002"), "v2"),
+        (ModelAddress(MODEL, "3"), "v_3"),
+        (ModelAddress(MODEL, "12"), "census12"),
+        (ModelAddress(MODEL, label="stable"), "v1"),
+        (ModelAddress(MODEL, label="canary"), "v2"),
+        (ModelAddress(MODEL, label="beta"), "beta"),
+        (ModelAddress(MODEL, label="v1"), "v1"),
     ],
 )
-def test_a_version_is_found(asked: Address, meant: str) -> None:
+def test_a_version_is_found(asked: ModelAddress, meant: str) -> None:
     """By its id, its number, or a label that is not switched off; else by an id that is the label."""
-    assert choose(asked, VERSIONS) == meant
+    assert choose_version(asked, VERSIONS) == meant
 
 
 @pytest.mark.parametrize(
     "asked",
     [
-        Address(MODEL, "4"),
-        Address(MODEL, "v4"),
-        Address(MODEL, "-1"),
-        Address(MODEL, "1.0"),
-        Address(MODEL, "0" * 128 + "1"),
-        Address(MODEL, "\N{ARABIC-INDIC DIGIT ONE}"),
+        ModelAddress(MODEL, "4"),
+        ModelAddress(MODEL, "v4"),
+        ModelAddress(MODEL, "-1"),
+        ModelAddress(MODEL, "1.0"),
+        ModelAddress(MODEL, "0" * 128 + "1"),
+        ModelAddress(MODEL, "\N{ARABIC-INDIC DIGIT ONE}"),
     ],
 )
-def test_what_is_not_there_is_not_found(asked: Address) -> None:
+def test_what_is_not_there_is_not_found(asked: ModelAddress) -> None:
     """In TensorFlow Serving's words, and with what there is."""
     with pytest.raises(
         NotFound, match=r"Servable not found for request: .*v1, v2, v_3, census12, beta and 1 mo"
     ):
-        choose(asked, VERSIONS)
+        choose_version(asked, VERSIONS)
 
 
 @pytest.mark.parametrize("label", ["nobody", "1", "x.y-z"])
@@ -97,31 +105,33 @@ def test_a_label_that_is_on_none_is_no_argument(label: str) -> None:
     with pytest.raises(
         InvalidArgument, match=f"^Unrecognized servable version label: {label}. The versions of"
     ):
-        choose(Address(MODEL, label=label), VERSIONS)
+        choose_version(ModelAddress(MODEL, label=label), VERSIONS)
 
 
 def test_numbers_of_versions_have_63_bits() -> None:
     """As in TensorFlow Serving."""
-    assert number_problem(f"{2**63 - 1}") is number_problem("v1") is number_problem("") is None
-    assert "Failed to convert version: 9223372036854775808" in str(number_problem(f"{2**63}"))
+    assert (
+        version_number_error(f"{2**63 - 1}") is version_number_error("v1") is version_number_error("") is None
+    )
+    assert "Failed to convert version: 9223372036854775808" in str(version_number_error(f"{2**63}"))
 
 
 def test_what_may_be_several_is_refused() -> None:
     """They are named."""
     with pytest.raises(FailedPrecondition, match="number 3: v3, v_3"):
-        choose(Address(MODEL, "3"), {"v3": {}, "v_3": {}, "v4": {}})
+        choose_version(ModelAddress(MODEL, "3"), {"v3": {}, "v_3": {}, "v4": {}})
     with pytest.raises(FailedPrecondition, match="label both: v_3, census12"):
-        choose(Address(MODEL, label="both"), VERSIONS)
-    assert choose(Address(MODEL, "v3"), {"v3": {}, "v_3": {}}) == "v3"
+        choose_version(ModelAddress(MODEL, label="both"), VERSIONS)
+    assert choose_version(ModelAddress(MODEL, "v3"), {"v3": {}, "v_3": {}}) == "v3"
 
 
 def test_a_model_without_versions() -> None:
     """It says so; and so does one that is not there."""
     with pytest.raises(NotFound, match="has no versions"):
-        choose(Address(MODEL, "1"), {})
+        choose_version(ModelAddress(MODEL, "1"), {})
     with pytest.raises(InvalidArgument, match="has no versions"):
-        choose(Address(MODEL, label="l"), {})
-    assert str(no_model(Address(MODEL))) == (
+        choose_version(ModelAddress(MODEL, label="l"), {})
+    assert str(unknown_model_error(ModelAddress(MODEL))) == (
         "Request for unknown model: there is no model projects/local/models/census. Servable not found for "
         "request: Latest(census)."
     )
@@ -129,14 +139,16 @@ def test_a_model_without_versions() -> None:
 
 def test_names_of_models() -> None:
     """One of the default project, or any in full; a version is not a model."""
-    assert address("census", "local", version="3") == Address(MODEL, "3")
-    assert address("projects/p/models/m", "local", label="l") == Address(ModelName("p", "m"), label="l")
+    assert parse_address("census", "local", version="3") == ModelAddress(MODEL, "3")
+    assert parse_address("projects/p/models/m", "local", label="l") == ModelAddress(
+        ModelName("p", "m"), label="l"
+    )
     with pytest.raises(InvalidArgument, match="names a version"):
-        address("projects/p/models/m/versions/v1", "local")
+        parse_address("projects/p/models/m/versions/v1", "local")
     with pytest.raises(InvalidArgument, match="Invalid resource name 'a/b'"):
-        address("a/b", "local")
+        parse_address("a/b", "local")
     with pytest.raises(InvalidArgument, match="name one"):
-        address("census", "local", version="3", label="stable")
+        parse_address("census", "local", version="3", label="stable")
 
 
 @given(
@@ -149,7 +161,7 @@ def test_any_text_is_answered_with_a_version_or_an_error(
 ) -> None:
     """Whatever clients and labels say."""
     try:
-        meant = choose(Address(MODEL, version, label), versions)
+        meant = choose_version(ModelAddress(MODEL, version, label), versions)
     except (NotFound, InvalidArgument, FailedPrecondition):
         return
     assert meant in versions or (meant, version, label) == ("", "", "")

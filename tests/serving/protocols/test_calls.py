@@ -7,9 +7,16 @@ from hypothesis import strategies as st
 from serving.errors import InvalidArgument, NotAcceptable, ServingError
 from serving.heads import ACCEPT, CONTENT_TYPE, JSON_BYTES
 from serving.media import BINARY, JSON, NPY, negotiate_media_type
-from serving.protocols import MOST_ABOUT, PLAIN, Call, Dialect, from_bytes, to_bytes
-from serving.protocols.calls import call_of
-from serving.protocols.paths import Path, parse
+from serving.protocols import (
+    DEFAULT_METADATA,
+    MAX_METADATA_BYTES,
+    Dialect,
+    RequestMetadata,
+    decode_metadata,
+    encode_metadata,
+)
+from serving.protocols.calls import parse_request_metadata
+from serving.protocols.paths import PredictionPath, parse_prediction_path
 
 OURS = "/v1/projects/p/models/m:predict"
 # What else clients send that predict with JSON: httpx, curl -d, browsers, urllib, Java's HttpURLConnection.
@@ -26,8 +33,8 @@ ORDINARY: tuple[dict[bytes, bytes], ...] = (
 )
 
 
-def path_of(text: str) -> Path:
-    found = parse(text)
+def path_of(text: str) -> PredictionPath:
+    found = parse_prediction_path(text)
     assert found is not None
     return found
 
@@ -35,42 +42,42 @@ def path_of(text: str) -> Path:
 @pytest.mark.parametrize("told", ORDINARY)
 def test_an_ordinary_request_crosses_as_nothing(told: dict[bytes, bytes]) -> None:
     """Not a byte is added to what it was always sent as, and it is told by identity."""
-    call = call_of(path_of(OURS), told, "v1")
+    call = parse_request_metadata(path_of(OURS), told, "v1")
 
-    assert call is PLAIN
-    assert to_bytes(call) == b""
-    assert from_bytes(b"") is PLAIN
+    assert call is DEFAULT_METADATA
+    assert encode_metadata(call) == b""
+    assert decode_metadata(b"") is DEFAULT_METADATA
 
 
 @pytest.mark.parametrize(
     ("told", "call"),
     [
-        ({CONTENT_TYPE: b"application/x-npy"}, Call(content_type=NPY)),
-        ({CONTENT_TYPE: b"Application/X-NPY; v=1", ACCEPT: b"*/*"}, Call(content_type=NPY)),
+        ({CONTENT_TYPE: b"application/x-npy"}, RequestMetadata(content_type=NPY)),
+        ({CONTENT_TYPE: b"Application/X-NPY; v=1", ACCEPT: b"*/*"}, RequestMetadata(content_type=NPY)),
         (
             {CONTENT_TYPE: b"application/x-npy", ACCEPT: b"application/x-npy"},
-            Call(content_type=NPY, accept=NPY),
+            RequestMetadata(content_type=NPY, accept=NPY),
         ),
-        ({ACCEPT: b"application/octet-stream"}, Call(model="m", version="v1", accept=BINARY)),
+        ({ACCEPT: b"application/octet-stream"}, RequestMetadata(model="m", version="v1", accept=BINARY)),
         (
             {CONTENT_TYPE: b"application/octet-stream", JSON_BYTES: b"17"},
-            Call(content_type=BINARY, json_bytes=17),
+            RequestMetadata(content_type=BINARY, json_bytes=17),
         ),
     ],
 )
-def test_binary_bodies_are_told_of(told: dict[bytes, bytes], call: Call) -> None:
+def test_binary_bodies_are_told_of(told: dict[bytes, bytes], call: RequestMetadata) -> None:
     """Their types, and that of the answer where it is not JSON."""
-    assert call_of(path_of(OURS), told, "v1") == call
+    assert parse_request_metadata(path_of(OURS), told, "v1") == call
 
 
 def test_other_protocols_are_told_what_their_clients_call_the_model() -> None:
     """And what they call the version."""
     told = {CONTENT_TYPE: b"application/json", ACCEPT: b"text/plain", JSON_BYTES: b"5"}
 
-    assert call_of(path_of("/v1/models/m/labels/l:classify"), told, "3") == Call(
+    assert parse_request_metadata(path_of("/v1/models/m/labels/l:classify"), told, "3") == RequestMetadata(
         Dialect.TENSORFLOW, "classify", "m", "3"
     )
-    assert call_of(path_of("/v2/models/m/infer"), told, "3") == Call(
+    assert parse_request_metadata(path_of("/v2/models/m/infer"), told, "3") == RequestMetadata(
         Dialect.INFERENCE, "infer", "m", "3", json_bytes=5
     )
 
@@ -79,7 +86,7 @@ def test_other_protocols_are_told_what_their_clients_call_the_model() -> None:
 def test_a_length_is_a_number(length: bytes) -> None:
     """Of bytes."""
     with pytest.raises(InvalidArgument, match="Inference-Header-Content-Length"):
-        call_of(path_of("/v2/models/m/infer"), {JSON_BYTES: length})
+        parse_request_metadata(path_of("/v2/models/m/infer"), {JSON_BYTES: length})
 
 
 OFFERED = (JSON, NPY, BINARY)
@@ -125,7 +132,7 @@ def test_any_text_is_a_wish(accept: str) -> None:
 
 
 CALLS = st.builds(
-    Call,
+    RequestMetadata,
     st.sampled_from(Dialect),
     st.sampled_from(["predict", "classify", "infer"]),
     st.text(max_size=20),
@@ -135,15 +142,15 @@ CALLS = st.builds(
 
 
 @given(CALLS)
-def test_calls_cross_the_channel(call: Call) -> None:
+def test_calls_cross_the_channel(call: RequestMetadata) -> None:
     """The same bytes are the same object."""
-    about = to_bytes(call)
+    about = encode_metadata(call)
 
-    assert from_bytes(about) == call
-    assert from_bytes(bytes(bytearray(about))) is from_bytes(about)
+    assert decode_metadata(about) == call
+    assert decode_metadata(bytes(bytearray(about))) is decode_metadata(about)
 
 
 def test_a_call_has_its_bounds() -> None:
     """A name may be too long to be one."""
-    with pytest.raises(InvalidArgument, match=f"less than {MOST_ABOUT} bytes"):
-        to_bytes(Call(Dialect.TENSORFLOW, model="m" * MOST_ABOUT))
+    with pytest.raises(InvalidArgument, match=f"less than {MAX_METADATA_BYTES} bytes"):
+        encode_metadata(RequestMetadata(Dialect.TENSORFLOW, model="m" * MAX_METADATA_BYTES))

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from serving.protocols.inference_metadata import live, metadata, model_ready, ready, server
-from serving.protocols.tensorflow_status import Standing, State
+from serving.protocols.inference_metadata import (
+    render_live,
+    render_metadata,
+    render_model_ready,
+    render_ready,
+    render_server,
+)
+from serving.protocols.tensorflow_status import ServableState, VersionStatus
 from serving.schema import ModelSchema, ModelSignature, TensorSpec
 
 
 def test_a_server() -> None:
     """Its name, its version, what it knows besides; and how it is."""
-    told = server()
+    told = render_server()
 
     assert told["name"] == "pilotlight"
     assert told["version"]
     assert told["extensions"] == ["binary_tensor_data"]
-    assert live() == {"live": True}
-    assert [ready(True), ready(False)] == [{"ready": True}, {"ready": False}]
-    assert model_ready("m", False) == {"name": "m", "ready": False}
+    assert render_live() == {"live": True}
+    assert [render_ready(True), render_ready(False)] == [{"ready": True}, {"ready": False}]
+    assert render_model_ready("m", False) == {"name": "m", "ready": False}
 
 
 def test_a_model() -> None:
@@ -33,13 +39,13 @@ def test_a_model() -> None:
         default="main",
     )
     standings = [
-        Standing("v1", State.AVAILABLE),
-        Standing("v2", State.END, "broken"),
-        Standing("canary", State.AVAILABLE),
-        Standing("v10", State.AVAILABLE),
+        VersionStatus("v1", ServableState.AVAILABLE),
+        VersionStatus("v2", ServableState.END, "broken"),
+        VersionStatus("canary", ServableState.AVAILABLE),
+        VersionStatus("v10", ServableState.AVAILABLE),
     ]
 
-    assert metadata("census", standings, schema) == {
+    assert render_metadata("census", standings, schema) == {
         "name": "census",
         "versions": ["10", "1", "canary"],
         "platform": "sklearn",

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.protocols import Dialect
-from serving.protocols.paths import Path, dialect_of, parse
+from serving.protocols.paths import PredictionPath, detect_dialect, parse_prediction_path
 
 AI, TF, V2 = Dialect.AI_PLATFORM, Dialect.TENSORFLOW, Dialect.INFERENCE
 
@@ -13,26 +13,29 @@ AI, TF, V2 = Dialect.AI_PLATFORM, Dialect.TENSORFLOW, Dialect.INFERENCE
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        ("/v1/projects/p/models/m:predict", Path(AI, "predict", "m", "p")),
-        ("/v1/projects/p/models/m/versions/v:predict", Path(AI, "predict", "m", "p", "v")),
-        ("/v1/projects/example.com:p/models/m:predict", Path(AI, "predict", "m", "example.com:p")),
-        ("/v1/models/m:predict", Path(TF, "predict", "m")),
-        ("/v1/models/m/versions/3:classify", Path(TF, "classify", "m", version="3")),
-        ("/v1/models/m/labels/canary:regress", Path(TF, "regress", "m", label="canary")),
-        ("/v2/models/m/infer", Path(V2, "infer", "m")),
-        ("/v1/projects/p/models/a.b-c/versions/v-1.0:predict", Path(AI, "predict", "a.b-c", "p", "v-1.0")),
-        ("/v1/models/a.b-c/versions/v-1.0:predict", Path(TF, "predict", "a.b-c", version="v-1.0")),
-        ("/v2/models/a.b-c/versions/v-1.0/infer", Path(V2, "infer", "a.b-c", version="v-1.0")),
-        ("/v2/models/m/versions/v3/infer", Path(V2, "infer", "m", version="v3")),
-        ("/v2/models/projects/p/models/m/infer", Path(V2, "infer", "m", "p")),
-        ("/v2/models/projects/p/models/m/versions/3/infer", Path(V2, "infer", "m", "p", "3")),
-        ("/v2/models/projects/infer", Path(V2, "infer", "projects")),
+        ("/v1/projects/p/models/m:predict", PredictionPath(AI, "predict", "m", "p")),
+        ("/v1/projects/p/models/m/versions/v:predict", PredictionPath(AI, "predict", "m", "p", "v")),
+        ("/v1/projects/example.com:p/models/m:predict", PredictionPath(AI, "predict", "m", "example.com:p")),
+        ("/v1/models/m:predict", PredictionPath(TF, "predict", "m")),
+        ("/v1/models/m/versions/3:classify", PredictionPath(TF, "classify", "m", version="3")),
+        ("/v1/models/m/labels/canary:regress", PredictionPath(TF, "regress", "m", label="canary")),
+        ("/v2/models/m/infer", PredictionPath(V2, "infer", "m")),
+        (
+            "/v1/projects/p/models/a.b-c/versions/v-1.0:predict",
+            PredictionPath(AI, "predict", "a.b-c", "p", "v-1.0"),
+        ),
+        ("/v1/models/a.b-c/versions/v-1.0:predict", PredictionPath(TF, "predict", "a.b-c", version="v-1.0")),
+        ("/v2/models/a.b-c/versions/v-1.0/infer", PredictionPath(V2, "infer", "a.b-c", version="v-1.0")),
+        ("/v2/models/m/versions/v3/infer", PredictionPath(V2, "infer", "m", version="v3")),
+        ("/v2/models/projects/p/models/m/infer", PredictionPath(V2, "infer", "m", "p")),
+        ("/v2/models/projects/p/models/m/versions/3/infer", PredictionPath(V2, "infer", "m", "p", "3")),
+        ("/v2/models/projects/infer", PredictionPath(V2, "infer", "projects")),
     ],
 )
-def test_paths_say_what_is_asked_for(path: str, said: Path) -> None:
+def test_paths_say_what_is_asked_for(path: str, said: PredictionPath) -> None:
     """Of which model, and of which version."""
-    assert parse(path) == said
-    assert dialect_of(path) is said.dialect
+    assert parse_prediction_path(path) == said
+    assert detect_dialect(path) is said.dialect
 
 
 @pytest.mark.parametrize(
@@ -55,7 +58,7 @@ def test_paths_say_what_is_asked_for(path: str, said: Path) -> None:
 )
 def test_other_paths_are_of_no_prediction(path: str) -> None:
     """Whatever they look like."""
-    assert parse(path) is None
+    assert parse_prediction_path(path) is None
 
 
 @pytest.mark.parametrize(
@@ -71,12 +74,12 @@ def test_other_paths_are_of_no_prediction(path: str) -> None:
 )
 def test_errors_are_told_to_those_who_ask(path: str, dialect: Dialect) -> None:
     """In the form of the protocol, also where nothing is."""
-    assert dialect_of(path) is dialect
+    assert detect_dialect(path) is dialect
 
 
 @given(st.text(alphabet="/v12models:predictnf%.x", max_size=60))
 def test_any_text_is_a_path(path: str) -> None:
     """Or none; nothing fails."""
-    said = parse(path)
+    said = parse_prediction_path(path)
 
     assert said is None or (said.model and "/" not in said.model)

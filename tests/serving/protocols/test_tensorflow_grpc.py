@@ -9,8 +9,8 @@ from google.protobuf import json_format
 
 from serving.errors import InvalidArgument
 from serving.protocols import tensorflow_grpc, tensorflow_status
-from serving.protocols.protos import message
-from serving.protocols.tensorflow_status import Standing, State
+from serving.protocols.protos import load_message_class
+from serving.protocols.tensorflow_status import ServableState, VersionStatus
 from serving.schema import ModelSchema, ModelSignature, TensorSpec
 from tests.serving.protocols.test_tensorflow_status import FLOWERS
 
@@ -29,39 +29,48 @@ def as_json(found: Any) -> Any:
 
 def test_states_are_those_of_rest() -> None:
     """But for versions without a number, which gRPC cannot name."""
-    standings = [Standing("v2", State.AVAILABLE), Standing("v10", State.END, "No such file.")]
-    told = message("tensorflow.serving.GetModelStatusResponse").FromString(tensorflow_grpc.status(standings))
+    standings = [
+        VersionStatus("v2", ServableState.AVAILABLE),
+        VersionStatus("v10", ServableState.END, "No such file."),
+    ]
+    told = load_message_class("tensorflow.serving.GetModelStatusResponse").FromString(
+        tensorflow_grpc.encode_status_response(standings)
+    )
 
-    assert as_json(told) == tensorflow_status.status(standings)
+    assert as_json(told) == tensorflow_status.render_status(standings)
 
-    canary = tensorflow_grpc.status([Standing("canary", State.LOADING)])
-    (one,) = message("tensorflow.serving.GetModelStatusResponse").FromString(canary).model_version_status
+    canary = tensorflow_grpc.encode_status_response([VersionStatus("canary", ServableState.LOADING)])
+    (one,) = (
+        load_message_class("tensorflow.serving.GetModelStatusResponse")
+        .FromString(canary)
+        .model_version_status
+    )
     assert (one.version, one.state) == (0, one.LOADING)
 
 
 @pytest.mark.parametrize("schema", [FLOWERS, ODD])
 def test_signatures_are_those_of_rest(schema: ModelSchema) -> None:
     """With names, types and shapes."""
-    raw = tensorflow_grpc.metadata("flowers", "v7", schema)
-    told = message("tensorflow.serving.GetModelMetadataResponse").FromString(raw)
+    raw = tensorflow_grpc.encode_metadata_response("flowers", "v7", schema)
+    told = load_message_class("tensorflow.serving.GetModelMetadataResponse").FromString(raw)
     assert (told.model_spec.name, told.model_spec.version.value) == ("flowers", 7)
 
-    signatures = message("tensorflow.serving.SignatureDefMap")()
+    signatures = load_message_class("tensorflow.serving.SignatureDefMap")()
     assert told.metadata["signature_def"].Unpack(signatures)
     found = as_json(signatures)
-    wanted = tensorflow_status.metadata("flowers", "v7", schema)
+    wanted = tensorflow_status.render_metadata("flowers", "v7", schema)
     assert found == wanted["metadata"]["signature_def"]
 
 
 def test_versions_without_a_number_are_not_told() -> None:
-    raw = tensorflow_grpc.metadata("flowers", "canary", FLOWERS)
-    told = message("tensorflow.serving.GetModelMetadataResponse").FromString(raw)
+    raw = tensorflow_grpc.encode_metadata_response("flowers", "canary", FLOWERS)
+    told = load_message_class("tensorflow.serving.GetModelMetadataResponse").FromString(raw)
     assert not told.model_spec.HasField("version")
 
 
 def test_only_signatures_can_be_asked_for() -> None:
     """The error says so."""
-    request = message("tensorflow.serving.GetModelMetadataRequest")
+    request = load_message_class("tensorflow.serving.GetModelMetadataRequest")
     tensorflow_grpc.check_metadata_request(request(metadata_field=["signature_def"]).SerializeToString())
 
     for wanted, named in (([], "nothing"), (["signature_def", "weather"], "signature_def, weather")):

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from serving.protocols.tensorflow_status import DTYPES, Standing, State, metadata, status
+from serving.protocols.tensorflow_status import (
+    DTYPES,
+    ServableState,
+    VersionStatus,
+    render_metadata,
+    render_status,
+)
 from serving.schema import CLASSIFY, ModelSchema, ModelSignature, TensorSpec
 
 FLOWERS = ModelSchema(
@@ -24,12 +30,12 @@ FLOWERS = ModelSchema(
 def test_states_of_versions() -> None:
     """The highest number first, those without one last; an error is told where there is one."""
     standings = [
-        Standing("v2", State.AVAILABLE),
-        Standing("canary", State.LOADING),
-        Standing("v10", State.END, "Failed to load model: no such file. (Error code: 0)"),
+        VersionStatus("v2", ServableState.AVAILABLE),
+        VersionStatus("canary", ServableState.LOADING),
+        VersionStatus("v10", ServableState.END, "Failed to load model: no such file. (Error code: 0)"),
     ]
 
-    assert status(standings) == {
+    assert render_status(standings) == {
         "model_version_status": [
             {
                 "version": "10",
@@ -55,7 +61,7 @@ def test_states_of_versions() -> None:
 
 def test_metadata() -> None:
     """All signatures, with the names, types and shapes of their tensors."""
-    told = metadata("flowers", "v7", FLOWERS)
+    told = render_metadata("flowers", "v7", FLOWERS)
 
     assert told["model_spec"] == {"name": "flowers", "signature_name": "", "version": "7"}
     assert told["metadata"] == {

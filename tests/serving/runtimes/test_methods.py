@@ -25,8 +25,8 @@ from serving.node.dialects import ServedModel
 from serving.node.dialects.inference import OpenInferenceRestCodec
 from serving.node.request import NodeRequest
 from serving.openapi import shapes
-from serving.protocols import Call, Dialect
-from serving.protocols.inference_metadata import metadata
+from serving.protocols import Dialect, RequestMetadata
+from serving.protocols.inference_metadata import render_metadata
 from serving.runtimes import ExternalInterpreter, LoadSpec, load_model
 from serving.runtimes.acceleration import AccelerableRuntime
 from serving.runtimes.codec import InstancesDecoder, encode_predictions
@@ -182,14 +182,17 @@ def test_methods_are_told_and_asked_for_as_named_outputs(tmp_path: Path) -> None
     assert [(one.name, one.datatype, one.shape) for one in schema.methods] == [
         ("decision_function", "FP64", (-1, 3))
     ]
-    assert [one["name"] for one in metadata("m", (), schema)["outputs"]] == [
+    assert [one["name"] for one in render_metadata("m", (), schema)["outputs"]] == [
         "predictions",
         "decision_function",
     ]
-    assert shapes.request(schema)["properties"]["method"]["enum"] == ["predict", "decision_function"]
+    assert shapes.build_request_schema(schema)["properties"]["method"]["enum"] == [
+        "predict",
+        "decision_function",
+    ]
 
     reader = OpenInferenceRestCodec(
-        Call(Dialect.INFERENCE, "infer", "m"), ServedModel(runtime, schema, InstancesDecoder())
+        RequestMetadata(Dialect.INFERENCE, "infer", "m"), ServedModel(runtime, schema, InstancesDecoder())
     )
     inputs = [{"name": "x", "datatype": "FP64", "shape": [4, 3], "data": ROWS.ravel().tolist()}]
 

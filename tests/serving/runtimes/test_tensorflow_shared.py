@@ -12,10 +12,10 @@ import pytest
 from numpy.typing import NDArray
 
 from serving.errors import InvalidInputs, LoadFailed
-from serving.node.dialects import Call, ServedModel
+from serving.node.dialects import RequestMetadata, ServedModel
 from serving.node.dialects.readers import CodecCache
 from serving.protocols import Dialect
-from serving.protocols.protos import message
+from serving.protocols.protos import load_message_class
 from serving.runtimes import LoadSpec
 from serving.runtimes.codec import InstancesDecoder
 
@@ -209,10 +209,10 @@ def spectrum(tf: Any) -> Mapping[str, tuple[Parts, Parts]]:
 
 def requests_for(signature: str) -> Iterator[tuple[Dialect, bytes]]:
     """A request for a signature, in each protocol that has tensors."""
-    predict = message("tensorflow.serving.PredictRequest")()
+    predict = load_message_class("tensorflow.serving.PredictRequest")()
     predict.model_spec.signature_name = signature
     yield Dialect.TENSORFLOW_GRPC, predict.SerializeToString()
-    infer = message("inference.ModelInferRequest")()
+    infer = load_message_class("inference.ModelInferRequest")()
     infer.parameters["signature_name"].string_param = signature
     yield Dialect.INFERENCE_GRPC, infer.SerializeToString()
     yield Dialect.INFERENCE, orjson.dumps({"inputs": [], "parameters": {"signature_name": signature}})
@@ -234,7 +234,7 @@ def test_a_signature_of_complex_numbers_is_left_out_with_a_warning(tf: Any, tmp_
     model = ServedModel(runtime, runtime.infer_schema(), InstancesDecoder())
     for dialect, request in requests_for("serving_default"):
         reader = CodecCache(model).get_or_create(
-            Call(dialect, "infer" if "INFERENCE" in dialect.name else "predict")
+            RequestMetadata(dialect, "infer" if "INFERENCE" in dialect.name else "predict")
         )
         with pytest.raises(InvalidInputs, match="complex numbers"):
             reader.decode_request(request)

@@ -13,8 +13,8 @@ import pytest
 from serving.config import ServeConfig
 from serving.errors import InvalidArgument
 from serving.gateway.access.policy import ADMIN
-from serving.gateway.access.start import is_on, open_tokens
-from serving.gateway.access.tokens import looks_like_one, parse_duration
+from serving.gateway.access.start import is_access_control_on, open_token_store
+from serving.gateway.access.tokens import has_token_format, parse_duration
 from serving.gateway.records import ModelRecord, VersionRecord
 from serving.gateway.store import SqlStore
 from serving.names import VersionName
@@ -55,10 +55,10 @@ def test_expired_revoked_and_unknown_are_told_apart_in_the_log_alone(
         assert api.gateway._access is not None
         expired, revoked = await api.token(ANN, seconds=-1), await api.token(ANN)
         api.tokens.revoke(revoked.split("_")[1], time.time())
-        await api.gateway._access.look()
+        await api.gateway._access.refresh_tokens()
         told = set()
         for token in (expired, revoked, f"plt_{'0' * 12}_{'0' * 64}"):
-            api.gateway._access._quiet_until = 0.0
+            api.gateway._access._log_muted_until = 0.0
             answer = await api.send("", "GET", MODELS, authorization=f"bearer {token}")
             told.add((answer.status_code, answer.json()["error"]["message"]))
             assert token not in caplog.text
@@ -111,16 +111,16 @@ def test_other_durations_are_refused(text: str) -> None:
 )  # fmt: skip
 def test_access_control_is_off_on_loopback_alone(host: str, access: str, on: bool) -> None:
     """Unless a setting says otherwise."""
-    assert is_on(ServeConfig(host=host, access=access)) is on
+    assert is_access_control_on(ServeConfig(host=host, access=access)) is on
 
 
 def test_off_elsewhere_has_to_be_said_twice(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """And the start warns of it."""
     with pytest.raises(InvalidArgument, match="--insecure"):
-        is_on(ServeConfig(host="0.0.0.0", access="off"))
+        is_access_control_on(ServeConfig(host="0.0.0.0", access="off"))
 
     config = ServeConfig(host="0.0.0.0", access="off", insecure=True, state_dir=tmp_path)
-    assert open_tokens(config) is None
+    assert open_token_store(config) is None
     assert "ACCESS CONTROL IS OFF" in caplog.text
 
 
@@ -128,14 +128,14 @@ def test_the_first_start_makes_a_token_for_its_owner_alone(tmp_path: Path) -> No
     """And the next one none."""
     config = ServeConfig(access="on", state_dir=tmp_path)
     for _ in range(2):
-        store = open_tokens(config)
+        store = open_token_store(config)
         assert store is not None
         (record,) = store.load()
         store.close()
 
     file = tmp_path / "admin-token"
     assert record.principal == OWN
-    assert looks_like_one(file.read_bytes().strip())
+    assert has_token_format(file.read_bytes().strip())
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.read_bytes().strip() not in (tmp_path / "state.db").read_bytes()
 

@@ -13,7 +13,7 @@ import pytest
 from starlette.requests import Request
 
 from serving.gateway.access.policy import ADMIN
-from serving.gateway.api.batch_requests import BatchRequests
+from serving.gateway.api.batch_requests import BatchRequestsApi
 from tests.serving.gateway.access.world import Api, run
 
 PROJECT, MODELS, MODEL = "/v1/projects/p", "/v1/projects/p/models", "/v1/projects/p/models/m"
@@ -225,7 +225,7 @@ def test_a_batch_is_bounded(tmp_path: Path) -> None:
             (60.0, 1, 1 << 20, [200, 429]),
             (60.0, 1 << 20, 1, [200, 429]),
         ):
-            batches = BatchRequests(
+            batches = BatchRequestsApi(
                 api.gateway,
                 api.gateway.handler,
                 seconds=seconds,
@@ -234,7 +234,7 @@ def test_a_batch_is_bounded(tmp_path: Path) -> None:
             )
             body = f"--b\r\nContent-Type: application/http\r\n\r\n{get('/v2/health/live')}\r\n" * 2 + "--b--"
             for _ in range(2):  # what was counted is free again
-                response = await batches.answer(request_of(body.encode()))
+                response = await batches.answer_batch(request_of(body.encode()))
                 found = re.findall(rb"^HTTP/1.1 (\d+) ", bytes(response.body), re.MULTILINE)
                 assert [int(status) for status in found] == statuses
 
@@ -248,10 +248,10 @@ def test_nothing_is_done_for_a_client_that_has_left(tmp_path: Path) -> None:
         token = f"Authorization: Bearer {await api.token(OWN)}"
         parts = (post(MODELS, f'{{"name": "m{number}"}}', token) for number in range(5))
         body = "".join(f"--b\r\nContent-Type: application/http\r\n\r\n{part}\r\n" for part in parts) + "--b--"
-        batches = BatchRequests(
+        batches = BatchRequestsApi(
             api.gateway, api.gateway.handler, seconds=60, max_answer_bytes=1 << 20, unsent_bytes=1 << 20
         )
-        await batches.answer(request_of(body.encode(), asked_before_leaving=2))
+        await batches.answer_batch(request_of(body.encode(), asked_before_leaving=2))
         made = (await api.call(OWN, "GET", MODELS))["models"]
         assert [model["name"].rpartition("/")[2] for model in made] == ["m0", "m1"]
 

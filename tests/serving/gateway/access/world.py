@@ -13,7 +13,7 @@ import httpx
 from serving.config import ServeConfig
 from serving.gateway.access.policy import ADMIN, check_principal
 from serving.gateway.access.token_store import TokenStore
-from serving.gateway.access.tokens import mint
+from serving.gateway.access.tokens import mint_token
 from serving.gateway.app import Gateway
 from serving.gateway.store import SqlStore
 from tests.exchanges import through
@@ -30,10 +30,10 @@ class Api:
 
     async def token(self, principal: str, *, seconds: float | None = None) -> str:
         """A token that the gateway knows."""
-        token, record = mint(check_principal(principal), time.time(), seconds=seconds)
+        token, record = mint_token(check_principal(principal), time.time(), seconds=seconds)
         await asyncio.to_thread(self.tokens.put, record)
         assert self.gateway._access is not None
-        await self.gateway._access.look()
+        await self.gateway._access.refresh_tokens()
         return token
 
     async def send(

@@ -15,11 +15,11 @@ import pytest
 from serving.config import ServeConfig
 from serving.gateway.access.policy import ADMIN
 from serving.gateway.access.token_store import TokenStore
-from serving.gateway.access.tokens import mint
+from serving.gateway.access.tokens import mint_token
 from serving.gateway.app import Gateway
-from serving.gateway.audit.endpoint import answered
-from serving.gateway.audit.entry import OK, Status
-from serving.gateway.audit.folder import audit_folder, files
+from serving.gateway.audit.endpoint import status_from_response
+from serving.gateway.audit.entry import OK_STATUS, CallStatus
+from serving.gateway.audit.folder import audit_log_path, list_log_files
 from serving.gateway.store import SqlStore
 from tests.exchanges import through
 from tests.server import running_server
@@ -52,7 +52,7 @@ def run(
 
 
 def entries(folder: Path) -> list[Any]:
-    found = files(audit_folder(folder))
+    found = list_log_files(audit_log_path(folder))
     return [json.loads(line) for file in found for line in file.read_bytes().splitlines()]
 
 
@@ -193,7 +193,7 @@ def test_nothing_of_predictions_by_default(tmp_path: Path) -> None:
 
 def test_nothing_is_done_unrecorded(tmp_path: Path) -> None:
     """While the log cannot be written, changes are refused with 503, and reading works."""
-    audit_folder(tmp_path).write_text("in the way")
+    audit_log_path(tmp_path).write_text("in the way")
 
     async def main(client: httpx.AsyncClient) -> None:
         refused = await client.post(MODELS, json={"name": "m"})
@@ -201,7 +201,7 @@ def test_nothing_is_done_unrecorded(tmp_path: Path) -> None:
         assert refused.headers["retry-after"]
         assert "audit" in refused.json()["error"]["message"]
         assert (await client.get(MODELS)).json() == {}
-        audit_folder(tmp_path).unlink()
+        audit_log_path(tmp_path).unlink()
         assert (await client.post(MODELS, json={"name": "m"})).status_code == 200
 
     done = [entry for entry in run(main, tmp_path) if "operation" in entry]
@@ -211,16 +211,16 @@ def test_nothing_is_done_unrecorded(tmp_path: Path) -> None:
 @pytest.mark.parametrize("body", [b"<html>", b'{"error": 5}', b'{"error": {"status": "ODD"}}', b"[]"])
 def test_answers_in_another_form(body: bytes) -> None:
     """A model may answer what it likes."""
-    assert answered(500, body) == Status(2, "HTTP status 500")
-    assert answered(200, body) == OK
+    assert status_from_response(500, body) == CallStatus(2, "HTTP status 500")
+    assert status_from_response(200, body) == OK_STATUS
 
 
 def test_answers_in_the_forms_of_other_protocols() -> None:
     """A text beside the status of HTTP, and what goes to a client of gRPC."""
-    assert answered(400, b'{"error": "text"}') == Status(3, "text")
-    assert answered(503, b'{"error": "text"}') == Status(14, "text")
-    assert answered(418, b'{"error": "text"}') == Status(2, "text")
-    assert answered(404, b"text", [(b"grpc-status", b"9")]) == Status(9, "text")
+    assert status_from_response(400, b'{"error": "text"}') == CallStatus(3, "text")
+    assert status_from_response(503, b'{"error": "text"}') == CallStatus(14, "text")
+    assert status_from_response(418, b'{"error": "text"}') == CallStatus(2, "text")
+    assert status_from_response(404, b"text", [(b"grpc-status", b"9")]) == CallStatus(9, "text")
 
 
 def test_who_it_was_and_who_was_refused(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_who_it_was_and_who_was_refused(tmp_path: Path) -> None:
     store = TokenStore(tmp_path / "state.db")
     bearers = {}
     for name, principal in (("admin", ADMIN.principal), ("bob", "user:bob@example.com")):
-        token, record = mint(principal, time.time())
+        token, record = mint_token(principal, time.time())
         store.put(record)
         bearers[name] = {"authorization": f"Bearer {token}"}
 

@@ -5,14 +5,22 @@ from dataclasses import replace
 from typing import Any
 
 from serving.errors import NotFound, PermissionDenied
-from serving.gateway.audit.entry import Call, Event, Log, Stage, Status, encode, status_of
+from serving.gateway.audit.entry import (
+    AuditedCall,
+    AuditEvent,
+    AuditLogType,
+    AuditStage,
+    CallStatus,
+    encode_line,
+    status_from_error,
+)
 
-CALL = Call(
+CALL = AuditedCall(
     id="0a1b",
-    log=Log.ACTIVITY,
+    log=AuditLogType.ACTIVITY,
     method="projects.models.create",
     resource="projects/p/models/m",
-    guarded="projects/p",
+    authorized_resource="projects/p",
     permission="ml.models.create",
     principal="user:ann@example.com",
     request_id="req-1",
@@ -22,8 +30,10 @@ CALL = Call(
 )
 
 
-def entry(call: Call = CALL, **event: Any) -> Any:
-    return json.loads(encode(Event(**{"call": call, "stage": Stage.AFTER, "time": 1.5, **event})))
+def entry(call: AuditedCall = CALL, **event: Any) -> Any:
+    return json.loads(
+        encode_line(AuditEvent(**{"call": call, "stage": AuditStage.AFTER, "time": 1.5, **event}))
+    )
 
 
 def test_a_line_is_a_log_entry() -> None:
@@ -64,7 +74,7 @@ def test_a_line_is_a_log_entry() -> None:
 
 def test_the_line_from_before_a_change_has_no_status() -> None:
     """Nobody knows yet."""
-    before = entry(stage=Stage.BEFORE)
+    before = entry(stage=AuditStage.BEFORE)
 
     assert "status" not in before["protoPayload"]
     assert before["operation"] == {"id": "0a1b", "producer": "ml.googleapis.com", "first": True}
@@ -80,7 +90,7 @@ def test_a_call_whose_work_goes_on_names_it() -> None:
 
 def test_a_denied_call() -> None:
     """The permission was not granted."""
-    denied = entry(stage=Stage.ONLY, status=status_of(PermissionDenied("no")))
+    denied = entry(stage=AuditStage.ONLY, status=status_from_error(PermissionDenied("no")))
 
     assert denied["severity"] == "ERROR"
     assert denied["protoPayload"]["authorizationInfo"][0]["granted"] is False
@@ -90,7 +100,7 @@ def test_a_denied_call() -> None:
 
 def test_a_failed_call_was_allowed() -> None:
     """What failed for another reason had the permission."""
-    failed = entry(status=status_of(NotFound("none")))
+    failed = entry(status=status_from_error(NotFound("none")))
 
     assert failed["protoPayload"]["authorizationInfo"][0]["granted"] is True
     assert failed["protoPayload"]["status"]["code"] == 5
@@ -98,7 +108,7 @@ def test_a_failed_call_was_allowed() -> None:
 
 def test_data_access_is_a_log_of_its_own() -> None:
     """At a lower severity."""
-    read = entry(replace(CALL, log=Log.DATA_ACCESS), stage=Stage.ONLY)
+    read = entry(replace(CALL, log=AuditLogType.DATA_ACCESS), stage=AuditStage.ONLY)
 
     assert read["logName"].endswith("%2Fdata_access")
     assert read["severity"] == "INFO"
@@ -149,7 +159,9 @@ def test_a_deep_request_is_cut() -> None:
 def test_what_clients_send_stays_in_its_line() -> None:
     """No name or header can begin a new one."""
     call = replace(CALL, resource='projects/p/models/m"\n{}', user_agent="a\r\nb\x00\x85")
-    line = encode(Event(call=call, stage=Stage.ONLY, time=0, status=Status(3, "bad\nname")))
+    line = encode_line(
+        AuditEvent(call=call, stage=AuditStage.ONLY, time=0, status=CallStatus(3, "bad\nname"))
+    )
 
     assert line.count(b"\n") == 1
     assert json.loads(line)["protoPayload"]["resourceName"] == call.resource

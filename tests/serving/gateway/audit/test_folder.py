@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.gateway.audit.folder import Folder, files
+from serving.gateway.audit.folder import AuditLogFolder, list_log_files
 
 DAY = datetime.date(2030, 1, 2)
 NEXT = datetime.date(2030, 1, 3)
@@ -45,47 +45,47 @@ def no_larger_than(size: int) -> Iterator[None]:
 
 def test_lines_are_added_to_the_file_of_their_day(path: Path) -> None:
     """Oldest day first."""
-    folder = Folder(path)
+    folder = AuditLogFolder(path)
     folder.append([b"1\n"], DAY)
     folder.append([b"2\n", b"3\n"], DAY)
     folder.append([b"4\n"], NEXT)
     folder.close()
 
-    assert [file.name for file in files(path)] == ["2030-01-02.jsonl", "2030-01-03.jsonl"]
-    assert [file.read_bytes() for file in files(path)] == [b"1\n2\n3\n", b"4\n"]
+    assert [file.name for file in list_log_files(path)] == ["2030-01-02.jsonl", "2030-01-03.jsonl"]
+    assert [file.read_bytes() for file in list_log_files(path)] == [b"1\n2\n3\n", b"4\n"]
 
 
 def test_only_its_owner_may_read_it(path: Path) -> None:
     """The folder and the files."""
-    folder = Folder(path)
+    folder = AuditLogFolder(path)
     folder.append([b"1\n"], DAY)
     folder.close()
 
     assert path.stat().st_mode & 0o777 == 0o700
-    assert files(path)[0].stat().st_mode & 0o777 == 0o600
+    assert list_log_files(path)[0].stat().st_mode & 0o777 == 0o600
 
 
 def test_a_torn_line_does_not_spoil_the_next(path: Path) -> None:
     """What a stopped machine left half written stays alone on its line."""
     path.mkdir(parents=True)
     (path / f"{DAY}.jsonl").write_bytes(b'{"half":')
-    folder = Folder(path)
+    folder = AuditLogFolder(path)
     folder.append([b"1\n"], DAY)
     folder.close()
 
-    assert files(path)[0].read_bytes() == b'{"half":\n1\n'
+    assert list_log_files(path)[0].read_bytes() == b'{"half":\n1\n'
 
 
 def test_a_full_disk_leaves_no_part_of_a_line(path: Path) -> None:
     """Nothing of it is there; when there is space again, the next line is."""
-    folder = Folder(path)
+    folder = AuditLogFolder(path)
     folder.append([b"1\n"], DAY)
     with no_larger_than(100), pytest.raises(OSError):
         folder.append([b"2" * 200 + b"\n"], DAY)
     folder.append([b"3\n"], DAY)
     folder.close()
 
-    assert files(path)[0].read_bytes() == b"1\n3\n"
+    assert list_log_files(path)[0].read_bytes() == b"1\n3\n"
 
 
 def test_old_days_are_forgotten(path: Path) -> None:
@@ -93,7 +93,7 @@ def test_old_days_are_forgotten(path: Path) -> None:
     path.mkdir(parents=True)
     for name in ("2029-12-31.jsonl", "2030-01-01.jsonl", "notes.txt"):
         (path / name).write_text("x\n")
-    folder = Folder(path, retention_days=1)
+    folder = AuditLogFolder(path, retention_days=1)
     folder.append([b"1\n"], DAY)
     folder.close()
 
@@ -102,13 +102,13 @@ def test_old_days_are_forgotten(path: Path) -> None:
 
 def test_a_file_that_was_moved_away_is_made_anew(path: Path) -> None:
     """Lines do not vanish into a file that nobody sees."""
-    folder = Folder(path)
+    folder = AuditLogFolder(path)
     folder.append([b"1\n"], DAY)
-    files(path)[0].unlink()
+    list_log_files(path)[0].unlink()
     folder.append([b"2\n"], DAY)
     folder.close()
 
-    assert files(path)[0].read_bytes() == b"2\n"
+    assert list_log_files(path)[0].read_bytes() == b"2\n"
 
 
 def test_processes_may_add_at_the_same_time(path: Path) -> None:
@@ -116,6 +116,6 @@ def test_processes_may_add_at_the_same_time(path: Path) -> None:
     adders = [subprocess.Popen([sys.executable, "-c", ADDER, str(path), name]) for name in "abc"]
     assert [adder.wait(timeout=60) for adder in adders] == [0, 0, 0]
 
-    lines = files(path)[0].read_text().splitlines()
+    lines = list_log_files(path)[0].read_text().splitlines()
     assert sorted(lines) == sorted(name * 3000 for name in "abc" for _ in range(100))
     assert all(first == second for first, second in zip(lines[::2], lines[1::2], strict=True))

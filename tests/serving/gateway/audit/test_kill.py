@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from serving.gateway.audit.folder import audit_folder, files
+from serving.gateway.audit.folder import audit_log_path, list_log_files
 from tests.server import running_server, until
 
 
@@ -40,7 +40,7 @@ def test_nothing_was_changed_unrecorded(tmp_path: Path) -> None:
         there = {name for (name,) in database.execute("SELECT name FROM models")}
     entries: list[Any] = [
         json.loads(line)
-        for file in files(audit_folder(folder))
+        for file in list_log_files(audit_log_path(folder))
         for line in file.read_bytes().split(b"\n")[:-1]
     ]
     announced = {entry["protoPayload"]["resourceName"] for entry in entries if "first" in entry["operation"]}

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from serving.gateway.audit.naming import log_name, method_name, project_of
+from serving.gateway.audit.naming import format_log_name, parse_project, to_audit_method
 from serving.gateway.methods import METHODS
 
 # As Cloud Audit Logs has them.
@@ -28,13 +28,13 @@ KNOWN = {
 @pytest.mark.parametrize(("method", "name"), KNOWN.items())
 def test_the_names_of_methods(method: str, name: str) -> None:
     """The rule, and what it does not fit."""
-    assert method_name(method) == name
+    assert to_audit_method(method) == name
 
 
 def test_every_method_has_a_name_of_its_own() -> None:
     """Those on policies, and on operations wherever they are, share one."""
     names = [
-        method_name(method)
+        to_audit_method(method)
         for method in METHODS
         if "Iam" not in method and not method.startswith("projects.locations.operations")
     ]
@@ -44,7 +44,7 @@ def test_every_method_has_a_name_of_its_own() -> None:
 
 def test_the_names_of_logs() -> None:
     """By project; what belongs to none is the server's."""
-    assert log_name("p", "activity") == "projects/p/logs/cloudaudit.googleapis.com%2Factivity"
-    assert log_name("", "activity") == "projects/-/logs/cloudaudit.googleapis.com%2Factivity"
-    assert project_of("projects/p/models/m") == "p"
-    assert project_of("nodes") == ""
+    assert format_log_name("p", "activity") == "projects/p/logs/cloudaudit.googleapis.com%2Factivity"
+    assert format_log_name("", "activity") == "projects/-/logs/cloudaudit.googleapis.com%2Factivity"
+    assert parse_project("projects/p/models/m") == "p"
+    assert parse_project("nodes") == ""

@@ -14,29 +14,33 @@ from autoscaler.supervision import Supervisor
 from serving.config import ServeConfig
 from serving.errors import Unavailable
 from serving.gateway.audit import recorder
-from serving.gateway.audit.entry import OK, Call, Log, Status
-from serving.gateway.audit.folder import audit_folder, files
-from serving.gateway.audit.recorder import Audit, record
+from serving.gateway.audit.entry import OK_STATUS, AuditedCall, AuditLogType, CallStatus
+from serving.gateway.audit.folder import audit_log_path, list_log_files
+from serving.gateway.audit.recorder import AuditLog, record_command
 
 DAY = 24 * 3600
 
 
-def call(audit: Audit, log: Log = Log.ACTIVITY) -> Call:
-    return Call(id=audit.new_id(), log=log, method="projects.models.create", resource="projects/p/models/m")
+def call(audit: AuditLog, log: AuditLogType = AuditLogType.ACTIVITY) -> AuditedCall:
+    return AuditedCall(
+        id=audit.new_id(), log=log, method="projects.models.create", resource="projects/p/models/m"
+    )
 
 
 def lines(state_dir: Path) -> list[Any]:
     return [
-        json.loads(line) for file in files(audit_folder(state_dir)) for line in file.read_bytes().splitlines()
+        json.loads(line)
+        for file in list_log_files(audit_log_path(state_dir))
+        for line in file.read_bytes().splitlines()
     ]
 
 
-def run(main: Callable[[Audit], Awaitable[None]], state_dir: Path, now: list[float] | None = None) -> None:
+def run(main: Callable[[AuditLog], Awaitable[None]], state_dir: Path, now: list[float] | None = None) -> None:
     """Use an audit log from its start to its end; `now` holds the time."""
 
     async def bounded() -> None:
         config = ServeConfig(state_dir=state_dir, audit_data_access="all")
-        audit = Audit(config) if now is None else Audit(config, lambda: now[0])
+        audit = AuditLog(config) if now is None else AuditLog(config, lambda: now[0])
         async with asyncio.timeout(20), Supervisor() as supervisor:
             audit.start(supervisor)
             await main(audit)
@@ -48,11 +52,11 @@ def run(main: Callable[[Audit], Awaitable[None]], state_dir: Path, now: list[flo
 def test_a_change_is_on_disk_before_it_is_done_and_before_it_is_answered(tmp_path: Path) -> None:
     """Not soon after."""
 
-    async def main(audit: Audit) -> None:
+    async def main(audit: AuditLog) -> None:
         change = call(audit)
-        await audit.before(change)
+        await audit.record_intent(change)
         assert ["first" in line["operation"] for line in lines(tmp_path)] == [True]
-        await audit.after(change, OK)
+        await audit.record_result(change, OK_STATUS)
         assert ["last" in line["operation"] for line in lines(tmp_path)] == [False, True]
         assert len({line["insertId"] for line in lines(tmp_path)}) == 2
         assert len({line["operation"]["id"] for line in lines(tmp_path)}) == 1
@@ -63,8 +67,8 @@ def test_a_change_is_on_disk_before_it_is_done_and_before_it_is_answered(tmp_pat
 def test_many_changes_at_a_time(tmp_path: Path) -> None:
     """Each is written once, whichever share a write."""
 
-    async def main(audit: Audit) -> None:
-        await asyncio.gather(*(audit.before(call(audit)) for _ in range(200)))
+    async def main(audit: AuditLog) -> None:
+        await asyncio.gather(*(audit.record_intent(call(audit)) for _ in range(200)))
         assert audit.stats() == {"written": 200, "waiting": 0, "dropped": 0}
 
     run(main, tmp_path)
@@ -74,10 +78,10 @@ def test_many_changes_at_a_time(tmp_path: Path) -> None:
 def test_what_waits_is_written_at_the_end(tmp_path: Path) -> None:
     """An orderly stop loses nothing."""
 
-    async def main(audit: Audit) -> None:
+    async def main(audit: AuditLog) -> None:
         for _ in range(10):
-            audit.accessed(call(audit, Log.DATA_ACCESS))
-        audit.denied(call(audit), Status(7, "no"))
+            audit.record_access(call(audit, AuditLogType.DATA_ACCESS))
+        audit.record_denied(call(audit), CallStatus(7, "no"))
 
     run(main, tmp_path)
     assert len(lines(tmp_path)) == 11
@@ -86,8 +90,8 @@ def test_what_waits_is_written_at_the_end(tmp_path: Path) -> None:
 def test_data_access_is_written_without_a_stop(tmp_path: Path) -> None:
     """Soon, and nobody waits for it."""
 
-    async def main(audit: Audit) -> None:
-        audit.accessed(call(audit, Log.DATA_ACCESS))
+    async def main(audit: AuditLog) -> None:
+        audit.record_access(call(audit, AuditLogType.DATA_ACCESS))
         for _ in range(1000):
             if audit.written:
                 break
@@ -99,16 +103,16 @@ def test_data_access_is_written_without_a_stop(tmp_path: Path) -> None:
 
 def test_no_change_while_the_log_cannot_be_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """It is refused with the folder's name and when to try again; it works as soon as the log does."""
-    folder = audit_folder(tmp_path)
+    folder = audit_log_path(tmp_path)
     folder.write_text("in the way")
 
-    async def main(audit: Audit) -> None:
+    async def main(audit: AuditLog) -> None:
         for _ in range(2):
             with pytest.raises(Unavailable, match=f"{folder} cannot be written: .*Nothing") as raised:
-                await audit.before(call(audit))
+                await audit.record_intent(call(audit))
             assert raised.value.retry_after
         folder.unlink()
-        await audit.before(call(audit))
+        await audit.record_intent(call(audit))
 
     run(main, tmp_path)
     assert len(lines(tmp_path)) == 1
@@ -122,14 +126,14 @@ def test_no_change_while_the_log_cannot_be_written(tmp_path: Path, caplog: pytes
 def test_a_log_that_fails_after_a_change_fails_nothing(tmp_path: Path) -> None:
     """The change is done, and its first line says so; the loss is counted."""
 
-    async def main(audit: Audit) -> None:
+    async def main(audit: AuditLog) -> None:
         change = call(audit)
-        await audit.before(change)
-        folder = audit_folder(tmp_path)
+        await audit.record_intent(change)
+        folder = audit_log_path(tmp_path)
         folder.rename(tmp_path / "kept")
-        (tmp_path / "kept" / files(tmp_path / "kept")[0].name).unlink()
+        (tmp_path / "kept" / list_log_files(tmp_path / "kept")[0].name).unlink()
         folder.write_text("in the way")
-        await audit.after(change, OK)
+        await audit.record_result(change, OK_STATUS)
         assert audit.stats() == {"written": 1, "waiting": 0, "dropped": 1}
 
     run(main, tmp_path)
@@ -137,13 +141,13 @@ def test_a_log_that_fails_after_a_change_fails_nothing(tmp_path: Path) -> None:
 
 def test_what_waits_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More data access than can be written is dropped and counted; changes are not."""
-    monkeypatch.setattr(recorder, "_MOST_WAITING", 5)
+    monkeypatch.setattr(recorder, "_MAX_PENDING", 5)
 
-    async def main(audit: Audit) -> None:
+    async def main(audit: AuditLog) -> None:
         for _ in range(8):
-            audit.accessed(call(audit, Log.DATA_ACCESS))
+            audit.record_access(call(audit, AuditLogType.DATA_ACCESS))
         assert audit.stats() == {"written": 0, "waiting": 5, "dropped": 3}
-        await audit.before(call(audit))
+        await audit.record_intent(call(audit))
         assert audit.stats() == {"written": 6, "waiting": 0, "dropped": 3}
 
     run(main, tmp_path)
@@ -153,11 +157,11 @@ def test_denied_calls_cannot_fill_the_disk(tmp_path: Path) -> None:
     """So many in a second are recorded, the others counted; the next second is another."""
     now = [1000.0]
 
-    async def main(audit: Audit) -> None:
+    async def main(audit: AuditLog) -> None:
         for _ in range(150):
-            audit.denied(call(audit), Status(16, "who"))
+            audit.record_denied(call(audit), CallStatus(16, "who"))
         now[0] += 1
-        audit.denied(call(audit), Status(16, "who"))
+        audit.record_denied(call(audit), CallStatus(16, "who"))
 
     run(main, tmp_path, now)
     assert len(lines(tmp_path)) == 101
@@ -167,13 +171,15 @@ def test_a_day_has_a_file_of_its_own(tmp_path: Path) -> None:
     """The day is that of the clock, in UTC, also when it goes back."""
     now = [10.5 * DAY]
 
-    async def main(audit: Audit) -> None:
+    async def main(audit: AuditLog) -> None:
         for step in (0, 1, -1):
             now[0] += step * DAY
-            await audit.before(call(audit))
+            await audit.record_intent(call(audit))
 
     run(main, tmp_path, now)
-    assert [(file.stem, len(file.read_bytes().splitlines())) for file in files(audit_folder(tmp_path))] == [
+    assert [
+        (file.stem, len(file.read_bytes().splitlines())) for file in list_log_files(audit_log_path(tmp_path))
+    ] == [
         ("1970-01-11", 2),
         ("1970-01-12", 1),
     ]
@@ -183,11 +189,11 @@ def test_nothing_is_changed_after_the_end(tmp_path: Path) -> None:
     """A change that comes when the log is closed is refused, not kept waiting."""
 
     async def main() -> None:
-        audit = Audit(ServeConfig(state_dir=tmp_path))
+        audit = AuditLog(ServeConfig(state_dir=tmp_path))
         await audit.close()
         async with asyncio.timeout(5):
             with pytest.raises(Unavailable, match="the server stops"):
-                await audit.before(call(audit))
+                await audit.record_intent(call(audit))
 
     asyncio.run(main())
 
@@ -195,10 +201,12 @@ def test_nothing_is_changed_after_the_end(tmp_path: Path) -> None:
 def test_a_command_records_beside_the_server(tmp_path: Path) -> None:
     """In the same log, at once."""
 
-    async def main(audit: Audit) -> None:
-        await audit.before(call(audit))
-        record(tmp_path, "pilotlight.tokens.create", "tokens/1", {"principal": "user:ann@example.com"})
-        await audit.before(call(audit))
+    async def main(audit: AuditLog) -> None:
+        await audit.record_intent(call(audit))
+        record_command(
+            tmp_path, "pilotlight.tokens.create", "tokens/1", {"principal": "user:ann@example.com"}
+        )
+        await audit.record_intent(call(audit))
 
     run(main, tmp_path)
     names = [line["protoPayload"]["methodName"] for line in lines(tmp_path)]
@@ -213,7 +221,7 @@ def test_a_command_records_beside_the_server(tmp_path: Path) -> None:
 
 def test_a_command_that_cannot_record(tmp_path: Path) -> None:
     """It must not do what it was about to."""
-    audit_folder(tmp_path).write_text("in the way")
+    audit_log_path(tmp_path).write_text("in the way")
 
     with pytest.raises(Unavailable, match="Nothing is changed"):
-        record(tmp_path, "pilotlight.tokens.create", "tokens/1", {})
+        record_command(tmp_path, "pilotlight.tokens.create", "tokens/1", {})

@@ -12,7 +12,7 @@ from serving.errors import InvalidInputs, InvalidOutputs
 from serving.media import BINARY, NPY
 from serving.node.dialects import Codec, DecodedRequest, ServedModel
 from serving.node.dialects.ai_platform import reader
-from serving.protocols import Call
+from serving.protocols import RequestMetadata
 from serving.runtimes.instances import Batch, WholeTensors
 from serving.schema import TensorSpec
 from tests.serving.node.dialects import models
@@ -29,7 +29,9 @@ def saved(array: NDArray[Any]) -> bytes:
 def made(
     model: ServedModel, *, content_type: str = "", accept: str = "", json_bytes: int | None = None
 ) -> Codec:
-    return reader(Call(model="m", content_type=content_type, accept=accept, json_bytes=json_bytes), model)
+    return reader(
+        RequestMetadata(model="m", content_type=content_type, accept=accept, json_bytes=json_bytes), model
+    )
 
 
 def written(

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
 from serving.errors import InvalidInputs, InvalidOutputs
-from serving.node.dialects import Call, DecodedRequest, ServedModel, inference
+from serving.node.dialects import DecodedRequest, RequestMetadata, ServedModel, inference
 from serving.node.dialects.inference import reader
 from serving.node.dialects.raw import from_raw, to_raw
 from serving.protocols import Dialect
@@ -27,8 +27,8 @@ WIDE = TensorSpec("x", "FP32", None)
 JSON_BYTES = b"inference-header-content-length"
 
 
-def call(**told: Any) -> Call:
-    return Call(Dialect.INFERENCE, "infer", "m", "3", **told)
+def call(**told: Any) -> RequestMetadata:
+    return RequestMetadata(Dialect.INFERENCE, "infer", "m", "3", **told)
 
 
 def read(model: ServedModel, request: Any, binary: bytes | None = None) -> DecodedRequest:

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from serving.errors import InvalidInputs
-from serving.node.dialects import Call, DecodedRequest, ServedModel
+from serving.node.dialects import DecodedRequest, RequestMetadata, ServedModel
 from serving.node.dialects.inference_grpc import reader
 from serving.protocols import Dialect
-from serving.protocols.protos import message
+from serving.protocols.protos import load_message_class
 from serving.runtimes.datatypes import dtype_of
 from serving.runtimes.instances import Batch, WholeTensors
 from serving.schema import TensorSpec
 from tests.serving.node.dialects import models
 
-CALL = Call(Dialect.INFERENCE_GRPC, "infer", "m", "3")
+CALL = RequestMetadata(Dialect.INFERENCE_GRPC, "infer", "m", "3")
 X = np.array([[1.5, 2.5, 3.5]])
 ROW = {"name": "x", "datatype": "FP64", "shape": [1, 3]}
 GRAPH = models.graph(
@@ -30,7 +30,7 @@ OUTPUTS = {"a": np.array([1.5], np.float32), "b": np.array([b"xy"], object)}
 
 
 def request(**fields: Any) -> bytes:
-    body: bytes = message("inference.ModelInferRequest")(**fields).SerializeToString()
+    body: bytes = load_message_class("inference.ModelInferRequest")(**fields).SerializeToString()
     return body
 
 
@@ -62,7 +62,7 @@ def tensor_of(datatype: str, shape: list[int], **contents: Any) -> NDArray[Any]:
 def answer(model: ServedModel, body: bytes, predictions: Batch) -> Any:
     reply = reader(CALL, model).encode_response(read(model, body), predictions)
     assert reply.status == 200
-    return message("inference.ModelInferResponse").FromString(reply.body)
+    return load_message_class("inference.ModelInferResponse").FromString(reply.body)
 
 
 @pytest.mark.parametrize("body", [raw(), listed()], ids=["raw", "listed"])

@@ -5,7 +5,7 @@ import pytest
 from serving.errors import InvalidInputs
 from serving.node.dialects import Codec, ServedModel, readers
 from serving.node.dialects.readers import CodecCache
-from serving.protocols import Call, Dialect
+from serving.protocols import Dialect, RequestMetadata
 from tests.serving.node.dialects import models
 
 
@@ -13,21 +13,23 @@ def test_requests_that_say_the_same_have_one_reader() -> None:
     """However many different ones come, no more than some are kept."""
     known = CodecCache(models.booster())
 
-    assert known.get_or_create(Call(Dialect.TENSORFLOW)) is known.get_or_create(Call(Dialect.TENSORFLOW))
-    first = known.get_or_create(Call(Dialect.TENSORFLOW))
+    assert known.get_or_create(RequestMetadata(Dialect.TENSORFLOW)) is known.get_or_create(
+        RequestMetadata(Dialect.TENSORFLOW)
+    )
+    first = known.get_or_create(RequestMetadata(Dialect.TENSORFLOW))
     for number in range(300):
-        known.get_or_create(Call(Dialect.TENSORFLOW, model=str(number)))
-    assert known.get_or_create(Call(Dialect.TENSORFLOW)) is not first
+        known.get_or_create(RequestMetadata(Dialect.TENSORFLOW, model=str(number)))
+    assert known.get_or_create(RequestMetadata(Dialect.TENSORFLOW)) is not first
 
 
 def test_a_call_that_cannot_be_is_refused_in_its_protocols_words(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each time it is made."""
 
-    def reader(call: Call, model: ServedModel) -> Codec:
+    def reader(call: RequestMetadata, model: ServedModel) -> Codec:
         raise InvalidInputs("No such verb.")
 
     monkeypatch.setattr("serving.node.dialects.tensorflow.reader", reader)
-    made = readers.CodecCache(models.booster()).get_or_create(Call(Dialect.TENSORFLOW))
+    made = readers.CodecCache(models.booster()).get_or_create(RequestMetadata(Dialect.TENSORFLOW))
 
     with pytest.raises(InvalidInputs) as raised:
         made.decode_request(b"")

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from serving.errors import FailedPrecondition, InvalidInputs, InvalidOutputs, ServingError
 from serving.node.dialects import DecodedRequest, ServedModel
 from serving.node.dialects.tensorflow import TensorLayout, reader
-from serving.protocols import Call, Dialect
-from serving.protocols.protos import message
+from serving.protocols import Dialect, RequestMetadata
+from serving.protocols.protos import load_message_class
 from serving.runtimes.instances import Batch, WholeTensors
 from serving.schema import CLASSIFY, REGRESS, ModelSignature, TensorSpec
 from tests.serving.node.dialects import models
@@ -33,7 +33,7 @@ VALUES = TensorSpec("outputs", "FP32", (-1, 1))
 
 def read(model: ServedModel, body: Any, verb: str = "predict") -> DecodedRequest:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return reader(Call(Dialect.TENSORFLOW, verb), model).decode_request(raw)
+    return reader(RequestMetadata(Dialect.TENSORFLOW, verb), model).decode_request(raw)
 
 
 def refusal(model: ServedModel, body: Any, verb: str = "predict") -> str:
@@ -44,7 +44,7 @@ def refusal(model: ServedModel, body: Any, verb: str = "predict") -> str:
 
 def written(predictions: Batch, shape: TensorLayout = TensorLayout.ROWS) -> str:
     asked = DecodedRequest([], state=shape)
-    reply = reader(Call(Dialect.TENSORFLOW), graph(FLOATS)).encode_response(asked, predictions)
+    reply = reader(RequestMetadata(Dialect.TENSORFLOW), graph(FLOATS)).encode_response(asked, predictions)
     assert (reply.status, reply.headers) == (200, ((b"content-type", b"application/json"),))
     return reply.body.decode()
 
@@ -277,7 +277,7 @@ def test_what_is_wrong_with_texts_and_several_inputs_is_said() -> None:
 
 def test_errors_are_told_in_one_field() -> None:
     """Without the categories of AI Platform."""
-    reply = reader(Call(Dialect.TENSORFLOW), graph(FLOATS)).encode_error(InvalidInputs("No."))
+    reply = reader(RequestMetadata(Dialect.TENSORFLOW), graph(FLOATS)).encode_error(InvalidInputs("No."))
 
     assert (reply.status, json.loads(reply.body)) == (400, {"error": "No."})
 
@@ -373,7 +373,7 @@ def test_columns_that_are_no_rows(model: ServedModel, inputs: Any, message: str)
 @pytest.mark.parametrize("model", [models.booster(), models.mixed(), models.routine()])
 def test_only_saved_models_take_examples(model: ServedModel, verb: str) -> None:
     with pytest.raises(FailedPrecondition, match=f"Only TensorFlow models can {verb}"):
-        reader(Call(Dialect.TENSORFLOW, verb), model)
+        reader(RequestMetadata(Dialect.TENSORFLOW, verb), model)
 
 
 # ---- examples
@@ -388,7 +388,7 @@ CLASSIFIER = graph(
 
 def features(asked: DecodedRequest) -> list[dict[str, list[Any]]]:
     """The features of each example."""
-    parsed = [message("tensorflow.Example").FromString(one) for one in arrays(asked)["inputs"]]
+    parsed = [load_message_class("tensorflow.Example").FromString(one) for one in arrays(asked)["inputs"]]
     return [
         {
             name: list(getattr(feature, feature.WhichOneof("kind")).value)
@@ -477,7 +477,11 @@ def results(verb: str, **outputs: Any) -> str:
         for name, value in outputs.items()
     }
     asked = DecodedRequest([], state=len(next(iter(columns.values()))))
-    return reader(Call(Dialect.TENSORFLOW, verb), CLASSIFIER).encode_response(asked, columns).body.decode()
+    return (
+        reader(RequestMetadata(Dialect.TENSORFLOW, verb), CLASSIFIER)
+        .encode_response(asked, columns)
+        .body.decode()
+    )
 
 
 def test_classes_have_labels_and_scores() -> None:

@@ -23,7 +23,7 @@ from serving.node.dialects.examples import extract_classifications, extract_regr
 from serving.node.dialects.lifting import extract_contents
 from serving.node.dialects.tensorflow_grpc import reader
 from serving.node.dialects.tensorproto import decode_tensors, encode_tensors
-from serving.protocols import Call, Dialect, protos
+from serving.protocols import Dialect, RequestMetadata, protos
 from serving.runtimes import LoadSpec
 from serving.runtimes.codec import InstancesDecoder
 from tests.serving.node.dialects import models
@@ -90,7 +90,7 @@ def save(tf: Any, folder: Path) -> None:
 
 def ask(model: ServedModel, verb: str, request: Any, version: str = "3") -> bytes:
     """The body of the answer."""
-    made = reader(Call(Dialect.TENSORFLOW_GRPC, verb, "m", version), model)
+    made = reader(RequestMetadata(Dialect.TENSORFLOW_GRPC, verb, "m", version), model)
     asked = made.decode_request(request.SerializeToString())
     reply = made.encode_response(asked, model.runtime.predict(asked.instances, **asked.parameters))
     assert (reply.status, reply.headers) == (200, ((b"content-type", b"application/x-protobuf"),))
@@ -99,7 +99,7 @@ def ask(model: ServedModel, verb: str, request: Any, version: str = "3") -> byte
 
 def refused(model: ServedModel, verb: str, request: Any) -> str:
     """The error, as it is told."""
-    made = reader(Call(Dialect.TENSORFLOW_GRPC, verb, "m", "3"), model)
+    made = reader(RequestMetadata(Dialect.TENSORFLOW_GRPC, verb, "m", "3"), model)
     with pytest.raises(ServingError) as caught:
         made.decode_request(request.SerializeToString())
     reply = made.encode_error(caught.value)
@@ -113,14 +113,14 @@ def refused(model: ServedModel, verb: str, request: Any) -> str:
 
 def test_messages_are_those_of_the_package(real: Any) -> None:
     """Every field of ours has the name, the number and the type that it has there."""
-    package = protos.pool().FindFileByName("tensorflow_serving.proto")
+    package = protos.load_descriptor_pool().FindFileByName("tensorflow_serving.proto")
     pool = real.predict.DESCRIPTOR.pool
     seen: set[str] = set()
     for name in package.message_types_by_name:
-        same(protos.message(f"tensorflow.serving.{name}").DESCRIPTOR, pool, seen)
+        same(protos.load_message_class(f"tensorflow.serving.{name}").DESCRIPTOR, pool, seen)
     assert {"tensorflow.TensorProto", "tensorflow.Feature", "tensorflow.TensorInfo"} <= seen
     for name in ("PredictionService", "ModelService"):
-        ours = protos.pool().FindServiceByName(f"tensorflow.serving.{name}")
+        ours = protos.load_descriptor_pool().FindServiceByName(f"tensorflow.serving.{name}")
         assert methods(ours) == methods(pool.FindServiceByName(f"tensorflow.serving.{name}"))
 
 
@@ -164,9 +164,9 @@ def test_tensors_are_those_of_tensorflow(real: Any, name: str, shape: tuple[int,
     request.inputs["x"].CopyFrom(tf.make_tensor_proto(array, dtype=name, shape=shape))
 
     slim, lifted = extract_contents(request.SerializeToString(), 2)
-    got = decode_tensors(protos.message("tensorflow.serving.PredictRequest").FromString(slim).inputs, lifted)[
-        "x"
-    ]
+    got = decode_tensors(
+        protos.load_message_class("tensorflow.serving.PredictRequest").FromString(slim).inputs, lifted
+    )["x"]
     np.testing.assert_array_equal(got, array, strict=True)
 
     answer = real.predict.PredictResponse.FromString(b"".join(encode_tensors({"y": array}, 1)))
@@ -226,7 +226,9 @@ def test_lists_are_predicted(real: Any, model: ServedModel) -> None:
 def test_rows_share_calls_with_those_of_others(real: Any, model: ServedModel) -> None:
     """With JSON too: the instances are the same."""
     request = predict_request(real, "serving_default", x=floats(3, 2))
-    asked = reader(Call(Dialect.TENSORFLOW_GRPC), model).decode_request(request.SerializeToString())
+    asked = reader(RequestMetadata(Dialect.TENSORFLOW_GRPC), model).decode_request(
+        request.SerializeToString()
+    )
 
     assert isinstance(asked.instances, dict)
     assert asked.parameters == {}
@@ -284,7 +286,7 @@ def test_other_models_are_asked_too(real: Any) -> None:
     """Rows of numbers, of any name and any type that loses nothing."""
     booster = models.booster(3)
     request = predict_request(real, "", **{"input-0": np.ones((2, 3), np.int32)})
-    made = reader(Call(Dialect.TENSORFLOW_GRPC, "predict", "m", "v"), booster)
+    made = reader(RequestMetadata(Dialect.TENSORFLOW_GRPC, "predict", "m", "v"), booster)
     asked = made.decode_request(request.SerializeToString())
     answer = real.predict.PredictResponse.FromString(made.encode_response(asked, np.array([0.5, 1.5])).body)
 
@@ -298,7 +300,7 @@ def test_outputs_of_customs_are_checked_when_they_are_there(real: Any) -> None:
     """What a routine answers is not known before."""
     request = predict_request(real, "", "weather", x=[1.0])
     custom = models.routine()
-    made = reader(Call(Dialect.TENSORFLOW_GRPC, "predict", "m", "v"), custom)
+    made = reader(RequestMetadata(Dialect.TENSORFLOW_GRPC, "predict", "m", "v"), custom)
     asked = made.decode_request(request.SerializeToString())
     with pytest.raises(InvalidInputs, match="names weather, which is no output; there are: predictions"):
         made.encode_response(asked, [1])
@@ -438,13 +440,13 @@ def test_an_input_without_examples_is_refused(real: Any, model: ServedModel) -> 
 
 def test_a_context_is_not_put_into_any_number_of_examples() -> None:
     """Whatever the model is, it is not made first."""
-    request = protos.message("tensorflow.serving.ClassificationRequest")()
+    request = protos.load_message_class("tensorflow.serving.ClassificationRequest")()
     given = request.input.example_list_with_context
     given.context.features.feature["a"].bytes_list.value.append(b"x" * (1 << 14))
     for _ in range(2000):
         given.examples.add().features.SetInParent()
 
-    call = Call(Dialect.TENSORFLOW_GRPC, "classify", "m")
+    call = RequestMetadata(Dialect.TENSORFLOW_GRPC, "classify", "m")
     with pytest.raises(InvalidInputs, match="each of 2000 examples: it can add 16 MiB"):
         reader(call, models.routine()).decode_request(request.SerializeToString())
 

@@ -18,13 +18,13 @@ from serving.errors import InvalidInputs, InvalidOutputs, ServingError
 from serving.node.dialects.lifting import MIN_CONTENT_BYTES, extract_contents
 from serving.node.dialects.tensorflow_grpc import reader
 from serving.node.dialects.tensorproto import MAX_FILLED_BYTES, TYPE_NUMBERS, decode_tensors, encode_tensors
-from serving.protocols import Call, Dialect, protos
+from serving.protocols import Dialect, RequestMetadata, protos
 from serving.runtimes.datatypes import dtype_of
 from serving.schema import TensorSpec
 from tests.serving.node.dialects import models
 
-REQUEST = protos.message("tensorflow.serving.PredictRequest")
-RESPONSE = protos.message("tensorflow.serving.PredictResponse")
+REQUEST = protos.load_message_class("tensorflow.serving.PredictRequest")
+RESPONSE = protos.load_message_class("tensorflow.serving.PredictResponse")
 INPUTS, OUTPUTS = 2, 1
 
 NUMERIC = [name for name in TYPE_NUMBERS if name not in ("BYTES", "BF16")]
@@ -42,7 +42,9 @@ def request(shape: tuple[int, ...], datatype: str = "FP32", **values: Any) -> An
     """A request with a tensor x."""
     made = REQUEST()
     tensor = made.inputs["x"]
-    tensor.MergeFrom(protos.message("tensorflow.TensorProto")(dtype=TYPE_NUMBERS[datatype], **values))
+    tensor.MergeFrom(
+        protos.load_message_class("tensorflow.TensorProto")(dtype=TYPE_NUMBERS[datatype], **values)
+    )
     tensor.tensor_shape.SetInParent()
     for size in shape:
         tensor.tensor_shape.dim.add(size=size)
@@ -141,10 +143,10 @@ def test_any_bytes_are_lifted_or_left(noise: bytes) -> None:
     slim, lifted = extract_contents(body, INPUTS)
     try:
         wanted = REQUEST.FromString(body)
-    except protos.Malformed:
+    except protos.MessageDecodeError:
         if not lifted:
             return
-        with pytest.raises(protos.Malformed):
+        with pytest.raises(protos.MessageDecodeError):
             REQUEST.FromString(slim)
     else:
         found = REQUEST.FromString(slim)
@@ -245,9 +247,9 @@ def test_a_request_of_millions_of_parts_does_not_keep_a_node_busy() -> None:
     texts = request((1 << 21,), "BYTES", tensor_content=bytes(1 << 21))
     assert "tensor_content can have 1048576 texts; send more of them in string_val" in refused(texts)
 
-    examples = protos.message("tensorflow.serving.ClassificationRequest")()
+    examples = protos.load_message_class("tensorflow.serving.ClassificationRequest")()
     examples.input.example_list.MergeFromString(b"\x0a\x00" * ((1 << 20) + 1))
-    made = reader(Call(Dialect.TENSORFLOW_GRPC, "classify", "m", "v"), models.booster(3))
+    made = reader(RequestMetadata(Dialect.TENSORFLOW_GRPC, "classify", "m", "v"), models.booster(3))
     with pytest.raises(InvalidInputs, match="The request has 1048577 examples; it can have 1048576"):
         made.decode_request(examples.SerializeToString())
 
@@ -304,7 +306,7 @@ VERBS = {
 @given(data=st.data())
 def test_any_message_is_read_or_refused(verb: str, data: st.DataObject) -> None:
     """Nothing that is sent is an error of the server: requests with a few bytes changed, for every model."""
-    made = protos.message(f"tensorflow.serving.{VERBS[verb]}")()
+    made = protos.load_message_class(f"tensorflow.serving.{VERBS[verb]}")()
     if verb == "predict":
         made.CopyFrom(request((2, 3), tensor_content=bytes(24)))
         made.output_filter.append("predictions")
@@ -322,4 +324,4 @@ def test_any_message_is_read_or_refused(verb: str, data: st.DataObject) -> None:
 
     for model in (models.booster(3), models.routine(), models.graph(TensorSpec("x", "FP32", (-1, 3)))):
         with contextlib.suppress(ServingError):
-            reader(Call(Dialect.TENSORFLOW_GRPC, verb, "m", "v"), model).decode_request(body)
+            reader(RequestMetadata(Dialect.TENSORFLOW_GRPC, verb, "m", "v"), model).decode_request(body)

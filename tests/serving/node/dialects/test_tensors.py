@@ -11,8 +11,8 @@ from serving.errors import InvalidInputs, InvalidOutputs
 from serving.node.dialects import ServedModel
 from serving.node.dialects.readers import CodecCache
 from serving.node.dialects.tensors import batch_to_tensors, find_signature, tensors_to_batch
-from serving.protocols import Call, Dialect
-from serving.protocols.protos import message
+from serving.protocols import Dialect, RequestMetadata
+from serving.protocols.protos import load_message_class
 from serving.runtimes import RowsFormat
 from serving.runtimes.datatypes import DATATYPES, datatype_of, dtype_of
 from serving.runtimes.instances import WholeTensors
@@ -175,7 +175,7 @@ def test_rows_that_begin_anywhere_in_a_body_are_put_in_place() -> None:
 @pytest.mark.parametrize("what", ["inputs", "outputs"])
 def test_requests_of_many_names_are_refused(dialect: Dialect, what: str) -> None:
     """They would keep a node busy."""
-    made = CodecCache(models.routine()).get_or_create(Call(dialect))
+    made = CodecCache(models.routine()).get_or_create(RequestMetadata(dialect))
     with pytest.raises(InvalidInputs, match=f"The request names 16385 {what}; it can name 16384"):
         made.decode_request(many(dialect, what))
 
@@ -184,19 +184,19 @@ def test_requests_of_many_names_are_refused(dialect: Dialect, what: str) -> None
 def test_lists_of_nothing_are_not_endless(count: int) -> None:
     """A few bytes can tell of any number of rows without a value."""
     tensor = {"name": "x", "shape": [count, 0], "datatype": "FP32"}
-    grpc = message("inference.ModelInferRequest")(inputs=[tensor], raw_input_contents=[b""])
-    serving = message("tensorflow.serving.PredictRequest")()
+    grpc = load_message_class("inference.ModelInferRequest")(inputs=[tensor], raw_input_contents=[b""])
+    serving = load_message_class("tensorflow.serving.PredictRequest")()
     serving.inputs["x"].dtype = 1
     for size in (count, 0):
         serving.inputs["x"].tensor_shape.dim.add(size=size)
     head = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({count}, 0), }}".encode()
 
     for call, body in (
-        (Call(Dialect.INFERENCE), orjson.dumps({"inputs": [{**tensor, "data": []}]})),
-        (Call(Dialect.INFERENCE_GRPC), grpc.SerializeToString()),
-        (Call(Dialect.TENSORFLOW_GRPC), serving.SerializeToString()),
+        (RequestMetadata(Dialect.INFERENCE), orjson.dumps({"inputs": [{**tensor, "data": []}]})),
+        (RequestMetadata(Dialect.INFERENCE_GRPC), grpc.SerializeToString()),
+        (RequestMetadata(Dialect.TENSORFLOW_GRPC), serving.SerializeToString()),
         (
-            Call(content_type="application/x-npy"),
+            RequestMetadata(content_type="application/x-npy"),
             b"\x93NUMPY\x01\0" + len(head).to_bytes(2, "little") + head,
         ),
     ):
@@ -208,7 +208,7 @@ def test_lists_of_nothing_are_not_endless(count: int) -> None:
 def test_requests_of_many_parameters_are_refused(where: str) -> None:
     """Wherever these are."""
     names = [str(number) for number in range(65537)]
-    request = message("inference.ModelInferRequest")()
+    request = load_message_class("inference.ModelInferRequest")()
     part = request if where == "request" else request.inputs.add(name="x")
     for name in names:
         part.parameters[name].bool_param = True
@@ -225,7 +225,7 @@ def test_requests_of_many_parameters_are_refused(where: str) -> None:
         (Dialect.INFERENCE, orjson.dumps(asked)),
     ):
         with pytest.raises(InvalidInputs, match="The request names 65537 parameters; it can name 65536"):
-            CodecCache(models.routine()).get_or_create(Call(dialect)).decode_request(body)
+            CodecCache(models.routine()).get_or_create(RequestMetadata(dialect)).decode_request(body)
 
 
 def many(dialect: Dialect, what: str) -> bytes:
@@ -235,11 +235,11 @@ def many(dialect: Dialect, what: str) -> bytes:
         whole = {"shape": [1], "datatype": "FP32", "data": [1]} if what == "inputs" else {}
         return orjson.dumps({"inputs": [], what: [{"name": name, **whole} for name in names]})
     if dialect is Dialect.INFERENCE_GRPC:
-        request = message("inference.ModelInferRequest")()
+        request = load_message_class("inference.ModelInferRequest")()
         for name in names:
             getattr(request, what).add(name=name)
     else:
-        request = message("tensorflow.serving.PredictRequest")()
+        request = load_message_class("tensorflow.serving.PredictRequest")()
         for name in names:
             if what == "inputs":
                 request.inputs[name].dtype = 1

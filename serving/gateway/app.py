@@ -45,31 +45,31 @@ from serving.gateway.api.versions import VersionsApi
 from serving.gateway.audit.endings import find_completions
 from serving.gateway.audit.endpoint import audit_intent, audit_result
 from serving.gateway.audit.recorder import AuditLog
-from serving.gateway.calls import Calls, tracing
+from serving.gateway.calls import ApiMetricsMiddleware, create_tracing
 from serving.gateway.catalog import Catalog
-from serving.gateway.deployment import Deployment
-from serving.gateway.fleet import Fleet
-from serving.gateway.forward import Forwarder
-from serving.gateway.identity import telling
+from serving.gateway.deployment import VersionDeployer
+from serving.gateway.fleet import Reconciler
+from serving.gateway.forward import PredictionProxy
+from serving.gateway.identity import with_request_id_header
 from serving.gateway.jobs.runner import JOB_COMMAND, JobQueue
-from serving.gateway.limits import CallLimits, PredictionLimits, limited
-from serving.gateway.methods import METHODS, Method
-from serving.gateway.metrics import CountedWaker, Elsewhere, Metrics
+from serving.gateway.limits import ApiRateLimits, PredictionLimits, rate_limited
+from serving.gateway.methods import METHODS, ApiMethod
+from serving.gateway.metrics import Metrics, MetricSources, RefusalCountingWaker
 from serving.gateway.model_statistics import ModelStatistics
-from serving.gateway.operations import Operations
-from serving.gateway.overview import Overview
+from serving.gateway.operations import OperationRunner
+from serving.gateway.overview import ClusterStatus
 from serving.gateway.records import Commit
-from serving.gateway.request_adapter import RequestAdapter
+from serving.gateway.request_adapter import RequestAdapterMiddleware
 from serving.gateway.request_log import RequestLog
-from serving.gateway.retention import Pruner
-from serving.gateway.routes import routes
-from serving.gateway.schemas import Schemas
-from serving.gateway.store import Store
-from serving.gateway.tallies import Tallies
-from serving.gateway.targets import Targets
+from serving.gateway.retention import RecordPruner
+from serving.gateway.routes import build_routes
+from serving.gateway.schemas import SchemaRegistry
+from serving.gateway.store import StateStore
+from serving.gateway.tallies import PredictionStats
+from serving.gateway.targets import RoutingTable
 from serving.gateway.thread_pool import ThreadPool
 from serving.gateway.watchdog import Watchdog
-from serving.gateway.witnesses import Witnesses
+from serving.gateway.witnesses import PredictionObservers
 from serving.names import check_project
 from serving.protocols.paths import detect_dialect, path_not_found_error, wrong_method_error
 from serving.scratch import sweep_scratch
@@ -77,15 +77,15 @@ from serving.shortage import find_shortage
 from serving.wire import Message, Receive, Scope, Send
 
 if TYPE_CHECKING:  # gRPC is imported only where it is switched on
-    from serving.gateway.grpc import Questions
+    from serving.gateway.grpc import MetadataService
 
 logger = logging.getLogger(__name__)
 
 
 # Seconds after the start for which the server may be unready because pilots are not lit.
-_LIT_WITHIN = 60.0
+_PILOTS_READY_WITHIN = 60.0
 # The name of what keeps clients from connecting.
-_ACCEPTING = "accepting"
+_ACCEPT_TROUBLE = "accepting"
 
 
 def _ignore_death(_: str) -> None:
@@ -105,7 +105,7 @@ class Gateway:
     def __init__(
         self,
         config: ServeConfig,
-        store: Store,
+        store: StateStore,
         environment: Mapping[str, str],
         *,
         job_command: Sequence[str] = JOB_COMMAND,
@@ -118,12 +118,12 @@ class Gateway:
         self._supervisor = Supervisor(on_death)
         self._activator = Activator(queue_requests=config.queue_requests, queue_bytes=config.queue_bytes)
         self._pool = LocalPool(
-            self._node_changed,
+            self._on_node_changed,
             drain=config.request_timeout,
             supervisor=self._supervisor,
             starts=config.node_starts or 2 * machine.count_cores(),
             list_pilots=config.pilots,
-            on_line=self._node_said,
+            on_line=self._on_node_output,
         )
         self._autoscaler = Autoscaler(
             self._activator,
@@ -131,115 +131,122 @@ class Gateway:
             tick=config.tick,
             free_memory=machine.available_memory,
             memory_bytes=config.memory_bytes,
-            on_trouble=self._trouble,
+            on_trouble=self._report_start_failure,
             supervisor=self._supervisor,
         )
-        self._deployment = Deployment(config, environment, self._activator, self._autoscaler)
-        self._fleet = Fleet(self._deployment, self._autoscaler, self._pool, self._supervisor)
-        self._targets = Targets(self._deployment.spec)
+        self._deployer = VersionDeployer(config, environment, self._activator, self._autoscaler)
+        self._reconciler = Reconciler(self._deployer, self._autoscaler, self._pool, self._supervisor)
+        self._routing_table = RoutingTable(self._deployer.build_node_spec)
         self._audit = AuditLog(config)
         self._catalog = Catalog(store, self._on_publish, self._on_commit)
-        self._schemas = Schemas(
-            self._catalog, self._targets, self._activator, config.request_timeout, self._supervisor
+        self._schema_registry = SchemaRegistry(
+            self._catalog, self._routing_table, self._activator, config.request_timeout, self._supervisor
         )
-        self._operations = Operations(self._catalog, self._deployment, self._supervisor, config)
+        self._operation_runner = OperationRunner(self._catalog, self._deployer, self._supervisor, config)
         self._jobs = JobQueue(self._catalog, self._supervisor, config, environment, command=job_command)
-        self._pruner = Pruner(self._catalog, self._jobs, config)
-        self._request_log = RequestLog.of(config, environment, self._supervisor)
-        self._tallies = Tallies()
-        self._call_limits = CallLimits(config)
-        self._tracing = tracing(config)
-        self._forwarder = Forwarder(
-            self._targets,
+        self._pruner = RecordPruner(self._catalog, self._jobs, config)
+        self._request_log = RequestLog.from_config(config, environment, self._supervisor)
+        self._prediction_stats = PredictionStats()
+        self._api_limits = ApiRateLimits(config)
+        self._tracing = create_tracing(config)
+        self._prediction_proxy = PredictionProxy(
+            self._routing_table,
             self._activator,
-            Witnesses(self._tallies, self._request_log, self._audit, self._tracing),
+            PredictionObservers(self._prediction_stats, self._request_log, self._audit, self._tracing),
             config,
-            shares=PredictionLimits.of(config),
+            limits=PredictionLimits.from_config(config),
             access=self._access,
-            project=check_project(config.default_project),
+            default_project=check_project(config.default_project),
         )
         self._watchdog = Watchdog(
             self._pool.kill_hung,
-            lambda node: self._forwarder.upstreams.get(node.id),
+            lambda node: self._prediction_proxy.node_clients.get(node.id),
             config.call_seconds,
         )
-        self._overview = Overview(lambda: self._catalog.state, self._activator, self._autoscaler, self._pool)
-        self._statistics = ModelStatistics(self._overview, self._tallies)
+        self._cluster_status = ClusterStatus(
+            lambda: self._catalog.state, self._activator, self._autoscaler, self._pool
+        )
+        self._statistics = ModelStatistics(self._cluster_status, self._prediction_stats)
         self._metrics = Metrics(
-            self._overview,
-            self._tallies,
-            Elsewhere(
-                spans=self._spans,
+            self._cluster_status,
+            self._prediction_stats,
+            MetricSources(
+                spans=self._get_span_counts,
                 audit=self._audit.stats,
-                logs=self._request_log.counts,
+                logs=self._request_log.get_counts,
                 errors=lambda: self._supervisor.errors,
                 refused=refused,
             ),
         )
-        self._ready = False
+        self._is_ready = False
         self._start_error: ServingError | None = None
-        self._lighting: asyncio.Task[None] | None = None  # of the pilots that are needed from the start on
+        self._pilot_start: asyncio.Task[None] | None = None  # of the pilots that are needed from the start on
         self._router = Starlette(
-            routes=self._routes(),
+            routes=self._build_routes(),
             lifespan=self._lifespan,
             exception_handlers={
-                ServingError: _serving_error,
+                ServingError: _handle_serving_error,
                 404: _handle_not_found,
                 405: _handle_wrong_method,
-                Exception: _internal_error,
+                Exception: _handle_internal_error,
             },
         )
-        self._calls = RequestAdapter(
-            Calls(self._router, self._tallies, self._tracing), self._forwarder, config.max_header_bytes
+        self._http_app = RequestAdapterMiddleware(
+            ApiMetricsMiddleware(self._router, self._prediction_stats, self._tracing),
+            self._prediction_proxy,
+            config.max_header_bytes,
         )
 
     @property
-    def handler(self) -> Forwarder:
+    def prediction_handler(self) -> PredictionProxy:
         """What answers predictions."""
-        return self._forwarder
+        return self._prediction_proxy
 
-    def questions(self) -> Questions:
+    def create_metadata_service(self) -> MetadataService:
         """What answers questions over gRPC."""
-        from serving.gateway.grpc import Questions  # noqa: PLC0415  only where gRPC is switched on
+        from serving.gateway.grpc import MetadataService  # noqa: PLC0415  only where gRPC is switched on
 
-        return Questions(
+        return MetadataService(
             lambda: self._catalog.state,
-            lambda: not self._unready(),
-            self._schemas,
+            lambda: not self._get_unready_reason(),
+            self._schema_registry,
             self._statistics,
             name=self._config.server_name,
             project=self._config.default_project,
-            around=self._around,
-            tallies=self._tallies,
+            wrap_endpoint=self._wrap_endpoint,
+            stats=self._prediction_stats,
             tracing=self._tracing,
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Everything but predictions is routed; those are `handler`'s."""
         if scope["type"] != "http":
-            await self._router(scope, receive, self._explaining(send))
+            await self._router(scope, receive, self._with_start_error(send))
         else:
-            await self._calls(scope, receive, telling(scope, send))
+            await self._http_app(scope, receive, with_request_id_header(scope, send))
 
-    def _routes(self) -> list[Route]:
+    def _build_routes(self) -> list[Route]:
         config = self._config
-        models = ModelsApi(self._catalog, self._fleet.fresh, config.max_models_per_project)
+        models = ModelsApi(self._catalog, self._reconciler.with_usage, config.max_models_per_project)
         versions = VersionsApi(
-            self._catalog, self._operations, self._fleet.fresh, config.max_versions_per_project
+            self._catalog,
+            self._operation_runner,
+            self._reconciler.with_usage,
+            config.max_versions_per_project,
         )
-        operations = OperationsApi(self._catalog, self._operations)
+        operations = OperationsApi(self._catalog, self._operation_runner)
         jobs = JobsApi(self._catalog, self._jobs, config.queue_jobs, self._access)
-        fleet = FleetApi(self._overview, self._metrics)
-        schemas = ModelSchemasApi(self._schemas, lambda: self._catalog.state, config.single_output)
+        fleet = FleetApi(self._cluster_status, self._metrics)
+        schemas = ModelSchemasApi(self._schema_registry, lambda: self._catalog.state, config.single_output)
         openapi = OpenApiDocumentApi(lambda: self._catalog.state, self._access, config)
         discovery = DiscoveryApi(tokens=self._access is not None)
         logs = LogsApi(
             config.state_dir / "logs", lambda: self._catalog.state, separate_projects=self._access is not None
         )
-        offered = {
-            "pilotlight.root": self._root,
-            "pilotlight.healthz": self._healthz,
-            "pilotlight.readyz": self._readyz,
+        endpoints = {
+            "pilotlight.root": self._get_service_info,
+            "pilotlight.healthz": self._get_healthz,
+            "pilotlight.readyz": self._get_readyz,
             "pilotlight.openapi": openapi.get_document,
             "pilotlight.docs": openapi.get_docs_page,
             "pilotlight.stats": self._get_stats,
@@ -249,19 +256,19 @@ class Gateway:
             "pilotlight.versions.why": fleet.explain_version,
             "pilotlight.versions.logs": logs.get,
             "pilotlight.versions.acceleration": AccelerationApi(
-                self._deployment, lambda: self._catalog.state
+                self._deployer, lambda: self._catalog.state
             ).get,
             "pilotlight.models.schema": schemas.get_model_schema,
             "pilotlight.versions.schema": schemas.get_version_schema,
             "pilotlight.jobs.progress": jobs.get_progress,
             "pilotlight.entries.list": LogEntriesApi(
-                lambda: self._catalog.state, self._jobs, self._access, self._call_limits
+                lambda: self._catalog.state, self._jobs, self._access, self._api_limits
             ).list,
             "pilotlight.discovery.rest": discovery.get_document,
             "pilotlight.discovery.list": discovery.list_apis,
             "pilotlight.batch": BatchRequestsApi(
                 self,
-                self._forwarder,
+                self._prediction_proxy,
                 seconds=config.request_timeout,
                 max_answer_bytes=config.max_answer_bytes,
                 unsent_bytes=config.unsent_bytes,
@@ -291,54 +298,57 @@ class Gateway:
             **PoliciesApi(self._catalog, self._access).build_endpoints(),
             **ProtocolMetadataApi(
                 lambda: self._catalog.state,
-                lambda: not self._unready(),
-                self._schemas,
+                lambda: not self._get_unready_reason(),
+                self._schema_registry,
                 self._statistics,
                 self._config.server_name,
             ).build_endpoints(),
         }
-        return routes(
-            {name: audit_intent(self._audit, METHODS[name], endpoint) for name, endpoint in offered.items()},
-            self._around,
+        return build_routes(
+            {
+                name: audit_intent(self._audit, METHODS[name], endpoint)
+                for name, endpoint in endpoints.items()
+            },
+            self._wrap_endpoint,
         )
 
-    def _around(self, method: Method, endpoint: Endpoint) -> Endpoint:
+    def _wrap_endpoint(self, method: ApiMethod, endpoint: Endpoint) -> Endpoint:
         """What a call goes through, from the outside to the endpoint."""
-        endpoint = limited(self._call_limits, method, with_checked_fields(method, endpoint))
+        endpoint = rate_limited(self._api_limits, method, with_checked_fields(method, endpoint))
         if self._access is not None:
             endpoint = require_permission(self._access, method, endpoint)
-        answered = with_selected_fields(method, audit_result(self._audit, method, endpoint))
-        return with_default_project(method, self._config.default_project, answered)
+        audited = with_selected_fields(method, audit_result(self._audit, method, endpoint))
+        return with_default_project(method, self._config.default_project, audited)
 
-    def _explaining(self, send: Send) -> Send:
+    def _with_start_error(self, send: Send) -> Send:
         """`send`, but a start that failed for a known reason is told of by that, not by a traceback."""
 
-        async def explain(message: Message) -> None:
+        async def send_explained(message: Message) -> None:
             if message["type"] == "lifespan.startup.failed" and self._start_error is not None:
                 message = {**message, "message": f"The server cannot start. {self._start_error.message}"}
             await send(message)
 
-        return explain
+        return send_explained
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncGenerator[None]:
         try:
-            async with self._started():
+            async with self._run_components():
                 yield
         except Exception as error:
             self._start_error = error if isinstance(error, ServingError) else find_shortage(error)
             raise
 
     @contextlib.asynccontextmanager
-    async def _started(self) -> AsyncGenerator[None]:
+    async def _run_components(self) -> AsyncGenerator[None]:
         await self._catalog.open()
         if self._access is not None:
             await self._access.refresh_tokens()
         uids = {record.uid for record in self._catalog.state.versions.values()}
-        sweeping = ThreadPool("sweep", 1)
-        await sweeping.run(self._deployment.sweep, uids)
-        await sweeping.run(self._jobs.remove_stale_files, self._catalog.state)
-        await sweeping.run(sweep_scratch)
+        cleanup_threads = ThreadPool("sweep", 1)
+        await cleanup_threads.run(self._deployer.delete_orphaned_files, uids)
+        await cleanup_threads.run(self._jobs.remove_stale_files, self._catalog.state)
+        await cleanup_threads.run(sweep_scratch)
         async with contextlib.AsyncExitStack() as closing:
             closing.callback(self._catalog.close)
             if self._access is not None:
@@ -351,22 +361,24 @@ class Gateway:
             self._request_log.start()
             closing.push_async_callback(self._request_log.close)
             await closing.enter_async_context(self._pool)
-            self._begin(closing)
+            self._start_loops(closing)
             # What is there by now stays: the collector need not look at it again.
             gc.freeze()
             gc.enable()
             yield
 
-    def _begin(self, closing: contextlib.AsyncExitStack) -> None:
+    def _start_loops(self, closing: contextlib.AsyncExitStack) -> None:
         """Do what a server does; each part of it ends, whatever becomes of the others."""
-        self._ready = True
-        self._fleet.follow(Commit.loading(self._catalog.state))
-        self._lighting = self._supervisor.start_task("lighting", self._pool.wait_for_pilots(_LIT_WITHIN))
-        self._activator.connect_waker(CountedWaker(self._autoscaler, self._metrics))
-        closing.push_async_callback(self._fleet.note, self._catalog)
+        self._is_ready = True
+        self._reconciler.apply_commit(Commit.from_state(self._catalog.state))
+        self._pilot_start = self._supervisor.start_task(
+            "lighting", self._pool.wait_for_pilots(_PILOTS_READY_WITHIN)
+        )
+        self._activator.connect_waker(RefusalCountingWaker(self._autoscaler, self._metrics))
+        closing.push_async_callback(self._reconciler.persist_usage, self._catalog)
         loops = [
             self._autoscaler.start(),
-            self._fleet.start(self._catalog),
+            self._reconciler.start(self._catalog),
             self._watchdog.start(self._supervisor),
             self._pruner.start(self._supervisor),
         ]
@@ -375,68 +387,68 @@ class Gateway:
         for loop in loops:
             closing.push_async_callback(loop.stop)
         closing.push_async_callback(self._jobs.suspend)
-        closing.callback(self._operations.suspend)
-        closing.callback(self._stop_being_ready)
-        self._operations.resume()
+        closing.callback(self._operation_runner.suspend)
+        closing.callback(self._mark_unready)
+        self._operation_runner.resume()
         self._jobs.resume()
 
-    def _stop_being_ready(self) -> None:
-        self._ready = False
+    def _mark_unready(self) -> None:
+        self._is_ready = False
 
     def _on_publish(self, commit: Commit) -> None:
         if self._access is not None:
             self._access.publish_policies(commit.after.policies)
-        self._targets.publish(commit)
-        for before, after in commit.versions():
+        self._routing_table.apply_commit(commit)
+        for before, after in commit.iter_changed_versions():
             if before is not None and after is None:
                 self._metrics.forget_version(before.uid)
-        if self._ready:
-            self._fleet.follow(commit)
+        if self._is_ready:
+            self._reconciler.apply_commit(commit)
             self._jobs.fail_orphaned_jobs(commit.after)
 
     def _on_commit(self, commit: Commit) -> None:
         for ending in find_completions(commit.before, commit.changes):
             self._audit.record_completion(ending.call, ending.status, ending.operation)
 
-    def _spans(self) -> Mapping[str, int]:
-        return {} if self._tracing is None else self._tracing.spans.told()
+    def _get_span_counts(self) -> Mapping[str, int]:
+        return {} if self._tracing is None else self._tracing.span_counts.get_final_counts()
 
-    def _trouble(self, uid: str, reason: str) -> None:
-        self._fleet.trouble(self._catalog, uid, reason)
+    def _report_start_failure(self, uid: str, reason: str) -> None:
+        self._reconciler.report_failure(self._catalog, uid, reason)
 
-    def _node_changed(self, node: Node) -> None:
+    def _on_node_changed(self, node: Node) -> None:
         self._activator.on_node_changed(node)
         self._autoscaler.on_node_changed(node)
         self._metrics.node_changed(node)
         self._watchdog.node_changed(node)
         if node.state is NodeState.READY:
-            self._schemas.heard(self._fleet.record(node.key), node)
+            self._schema_registry.record_schema(self._reconciler.find_record(node.key), node)
         if node.state is NodeState.GONE:
-            self._forwarder.node_gone(node)
+            self._prediction_proxy.close_node(node)
 
-    def _node_said(self, node: Node, line: str) -> None:
-        record = self._fleet.record(node.key)
-        if record is not None and (target := self._targets.of(record)).console_log:
-            self._request_log.said(target, node.id, line)
+    def _on_node_output(self, node: Node, line: str) -> None:
+        record = self._reconciler.find_record(node.key)
+        if record is not None and (target := self._routing_table.find_version_target(record)).console_log:
+            self._request_log.log_node_output(target, node.id, line)
 
-    def note_accepting(self, reason: str) -> None:
+    def set_accept_trouble(self, reason: str) -> None:
         """Take note why connections cannot be accepted; "" once they can."""
         if reason:
-            self._supervisor.report_trouble(_ACCEPTING, reason)
+            self._supervisor.report_trouble(_ACCEPT_TROUBLE, reason)
         else:
-            self._supervisor.clear_trouble(_ACCEPTING)
+            self._supervisor.clear_trouble(_ACCEPT_TROUBLE)
 
-    def _unready(self) -> str:
+    def _get_unready_reason(self) -> str:
         """Why requests had better go elsewhere; "" if they need not."""
-        if not self._ready:
+        if not self._is_ready:
             return "The server is starting or stopping."
         if troubles := self._supervisor.list_troubles():
             return " ".join(troubles)
-        if self._lighting is not None and not self._lighting.done():
+        if self._pilot_start is not None and not self._pilot_start.done():
             return "The server is starting: its pilots import the frameworks that versions need."
         return ""
 
-    async def _root(self, _: Request) -> Response:
+    async def _get_service_info(self, _: Request) -> Response:
         return json_response(
             {
                 "service": "pilotlight",
@@ -447,11 +459,11 @@ class Gateway:
             }
         )
 
-    async def _healthz(self, _: Request) -> Response:
+    async def _get_healthz(self, _: Request) -> Response:
         return json_response({"status": "live"})
 
-    async def _readyz(self, _: Request) -> Response:
-        if reason := self._unready():
+    async def _get_readyz(self, _: Request) -> Response:
+        if reason := self._get_unready_reason():
             return error_response(Unavailable(reason, retry_after=1))
         return json_response({"status": "ready"})
 
@@ -466,13 +478,13 @@ class Gateway:
                 "versions": len(state.versions),
                 "jobs": jobs,
                 "auditLog": self._audit.stats(),
-                "requestLog": await self._request_log.stats(),
+                "requestLog": await self._request_log.get_stats(),
             }
         )
 
 
-async def _serving_error(request: Request, error: Exception) -> Response:
-    return _refused(request, error if isinstance(error, ServingError) else Internal(str(error)))
+async def _handle_serving_error(request: Request, error: Exception) -> Response:
+    return _render_error(request, error if isinstance(error, ServingError) else Internal(str(error)))
 
 
 async def _handle_not_found(request: Request, _: Exception) -> Response:
@@ -480,7 +492,7 @@ async def _handle_not_found(request: Request, _: Exception) -> Response:
         "The API is below /v1/projects/PROJECT; /docs has all there is, and docs/api.md and "
         "docs/protocols.md explain it."
     )
-    return _refused(request, path_not_found_error(request.method, request.url.path, there))
+    return _render_error(request, path_not_found_error(request.method, request.url.path, there))
 
 
 async def _handle_wrong_method(request: Request, _: Exception) -> Response:
@@ -488,12 +500,12 @@ async def _handle_wrong_method(request: Request, _: Exception) -> Response:
     routes = (route for route in request.app.routes if isinstance(route, Route))
     there = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
     allow = ", ".join(sorted({method for route in there for method in route.methods or ()}))
-    return _refused(request, wrong_method_error(request.method, request.url.path, allow))
+    return _render_error(request, wrong_method_error(request.method, request.url.path, allow))
 
 
-async def _internal_error(request: Request, error: Exception) -> Response:
-    return _refused(request, find_shortage(error) or Internal("Internal error encountered."))
+async def _handle_internal_error(request: Request, error: Exception) -> Response:
+    return _render_error(request, find_shortage(error) or Internal("Internal error encountered."))
 
 
-def _refused(request: Request, error: ServingError) -> Response:
+def _render_error(request: Request, error: ServingError) -> Response:
     return error_response(error, detect_dialect(request.scope["path"]))

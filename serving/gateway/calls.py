@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from serving.config import ServeConfig
 from serving.errors import FailedPrecondition
-from serving.gateway.tallies import Tallies
+from serving.gateway.tallies import PredictionStats
 from serving.wire import Receive, Scope, Send
 
 if TYPE_CHECKING:  # OpenTelemetry is imported only where it is switched on
@@ -16,12 +16,12 @@ _APIS = ("/v1/", "/v2")
 _OTHER = "other"
 
 
-class Calls:
+class ApiMetricsMiddleware:
     """An ASGI application around `app`, whose routes are named after the methods of the API."""
 
-    def __init__(self, app: Any, tallies: Tallies, tracing: Tracing | None) -> None:
+    def __init__(self, app: Any, stats: PredictionStats, tracing: Tracing | None) -> None:
         self._app = app
-        self._tallies = tallies
+        self._stats = stats
         self._tracing = tracing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -29,25 +29,25 @@ class Calls:
         if scope["type"] != "http" or not scope["path"].startswith(_APIS):
             await self._app(scope, receive, send)
             return
-        trace = None if self._tracing is None else self._tracing.begin(scope, scope["method"])
+        trace = None if self._tracing is None else self._tracing.begin_trace(scope, scope["method"])
         statuses: list[int] = []
 
-        async def noting(message: Any) -> None:
+        async def send_and_count(message: Any) -> None:
             if message["type"] == "http.response.start":
                 statuses.append(message["status"])
             await send(message)
 
         try:
-            await self._app(scope, receive, noting)
+            await self._app(scope, receive, send_and_count)
         finally:
             status = statuses[0] if statuses else 500
             method = getattr(scope.get("route"), "name", _OTHER)
-            self._tallies.calls[method, status] += 1
+            self._stats.api_calls[method, status] += 1
             if trace is not None:
                 trace.end(status, name=method)
 
 
-def tracing(config: ServeConfig) -> Tracing | None:
+def create_tracing(config: ServeConfig) -> Tracing | None:
     """As the settings want it.
 
     Raises InvalidArgument for an endpoint that cannot be, FailedPrecondition where OpenTelemetry is missing.

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 import msgspec
 
 
-class Cause(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ChangeCause(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A call: its id in the audit log, the id of its request, and who made it.
 
     `principal` is "" without access control.
@@ -19,4 +19,4 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 # The cause of the changes that are made in this context; a call sets it for as long as it lasts.
-CAUSE: ContextVar[Cause | None] = ContextVar("pilotlight_cause", default=None)
+CURRENT_CAUSE: ContextVar[ChangeCause | None] = ContextVar("pilotlight_cause", default=None)

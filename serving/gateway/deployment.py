@@ -39,9 +39,9 @@ from serving.errors import (
     Unavailable,
     field_error,
 )
-from serving.gateway.pilots import pilot_for, pilot_of
-from serving.gateway.records import Deployed, VersionRecord
-from serving.gateway.schemas import reported
+from serving.gateway.pilots import framework_pilot_spec, interpreter_pilot_spec
+from serving.gateway.records import DeploymentInfo, VersionRecord
+from serving.gateway.schemas import read_reported_schema
 from serving.gateway.thread_pool import ThreadPool
 from serving.interpreters import InterpreterRegistry
 from serving.local_folders import LocalFolderPolicy
@@ -70,7 +70,7 @@ EnterPhase = Callable[[str], Awaitable[None]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Place:
+class AccelerationRecordLocation:
     """Where a verdict is, or is to be, and what it must hold for."""
 
     folder: Path
@@ -81,7 +81,7 @@ class Place:
         return {"folder": str(self.folder), "key": msgspec.to_builtins(self.key)}
 
 
-class Deployment:
+class VersionDeployer:
     """Prepares, starts and removes versions.
 
     `environment` is that of the server's own process, of which nodes get what `scrubbed` leaves. Raises
@@ -110,47 +110,51 @@ class Deployment:
         self._folder = config.state_dir / "versions"
         self._threads = ThreadPool("versions", _THREADS)
         # One for all versions that need it: its lists and environment are the most of what one knows.
-        self._pilot_for = functools.cache(functools.partial(pilot_for, environment=self._node_environment))
-        self._pilot_of = functools.cache(functools.partial(pilot_of, environment=self._node_environment))
+        self._framework_pilot = functools.cache(
+            functools.partial(framework_pilot_spec, environment=self._node_environment)
+        )
+        self._interpreter_pilot = functools.cache(
+            functools.partial(interpreter_pilot_spec, environment=self._node_environment)
+        )
 
-    def spec(self, record: VersionRecord) -> NodeSpec:
+    def build_node_spec(self, record: VersionRecord) -> NodeSpec:
         """How nodes of a version are started."""
-        deployed = record.deployed or Deployed(model_dir=str(self._folder / record.uid / "model"))
-        place = self.acceleration(record)
+        deployed = record.deployed or DeploymentInfo(model_dir=str(self._folder / record.uid / "model"))
+        place = self.locate_acceleration_record(record)
         return NodeSpec(
             key=record.uid,
             title=str(record.name),
             entry=NODE_ENTRY,
             arguments={
                 "model_dir": deployed.model_dir,
-                "framework": deployed.framework or _framework(record),
+                "framework": deployed.framework or _declared_framework(record),
                 "prediction_class": record.version.prediction_class,
                 "method": record.version.prediction_method,
                 "packages": deployed.packages,
-                "settings": self._settings(deployed),
+                "settings": self._build_settings(deployed),
                 "waking": bool(deployed.framework),
                 "slots": self._config.node_concurrency,
                 "acceleration": None if place is None else place.to_argument(),
                 "schema": deployed.schema,
                 "interpreter": deployed.interpreter,
-                "container": self._container(record, deployed),
+                "container": self._build_container(record, deployed),
             },
             environment={
                 **self._node_environment,
                 **(engine_environment(self._environment) if record.version.container else {}),
                 **FRAMEWORK_ENVIRONMENT,
                 "PYTHONUNBUFFERED": "1",
-                "create_version_request": create_version_request(record),
+                "create_version_request": render_create_version_request(record),
             },
             start_timeout=self._config.start_timeout,
             concurrency=self._config.node_concurrency,
-            pilot=self.pilot(record),
-            helper=self._helper(record),
+            pilot=self.select_pilot(record),
+            helper=self._select_helper_pilot(record),
             counter_bytes=NODE_BYTES,
             limits=self._limits,
         )
 
-    def _container(self, record: VersionRecord, deployed: Deployed) -> dict[str, Any] | None:
+    def _build_container(self, record: VersionRecord, deployed: DeploymentInfo) -> dict[str, Any] | None:
         """What serves a version in place of a framework, as a node is told."""
         if record.version.container is None:
             return None
@@ -166,15 +170,20 @@ class Deployment:
         return built
 
     @property
-    def accelerates(self) -> bool:
+    def is_acceleration_enabled(self) -> bool:
         """Whether versions may use faster ways."""
         return self._config.acceleration != "off"
 
-    def acceleration(self, record: VersionRecord) -> Place | None:
+    def locate_acceleration_record(self, record: VersionRecord) -> AccelerationRecordLocation | None:
         """Where the verdict on a version's faster ways belongs; None: there are to be none."""
         version = record.version
         deployed = record.deployed
-        if not self.accelerates or version.prediction_class or version.package_uris or version.container:
+        if (
+            not self.is_acceleration_enabled
+            or version.prediction_class
+            or version.package_uris
+            or version.container
+        ):
             return None
         if version.prediction_method not in ("", "predict"):  # the faster ways are those of predict
             return None
@@ -182,47 +191,47 @@ class Deployment:
             return None
         digest = deployed.digest if deployed else ""
         key = verdicts.AccelerationKey(digest, verdicts.describe_libraries(), verdicts.describe_processor())
-        return Place(self._folder / record.uid / "acceleration", key)
+        return AccelerationRecordLocation(self._folder / record.uid / "acceleration", key)
 
-    def pilot(self, record: VersionRecord) -> PilotSpec:
+    def select_pilot(self, record: VersionRecord) -> PilotSpec:
         """What nodes of a version are forked from."""
-        deployed = record.deployed or Deployed(model_dir="")
-        framework = deployed.framework or _framework(record)
-        return self._pilot_for(framework, deployed.tensorflow)
+        deployed = record.deployed or DeploymentInfo(model_dir="")
+        framework = deployed.framework or _declared_framework(record)
+        return self._framework_pilot(framework, deployed.tensorflow)
 
     def list_pilots(self, record: VersionRecord) -> tuple[PilotSpec, ...]:
         """All that starting nodes of a version takes."""
-        helper = self._helper(record)
-        return (self.pilot(record),) if helper is None else (self.pilot(record), helper)
+        helper = self._select_helper_pilot(record)
+        return (self.select_pilot(record),) if helper is None else (self.select_pilot(record), helper)
 
-    def _helper(self, record: VersionRecord) -> PilotSpec | None:
+    def _select_helper_pilot(self, record: VersionRecord) -> PilotSpec | None:
         """The pilot of another interpreter; None for one that is the version's alone."""
         interpreter = record.deployed.interpreter if record.deployed else ""
         if not interpreter or Path(interpreter).is_relative_to(self._folder / record.uid):
             return None
-        return self._pilot_of(interpreter)
+        return self._interpreter_pilot(interpreter)
 
     def track_version(self, record: VersionRecord) -> None:
         """Have the nodes of a version scaled from now on."""
-        deployed = record.deployed or Deployed(model_dir="")
+        deployed = record.deployed or DeploymentInfo(model_dir="")
         self._autoscaler.track_version(
-            self.spec(record),
-            scaling_spec(record.version, self._config),
+            self.build_node_spec(record),
+            build_scaling_spec(record.version, self._config),
             memory=deployed.memory or _UNKNOWN_NODE + _EXPANDS * deployed.files_bytes,
             start_seconds=deployed.start_seconds or None,
         )
 
     async def deploy(
         self, record: VersionRecord, enter_phase: EnterPhase
-    ) -> tuple[Deployed, tuple[str, ...]]:
+    ) -> tuple[DeploymentInfo, tuple[str, ...]]:
         """Fetch, install, start a node, load, warm; from a trusted source only, as the setting is now.
 
         Returns what was found out and warnings for the owner. Raises the ServingError that says why not.
         """
         await self.check_sources(record.version)
-        prepared = await self._prepare(record, enter_phase)
+        prepared = await self._run_prepare(record, enter_phase)
         await enter_phase("LOADING")
-        deployed = Deployed(
+        deployed = DeploymentInfo(
             model_dir=prepared.model_dir,
             digest=prepared.digest,
             packages=prepared.packages,
@@ -234,7 +243,7 @@ class Deployment:
         )
         begun = msgspec.structs.replace(record, deployed=deployed)
         self.track_version(begun)
-        report = await self._first_report(self.spec(begun))
+        report = await self._start_first_node(self.build_node_spec(begun))
         deployed = msgspec.structs.replace(
             deployed,
             framework=report["framework"],
@@ -242,7 +251,7 @@ class Deployment:
             exact=report["exact"],
             tensorflow=report["imports_tensorflow"],
             fingerprint=verdicts.describe_libraries(),
-            schema=reported(report),
+            schema=read_reported_schema(report),
         )
         return deployed, (*prepared.warnings, *report["warnings"])
 
@@ -254,7 +263,7 @@ class Deployment:
         """Raises FailedPrecondition for a request log in a folder that callers may not use."""
         config = version.request_logging_config
         if config is not None:
-            await self._threads.run(self._check_log, config.bigquery_table_name)
+            await self._threads.run(self._check_log_folder, config.bigquery_table_name)
 
     async def remove(self, record: VersionRecord) -> None:
         """Stop a version's nodes and delete its files. Requests in flight finish."""
@@ -265,7 +274,7 @@ class Deployment:
         """Stop a version's nodes and wait until they are gone."""
         await self._autoscaler.forget_version(record.uid)
 
-    def sweep(self, uids: set[str]) -> None:
+    def delete_orphaned_files(self, uids: set[str]) -> None:
         """Delete the files of versions that no longer exist (a kill may have left some)."""
         if self._folder.is_dir():
             for leftover in self._folder.iterdir():
@@ -276,12 +285,12 @@ class Deployment:
         require_engine(self._engine, version)
         if version.container is not None:
             self._sources.check_image("version.container.image", version.container.image)
-        self._sources.check_uris(sources_of(version))
+        self._sources.check_uris(list_sources(version))
         check_local_uri(self._folders, "version.deployment_uri", version.deployment_uri, whole=True)
         for uri in version.package_uris:
             check_local_uri(self._folders, "version.package_uris", uri)
 
-    def _check_log(self, address: str) -> None:
+    def _check_log_folder(self, address: str) -> None:
         field = "version.request_logging_config.bigquery_table_name"
         try:
             folder = log_folder(address)
@@ -290,15 +299,17 @@ class Deployment:
         if folder is not None:
             check_local_uri(self._folders, field, str(folder.absolute()))
 
-    def _settings(self, deployed: Deployed) -> dict[str, Any]:
+    def _build_settings(self, deployed: DeploymentInfo) -> dict[str, Any]:
         names = (field.name for field in dataclasses.fields(PredictSettings))
         settings = {name: getattr(self._config, name) for name in names}
         if settings["merge_requests"] == "auto" and deployed.fingerprint == verdicts.describe_libraries():
             settings["merge_requests"] = "on" if deployed.merge else "off"
-        settings["single_output"] = "bare" if deployed.answers_bare(self._config.single_output) else "object"
+        settings["single_output"] = (
+            "bare" if deployed.answers_bare_output(self._config.single_output) else "object"
+        )
         return settings
 
-    async def _prepare(self, record: VersionRecord, enter_phase: EnterPhase) -> prepare.PreparedVersion:
+    async def _run_prepare(self, record: VersionRecord, enter_phase: EnterPhase) -> prepare.PreparedVersion:
         """Run `python -m serving.prepare`; its last word is the result or the reason it failed."""
         request = prepare.PreparationRequest(
             deployment_uri=record.version.deployment_uri,
@@ -346,7 +357,7 @@ class Deployment:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(child.pid, signal.SIGKILL)
         if last.failed is not None:
-            raise _error(last.failed)
+            raise _to_serving_error(last.failed)
         if last.done is None:
             raise Internal(f"Preparing the version ended with exit code {code} and without a word.")
         return last.done
@@ -364,9 +375,9 @@ class Deployment:
                 "the version again."
             ) from None
 
-    async def _first_report(self, spec: NodeSpec) -> Mapping[str, Any]:
+    async def _start_first_node(self, spec: NodeSpec) -> Mapping[str, Any]:
         try:
-            async with self._activator.lease(spec, 0, _Creation(spec.start_timeout)) as lease:
+            async with self._activator.lease(spec, 0, _CreationDeadline(spec.start_timeout)) as lease:
                 return lease.node.report
         except StartFailedError as error:
             raise InvalidArgument(error.reason) from error
@@ -376,7 +387,7 @@ class Deployment:
             raise Cancelled("The version was deleted.") from error
 
 
-class _Creation:
+class _CreationDeadline:
     """The patience of a creation. The pool bounds a start; but memory may not come free for longer."""
 
     def __init__(self, start_timeout: float) -> None:
@@ -391,7 +402,7 @@ class _Creation:
             return await granted
 
 
-def scaling_spec(version: Version, config: ServeConfig) -> ScalingSpec:
+def build_scaling_spec(version: Version, config: ServeConfig) -> ScalingSpec:
     """A version's own bounds, and the server's settings for the rest."""
     auto = version.auto_scaling or AutoScaling()
     cpu = next((metric.target for metric in auto.metrics if metric.name == "CPU_USAGE"), 0)
@@ -408,7 +419,7 @@ def scaling_spec(version: Version, config: ServeConfig) -> ScalingSpec:
     )
 
 
-def sources_of(version: Version) -> list[tuple[str, str]]:
+def list_sources(version: Version) -> list[tuple[str, str]]:
     """Where the code of a version comes from, each with the field that says so."""
     packages = (("version.package_uris", uri) for uri in version.package_uris)
     return [("version.deployment_uri", version.deployment_uri), *packages]
@@ -419,12 +430,12 @@ def _folder_size(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
-def _framework(record: VersionRecord) -> str:
+def _declared_framework(record: VersionRecord) -> str:
     of_user = record.version.prediction_class or record.version.container is not None
     return "CUSTOM" if of_user else record.version.framework
 
 
-def create_version_request(record: VersionRecord) -> str:
+def render_create_version_request(record: VersionRecord) -> str:
     """What AI Platform told custom routines about their version, in the environment. Contract 3.5."""
     version = {
         "name": str(record.name),
@@ -435,6 +446,6 @@ def create_version_request(record: VersionRecord) -> str:
     return json.dumps({"version": version})
 
 
-def _error(failed: prepare.PreparationFailure) -> ServingError:
+def _to_serving_error(failed: prepare.PreparationFailure) -> ServingError:
     kinds = (InvalidArgument, NotFound, PermissionDenied, FailedPrecondition, Unavailable)
     return next((kind for kind in kinds if kind.status == failed.status), Internal)(failed.message)

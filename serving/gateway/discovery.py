@@ -18,7 +18,7 @@ import msgspec
 
 from serving.gateway.access.policy import Policy
 from serving.gateway.api.policies import SetIamPolicyRequest, TestIamPermissionsRequest
-from serving.gateway.methods import METHODS, Method
+from serving.gateway.methods import METHODS, ApiMethod
 from serving.resources import Job, Model, NumberText, Operation, RpcStatus, Version
 
 Json = dict[str, Any]
@@ -129,7 +129,7 @@ _PAGE = {"pageSize": _INT32, "pageToken": _TEXT}
 _MASK: Json = {"type": "string", "format": "google-fieldmask"}
 
 
-def directory(root: str) -> Json:
+def build_directory(root: str) -> Json:
     """The list of APIs there are below a URL, which ends with a slash."""
     item = {
         "kind": "discovery#directoryItem",
@@ -149,30 +149,30 @@ def build_document(root: str, *, tokens: bool) -> Json:
 
     Where callers need no `tokens` it names no scopes: then Google's client asks for no credentials.
     """
-    found = {**_document(), "rootUrl": root, "baseUrl": root}
+    found = {**_build_base_document(), "rootUrl": root, "baseUrl": root}
     return {**found, "auth": {"oauth2": {"scopes": _SCOPES}}} if tokens else found
 
 
 @functools.cache
-def response_schema(method: str) -> Json | None:
+def get_response_schema(method: str) -> Json | None:
     """The schema of what a method answers; None where it is not known."""
-    name = messages(method)[1]
-    return _document()["schemas"].get(_full(name)) if name else None
+    name = get_message_names(method)[1]
+    return _build_base_document()["schemas"].get(_qualify_message(name)) if name else None
 
 
-def schema(name: str) -> Json:
+def get_schema(name: str) -> Json:
     """A schema, by its name in the document."""
-    found: Json = _document()["schemas"][name]
+    found: Json = _build_base_document()["schemas"][name]
     return found
 
 
-def messages(method: str) -> tuple[str, str]:
+def get_message_names(method: str) -> tuple[str, str]:
     """What a method takes and answers, "" for nothing or what is not known."""
     return _MESSAGES.get(method) or _IAM.get(method.rpartition(".")[2], ("", ""))
 
 
 @functools.cache
-def _document() -> Json:
+def _build_base_document() -> Json:
     """What is the same wherever the server is."""
     resources: Json = {}
     for name, method in METHODS.items():
@@ -181,7 +181,7 @@ def _document() -> Json:
             place: Json = {"resources": resources}
             for collection in collections:
                 place = place.setdefault("resources", {}).setdefault(collection, {})
-            place.setdefault("methods", {})[verb] = _method(method)
+            place.setdefault("methods", {})[verb] = _describe_method(method)
     return {
         "kind": "discovery#restDescription",
         "discoveryVersion": "v1",
@@ -196,13 +196,15 @@ def _document() -> Json:
         "basePath": "",
         "batchPath": "batch",
         "fullyEncodeReservedExpansion": True,
-        "parameters": _parameters(),
-        "schemas": {_full(name): {"id": _full(name), **shape} for name, shape in _schemas()},
+        "parameters": _common_parameters(),
+        "schemas": {
+            _qualify_message(name): {"id": _qualify_message(name), **shape} for name, shape in _iter_schemas()
+        },
         "resources": resources,
     }
 
 
-def _parameters() -> Json:
+def _common_parameters() -> Json:
     """Those that all methods take."""
     found: Json = {
         "alt": {**_TEXT, "enum": ["json"], "default": "json", "description": "The form of the answer."},
@@ -217,7 +219,7 @@ def _parameters() -> Json:
 # ---- methods
 
 
-def _method(method: Method) -> Json:
+def _describe_method(method: ApiMethod) -> Json:
     verb = method.id.rpartition(".")[2]
     parameter = _name_parameter(method.id)
     plain = re.sub(r":(id|path)\}", "}", method.path)
@@ -236,15 +238,18 @@ def _method(method: Method) -> Json:
                 "pattern": re.sub(r"\{\w+\}", "[^/]+", pattern),
                 "description": "Required. A name in full.",
             },
-            **{name: {**shape, "location": "query"} for name, shape in _query(method.id, verb).items()},
+            **{
+                name: {**shape, "location": "query"}
+                for name, shape in _query_parameters(method.id, verb).items()
+            },
         },
         "parameterOrder": [parameter],
         "description": f"The method ml.{method.id}.",
         "scopes": list(_SCOPES),
     }
-    for key, message in zip(("request", "response"), messages(method.id), strict=True):
+    for key, message in zip(("request", "response"), get_message_names(method.id), strict=True):
         if message:
-            told[key] = {"$ref": _full(message)}
+            told[key] = {"$ref": _qualify_message(message)}
     return told
 
 
@@ -255,7 +260,7 @@ def _name_parameter(method: str) -> str:
     return "parent" if verb in _ON_PARENTS and method != "projects.operations.list" else "name"
 
 
-def _query(method: str, verb: str) -> Mapping[str, Json]:
+def _query_parameters(method: str, verb: str) -> Mapping[str, Json]:
     match verb:
         case "list" if ".studies." in method:
             return {}
@@ -274,13 +279,13 @@ def _query(method: str, verb: str) -> Mapping[str, Json]:
 # ---- messages
 
 
-def _full(name: str) -> str:
+def _qualify_message(name: str) -> str:
     """A message's name in the document."""
     package, _, last = name.rpartition(".")
     return _PREFIXES[package] + last
 
 
-def _schemas() -> Iterator[tuple[str, Json]]:
+def _iter_schemas() -> Iterator[tuple[str, Json]]:
     """Each message with its schema."""
     named = {name for pair in (*_MESSAGES.values(), *_IAM.values()) for name in pair if name}
     yield from ((name, {"type": "object", "properties": {}}) for name in sorted(named))
@@ -292,9 +297,9 @@ def _schemas() -> Iterator[tuple[str, Json]]:
     body = {"contentType": _TEXT, "data": {**_TEXT, "format": "byte"}}
     yield "api.HttpBody", {"type": "object", "properties": body}
     for name in ("PredictRequest", "ExplainRequest"):
-        yield name, {"type": "object", "properties": {"httpBody": {"$ref": _full("api.HttpBody")}}}
+        yield name, {"type": "object", "properties": {"httpBody": {"$ref": _qualify_message("api.HttpBody")}}}
     for name, (key, item) in _LISTS.items():
-        listed = {"type": "array", "items": {"$ref": _full(item)}}
+        listed = {"type": "array", "items": {"$ref": _qualify_message(item)}}
         yield name, {"type": "object", "properties": {key: listed, "nextPageToken": _TEXT}}
     permissions = {"type": "array", "items": _TEXT}
     yield "iam.TestIamPermissionsResponse", {"type": "object", "properties": {"permissions": permissions}}
@@ -303,18 +308,18 @@ def _schemas() -> Iterator[tuple[str, Json]]:
         kind = waiting.pop()
         if kind not in seen:
             seen.add(kind)
-            yield _struct_name(kind), _shape_of_struct(kind, waiting)
+            yield _struct_name(kind), _struct_schema(kind, waiting)
 
 
 def _struct_name(kind: type[msgspec.Struct]) -> str:
     return _STRUCTS.get(kind) or ("iam.Binding" if kind.__name__ == "Binding" else kind.__name__)
 
 
-def _shape_of_struct(kind: type[msgspec.Struct], found: list[type[msgspec.Struct]]) -> Json:
+def _struct_schema(kind: type[msgspec.Struct], found: list[type[msgspec.Struct]]) -> Json:
     """Its schema; the structs in it are added to `found`."""
     hints = typing.get_type_hints(kind, include_extras=True)
     properties = {
-        field.encode_name: _shape(field.encode_name, hints[field.name], found)
+        field.encode_name: _field_schema(field.encode_name, hints[field.name], found)
         for field in msgspec.structs.fields(kind)
     }
     return {"type": "object", "properties": {**properties, **_OF_GOOGLE.get(kind, {})}}
@@ -330,7 +335,7 @@ _SCALARS: Mapping[Any, Json] = {
 }
 
 
-def _shape(name: str, hint: Any, found: list[type[msgspec.Struct]]) -> Json:
+def _field_schema(name: str, hint: Any, found: list[type[msgspec.Struct]]) -> Json:
     """The schema of a field; the structs in it are added to `found`."""
     if hint in _SCALARS:
         return {**_SCALARS[hint], "format": _FORMATS[name]} if name in _FORMATS else _SCALARS[hint]
@@ -340,10 +345,10 @@ def _shape(name: str, hint: Any, found: list[type[msgspec.Struct]]) -> Json:
             return {"type": "string", "enum": list(hint.__members__)}
         case None:
             found.append(hint)
-            return {"$ref": _full(_struct_name(hint))}
+            return {"$ref": _qualify_message(_struct_name(hint))}
         case builtins.tuple:
-            return {"type": "array", "items": _shape("", arguments[0], found)}
+            return {"type": "array", "items": _field_schema("", arguments[0], found)}
         case builtins.dict:
-            return {"type": "object", "additionalProperties": _shape("", arguments[1], found)}
+            return {"type": "object", "additionalProperties": _field_schema("", arguments[1], found)}
         case _:  # it may be missing
-            return _shape(name, arguments[0], found)
+            return _field_schema(name, arguments[0], found)

@@ -29,29 +29,29 @@ from serving.errors import (
 from serving.exchange import PREDICT_SUFFIX
 from serving.gateway.access.gate import AccessControl
 from serving.gateway.audit.endpoint import AuditedPrediction
-from serving.gateway.deadlines import Allowance, Deadlines
-from serving.gateway.identity import identify, note_id
-from serving.gateway.insistence import Insistence
+from serving.gateway.deadlines import TimeoutBucket, TimeoutQueue
+from serving.gateway.identity import identify_request, set_request_id
+from serving.gateway.insistence import RetryingSender
 from serving.gateway.limits import PredictionLimits
-from serving.gateway.patience import Patience, forget_frames, left, too_late
+from serving.gateway.patience import Deadline, client_gone_error, deadline_exceeded_error, drop_tracebacks
 from serving.gateway.server_timing import without_server_timing
-from serving.gateway.tallies import Fare
-from serving.gateway.targets import Target, Targets
-from serving.gateway.upstream import Answer, ReceivedBytes, Upstream
-from serving.gateway.ways import Way, way_of
-from serving.gateway.witnesses import Witnesses
+from serving.gateway.tallies import RequestTiming
+from serving.gateway.targets import RouteTarget, RoutingTable
+from serving.gateway.upstream import NodeClient, NodeReply, ReceiveBudget
+from serving.gateway.ways import PredictionRoute, parse_route
+from serving.gateway.witnesses import PredictionObservers
 from serving.heads import REQUEST_ID, TIMEOUT, RequestHead
 from serving.protocols import DEFAULT_METADATA
 from serving.protocols.paths import parse_prediction_path, wrong_method_error
 from serving.wire import Scope, body_too_large
 
 if TYPE_CHECKING:  # OpenTelemetry is imported only where it is switched on
-    from serving.gateway.tracing import Trace
+    from serving.gateway.tracing import RequestTrace
 
 logger = logging.getLogger(__name__)
 
 
-class Forwarder:
+class PredictionProxy:
     """Answers prediction requests with the nodes of their version; the server's handler of exchanges.
 
     `project` is that of models of which a client does not say it.
@@ -59,31 +59,31 @@ class Forwarder:
 
     def __init__(
         self,
-        targets: Targets,
+        routing_table: RoutingTable,
         activator: Activator,
-        witnesses: Witnesses,
-        limits: ServerSettings,
+        observers: PredictionObservers,
+        settings: ServerSettings,
         *,
-        shares: PredictionLimits | None = None,
+        limits: PredictionLimits | None = None,
         access: AccessControl | None = None,
-        project: str = "local",
+        default_project: str = "local",
     ) -> None:
-        self.project = project
-        self.targets = targets
+        self.default_project = default_project
+        self.routing_table = routing_table
         self.activator = activator
-        self.witnesses = witnesses
-        self.shares = shares
+        self.observers = observers
+        self.limits = limits
         self.access = access
-        self.max_body_bytes = limits.max_body_bytes
-        self.queue_bytes = limits.queue_bytes
+        self.max_body_bytes = settings.max_body_bytes
+        self.queue_bytes = settings.queue_bytes
         self.held_bytes = 0  # of whole bodies that are not answered, or still being written to a node
-        self._max_answer_bytes = limits.max_answer_bytes
-        self.received = ReceivedBytes(limits.unsent_bytes)
-        self.request_timeout = limits.request_timeout
-        self.deadlines = Deadlines(limits.request_timeout)
-        self.upstreams: dict[str, Upstream] = {}
-        self._insistence = Insistence(targets, activator, self._upstream)
-        self._insisting: set[asyncio.Task[None]] = set()
+        self._max_answer_bytes = settings.max_answer_bytes
+        self.receive_budget = ReceiveBudget(settings.unsent_bytes)
+        self.request_timeout = settings.request_timeout
+        self.timeouts = TimeoutQueue(settings.request_timeout)
+        self.node_clients: dict[str, NodeClient] = {}
+        self._retrying_sender = RetryingSender(routing_table, activator, self._get_node_client)
+        self._retry_tasks: set[asyncio.Task[None]] = set()
 
     def can_handle(self, method: str, path: str) -> bool:
         """Whatever looks like a prediction; what its path says is seen when it begins."""
@@ -91,36 +91,36 @@ class Forwarder:
 
     def on_request_error(self, exchange: PredictionRequest, error: ServingError) -> None:
         """Answer with an error; of one that has not begun nobody else is told."""
-        passage: Passage | None = exchange.state
-        if passage is None:
-            exchange.respond_error(error, ((REQUEST_ID, identify(exchange.head)),))
+        request: ProxiedRequest | None = exchange.state
+        if request is None:
+            exchange.respond_error(error, ((REQUEST_ID, identify_request(exchange.head)),))
         else:
-            passage.refuse(error)
+            request.refuse(error)
 
     def on_request_head(self, exchange: PredictionRequest) -> None:
         """The head of a request is there: refuse it now if need be, so that no body is read for nothing."""
         head = exchange.head
-        way: Way | None = head.handler_cache
-        if way is None:
-            way = way_of(head, self.project)
-            if way.problem is None:
-                head.handler_cache = way
-        exchange.state = passage = Passage(self, exchange, way)
+        route: PredictionRoute | None = head.handler_cache
+        if route is None:
+            route = parse_route(head, self.default_project)
+            if route.problem is None:
+                head.handler_cache = route
+        exchange.state = request = ProxiedRequest(self, exchange, route)
         try:
-            passage.begin()
+            request.admit()
         except ServingError as error:
-            passage.refuse(error)
-            forget_frames(error)  # the problem of a way is kept by frames that it keeps, with the body
+            request.refuse(error)
+            drop_tracebacks(error)  # the problem of a way is kept by frames that it keeps, with the body
 
     def on_request_complete(self, exchange: PredictionRequest) -> None:
         """The request is whole."""
-        passage: Passage = exchange.state
+        request: ProxiedRequest = exchange.state
         try:
-            passage.proceed()
+            request.dispatch()
         except ServingError as error:
-            passage.refuse(error)
+            request.refuse(error)
         except Exception:
-            passage.fail()
+            request.fail()
 
     def reserve_bytes(self, size: int) -> None:
         """Count so many bytes of a body. Raises ResourceExhausted if there are too many."""
@@ -135,40 +135,42 @@ class Forwarder:
         """So many bytes of bodies are free."""
         self.held_bytes -= size
 
-    def node_gone(self, node: Node) -> None:
+    def close_node(self, node: Node) -> None:
         """Close what was open to a node that is gone."""
-        upstream = self.upstreams.pop(node.id, None)
-        if upstream is not None:
-            upstream.close()
+        client = self.node_clients.pop(node.id, None)
+        if client is not None:
+            client.close()
 
-    def insist(self, passage: Passage, lost: Lease | None = None) -> None:
+    def start_retry(self, request: ProxiedRequest, lost_lease: Lease | None = None) -> None:
         """Have a request answered that must wait, or that was lost in a node together with its lease."""
-        passage.patience = patience = Patience(passage.deadline, passage.timeout)
-        task = asyncio.get_running_loop().create_task(self._insist(passage, patience, lost))
-        self._insisting.add(task)
-        task.add_done_callback(self._insisting.discard)
+        request.retry_deadline = deadline = Deadline(request.deadline, request.timeout)
+        task = asyncio.get_running_loop().create_task(self._run_retry(request, deadline, lost_lease))
+        self._retry_tasks.add(task)
+        task.add_done_callback(self._retry_tasks.discard)
 
-    async def _insist(self, passage: Passage, patience: Patience, lost: Lease | None) -> None:
+    async def _run_retry(self, request: ProxiedRequest, deadline: Deadline, lost_lease: Lease | None) -> None:
         try:
-            answer = await self._insistence.ask(passage, patience, lost)
+            reply = await self._retrying_sender.send(request, deadline, lost_lease)
         except ServingError as error:
-            passage.refuse(error)
-            forget_frames(error)
+            request.refuse(error)
+            drop_tracebacks(error)
         except Exception as error:
-            passage.fail()
-            forget_frames(error)
+            request.fail()
+            drop_tracebacks(error)
         else:
-            passage.finish(answer, self.activator.clock())
+            request.finish(reply, self.activator.clock())
 
-    def _upstream(self, node: Node) -> Upstream | None:
+    def _get_node_client(self, node: Node) -> NodeClient | None:
         """The channel to a node, None if it is gone since it was leased: nobody would close that one."""
-        upstream = self.upstreams.get(node.id)
-        if upstream is None and node.state is not NodeState.GONE:
-            upstream = self.upstreams[node.id] = Upstream(node.address, self._max_answer_bytes, self.received)
-        return upstream
+        client = self.node_clients.get(node.id)
+        if client is None and node.state is not NodeState.GONE:
+            client = self.node_clients[node.id] = NodeClient(
+                node.address, self._max_answer_bytes, self.receive_budget
+            )
+        return client
 
 
-class Passage:
+class ProxiedRequest:
     """One request on its way.
 
     `target` is there once its body is. While it is in a node that it got at once, `_lease` is of that;
@@ -177,254 +179,258 @@ class Passage:
     """
 
     # What most requests do not change, they need not set.
-    patience: Patience | None = None
+    retry_deadline: Deadline | None = None
     waits: tuple[Lease, ...] = ()
     losses = deaths = 0
-    _trace: Trace | None = None
-    _found: Target | None = None
-    _sharing: Target | None = None
-    _within = False
-    _inside = 0.0
-    _number = -1
-    _held = 0
+    _trace: RequestTrace | None = None
+    _admitted_target: RouteTarget | None = None
+    _limited_target: RouteTarget | None = None
+    _is_in_node = False
+    _node_seconds = 0.0
+    _frame_number = -1
+    _held_bytes = 0
 
-    target: Target
+    target: RouteTarget
     timeout: float
     deadline: float
     _lease: Lease
-    _upstream: Upstream
-    _allowance: Allowance
-    _sent: float
+    _node_client: NodeClient
+    _timeout_bucket: TimeoutBucket
+    _sent_at: float
 
-    def __init__(self, forwarder: Forwarder, exchange: PredictionRequest, way: Way) -> None:
-        self._forwarder = forwarder
-        self._exchange = exchange
-        self.way = way
-        self._began = forwarder.activator.clock()
-        self._id = identify(exchange.head)
-        exchange.on_disconnect = self._gone
-        tracing = forwarder.witnesses.tracing
+    def __init__(
+        self, proxy: PredictionProxy, client_request: PredictionRequest, route: PredictionRoute
+    ) -> None:
+        self._proxy = proxy
+        self._client_request = client_request
+        self.route = route
+        self._started_at = proxy.activator.clock()
+        self._request_id = identify_request(client_request.head)
+        client_request.on_disconnect = self._on_client_gone
+        tracing = proxy.observers.tracing
         if tracing is not None:
-            self._trace = tracing.begin(self._scope(), way.method.id)
+            self._trace = tracing.begin_trace(self._identified_scope(), route.method.id)
 
     @property
     def body(self) -> bytes:
         """What the node is sent."""
-        return self._exchange.body
+        return self._client_request.body
 
     # ---- on the way in
 
-    def begin(self) -> None:
+    def admit(self) -> None:
         """Find out where it goes. Raises whatever it is refused with."""
-        forwarder, head, way = self._forwarder, self._exchange.head, self.way
-        if forwarder.access is not None:
-            forwarder.access.authorize_prediction(self._scope(), way.permission, way.named)
-        if way.problem is not None:
-            raise way.problem
+        proxy, head, route = self._proxy, self._client_request.head, self.route
+        if proxy.access is not None:
+            proxy.access.authorize_prediction(self._identified_scope(), route.permission, route.resource_name)
+        if route.problem is not None:
+            raise route.problem
         if head.method != "POST" or head.method_override:
             raise wrong_method_error(head.effective_method, head.path, "POST")
         if head.encoding:
             check_encoding(head.encoding)
-        self._found = target = forwarder.targets.find(way.goal)
-        if forwarder.shares is not None:
-            forwarder.shares.admit(target)
-        if head.length > forwarder.max_body_bytes:
-            raise body_too_large(forwarder.max_body_bytes)
+        self._admitted_target = target = proxy.routing_table.find_target(route.target_key)
+        if proxy.limits is not None:
+            proxy.limits.admit(target)
+        if head.length > proxy.max_body_bytes:
+            raise body_too_large(proxy.max_body_bytes)
 
-    def proceed(self) -> None:
+    def dispatch(self) -> None:
         """Go into a node that is free, or wait for one. Raises whatever it is refused with."""
-        forwarder, exchange = self._forwarder, self._exchange
-        if len(exchange.body) > forwarder.max_body_bytes:
-            raise body_too_large(forwarder.max_body_bytes)
-        self._hold(len(exchange.body))
-        self.timeout = timeout = self._wanted(exchange.head)
+        proxy, client_request = self._proxy, self._client_request
+        if len(client_request.body) > proxy.max_body_bytes:
+            raise body_too_large(proxy.max_body_bytes)
+        self._hold_body(len(client_request.body))
+        self.timeout = timeout = self._parse_timeout(client_request.head)
         self.deadline = asyncio.get_running_loop().time() + timeout
         # Once more: the version may have been deleted while the body came.
-        way = self.way
-        self.target = target = forwarder.targets.find(way.goal)
-        about = b"" if way.call is DEFAULT_METADATA else way.about(target.name.version)
-        if forwarder.shares is not None:
-            forwarder.shares.take(target)
-            self._sharing = target
-        lease = forwarder.activator.try_lease(target.spec)
+        route = self.route
+        self.target = target = proxy.routing_table.find_target(route.target_key)
+        encoded_call = b"" if route.call is DEFAULT_METADATA else route.encode_call(target.name.version)
+        if proxy.limits is not None:
+            proxy.limits.acquire(target)
+            self._limited_target = target
+        lease = proxy.activator.try_lease(target.spec)
         if lease is None:
-            forwarder.insist(self)
+            proxy.start_retry(self)
             return
-        upstream = forwarder.upstreams.get(lease.node.id)
-        if upstream is None or not upstream.connected:
+        client = proxy.node_clients.get(lease.node.id)
+        if client is None or not client.is_connected:
             lease.release()
-            forwarder.insist(self)
+            proxy.start_retry(self)
             return
-        self._lease, self._upstream, self._within = lease, upstream, True
-        self._allowance = allowance = forwarder.deadlines.of(timeout)
-        allowance.add(self)
-        self.enters(lease, lease.granted)
-        self._number = upstream.send(
+        self._lease, self._node_client, self._is_in_node = lease, client, True
+        self._timeout_bucket = bucket = proxy.timeouts.bucket_for(timeout)
+        bucket.add(self)
+        self.mark_sent(lease, lease.granted)
+        self._frame_number = client.send(
             self,
-            exchange.body,
+            client_request.body,
             slot=lease.slot,
             timeout=timeout,
             never_batch=False,
-            timing=self._trace is not None,
-            about=about,
+            wants_timing=self._trace is not None,
+            encoded_call=encoded_call,
         )
 
-    def _hold(self, size: int) -> None:
+    def _hold_body(self, size: int) -> None:
         """Count its body, from now to its answer. Raises ResourceExhausted if there are too many bytes."""
-        self._forwarder.reserve_bytes(size)
-        self._held = size
+        self._proxy.reserve_bytes(size)
+        self._held_bytes = size
 
-    def _wanted(self, head: RequestHead) -> float:
+    def _parse_timeout(self, head: RequestHead) -> float:
         """The seconds it has."""
-        usual = self._forwarder.request_timeout
+        max_timeout = self._proxy.request_timeout
         given = head.prediction_headers.get(TIMEOUT)
         if given is None:
-            return usual
+            return max_timeout
         try:
             timeout = float(given)
         except ValueError:
             timeout = -1
         if not timeout > 0:
             raise InvalidArgument("The header X-Request-Timeout must be a number of seconds over 0.")
-        return min(timeout, usual)
+        return min(timeout, max_timeout)
 
     # ---- in a node
 
     @property
-    def traced(self) -> bool:
+    def is_traced(self) -> bool:
         """Whether it is to be known what it did in the node."""
         return self._trace is not None
 
-    def enters(self, lease: Lease, now: float) -> None:
+    def mark_sent(self, lease: Lease, now: float) -> None:
         """It is sent to a node."""
-        self._sent = now
+        self._sent_at = now
         if self._trace is not None:
-            self._trace.enters(lease)
+            self._trace.begin_node_span(lease)
 
-    def leaves(self, answer: Answer | None, now: float) -> None:
+    def mark_returned(self, reply: NodeReply | None, now: float) -> None:
         """It is out of the node: with an answer, or for some reason without."""
-        self._inside += now - self._sent
+        self._node_seconds += now - self._sent_at
         if self._trace is not None:
-            self._trace.leaves(answer)
+            self._trace.end_node_span(reply)
 
-    def answered(self, answer: Answer) -> None:
+    def on_reply(self, reply: NodeReply) -> None:
         """The node has answered."""
-        self._allowance.remove(self)
+        self._timeout_bucket.remove(self)
         try:
-            now = self._release(answer)
+            now = self._release_lease(reply)
             if self._trace is not None:
-                answer = replace(answer, headers=without_server_timing(answer.headers))
+                reply = replace(reply, headers=without_server_timing(reply.headers))
         except Exception:
             self.fail()
         else:
-            self.finish(answer, now)
+            self.finish(reply, now)
 
-    def refused(self, error: ServingError) -> None:
+    def on_reply_dropped(self, error: ServingError) -> None:
         """The node has answered, but there is no memory for it."""
-        self._allowance.remove(self)
-        self._release(None)
+        self._timeout_bucket.remove(self)
+        self._release_lease(None)
         self.refuse(error)
 
-    def lost(self) -> None:
+    def on_connection_lost(self) -> None:
         """The node died or hung up."""
-        self._allowance.remove(self)
-        self._within = False
-        self.leaves(None, self._forwarder.activator.clock())
-        self._forwarder.insist(self, self._lease)
+        self._timeout_bucket.remove(self)
+        self._is_in_node = False
+        self.mark_returned(None, self._proxy.activator.clock())
+        self._proxy.start_retry(self, self._lease)
 
     def expire(self) -> None:
         """Its time is out."""
-        self._cancel()
-        self._release(None)
-        self.refuse(too_late(self.timeout))
+        self._cancel_in_node()
+        self._release_lease(None)
+        self.refuse(deadline_exceeded_error(self.timeout))
 
-    def _gone(self) -> None:
+    def _on_client_gone(self) -> None:
         """Its client is gone: it leaves its place at once."""
-        late = self._exchange.is_past_deadline
-        if self.patience is not None:
-            self.patience.leave(late=late)
+        late = self._client_request.is_past_deadline
+        if self.retry_deadline is not None:
+            self.retry_deadline.cancel(is_late=late)
             return
-        if self._within:
-            self._allowance.remove(self)
-            self._cancel()
-            self._release(None)
-        self.refuse(too_late(self.timeout) if late else left())
+        if self._is_in_node:
+            self._timeout_bucket.remove(self)
+            self._cancel_in_node()
+            self._release_lease(None)
+        self.refuse(deadline_exceeded_error(self.timeout) if late else client_gone_error())
 
-    def _cancel(self) -> None:
-        self._upstream.cancel(self._number, self.hand_over_body())
+    def _cancel_in_node(self) -> None:
+        self._node_client.cancel(self._frame_number, self.detach_body_release())
 
-    def hand_over_body(self) -> Callable[[], None]:
+    def detach_body_release(self) -> Callable[[], None]:
         """What is to be called once its body is free: that may be after its end."""
-        held, self._held = self._held, 0
-        return partial(self._forwarder.release_bytes, held)
+        held, self._held_bytes = self._held_bytes, 0
+        return partial(self._proxy.release_bytes, held)
 
-    def _release(self, answer: Answer | None) -> float:
-        self._within = False
+    def _release_lease(self, reply: NodeReply | None) -> float:
+        self._is_in_node = False
         now = self._lease.release()
-        self.leaves(answer, now)
+        self.mark_returned(reply, now)
         return now
 
     # ---- the end
 
-    def finish(self, answer: Answer, now: float) -> None:
+    def finish(self, reply: NodeReply, now: float) -> None:
         """Hand the client what a node answered; raises nothing, since that would close the channel."""
-        exchange, target = self._exchange, self.target
-        self._give_back()
-        body = exchange.body
+        client_request, target = self._client_request, self.target
+        self._release_limits()
+        body = client_request.body
         try:
-            exchange.respond(answer.status, answer.body, (*answer.headers, (REQUEST_ID, self._id)))
+            client_request.respond(reply.status, reply.body, (*reply.headers, (REQUEST_ID, self._request_id)))
         except Exception:
             self.fail()
             return
-        fare = Fare(now - self._began, self._inside, self.waits)
-        witnesses = self._forwarder.witnesses
+        timing = RequestTiming(now - self._started_at, self._node_seconds, self.waits)
+        observers = self._proxy.observers
         try:
             if self._trace is not None:
-                self._trace.end(answer.status, version=str(target.name))
-            if witnesses.answered(fare, target, body, answer):
-                witnesses.tell(self._asked(target), fare.total, target, body, answer)
+                self._trace.end(reply.status, version=str(target.name))
+            if observers.count_answer(timing, target, body, reply):
+                observers.on_answered(self._describe_for_audit(target), timing.total, target, body, reply)
         except Exception:
             logger.exception("an answer could not be counted or logged")
 
     def refuse(self, error: ServingError) -> None:
         """Hand the client an error, if it is still there; raises nothing."""
-        forwarder, found = self._forwarder, self._found
-        self._give_back()
-        self._exchange.respond_error(error, ((REQUEST_ID, self._id),))
+        proxy, target = self._proxy, self._admitted_target
+        self._release_limits()
+        self._client_request.respond_error(error, ((REQUEST_ID, self._request_id),))
         try:
             if self._trace is not None:
-                self._trace.end(http_status(error), version="" if found is None else str(found.name))
-            seconds = forwarder.activator.clock() - self._began
-            forwarder.witnesses.on_refused(self._asked(found), seconds, found, error)
+                self._trace.end(http_status(error), version="" if target is None else str(target.name))
+            seconds = proxy.activator.clock() - self._started_at
+            proxy.observers.on_refused(self._describe_for_audit(target), seconds, target, error)
         except Exception:
             logger.exception("a refusal could not be counted or logged")
 
     def fail(self) -> None:
         """Answer with what an exception makes of the request, and give back all that it has."""
         logger.exception("a prediction could not be answered")
-        if self._within:
-            self._within = False
-            self._allowance.remove(self)
-            self._cancel()
+        if self._is_in_node:
+            self._is_in_node = False
+            self._timeout_bucket.remove(self)
+            self._cancel_in_node()
             self._lease.release()
         self.refuse(Internal("Internal error encountered."))
 
-    def _asked(self, found: Target | None) -> AuditedPrediction:
+    def _describe_for_audit(self, target: RouteTarget | None) -> AuditedPrediction:
         """The request, for those who are told of it."""
-        way = self.way
-        resource = way.resource("" if found is None else str(found.name))
-        return AuditedPrediction(self._scope(), way.method, resource, way.permission, way.call)
+        route = self.route
+        resource = route.resolve_resource("" if target is None else str(target.name))
+        return AuditedPrediction(
+            self._identified_scope(), route.method, resource, route.permission, route.call
+        )
 
-    def _scope(self) -> Scope:
+    def _identified_scope(self) -> Scope:
         """Its head, with what was found out about it."""
-        scope = self._exchange.scope
-        note_id(scope, self._id)
+        scope = self._client_request.scope
+        set_request_id(scope, self._request_id)
         return scope
 
-    def _give_back(self) -> None:
+    def _release_limits(self) -> None:
         """Let others have its share, and its memory."""
-        self._forwarder.release_bytes(self._held)
-        self._held = 0
-        if self._sharing is not None and self._forwarder.shares is not None:
-            self._forwarder.shares.give(self._sharing)
-            self._sharing = None
+        self._proxy.release_bytes(self._held_bytes)
+        self._held_bytes = 0
+        if self._limited_target is not None and self._proxy.limits is not None:
+            self._proxy.limits.release(self._limited_target)
+            self._limited_target = None

@@ -18,13 +18,13 @@ from serving.errors import Internal, ServingError
 from serving.gateway.api.protocols import collect_statistics, iter_version_statuses
 from serving.gateway.api.requests import Endpoint
 from serving.gateway.catalog.lookup import resolve_address
-from serving.gateway.identity import as_header
-from serving.gateway.methods import METHODS, Method
+from serving.gateway.identity import request_id_header
+from serving.gateway.methods import METHODS, ApiMethod
 from serving.gateway.model_statistics import ModelStatistics
-from serving.gateway.records import State
-from serving.gateway.schemas import Schemas
-from serving.gateway.standings import is_ready, standings, versions_of
-from serving.gateway.tallies import Tallies
+from serving.gateway.records import CatalogState
+from serving.gateway.schemas import SchemaRegistry
+from serving.gateway.standings import find_versions, is_ready, list_statuses
+from serving.gateway.tallies import PredictionStats
 from serving.grpc.answers import answer_metadata_call
 from serving.grpc.call import GrpcCall
 from serving.names import ModelName
@@ -46,7 +46,7 @@ _ALL_STATISTICS = "inference.GRPCInferenceService.AllModelStatistics"
 _NO_MODEL = "-"
 
 
-class Questions:
+class MetadataService:
     """Answers what is asked about models and the server.
 
     `around` puts what all requests of a method go through around its endpoint. `state` is what the server
@@ -56,15 +56,15 @@ class Questions:
 
     def __init__(
         self,
-        state: Callable[[], State],
+        state: Callable[[], CatalogState],
         ready: Callable[[], bool],
-        schemas: Schemas,
+        schemas: SchemaRegistry,
         statistics: ModelStatistics,
         *,
         name: str,
         project: str,
-        around: Callable[[Method, Endpoint], Endpoint],
-        tallies: Tallies,
+        wrap_endpoint: Callable[[ApiMethod, Endpoint], Endpoint],
+        stats: PredictionStats,
         tracing: Tracing | None,
     ) -> None:
         self._state = state
@@ -73,52 +73,52 @@ class Questions:
         self._statistics = statistics
         self._name = name
         self._project = project
-        self._around = around
-        self._tallies = tallies
+        self._wrap_endpoint = wrap_endpoint
+        self._stats = stats
         self._tracing = tracing
 
     async def __call__(self, call: GrpcCall) -> Reply:
         """The answer to one."""
-        scope, method = call.scope, _method_of(call)
-        trace = None if self._tracing is None else self._tracing.begin(scope, method.id)
+        scope, method = call.scope, _select_method(call)
+        trace = None if self._tracing is None else self._tracing.begin_trace(scope, method.id)
         try:
-            scope["path_params"], endpoint = self._endpoint(method, call)
-            response = await self._around(method, endpoint)(Request(scope))
+            scope["path_params"], endpoint = self._resolve_endpoint(method, call)
+            response = await self._wrap_endpoint(method, endpoint)(Request(scope))
             reply = Reply(response.status_code, bytes(response.body))
         except ServingError as error:
             reply = render_error(error, call.rpc.dialect)
         except Exception:
             logger.exception("a call could not be answered")
             reply = render_error(Internal("Internal error encountered."), call.rpc.dialect)
-        self._tallies.calls[method.id, reply.status] += 1
+        self._stats.api_calls[method.id, reply.status] += 1
         if trace is not None:
             trace.end(reply.status)
-        return reply._replace(headers=(*reply.headers, as_header(scope)))
+        return reply._replace(headers=(*reply.headers, request_id_header(scope)))
 
-    def _endpoint(self, method: Method, call: GrpcCall) -> tuple[dict[str, str], Endpoint]:
+    def _resolve_endpoint(self, method: ApiMethod, call: GrpcCall) -> tuple[dict[str, str], Endpoint]:
         """What the call names, as a path would have it, and what answers it."""
-        about = _About(
+        about = _ModelInfo(
             self._state(), self._ready(), self._schemas, self._statistics, self._name, self._project
         )
         if not call.rpc.has_model_name or method.id == _ALL_STATISTICS:
-            return {}, _answering(call, "", about)
+            return {}, _make_endpoint(call, "", about)
         try:
             spec = call.head.read_model_spec()
             asked = parse_address(spec.model, self._project, version=spec.version, label=spec.label)
         except ServingError as problem:
-            return {"project": self._project, "model": _NO_MODEL}, _raising(problem)
+            return {"project": self._project, "model": _NO_MODEL}, _make_error_endpoint(problem)
         named = {"project": asked.model.project, "model": asked.model.model}
-        return named, _answering(call, spec.model, replace(about, asked=asked))
+        return named, _make_endpoint(call, spec.model, replace(about, asked=asked))
 
 
 @dataclass(frozen=True, slots=True)
-class _About:
+class _ModelInfo:
     """What is known of the server, and of what an address is of."""
 
-    records: State
+    records: CatalogState
     up: bool
-    schemas: Schemas
-    measured: ModelStatistics
+    schemas: SchemaRegistry
+    model_statistics: ModelStatistics
     server_name: str
     project: str
     asked: ModelAddress | None = None  # None: all of the project's models
@@ -133,16 +133,18 @@ class _About:
         return is_ready(self.records, self._address)
 
     def version_statuses(self) -> Sequence[VersionStatus]:
-        return standings(self.records, self._address)
+        return list_statuses(self.records, self._address)
 
     async def resolve_schema(self) -> tuple[str, ModelSchema]:
         record = resolve_address(self.records, self._address)
-        return record.name.version, await self.schemas.of(record)
+        return record.name.version, await self.schemas.get_schema(record)
 
     def list_statistics(self, model: str) -> Sequence[Mapping[str, Any]]:
         if self.asked is None:
-            return collect_statistics(self.records, self.project, self.measured)
-        return triton.render_statistics(model, map(self.measured.of, versions_of(self.records, self.asked)))
+            return collect_statistics(self.records, self.project, self.model_statistics)
+        return triton.render_statistics(
+            model, map(self.model_statistics.get_statistics, find_versions(self.records, self.asked))
+        )
 
     def list_versions(self) -> Iterable[tuple[str, VersionStatus]]:
         return iter_version_statuses(self.records, self.project)
@@ -152,7 +154,7 @@ class _About:
         return self.asked or ModelAddress(ModelName("", ""))
 
 
-def _method_of(call: GrpcCall) -> Method:
+def _select_method(call: GrpcCall) -> ApiMethod:
     """Statistics that name no model are those of all."""
     method = METHODS[f"{call.rpc.service}.{call.rpc.name}"]
     if call.rpc.name == "ModelStatistics":
@@ -162,14 +164,14 @@ def _method_of(call: GrpcCall) -> Method:
     return method
 
 
-def _answering(call: GrpcCall, model: str, about: _About) -> Endpoint:
+def _make_endpoint(call: GrpcCall, model: str, info: _ModelInfo) -> Endpoint:
     async def endpoint(_: Request) -> Response:
-        return Response(await answer_metadata_call(call.rpc, call.body, model, about))
+        return Response(await answer_metadata_call(call.rpc, call.body, model, info))
 
     return endpoint
 
 
-def _raising(problem: ServingError) -> Endpoint:
+def _make_error_endpoint(problem: ServingError) -> Endpoint:
     async def endpoint(_: Request) -> Response:
         raise problem
 

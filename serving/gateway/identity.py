@@ -9,9 +9,9 @@ import secrets
 from serving.heads import REQUEST_ID, TRACEPARENT, RequestHead
 from serving.wire import Headers, Message, Scope, Send
 
-HEADER = REQUEST_ID
+REQUEST_ID_HEADER = REQUEST_ID
 
-_KEY = "pilotlight.request_id"
+_REQUEST_ID_KEY = "pilotlight.request_id"
 _WELL_FORMED = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 # Of all requests of this process, followed by their number.
 _PREFIX, _numbers = secrets.token_hex(8).encode(), itertools.count()
@@ -21,69 +21,69 @@ _TRACEPARENT = re.compile(
 )
 
 
-def identify(head: RequestHead) -> bytes:
+def identify_request(head: RequestHead) -> bytes:
     """The client's own `X-Request-Id` if it is well-formed, else its trace id, else one made here."""
     told = head.prediction_headers
-    own, parent = told.get(HEADER), told.get(TRACEPARENT)
+    own, parent = told.get(REQUEST_ID_HEADER), told.get(TRACEPARENT)
     if own is not None and _WELL_FORMED.fullmatch(own):
         return own
-    if parent is not None and (trace := _trace(parent)):
+    if parent is not None and (trace := _parse_trace_id(parent)):
         return trace.encode()
-    return _new()
+    return _new_request_id()
 
 
-def note_id(scope: Scope, identity: bytes) -> None:
+def set_request_id(scope: Scope, identity: bytes) -> None:
     """Keep it beside the request."""
-    scope[_KEY] = identity.decode()
+    scope[_REQUEST_ID_KEY] = identity.decode()
 
 
-def request_id(scope: Scope) -> str:
+def ensure_request_id(scope: Scope) -> str:
     """The id of a request, made now if it has none yet."""
-    known: str | None = scope.get(_KEY)
+    known: str | None = scope.get(_REQUEST_ID_KEY)
     if known is None:
-        known = scope[_KEY] = _given(scope["headers"]) or _new().decode()
+        known = scope[_REQUEST_ID_KEY] = _read_client_id(scope["headers"]) or _new_request_id().decode()
     return known
 
 
-def trace_id(scope: Scope) -> str:
+def read_trace_id(scope: Scope) -> str:
     """The trace that the client says the request belongs to, 32 hex digits; "" if it says none."""
     for name, value in scope["headers"]:
         if name == TRACEPARENT:
-            return _trace(value)
+            return _parse_trace_id(value)
     return ""
 
 
-def as_header(scope: Scope) -> tuple[bytes, bytes]:
+def request_id_header(scope: Scope) -> tuple[bytes, bytes]:
     """The header that tells the client."""
-    return HEADER, request_id(scope).encode()
+    return REQUEST_ID_HEADER, ensure_request_id(scope).encode()
 
 
-def telling(scope: Scope, send: Send) -> Send:
+def with_request_id_header(scope: Scope, send: Send) -> Send:
     """A `send` that adds the header to the answer."""
 
     async def send_with_id(message: Message) -> None:
         if message["type"] == "http.response.start":
-            message["headers"] = [*message["headers"], as_header(scope)]
+            message["headers"] = [*message["headers"], request_id_header(scope)]
         await send(message)
 
     return send_with_id
 
 
-def _new() -> bytes:
+def _new_request_id() -> bytes:
     """It tells requests apart and guards nothing."""
     return b"%b%016x" % (_PREFIX, next(_numbers))
 
 
-def _given(headers: Headers) -> str:
+def _read_client_id(headers: Headers) -> str:
     trace = b""
     for name, value in headers:
-        if name == HEADER and _WELL_FORMED.fullmatch(value):
+        if name == REQUEST_ID_HEADER and _WELL_FORMED.fullmatch(value):
             return value.decode()
         if name == TRACEPARENT:
             trace = value
-    return _trace(trace) if trace else ""
+    return _parse_trace_id(trace) if trace else ""
 
 
-def _trace(traceparent: bytes) -> str:
+def _parse_trace_id(traceparent: bytes) -> str:
     match = _TRACEPARENT.fullmatch(traceparent)
     return match[1].decode() if match else ""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from serving.gateway.order import Order, Sorted
+from serving.gateway.order import SortedIndex, SortedSequence
 
 if TYPE_CHECKING:  # records keep an index
     from serving.gateway.records import JobRecord, OperationRecord
@@ -22,15 +22,15 @@ class JobIndex:
     that are deleted too; `last_number` is the highest there was.
     """
 
-    by_project: Order[str, tuple[int, str]] = field(default_factory=lambda: Order({}))
-    unfinished: Sorted[tuple[int, str]] = field(default_factory=Sorted)
-    ended: Sorted[tuple[str, str]] = field(default_factory=Sorted)
+    by_project: SortedIndex[str, tuple[int, str]] = field(default_factory=lambda: SortedIndex({}))
+    unfinished: SortedSequence[tuple[int, str]] = field(default_factory=SortedSequence)
+    ended: SortedSequence[tuple[str, str]] = field(default_factory=SortedSequence)
     states: Mapping[tuple[str, str], int] = field(default_factory=Counter)
     records: Mapping[tuple[str, str], int] = field(default_factory=Counter)
     last_number: int = 0
 
     @classmethod
-    def of(cls, jobs: Iterable[JobRecord]) -> JobIndex:
+    def from_jobs(cls, jobs: Iterable[JobRecord]) -> JobIndex:
         """That of all these jobs."""
         projects: dict[str, list[tuple[int, str]]] = {}
         unfinished: list[tuple[int, str]] = []
@@ -42,79 +42,90 @@ class JobIndex:
             states[job.project, str(job.job.state)] += 1
             if job.has_ended:
                 ended.append((job.job.end_time, job.name))
-                for key, count in _outcomes(job):
+                for key, count in _count_outcomes(job):
                     records[key] += count
             else:
                 unfinished.append((job.number, job.name))
         last_number = -min((key[0] for found in projects.values() for key in found), default=0)
-        by_project = Order({project: Sorted.of(found) for project, found in projects.items()})
-        return cls(by_project, Sorted.of(unfinished), Sorted.of(ended), states, records, last_number)
+        by_project = SortedIndex(
+            {project: SortedSequence.from_values(found) for project, found in projects.items()}
+        )
+        return cls(
+            by_project,
+            SortedSequence.from_values(unfinished),
+            SortedSequence.from_values(ended),
+            states,
+            records,
+            last_number,
+        )
 
-    def changed(self, before: JobRecord | None, after: JobRecord | None) -> JobIndex:
+    def with_change(self, before: JobRecord | None, after: JobRecord | None) -> JobIndex:
         """With a job that is new (no `before`), other than it was, or gone (no `after`)."""
         index = self
         if before is not None:
-            index = index._without(before)
+            index = index._without_job(before)
         if after is not None:
-            index = index._with(after)
+            index = index._with_job(after)
             if after.has_ended and (before is None or not before.has_ended):
-                index = replace(index, records=Counter(index.records) + Counter(dict(_outcomes(after))))
+                index = replace(index, records=Counter(index.records) + Counter(dict(_count_outcomes(after))))
         if before is None and after is not None:
             key = (-after.number, after.name)
-            by_project = index.by_project.adding(after.project, key)
+            by_project = index.by_project.with_name(after.project, key)
             index = replace(index, by_project=by_project, last_number=max(index.last_number, after.number))
         elif before is not None and after is None:
             key = (-before.number, before.name)
-            index = replace(index, by_project=index.by_project.dropping(before.project, key))
+            index = replace(index, by_project=index.by_project.without_name(before.project, key))
         return index
 
-    def _with(self, job: JobRecord) -> JobIndex:
+    def _with_job(self, job: JobRecord) -> JobIndex:
         states = Counter(self.states) + Counter([(job.project, str(job.job.state))])
         if job.has_ended:
-            return replace(self, states=states, ended=self.ended.adding((job.job.end_time, job.name)))
-        return replace(self, states=states, unfinished=self.unfinished.adding((job.number, job.name)))
+            return replace(self, states=states, ended=self.ended.with_value((job.job.end_time, job.name)))
+        return replace(self, states=states, unfinished=self.unfinished.with_value((job.number, job.name)))
 
-    def _without(self, job: JobRecord) -> JobIndex:
+    def _without_job(self, job: JobRecord) -> JobIndex:
         states = Counter(self.states) - Counter([(job.project, str(job.job.state))])
         if job.has_ended:
-            return replace(self, states=states, ended=self.ended.dropping((job.job.end_time, job.name)))
-        return replace(self, states=states, unfinished=self.unfinished.dropping((job.number, job.name)))
+            return replace(self, states=states, ended=self.ended.without_value((job.job.end_time, job.name)))
+        return replace(self, states=states, unfinished=self.unfinished.without_value((job.number, job.name)))
 
 
 @dataclass(frozen=True, slots=True)
 class OperationIndex:
-    """Names of operations: of a project by `operation_key`; done ones behind the time of their end."""
+    """Names of operations: of a project by `operation_sort_key`; done ones behind the time of their end."""
 
-    by_project: Order[str, tuple[int, str]] = field(default_factory=lambda: Order({}))
-    done: Sorted[tuple[str, str]] = field(default_factory=Sorted)
+    by_project: SortedIndex[str, tuple[int, str]] = field(default_factory=lambda: SortedIndex({}))
+    done: SortedSequence[tuple[str, str]] = field(default_factory=SortedSequence)
 
     @classmethod
-    def of(cls, operations: Iterable[OperationRecord]) -> OperationIndex:
+    def from_operations(cls, operations: Iterable[OperationRecord]) -> OperationIndex:
         """That of all these operations."""
         projects: dict[str, list[tuple[int, str]]] = {}
         done: list[tuple[str, str]] = []
         for one in operations:
-            projects.setdefault(one.project, []).append(operation_key(one.name))
+            projects.setdefault(one.project, []).append(operation_sort_key(one.name))
             if one.operation.done:
-                done.append(_end(one))
-        by_project = Order({project: Sorted.of(found) for project, found in projects.items()})
-        return cls(by_project, Sorted.of(done))
+                done.append(_end_sort_key(one))
+        by_project = SortedIndex(
+            {project: SortedSequence.from_values(found) for project, found in projects.items()}
+        )
+        return cls(by_project, SortedSequence.from_values(done))
 
-    def changed(self, before: OperationRecord | None, after: OperationRecord | None) -> OperationIndex:
+    def with_change(self, before: OperationRecord | None, after: OperationRecord | None) -> OperationIndex:
         """With an operation that is new (no `before`), other than it was, or gone (no `after`)."""
         by_project, done = self.by_project, self.done
         if before is not None and before.operation.done:
-            done = done.dropping(_end(before))
+            done = done.without_value(_end_sort_key(before))
         if after is not None and after.operation.done:
-            done = done.adding(_end(after))
+            done = done.with_value(_end_sort_key(after))
         if before is None and after is not None:
-            by_project = by_project.adding(after.project, operation_key(after.name))
+            by_project = by_project.with_name(after.project, operation_sort_key(after.name))
         elif before is not None and after is None:
-            by_project = by_project.dropping(before.project, operation_key(before.name))
+            by_project = by_project.without_name(before.project, operation_sort_key(before.name))
         return OperationIndex(by_project, done)
 
 
-def operation_key(name: str) -> tuple[int, str]:
+def operation_sort_key(name: str) -> tuple[int, str]:
     """The place of an operation in a list, the newest first.
 
     A name ends in the milliseconds of its creation; the times in the metadata have only seconds.
@@ -122,11 +133,11 @@ def operation_key(name: str) -> tuple[int, str]:
     return -int(name.rpartition("-")[2]), name
 
 
-def _end(record: OperationRecord) -> tuple[str, str]:
+def _end_sort_key(record: OperationRecord) -> tuple[str, str]:
     return record.operation.metadata.end_time, record.name
 
 
-def _outcomes(job: JobRecord) -> Iterator[tuple[tuple[str, str], int]]:
+def _count_outcomes(job: JobRecord) -> Iterator[tuple[tuple[str, str], int]]:
     output = job.job.prediction_output
     if output is not None and job.has_ended:
         yield (job.project, "predicted"), int(output.prediction_count or 0)

@@ -24,11 +24,11 @@ from serving.errors import (
     ServingError,
     Unavailable,
 )
-from serving.gateway.patience import Patience, left
+from serving.gateway.patience import Deadline, client_gone_error
 from serving.gateway.server_timing import with_server_timing, without_server_timing
-from serving.gateway.targets import Target, Targets
-from serving.gateway.upstream import Answer, ConnectError, Upstream
-from serving.gateway.ways import Way
+from serving.gateway.targets import RouteTarget, RoutingTable
+from serving.gateway.upstream import ConnectError, NodeClient, NodeReply
+from serving.gateway.ways import PredictionRoute
 from serving.shortage import find_shortage
 
 logger = logging.getLogger(__name__)
@@ -41,11 +41,11 @@ _DEATHS, _HANGS, _LOSSES = 3, 2, 10
 _NOTICED_WITHIN = 2.0
 
 
-class Request(Protocol):
+class RetryableRequest(Protocol):
     """One that insists: `losses` are nodes lost with it inside, `deaths` those that maybe died of it."""
 
-    target: Target
-    way: Way
+    target: RouteTarget
+    route: PredictionRoute
     waits: tuple[Lease, ...]
     losses: int
     deaths: int
@@ -55,128 +55,137 @@ class Request(Protocol):
         """What the node is sent."""
 
     @property
-    def traced(self) -> bool:
+    def is_traced(self) -> bool:
         """Whether it is to be known what it did in the node."""
 
-    def hand_over_body(self) -> Callable[[], None]:
+    def detach_body_release(self) -> Callable[[], None]:
         """What is to be called once its body is free: that may be after its end."""
 
-    def enters(self, lease: Lease, now: float) -> None:
+    def mark_sent(self, lease: Lease, now: float) -> None:
         """It is sent to a node."""
 
-    def leaves(self, answer: Answer | None, now: float) -> None:
+    def mark_returned(self, reply: NodeReply | None, now: float) -> None:
         """It is out of the node."""
 
 
-class Insistence:
+class RetryingSender:
     """Gets answers for requests that wait. `upstream` is the channel to a node, None once it is gone."""
 
     def __init__(
-        self, targets: Targets, activator: Activator, upstream: Callable[[Node], Upstream | None]
+        self,
+        routing_table: RoutingTable,
+        activator: Activator,
+        find_client: Callable[[Node], NodeClient | None],
     ) -> None:
-        self._targets = targets
+        self._routing_table = routing_table
         self._activator = activator
-        self._upstream = upstream
+        self._find_client = find_client
 
-    async def ask(self, request: Request, patience: Patience, lost: Lease | None) -> Answer:
+    async def send(
+        self, request: RetryableRequest, deadline: Deadline, lost_lease: Lease | None
+    ) -> NodeReply:
         """The answer; `lost` is of a node that was lost with the request. Raises what it is refused with."""
-        if lost is not None:
+        if lost_lease is not None:
             try:
-                await _lose(request, lost, patience)
+                await _handle_lost_node(request, lost_lease, deadline)
             finally:
-                lost.release()
-            _check(patience, lost)
+                lost_lease.release()
+            _check_deadline(deadline, lost_lease)
         while True:
             # Anew for each attempt, with nothing in between: a lease would wake a deleted version.
-            request.target = target = self._targets.find(request.way.goal)
-            with in_words(target):
-                async with self._activator.lease(target.spec, len(request.body), patience) as lease:
+            request.target = target = self._routing_table.find_target(request.route.target_key)
+            with translate_scaling_errors(target):
+                async with self._activator.lease(target.spec, len(request.body), deadline) as lease:
                     try:
-                        answer = await self._send(request, lease, patience)
+                        reply = await self._send_once(request, lease, deadline)
                     except ConnectError as error:
                         logger.warning("%s: node %s cannot be reached", target.name, lease.node.id)
-                        await _noticed(lease.node, patience)
-                        if lease.node.state is NodeState.READY and (short := _shortage_behind(error)):
+                        await _wait_for_node_end(lease.node, deadline)
+                        if lease.node.state is NodeState.READY and (short := _find_shortage(error)):
                             raise short from error
                     else:
-                        if answer is not None:
-                            return answer
-                        await _lose(request, lease, patience)
-            _check(patience, lease)
+                        if reply is not None:
+                            return reply
+                        await _handle_lost_node(request, lease, deadline)
+            _check_deadline(deadline, lease)
 
-    async def _send(self, request: Request, lease: Lease, patience: Patience) -> Answer | None:
+    async def _send_once(
+        self, request: RetryableRequest, lease: Lease, deadline: Deadline
+    ) -> NodeReply | None:
         """The node's answer, None if it was lost."""
         node = lease.node
-        upstream = self._upstream(node)
-        if upstream is None:
+        client = self._find_client(node)
+        if client is None:
             raise ConnectError
-        if not upstream.connected:
-            await upstream.connect()
-        if patience.gone:
-            raise left()
-        held = lease.arrived is not None and node.ready_at is not None and node.ready_at > lease.arrived
+        if not client.is_connected:
+            await client.connect()
+        if deadline.gone:
+            raise client_gone_error()
+        waited_for_start = (
+            lease.arrived is not None and node.ready_at is not None and node.ready_at > lease.arrived
+        )
         if lease.arrived is not None:
             request.waits = (*request.waits, lease)
-        asking = _Asking()
-        answer: Answer | None = None
-        request.enters(lease, self._activator.clock())
-        number = upstream.send(
-            asking,
+        callback = _FutureReply()
+        reply: NodeReply | None = None
+        request.mark_sent(lease, self._activator.clock())
+        number = client.send(
+            callback,
             request.body,
             slot=lease.slot,
-            timeout=max(patience.remaining, 0.001),
+            timeout=max(deadline.remaining, 0.001),
             never_batch=request.deaths > 0,
-            timing=held or request.traced,
-            about=request.way.about(request.target.name.version),
+            wants_timing=waited_for_start or request.is_traced,
+            encoded_call=request.route.encode_call(request.target.name.version),
         )
         try:
-            answer = await patience.wait(asking.answer)
+            reply = await deadline.wait(callback.reply)
         except BaseException:
-            upstream.cancel(number, request.hand_over_body())
+            client.cancel(number, request.detach_body_release())
             raise
         finally:
-            request.leaves(answer, self._activator.clock())
-        if answer is None:
+            request.mark_returned(reply, self._activator.clock())
+        if reply is None:
             return None
-        if held:
-            return replace(answer, headers=with_server_timing(lease, answer.headers))
-        return replace(answer, headers=without_server_timing(answer.headers)) if request.traced else answer
+        if waited_for_start:
+            return replace(reply, headers=with_server_timing(lease, reply.headers))
+        return replace(reply, headers=without_server_timing(reply.headers)) if request.is_traced else reply
 
 
-class _Asking:
+class _FutureReply:
     """One that waits for a node; the answer is None if the node is lost."""
 
     def __init__(self) -> None:
-        self.answer: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
+        self.reply: asyncio.Future[NodeReply | None] = asyncio.get_running_loop().create_future()
 
-    def answered(self, answer: Answer) -> None:
-        if not self.answer.done():
-            self.answer.set_result(answer)
+    def on_reply(self, reply: NodeReply) -> None:
+        if not self.reply.done():
+            self.reply.set_result(reply)
 
-    def refused(self, error: ServingError) -> None:
-        if not self.answer.done():
-            self.answer.set_exception(error)
+    def on_reply_dropped(self, error: ServingError) -> None:
+        if not self.reply.done():
+            self.reply.set_exception(error)
 
-    def lost(self) -> None:
-        if not self.answer.done():
-            self.answer.set_result(None)
+    def on_connection_lost(self) -> None:
+        if not self.reply.done():
+            self.reply.set_result(None)
 
 
-async def _lose(request: Request, lease: Lease, patience: Patience) -> None:
+async def _handle_lost_node(request: RetryableRequest, lease: Lease, deadline: Deadline) -> None:
     """Find out how a node ended, and whether the request may be sent again."""
     logger.warning("%s: node %s hung up", request.target.name, lease.node.id)
-    await _noticed(lease.node, patience)
-    _judge(request, lease)
+    await _wait_for_node_end(lease.node, deadline)
+    _check_retryable(request, lease)
 
 
-async def _noticed(node: Node, patience: Patience) -> None:
+async def _wait_for_node_end(node: Node, deadline: Deadline) -> None:
     """Wait until the pool knows of the end of a node: that comes a moment after its channel closes."""
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(min(_NOTICED_WITHIN, patience.remaining)):
+        async with asyncio.timeout(min(_NOTICED_WITHIN, deadline.remaining)):
             await node.gone.wait()
 
 
-def _judge(request: Request, lease: Lease) -> None:
+def _check_retryable(request: RetryableRequest, lease: Lease) -> None:
     """Decide whether a request may be sent again after its node died; raises ModelFailed if not.
 
     The board tells what the node was doing: a request it had not begun is innocent and unseen. While the
@@ -185,25 +194,25 @@ def _judge(request: Request, lease: Lease) -> None:
     node, mark = lease.node, lease.node.marks[lease.slot]
     request.losses += 1
     request.deaths += mark == Mark.COMPUTING
-    unseen = mark == Mark.UNTOUCHED and node.state is NodeState.GONE
-    hopeless = request.deaths >= (_HANGS if node.hung else _DEATHS) or request.losses >= _LOSSES
-    if hopeless or not (unseen or request.target.repeatable):
+    is_untouched = mark == Mark.UNTOUCHED and node.state is NodeState.GONE
+    is_exhausted = request.deaths >= (_HANGS if node.hung else _DEATHS) or request.losses >= _LOSSES
+    if is_exhausted or not (is_untouched or request.target.repeatable):
         raise ModelFailed(f"The node died while it worked on the request. {node.reason}".rstrip())
 
 
-def _shortage_behind(error: ConnectError) -> Unavailable | None:
+def _find_shortage(error: ConnectError) -> Unavailable | None:
     """What the server itself is short of, if that is why it cannot reach the node."""
     return None if error.__cause__ is None else find_shortage(error.__cause__)
 
 
-def _check(patience: Patience, lease: Lease) -> None:
+def _check_deadline(deadline: Deadline, lease: Lease) -> None:
     """Go on only while there is time."""
-    if patience.remaining <= 0:
+    if deadline.remaining <= 0:
         raise DeadlineExceeded(f"No node lived long enough to answer. {lease.node.reason}".rstrip())
 
 
 @contextlib.contextmanager
-def in_words(target: Target) -> Iterator[None]:
+def translate_scaling_errors(target: RouteTarget) -> Iterator[None]:
     """The autoscaler's errors as the client is told of them."""
     try:
         yield

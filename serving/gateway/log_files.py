@@ -38,7 +38,7 @@ _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 Entry = dict[str, Any]
 
 
-class Heading(msgspec.Struct, frozen=True):
+class LogEntryHeading(msgspec.Struct, frozen=True):
     """What entries are chosen by."""
 
     time: str
@@ -47,11 +47,11 @@ class Heading(msgspec.Struct, frozen=True):
     model_version: str = ""
 
 
-_HEADING = msgspec.json.Decoder(Heading)
+_HEADING = msgspec.json.Decoder(LogEntryHeading)
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class LogPage:
     """Some entries, oldest first.
 
     `cursor` is where those after them begin. `next_page_token` is where to go on towards the beginning of the
@@ -74,7 +74,7 @@ class _Scan:
     scanned: int = 0
     deadline: float = field(default_factory=lambda: time.monotonic() + _SECONDS)
 
-    def read(self, file: int, length: int, start: int) -> bytes:
+    def read_block(self, file: int, length: int, start: int) -> bytes:
         """Bytes of a file."""
         if self.scanned:
             time.sleep(_PAUSE)
@@ -99,20 +99,23 @@ class _Scan:
         )
 
 
-class LogFiles:
+class LogReader:
     """The files of a log, `FOLDER/dt=DAY/NAME.jsonl`, and which of their entries are meant.
 
     Each call ends early once `is_cancelled`, which is asked between blocks.
     """
 
     def __init__(
-        self, folder: Path, meant: Callable[[Heading], bool], is_cancelled: Callable[[], bool] = lambda: False
+        self,
+        folder: Path,
+        matches: Callable[[LogEntryHeading], bool],
+        is_cancelled: Callable[[], bool] = lambda: False,
     ) -> None:
         self._folder = folder
-        self._meant = meant
+        self._matches = matches
         self._is_cancelled = is_cancelled
 
-    def last(self, limit: int, since: str = "", page_token: str = "") -> Page:
+    def read_last(self, limit: int, since: str = "", page_token: str = "") -> LogPage:
         """The last entries before a page token, of those from the moment `since` on.
 
         `since` is a time as the log has it. Raises InvalidArgument.
@@ -121,38 +124,38 @@ class LogFiles:
         cursor = token = ""
         for line, position in self._lines_before(page_token, since, scan):
             cursor = cursor or position
-            self._take(line, since, scan)
+            self._add_matching(line, since, scan)
             if scan.is_over and position != page_token:  # each page gets further, whatever it costs
                 token = position
                 break
-        return Page(scan.found[::-1], cursor or _BEGIN, token)
+        return LogPage(scan.found[::-1], cursor or _BEGIN, token)
 
-    def after(self, cursor: str, limit: int) -> Page:
+    def read_after(self, cursor: str, limit: int) -> LogPage:
         """The entries after a cursor, the first of them. Raises InvalidArgument."""
         scan = _Scan(limit, self._is_cancelled)
         end = cursor
         for line, end in self._lines_after(cursor, scan):
-            self._take(line, "", scan)
+            self._add_matching(line, "", scan)
             if scan.is_over and end != cursor:
                 break
-        return Page(scan.found, end)
+        return LogPage(scan.found, end)
 
-    def _take(self, line: bytes, since: str, scan: _Scan) -> None:
+    def _add_matching(self, line: bytes, since: str, scan: _Scan) -> None:
         """Add what a line says to what is found, if it is meant."""
         try:
             heading = _HEADING.decode(line)
-            if heading.time >= since and self._meant(heading):
+            if heading.time >= since and self._matches(heading):
                 scan.add(orjson.loads(line), len(line))
         except (msgspec.DecodeError, orjson.JSONDecodeError, RecursionError):  # no line of ours
             pass
 
     def _lines_before(self, page_token: str, since: str, scan: _Scan) -> Iterator[tuple[bytes, str]]:
         """Whole lines, last first, each with the token for those before it; the first is empty."""
-        newest, end = _parse(page_token, "page_token") if page_token else ("", None)
-        for name in self._names(descending=True):
+        newest, end = _parse_position(page_token, "page_token") if page_token else ("", None)
+        for name in self._list_files(descending=True):
             if newest and name > newest:
                 continue
-            with _opened(self._folder / name) as file:
+            with _open_regular_file(self._folder / name) as file:
                 if file is None:
                     continue
                 for line, start in _lines_before(file, end if name == newest else None, scan):
@@ -162,11 +165,11 @@ class LogFiles:
 
     def _lines_after(self, cursor: str, scan: _Scan) -> Iterator[tuple[bytes, str]]:
         """Whole lines, each with the cursor for those after it."""
-        oldest, offset = ("", 0) if cursor == _BEGIN else _parse(cursor, "cursor")
-        for name in self._names(oldest.partition("/")[0]):
+        oldest, offset = ("", 0) if cursor == _BEGIN else _parse_position(cursor, "cursor")
+        for name in self._list_files(oldest.partition("/")[0]):
             if name < oldest:
                 continue
-            with _opened(self._folder / name) as file:
+            with _open_regular_file(self._folder / name) as file:
                 if file is None:
                     continue
                 start = offset if name == oldest else 0
@@ -174,15 +177,15 @@ class LogFiles:
                 for line, end in _lines_after(file, start, scan):
                     yield line, f"{name}:{end}"
 
-    def _names(self, first_day: str = "", *, descending: bool = False) -> Iterator[str]:
+    def _list_files(self, first_day: str = "", *, descending: bool = False) -> Iterator[str]:
         """The names of the files, in the order of their times, each day listed when it is its turn."""
-        for day in _listed(self._folder, _DAY, descending=descending):
+        for day in _list_matching(self._folder, _DAY, descending=descending):
             if day >= first_day:
-                for file in _listed(self._folder / day, _FILE, descending=descending):
+                for file in _list_matching(self._folder / day, _FILE, descending=descending):
                     yield f"{day}/{file}"
 
 
-def _listed(folder: Path, pattern: re.Pattern[str], *, descending: bool) -> list[str]:
+def _list_matching(folder: Path, pattern: re.Pattern[str], *, descending: bool) -> list[str]:
     try:
         with os.scandir(folder) as found:
             names = [entry.name for entry in found if pattern.fullmatch(entry.name)]
@@ -192,7 +195,7 @@ def _listed(folder: Path, pattern: re.Pattern[str], *, descending: bool) -> list
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[int | None]:
+def _open_regular_file(path: Path) -> Iterator[int | None]:
     """A descriptor of a file; None for what was removed meanwhile or is no file."""
     try:
         file = os.open(path, _FLAGS)
@@ -210,7 +213,7 @@ def _opened(path: Path) -> Iterator[int | None]:
 def _lines_after(file: int, start: int, scan: _Scan) -> Iterator[tuple[bytes, int]]:
     """Whole lines from a byte on, each with the byte it ends at."""
     line = bytearray()
-    while block := scan.read(file, _BLOCK, start):
+    while block := scan.read_block(file, _BLOCK, start):
         *ended, rest = block.split(b"\n")
         for part in ended:
             start += len(part) + 1
@@ -233,7 +236,7 @@ def _lines_before(file: int, end: int | None, scan: _Scan) -> Iterator[tuple[byt
     is_whole = False
     parts: list[bytes] = []  # of the line whose beginning is not read yet, last first
     while start > 0:
-        block = scan.read(file, min(start, _BLOCK), max(0, start - _BLOCK))
+        block = scan.read_block(file, min(start, _BLOCK), max(0, start - _BLOCK))
         if len(block) < min(start, _BLOCK):  # it was truncated meanwhile
             return
         first, *others = block.split(b"\n")
@@ -251,7 +254,7 @@ def _lines_before(file: int, end: int | None, scan: _Scan) -> Iterator[tuple[byt
     yield b"".join(reversed(parts)) if is_whole else b"", 0
 
 
-def _parse(position: str, name: str) -> tuple[str, int]:
+def _parse_position(position: str, name: str) -> tuple[str, int]:
     match = _POSITION.fullmatch(position)
     if match is None:
         raise InvalidArgument(

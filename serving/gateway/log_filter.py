@@ -41,7 +41,7 @@ _TEXTS: Mapping[str, Callable[[str, str], bool]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class LogLine:
+class JobLogLine:
     """One line of a job's log.
 
     `time` is in microseconds since the epoch, `number` its place among those of the same time.
@@ -66,7 +66,7 @@ class LogLine:
         return f"{moment:%Y-%m-%dT%H:%M:%S}.{micros:06d}Z"
 
 
-Matches = Callable[[LogLine], bool]
+LineMatcher = Callable[[JobLogLine], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,48 +77,48 @@ class LogFilter:
     part: FilterExpression
 
     @classmethod
-    def read(cls, text: str) -> LogFilter:
+    def from_text(cls, text: str) -> LogFilter:
         """Raises InvalidArgument for a filter that cannot be read, or that is not of one job."""
         if len(text) > _LONGEST:
-            raise _bad(f"It has {len(text)} characters, and may have {_LONGEST}.")
+            raise _invalid_filter(f"It has {len(text)} characters, and may have {_LONGEST}.")
         part = parse_expression(text)
-        jobs = {one.value for one in _conjuncts(part) if (one.field, one.operator) == (_JOB, "=")}
+        jobs = {one.value for one in _iter_conjuncts(part) if (one.field, one.operator) == (_JOB, "=")}
         if len(jobs) != 1:
-            raise _bad(f'Say whose log is meant, of one job: {_JOB}="JOB".')
+            raise _invalid_filter(f'Say whose log is meant, of one job: {_JOB}="JOB".')
         compile_expression(
             part, lambda asked: _compile_comparison(asked, {})
         )  # what cannot be compared is told now
         return cls(jobs.pop(), part)
 
-    def matches(self, fixed: Mapping[str, str]) -> Matches:
+    def build_matcher(self, fixed: Mapping[str, str]) -> LineMatcher:
         """The test of lines, of entries that all have the `fixed` fields."""
         return compile_expression(self.part, lambda asked: _compile_comparison(asked, fixed))
 
 
-def _conjuncts(part: FilterExpression) -> Iterator[Comparison]:
+def _iter_conjuncts(part: FilterExpression) -> Iterator[Comparison]:
     """Comparisons that hold for all that the part matches."""
     match part:
         case Comparison():
             yield part
         case Conjunction(parts=parts):
             for one in parts:
-                yield from _conjuncts(one)
+                yield from _iter_conjuncts(one)
 
 
-def _compile_comparison(asked: Comparison, fixed: Mapping[str, str]) -> Matches:
+def _compile_comparison(asked: Comparison, fixed: Mapping[str, str]) -> LineMatcher:
     test = _TEXTS[asked.operator]
     value = asked.value.lower() if asked.operator == ":" else asked.value
     match asked.field:
         case "timestamp" | "receiveTimestamp":
             compare: Callable[[Any, Any], bool] = test
-            wanted = _nanoseconds(asked.value)
+            wanted = _parse_nanoseconds(asked.value)
             if asked.operator == ":":
-                raise _bad("Times are compared with =, !=, <, <=, > and >=.")
+                raise _invalid_filter("Times are compared with =, !=, <, <=, > and >=.")
             return lambda line: compare(line.time * 1000, wanted)
         case "severity":
             severity = asked.value.upper()
             if severity not in SEVERITIES or asked.operator == ":":
-                raise _bad(f"severity is compared with one of {', '.join(SEVERITIES)}.")
+                raise _invalid_filter(f"severity is compared with one of {', '.join(SEVERITIES)}.")
             rank: Callable[[Any, Any], bool] = test
             least = SEVERITIES.index(severity)
             return lambda line: rank(SEVERITIES.index(line.severity), least)
@@ -133,7 +133,7 @@ def _compile_comparison(asked: Comparison, fixed: Mapping[str, str]) -> Matches:
             return lambda _: holds
 
 
-def _nanoseconds(text: str) -> int:
+def _parse_nanoseconds(text: str) -> int:
     """A time in a filter, since the epoch. Raises InvalidArgument."""
     found = _TIME.fullmatch(text)
     day, clock, fraction, zone = ("", "", "", "") if found is None else found.groups()
@@ -142,8 +142,8 @@ def _nanoseconds(text: str) -> int:
         moment = datetime.datetime.fromisoformat(f"{day}T{clock or '00:00:00'}{zone}")
         return int(moment.timestamp()) * 1_000_000_000 + int((fraction or "0").ljust(9, "0"))
     except (ValueError, OverflowError):
-        raise _bad(f"{text[:100]!r} is no time like 2026-01-31T12:00:00Z.") from None
+        raise _invalid_filter(f"{text[:100]!r} is no time like 2026-01-31T12:00:00Z.") from None
 
 
-def _bad(description: str) -> InvalidArgument:
+def _invalid_filter(description: str) -> InvalidArgument:
     return InvalidArgument(f"Field: filter Error: {description}", field="filter")

@@ -20,7 +20,7 @@ _LIVED = 60.0
 _END_SECONDS = 10.0
 
 
-class LogWriter:
+class LogWriterProcess:
     """The process: started when it is needed, started again when it dies, until `close`."""
 
     def __init__(
@@ -31,7 +31,7 @@ class LogWriter:
         self._supervisor = supervisor
         self._loop: BackgroundLoop | None = None
         self._process: asyncio.subprocess.Process | None = None
-        self._over = False
+        self._is_closing = False
         self._pause = 0.0
 
     @property
@@ -39,40 +39,42 @@ class LogWriter:
         """That of the process, None while there is none."""
         return None if self._process is None else self._process.pid
 
-    def need(self) -> None:
+    def ensure_started(self) -> None:
         """See that it runs."""
-        if self._loop is None and not self._over:
-            self._loop = self._supervisor.start_loop("log-writer", self._wait, self._work, within=math.inf)
+        if self._loop is None and not self._is_closing:
+            self._loop = self._supervisor.start_loop(
+                "log-writer", self._wait_pause, self._run_once, within=math.inf
+            )
 
     async def close(self) -> None:
         """Let it deliver what it can within seconds, and end."""
-        self._over = True
+        self._is_closing = True
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
         if self._loop is not None:
             await self._loop.stop(_END_SECONDS)
 
-    async def _wait(self) -> None:
+    async def _wait_pause(self) -> None:
         await asyncio.sleep(self._pause)
 
-    async def _work(self) -> None:
+    async def _run_once(self) -> None:
         clock = asyncio.get_running_loop().time
         started, self._pause = clock(), max(_FIRST_PAUSE, min(_LAST_PAUSE, self._pause * 2))
-        code = await self._run()
-        if self._over:
+        code = await self._run_process()
+        if self._is_closing:
             return
         logger.error("the log writer ended (exit code %s) and is started again; nothing is lost", code)
         if clock() - started > _LIVED:
             self._pause = _FIRST_PAUSE
 
-    async def _run(self) -> int:
+    async def _run_process(self) -> int:
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "serving.sinks", self._options.to_argument(),
             stdin=asyncio.subprocess.PIPE,
             env=dict(self._environment),
             start_new_session=True,
         )  # fmt: skip
-        if self._over and self._process.stdin is not None:
+        if self._is_closing and self._process.stdin is not None:
             self._process.stdin.close()
         try:
             return await self._process.wait()

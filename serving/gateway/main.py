@@ -18,7 +18,7 @@ from serving.cross_origin import CrossOriginPolicy
 from serving.errors import FailedPrecondition, Unavailable
 from serving.gateway.access.start import is_access_control_on, open_token_store
 from serving.gateway.app import Gateway
-from serving.gateway.store import SqlStore
+from serving.gateway.store import SqliteStore
 from serving.running import run_event_loop
 from serving.tls import CertificateFiles
 
@@ -41,28 +41,33 @@ def serve(config: ServeConfig, environment: Mapping[str, str], announce: Callabl
     )
     config = dataclasses.replace(config, state_dir=config.state_dir.expanduser().absolute())
     with (
-        _exclusive(config.state_dir),
+        _lock_state_dir(config.state_dir),
         contextlib.closing(http.listen_tcp(config.host, config.port)) as listener,
     ):
         port = listener.getsockname()[1]
         tokens = open_token_store(config)
-        announce(f"{'https' if certificate else 'http'}://{_in_url(config.host)}:{port}")
+        announce(f"{'https' if certificate else 'http'}://{_format_url_host(config.host)}:{port}")
 
-        async def main() -> int:
-            store = SqlStore(config.state_dir / "state.db")
+        async def run_server() -> int:
+            store = SqliteStore(config.state_dir / "state.db")
             store.load()  # what is damaged is told of before anything has begun
 
-            def die(reason: str) -> None:
+            def stop_server(reason: str) -> None:
                 server.stop_with_error(reason)
 
             gateway = Gateway(
-                config, store, environment, tokens=tokens, on_death=die, refused=lambda: server.rejections
+                config,
+                store,
+                environment,
+                tokens=tokens,
+                on_death=stop_server,
+                refused=lambda: server.rejections,
             )
             grpc = bind_grpc_server(
                 config,
                 config.host,
-                gateway.handler,
-                gateway.questions,
+                gateway.prediction_handler,
+                gateway.create_metadata_service,
                 announce,
                 certificate=certificate,
                 cross_origin=cross_origin,
@@ -74,23 +79,23 @@ def serve(config: ServeConfig, environment: Mapping[str, str], announce: Callabl
                 settings=config,
                 drain=config.request_timeout,
                 certificate=certificate,
-                handler=gateway.handler,
+                handler=gateway.prediction_handler,
                 companion=grpc,
                 cross_origin=cross_origin,
-                on_shortage=gateway.note_accepting,
+                on_shortage=gateway.set_accept_trouble,
                 stop_timeout=config.stop_timeout,
             )
             await server.serve(sockets=[listener])
             return server.exit_code
 
-        code = run_event_loop(main())
+        code = run_event_loop(run_server())
         if left := linux.kill_descendants():
             logger.warning("%d processes were killed that models or builds had left behind", left)
         return code
 
 
 @contextlib.contextmanager
-def _exclusive(folder: Path) -> Generator[None]:
+def _lock_state_dir(folder: Path) -> Generator[None]:
     """Hold the state folder; the kernel lets go of it however the process ends.
 
     The file `lock` says who holds it. It may be removed, so the folder itself is locked too if it can be.
@@ -98,12 +103,12 @@ def _exclusive(folder: Path) -> Generator[None]:
     with contextlib.ExitStack() as held:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _keep_private(folder)
+            _restrict_permissions(folder)
             file = held.enter_context((folder / "lock").open("a+b", buffering=0))
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             held.callback(os.close, descriptor)
         except OSError as error:
-            raise _unusable(folder, error) from error
+            raise _state_dir_error(folder, error) from error
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _lock_folder(descriptor)
@@ -117,7 +122,7 @@ def _exclusive(folder: Path) -> Generator[None]:
             file.truncate(0)
             file.write(str(os.getpid()).encode())
         except OSError as error:
-            raise _unusable(folder, error) from error
+            raise _state_dir_error(folder, error) from error
         yield
 
 
@@ -131,11 +136,11 @@ def _lock_folder(descriptor: int) -> None:
         logger.debug("the state folder cannot be locked itself: %s", error)
 
 
-def _unusable(folder: Path, error: OSError) -> Unavailable:
+def _state_dir_error(folder: Path, error: OSError) -> Unavailable:
     return Unavailable(f"Cannot use the state folder {folder}: {error.strerror}.")
 
 
-def _keep_private(folder: Path) -> None:
+def _restrict_permissions(folder: Path) -> None:
     """Nobody else reads what the server remembers. Folders open to others may have to be, for logs."""
     descriptor = os.open(folder / "state.db", os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -146,5 +151,5 @@ def _keep_private(folder: Path) -> None:
         logger.warning("other users may read the state folder %s; close it to them: chmod 700", folder)
 
 
-def _in_url(host: str) -> str:
+def _format_url_host(host: str) -> str:
     return f"[{host}]" if ":" in host else host

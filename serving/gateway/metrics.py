@@ -21,17 +21,24 @@ from prometheus_client.registry import Collector
 from autoscaler.activator import StartEstimate, Waker
 from autoscaler.errors import NodeError, QueueFullError, RetiredError, StartFailedError, TooLateError
 from autoscaler.pools import MemoryUsage, Node, NodeSpec, NodeState
-from serving.gateway.families import COLD_START, FAMILIES, PHASES, VERSION, Scene, labels_of
+from serving.gateway.families import (
+    COLD_START,
+    METRIC_DEFINITIONS,
+    PHASES,
+    VERSION_LABELS,
+    MetricsSnapshot,
+    version_label_values,
+)
 from serving.gateway.overview import (
     COLD,
     FORKED,
-    Overview,
-    VersionView,
-    memory_of,
-    memory_of_pilot,
+    ClusterStatus,
+    VersionSnapshot,
+    measure_memory,
+    measure_pilot_memory,
 )
-from serving.gateway.request_log import Logged
-from serving.gateway.tallies import Phases, Tallies, Told
+from serving.gateway.request_log import LogCounts
+from serving.gateway.tallies import PhaseHistograms, PredictionStats, StatsSnapshot
 from serving.gateway.thread_pool import ThreadPool
 from serving.names import VersionName
 from serving.phases import BOUNDS
@@ -45,19 +52,19 @@ _QUEUE = 15
 _RENDER, CONTENT_TYPE = choose_encoder("")
 
 
-async def _nothing_logged() -> Sequence[Logged]:
+async def _no_log_counts() -> Sequence[LogCounts]:
     return ()
 
 
 @dataclass(frozen=True, slots=True)
-class Elsewhere:
+class MetricSources:
     """What others count: spans of traces and lines of the audit log by what became of them; log records;
     errors in the background by the loop or the kind of task; connections and requests that were refused
     before anything else, by the reason."""
 
     spans: Callable[[], Mapping[str, int]] = dict
     audit: Callable[[], Mapping[str, int]] = dict
-    logs: Callable[[], Coroutine[Any, Any, Sequence[Logged]]] = _nothing_logged
+    logs: Callable[[], Coroutine[Any, Any, Sequence[LogCounts]]] = _no_log_counts
     errors: Callable[[], Mapping[str, int]] = dict
     refused: Callable[[], Mapping[str, int]] = dict
 
@@ -65,100 +72,111 @@ class Elsewhere:
 class Metrics:
     """Counts what happens, and tells what there is."""
 
-    def __init__(self, overview: Overview, tallies: Tallies, elsewhere: Elsewhere | None = None) -> None:
-        self._overview = overview
-        self._tallies = tallies
-        self._elsewhere = elsewhere or Elsewhere()
+    def __init__(
+        self, status: ClusterStatus, stats: PredictionStats, sources: MetricSources | None = None
+    ) -> None:
+        self._status = status
+        self._stats = stats
+        self._sources = sources or MetricSources()
         self._thread = ThreadPool("metrics", 1, queue=_QUEUE)
-        self._logs: Sequence[Logged] = ()
-        self._asking: asyncio.Task[Sequence[Logged]] | None = None
+        self._logs: Sequence[LogCounts] = ()
+        self._log_counts_task: asyncio.Task[Sequence[LogCounts]] | None = None
         self._starts: dict[str, prometheus_client.Histogram] = {}
         self._refused: dict[str, Counter[str]] = {}
         self._changes = 0
-        self._rendered: tuple[object, bytes] = (None, b"")
-        self._phases = _PhaseTexts()
+        self._rendered_starts: tuple[object, bytes] = (None, b"")
+        self._phases = _PhaseTextCache()
 
     def node_changed(self, node: Node) -> None:
         """A pool's listener."""
         if node.state is NodeState.GONE:
-            self._tallies.node_gone(node)
+            self._stats.absorb_node(node)
         if node.state is not NodeState.READY or node.ready_at is None:
             return
-        starts = self._starts.setdefault(node.key, _histogram())
+        starts = self._starts.setdefault(node.key, _new_start_histogram())
         how = FORKED if node.forked else COLD
-        for phase, seconds in phases(node, node.ready_at):
+        for phase, seconds in compute_start_durations(node, node.ready_at):
             starts.labels(phase, how).observe(seconds)
         self._changes += 1
 
-    def refused(self, key: str, error: NodeError) -> None:
+    def count_refusal(self, key: str, error: NodeError) -> None:
         """A request was not served."""
         self._refused.setdefault(key, Counter())[_REFUSALS[type(error)]] += 1
 
-    async def text(self) -> bytes:
+    async def render_text(self) -> bytes:
         """All metrics, of the type CONTENT_TYPE. What takes long is done in a thread."""
-        versions = self._overview.versions()
-        self.forget_others({record.uid for record in self._overview.state.versions.values()})
+        versions = self._status.list_versions()
+        self.retain_versions({record.uid for record in self._status.state.versions.values()})
         starts = [(view.name, self._starts[view.uid]) for view in versions if view.uid in self._starts]
-        scene = Scene(
+        snapshot = MetricsSnapshot(
             versions=versions,
-            pilots=self._overview.list_pilots(),
+            pilots=self._status.list_pilots(),
             refused={uid: dict(counts) for uid, counts in self._refused.items()},
             memory={},
             pilot_memory={},
-            jobs=self._overview.state.job_index,
-            counts=dict(self._counts(versions)),
-            calls=dict(self._tallies.calls),
-            spans=self._elsewhere.spans(),
-            logs=await self._log_counts(),
-            audit=self._elsewhere.audit(),
-            errors=self._elsewhere.errors(),
-            refused_connections=self._elsewhere.refused(),
+            jobs=self._status.state.job_index,
+            counts=dict(self._iter_stats(versions)),
+            calls=dict(self._stats.api_calls),
+            spans=self._sources.spans(),
+            logs=await self._get_log_counts(),
+            audit=self._sources.audit(),
+            errors=self._sources.errors(),
+            refused_connections=self._sources.refused(),
         )
-        return await self._thread.run(self._render, scene, starts, self._changes)
+        return await self._thread.run(self._render_snapshot, snapshot, starts, self._changes)
 
-    async def _log_counts(self) -> Sequence[Logged]:
+    async def _get_log_counts(self) -> Sequence[LogCounts]:
         """As they are now; as they were when the disk does not answer in time."""
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.create_task(self._elsewhere.logs(), name="count of log records")
-        await asyncio.wait((self._asking,), timeout=_LOGS_WITHIN)
-        if self._asking.done() and not self._asking.cancelled():
-            self._logs = self._asking.result()
+        if self._log_counts_task is None or self._log_counts_task.done():
+            self._log_counts_task = asyncio.create_task(self._sources.logs(), name="count of log records")
+        await asyncio.wait((self._log_counts_task,), timeout=_LOGS_WITHIN)
+        if self._log_counts_task.done() and not self._log_counts_task.cancelled():
+            self._logs = self._log_counts_task.result()
         return self._logs
 
     def forget_version(self, uid: str) -> None:
         """A version is gone."""
         self._starts.pop(uid, None)
         self._refused.pop(uid, None)
-        self._tallies.forget_version(uid)
+        self._stats.forget_version(uid)
 
-    def forget_others(self, uids: set[str]) -> None:
+    def retain_versions(self, uids: set[str]) -> None:
         """Only these versions are left."""
         self._starts = {uid: starts for uid, starts in self._starts.items() if uid in uids}
         self._refused = {uid: refused for uid, refused in self._refused.items() if uid in uids}
-        self._tallies.forget_others(uids)
+        self._stats.retain_versions(uids)
 
-    def _counts(self, versions: Sequence[VersionView]) -> Iterator[tuple[str, Told]]:
+    def _iter_stats(self, versions: Sequence[VersionSnapshot]) -> Iterator[tuple[str, StatsSnapshot]]:
         for view in versions:
-            tally = self._tallies.find(view.uid)
+            tally = self._stats.find_version(view.uid)
             if tally is not None and tally.statuses:
-                yield view.uid, tally.told(node.notes for node in view.nodes)
+                yield view.uid, tally.take_snapshot(node.notes for node in view.nodes)
 
-    def _render(
-        self, scene: Scene, starts: Sequence[tuple[VersionName, prometheus_client.Histogram]], changes: int
+    def _render_snapshot(
+        self,
+        snapshot: MetricsSnapshot,
+        starts: Sequence[tuple[VersionName, prometheus_client.Histogram]],
+        changes: int,
     ) -> bytes:
         memory = {
-            view.uid: memory_of(node.pid for node in view.nodes) for view in scene.versions if view.nodes
+            view.uid: measure_memory(node.pid for node in view.nodes)
+            for view in snapshot.versions
+            if view.nodes
         }
-        pilot_memory = {pilot.key: memory_of_pilot(pilot) for pilot in scene.pilots}
-        scene = replace(scene, memory=_known(memory), pilot_memory=_known(pilot_memory))
+        pilot_memory = {pilot.key: measure_pilot_memory(pilot) for pilot in snapshot.pilots}
+        snapshot = replace(snapshot, memory=_drop_unknown(memory), pilot_memory=_drop_unknown(pilot_memory))
         # Histograms are most of the text, and change only when a node starts.
         key = (changes, [name for name, _ in starts])
-        if self._rendered[0] != key:
-            self._rendered = key, _text(_relabelled(starts))
-        return _text(_told(scene)) + self._phases.render(scene) + self._rendered[1]
+        if self._rendered_starts[0] != key:
+            self._rendered_starts = key, _render_metrics(_merge_start_histograms(starts))
+        return (
+            _render_metrics(_build_metrics(snapshot))
+            + self._phases.render(snapshot)
+            + self._rendered_starts[1]
+        )
 
 
-class CountedWaker:
+class RefusalCountingWaker:
     """Hands on to `waker`, and has refusals counted on the way."""
 
     def __init__(self, waker: Waker, metrics: Metrics) -> None:
@@ -171,7 +189,7 @@ class CountedWaker:
 
     def on_refused(self, key: str, error: NodeError) -> None:
         """See `Waker`."""
-        self._metrics.refused(key, error)
+        self._metrics.count_refusal(key, error)
         self._waker.on_refused(key, error)
 
 
@@ -187,7 +205,7 @@ _REFUSALS: Mapping[type[NodeError], str] = {
 }
 
 
-def phases(node: Node, ready_at: float) -> Iterator[tuple[str, float]]:
+def compute_start_durations(node: Node, ready_at: float) -> Iterator[tuple[str, float]]:
     """How long each phase of a node's start took, in seconds, and all of them together."""
     total = ready_at - node.asked_at - node.once_seconds
     load, warm = node.report.get("load_seconds", 0.0), node.report.get("warm_seconds", 0.0)
@@ -197,36 +215,36 @@ def phases(node: Node, ready_at: float) -> Iterator[tuple[str, float]]:
     yield "total", total
 
 
-def _histogram() -> prometheus_client.Histogram:
+def _new_start_histogram() -> prometheus_client.Histogram:
     """That of one version: its name comes in when it is told."""
-    labels = COLD_START.labels[len(VERSION) :]
+    labels = COLD_START.labels[len(VERSION_LABELS) :]
     return prometheus_client.Histogram(
         COLD_START.name, COLD_START.help, labels, buckets=_BUCKETS, registry=None
     )
 
 
-def _known(found: Mapping[str, MemoryUsage | None]) -> dict[str, MemoryUsage]:
+def _drop_unknown(found: Mapping[str, MemoryUsage | None]) -> dict[str, MemoryUsage]:
     return {key: memory for key, memory in found.items() if memory is not None}
 
 
-def _told(scene: Scene) -> Iterator[Metric]:
-    for family in FAMILIES:
-        if family.values is None:
+def _build_metrics(scene: MetricsSnapshot) -> Iterator[Metric]:
+    for family in METRIC_DEFINITIONS:
+        if family.collect is None:
             continue
         kind = GaugeMetricFamily if family.kind == "gauge" else CounterMetricFamily
         metric = kind(family.name, family.help, labels=family.labels)
-        for labels, value in family.values(scene):
+        for labels, value in family.collect(scene):
             metric.add_metric(labels, value)
         yield metric
 
 
-class _PhaseTexts:
+class _PhaseTextCache:
     """Puts the phases of predictions into words, anew only for versions that have answered any since."""
 
     def __init__(self) -> None:
-        self._texts: dict[str, tuple[tuple[VersionName, Phases], bytes]] = {}
+        self._texts: dict[str, tuple[tuple[VersionName, PhaseHistograms], bytes]] = {}
 
-    def render(self, scene: Scene) -> bytes:
+    def render(self, scene: MetricsSnapshot) -> bytes:
         """Those of all versions."""
         known, self._texts = self._texts, {}
         for view in scene.versions:
@@ -234,37 +252,39 @@ class _PhaseTexts:
                 key = (view.name, scene.counts[view.uid].phases)
                 found = known.get(view.uid)
                 if found is None or found[0] != key:
-                    found = key, _without_head(_text([_phases_of(*key)]))
+                    found = key, _strip_metadata(_render_metrics([_build_phase_metric(*key)]))
                 self._texts[view.uid] = found
-        head = _text([Metric(PHASES.name, PHASES.help, PHASES.kind)])
+        head = _render_metrics([Metric(PHASES.name, PHASES.help, PHASES.kind)])
         return head + b"".join(text for _, text in self._texts.values())
 
 
-def _phases_of(name: VersionName, phases: Phases) -> Metric:
+def _build_phase_metric(name: VersionName, phases: PhaseHistograms) -> Metric:
     metric = HistogramMetricFamily(PHASES.name, PHASES.help, labels=PHASES.labels)
     for phase, histogram in phases:
         sums = zip(_LE, itertools.accumulate(histogram.counts), strict=True)
-        metric.add_metric((*labels_of(name), phase), list(sums), histogram.seconds)
+        metric.add_metric((*version_label_values(name), phase), list(sums), histogram.seconds)
     return metric
 
 
-def _without_head(text: bytes) -> bytes:
+def _strip_metadata(text: bytes) -> bytes:
     """A metric's samples, without the lines on what it is."""
     return text.split(b"\n", 2)[2]
 
 
-def _relabelled(starts: Sequence[tuple[VersionName, prometheus_client.Histogram]]) -> Iterator[Metric]:
+def _merge_start_histograms(
+    starts: Sequence[tuple[VersionName, prometheus_client.Histogram]],
+) -> Iterator[Metric]:
     """The histograms of all versions as one."""
     told = Metric(COLD_START.name, COLD_START.help, COLD_START.kind)
     for name, histogram in starts:
-        version = dict(zip(VERSION, labels_of(name), strict=True))
+        version = dict(zip(VERSION_LABELS, version_label_values(name), strict=True))
         for sample in next(iter(histogram.collect())).samples:
             if not sample.name.endswith("_created"):
                 told.add_sample(sample.name, {**version, **sample.labels}, sample.value)
     yield told
 
 
-class _Told(Collector):
+class _StaticCollector(Collector):
     """A collector of metrics that are there already. There is no registry: nothing else registers here."""
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
@@ -274,5 +294,5 @@ class _Told(Collector):
         return self._metrics
 
 
-def _text(metrics: Iterable[Metric]) -> bytes:
-    return _RENDER(_Told(metrics))
+def _render_metrics(metrics: Iterable[Metric]) -> bytes:
+    return _RENDER(_StaticCollector(metrics))

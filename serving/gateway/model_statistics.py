@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from serving.gateway.overview import Overview
+from serving.gateway.overview import ClusterStatus
 from serving.gateway.records import VersionRecord
-from serving.gateway.tallies import Tallies, Told
+from serving.gateway.tallies import PredictionStats, StatsSnapshot
 from serving.phases import HistogramSnapshot
 from serving.protocols.triton import InferenceStatistics, StatisticDuration
 
@@ -19,25 +19,29 @@ _NEVER = HistogramSnapshot((), 0.0)
 class ModelStatistics:
     """Looks them up."""
 
-    def __init__(self, overview: Overview, tallies: Tallies) -> None:
-        self._overview = overview
-        self._tallies = tallies
+    def __init__(self, overview: ClusterStatus, tallies: PredictionStats) -> None:
+        self._status = overview
+        self._stats = tallies
 
-    def of(self, record: VersionRecord) -> InferenceStatistics:
+    def get_statistics(self, record: VersionRecord) -> InferenceStatistics:
         """Those of a version; all 0 while it had no request."""
-        tally, view = self._tallies.find(record.uid), self._overview.version(record)
+        tally, view = self._stats.find_version(record.uid), self._status.get_version(record)
         if tally is None:
             return InferenceStatistics(record.name.version)
-        told = tally.told(node.notes for node in view.nodes) if view is not None else tally.told(())
-        return _statistics(record.name.version, told, time.time() - time.monotonic())
+        told = (
+            tally.take_snapshot(node.notes for node in view.nodes)
+            if view is not None
+            else tally.take_snapshot(())
+        )
+        return _build_statistics(record.name.version, told, time.time() - time.monotonic())
 
 
-def _statistics(version: str, told: Told, epoch: float) -> InferenceStatistics:
+def _build_statistics(version: str, told: StatsSnapshot, epoch: float) -> InferenceStatistics:
     """`epoch` is when the monotonic clock was 0, in seconds since 1970."""
     phases: Mapping[str, HistogramSnapshot] = dict(told.phases)
     count = sum(phases.get("encode", _NEVER).counts)
 
-    def spent(*names: str) -> StatisticDuration:
+    def sum_phases(*names: str) -> StatisticDuration:
         return StatisticDuration(count, sum(phases.get(name, _NEVER).seconds for name in names))
 
     return InferenceStatistics(
@@ -45,10 +49,10 @@ def _statistics(version: str, told: Told, epoch: float) -> InferenceStatistics:
         last_inference_ms=int(epoch * 1000) + told.last if told.last else 0,
         rows=told.rows,
         calls=told.calls,
-        success=spent(*_WAITING, "parse", "infer", "encode"),
+        success=sum_phases(*_WAITING, "parse", "infer", "encode"),
         fail=StatisticDuration(max(0, sum(told.statuses.values()) - count)),
-        queue=spent(*_WAITING),
-        read=spent("parse"),
-        compute=spent("infer"),
-        write=spent("encode"),
+        queue=sum_phases(*_WAITING),
+        read=sum_phases("parse"),
+        compute=sum_phases("infer"),
+        write=sum_phases("encode"),
     )

@@ -35,7 +35,7 @@ _APIS = ("/v1/", "/v2/")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BatchPart:
     """One request of a batch. `target` is its path with the query, both as they were sent."""
 
     number: int
@@ -46,7 +46,7 @@ class Part:
     body: bytes = b""
 
 
-def boundary_of(content_type: str) -> bytes:
+def parse_boundary(content_type: str) -> bytes:
     """What stands between the parts. Raises InvalidArgument if that is not told."""
     message = Message()
     message["content-type"] = content_type
@@ -56,7 +56,7 @@ def boundary_of(content_type: str) -> bytes:
     return found.encode()
 
 
-def parse_batch(body: bytes, boundary: bytes) -> Sequence[Part]:
+def parse_batch(body: bytes, boundary: bytes) -> Sequence[BatchPart]:
     """The parts of a batch. Raises InvalidArgument naming the one that cannot be read."""
     delimiter, body = b"\n--" + boundary, b"\n" + body
     if body.count(delimiter) > MOST_PARTS + 1:
@@ -69,32 +69,32 @@ def parse_batch(body: bytes, boundary: bytes) -> Sequence[Part]:
     return [_parse_part(number, part) for number, part in enumerate(found[:-1], 1)]
 
 
-def _parse_part(number: int, text: bytes) -> Part:
+def _parse_part(number: int, text: bytes) -> BatchPart:
     end, _, rest = text.partition(b"\n")
     if end.strip():
-        raise _bad(number, "its boundary is not a line of its own")
+        raise _invalid_part(number, "its boundary is not a line of its own")
     told, request = _split_headers(number, rest.removesuffix(b"\r"))
     if strip_parameters(told.get(b"content-type", b"").decode("latin-1")) != "application/http":
-        raise _bad(number, "its Content-Type must be application/http")
+        raise _invalid_part(number, "its Content-Type must be application/http")
     if told.get(b"content-transfer-encoding", b"binary").lower() not in {b"binary", b"7bit", b"8bit"}:
-        raise _bad(number, "its Content-Transfer-Encoding must be binary")
+        raise _invalid_part(number, "its Content-Transfer-Encoding must be binary")
     content_id = told.get(b"content-id", b"")
     if content_id and not _CONTENT_ID.fullmatch(content_id):
-        raise _bad(number, "its Content-ID cannot be sent back")
+        raise _invalid_part(number, "its Content-ID cannot be sent back")
     line, _, rest = request.lstrip(b"\r\n").partition(b"\n")
     found = _REQUEST_LINE.fullmatch(line.rstrip(b"\r"))
     if found is None:
-        raise _bad(number, "it does not begin with METHOD /PATH HTTP/1.1")
+        raise _invalid_part(number, "it does not begin with METHOD /PATH HTTP/1.1")
     headers, body = _split_headers(number, rest)
     if not found[2].decode().startswith(_APIS):
-        raise _bad(number, f"it is for none of {' and '.join(_APIS)}")
-    return Part(
+        raise _invalid_part(number, f"it is for none of {' and '.join(_APIS)}")
+    return BatchPart(
         number=number,
         content_id=content_id,
         method=found[1].decode(),
         target=found[2],
         headers=[(name, value) for name, value in headers.items() if name in _PASSED],
-        body=_own_length(number, body, headers.get(b"content-length")),
+        body=_trim_body(number, body, headers.get(b"content-length")),
     )
 
 
@@ -111,24 +111,24 @@ def _split_headers(number: int, text: bytes) -> tuple[Mapping[bytes, bytes], byt
             break
         found = _HEADER.fullmatch(line)
         if found is None or len(headers) >= _MOST_HEADERS:
-            raise _bad(number, "its headers cannot be read, or are too many")
+            raise _invalid_part(number, "its headers cannot be read, or are too many")
         name = found[1].lower()
         if name in headers:
-            raise _bad(number, f"it has the header {name.decode()} twice")
+            raise _invalid_part(number, f"it has the header {name.decode()} twice")
         headers[name] = found[2].strip(b" \t")
     return headers, text[position:]
 
 
-def _own_length(number: int, body: bytes, told: bytes | None) -> bytes:
+def _trim_body(number: int, body: bytes, told: bytes | None) -> bytes:
     """A body without the line end that some clients put behind it."""
     if told is None:
         return body
     if not told.isdigit() or len(told) > 10 or int(told) > len(body) or body[int(told) :].strip():
-        raise _bad(number, "its Content-Length is not that of its body")
+        raise _invalid_part(number, "its Content-Length is not that of its body")
     return body[: int(told)]
 
 
-def render_answer(part: Part, status: int, headers: Headers, body: bytes) -> bytes:
+def render_answer(part: BatchPart, status: int, headers: Headers, body: bytes) -> bytes:
     """What a batch answers for one of its parts, without the boundary."""
     lines = [b"Content-Type: application/http"]
     if part.content_id:
@@ -148,5 +148,5 @@ def render_batch(answers: Sequence[bytes], boundary: bytes) -> bytes:
 _STATUSES = frozenset(status.value for status in http.HTTPStatus)
 
 
-def _bad(number: int, reason: str) -> InvalidArgument:
+def _invalid_part(number: int, reason: str) -> InvalidArgument:
     return InvalidArgument(f"Part {number} of the batch cannot be read: {reason}.")

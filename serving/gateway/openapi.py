@@ -16,7 +16,7 @@ from serving.gateway.api.policies import (
     SetIamPolicyRequest,
     TestIamPermissionsRequest,
 )
-from serving.gateway.methods import METHODS, PREDICTION, Method
+from serving.gateway.methods import METHODS, PREDICT_METHOD, ApiMethod
 from serving.gateway.metrics import CONTENT_TYPE
 from serving.gateway.records import VersionRecord
 from serving.media import JSON
@@ -49,7 +49,7 @@ _DESCRIPTION = (
 )
 
 # Bytes of a packed schema of which it is remembered what is told: those of models with many columns are long.
-_REMEMBERED = 1 << 11
+_MAX_CACHED_SCHEMA = 1 << 11
 _TEMPLATE = "#/components/schemas/{name}"
 _PREDICTED = "/v1/{name}:predict"
 
@@ -72,25 +72,27 @@ _POLICY_VERSION = (
 )
 
 
-def _gives(summary: str, tag: str, gives: Json, *, query: tuple[Json, ...] = ()) -> OpenApiOperation:
-    return OpenApiOperation(summary, tag, {JSON: gives}, query=query)
+def _read_operation(
+    summary: str, tag: str, response: Json, *, query: tuple[Json, ...] = ()
+) -> OpenApiOperation:
+    return OpenApiOperation(summary, tag, {JSON: response}, query=query)
 
 
-def _takes(
-    summary: str, tag: str, takes: Json | None, gives: Json, *, query: tuple[Json, ...] = ()
+def _write_operation(
+    summary: str, tag: str, request: Json | None, response: Json, *, query: tuple[Json, ...] = ()
 ) -> OpenApiOperation:
     return OpenApiOperation(
-        summary, tag, {JSON: gives}, {JSON: takes} if takes else None, query, WRITE_ERRORS
+        summary, tag, {JSON: response}, {JSON: request} if request else None, query, WRITE_ERRORS
     )
 
 
-def _page(summary: str, tag: str, key: str, item: Json) -> OpenApiOperation:
-    return _gives(
+def _list_operation(summary: str, tag: str, key: str, item: Json) -> OpenApiOperation:
+    return _read_operation(
         summary, tag, object_schema({key: array_schema(item), "nextPageToken": STRING}), query=_PAGE
     )
 
 
-def _is(state: str) -> OpenApiOperation:
+def _health_operation(state: str) -> OpenApiOperation:
     told = object_schema({"status": {"const": state}}, ["status"])
     refusals = (*ANY_ERRORS, 503) if state == "ready" else ANY_ERRORS
     return OpenApiOperation(
@@ -98,8 +100,10 @@ def _is(state: str) -> OpenApiOperation:
     )
 
 
-def _about(summary: str, properties: Mapping[str, Json], required: Iterable[str]) -> OpenApiOperation:
-    return _gives(summary, "Server", object_schema(properties, required, allow_others=True))
+def _info_operation(
+    summary: str, properties: Mapping[str, Json], required: Iterable[str]
+) -> OpenApiOperation:
+    return _read_operation(summary, "Server", object_schema(properties, required, allow_others=True))
 
 
 _NUMBER: Json = {"type": "number"}
@@ -120,22 +124,22 @@ _OPERATIONS: Mapping[str, OpenApiOperation] = {
         refusals=ANY_ERRORS,
         is_public=True,
     ),
-    "pilotlight.healthz": _is("live"),
-    "pilotlight.readyz": _is("ready"),
-    "pilotlight.stats": _about(
+    "pilotlight.healthz": _health_operation("live"),
+    "pilotlight.readyz": _health_operation("ready"),
+    "pilotlight.stats": _info_operation(
         "Counts of what there is",
         {"models": _COUNT, "versions": _COUNT, "jobs": OBJECT},
         ["models", "versions"],
     ),
     "pilotlight.metrics": OpenApiOperation("Metrics for Prometheus", "Server", {CONTENT_TYPE: STRING}),
-    "pilotlight.nodes": _about(
+    "pilotlight.nodes": _info_operation(
         "Versions with their nodes, and the memory of each process",
         {"versions": array_schema(OBJECT), "pilots": array_schema(OBJECT), "gateway": OBJECT},
         ["versions", "pilots", "gateway"],
     ),
-    "pilotlight.models.why": _about("How the default version is, and why", _WHY, _WHY),
-    "pilotlight.versions.why": _about("How a version is, and why", _WHY, _WHY),
-    "pilotlight.versions.logs": _gives(
+    "pilotlight.models.why": _info_operation("How the default version is, and why", _WHY, _WHY),
+    "pilotlight.versions.why": _info_operation("How a version is, and why", _WHY, _WHY),
+    "pilotlight.versions.logs": _read_operation(
         "What a version has logged",
         "Server",
         object_schema(
@@ -154,18 +158,18 @@ _OPERATIONS: Mapping[str, OpenApiOperation] = {
             ),
         ),
     ),
-    "pilotlight.versions.acceleration": _about(
+    "pilotlight.versions.acceleration": _info_operation(
         "How a version computes its predictions", {"version": STRING, "way": STRING}, ["version", "way"]
     ),
-    "pilotlight.models.schema": _gives(
+    "pilotlight.models.schema": _read_operation(
         "What the default version takes and answers", "Models and versions", schema_ref("Schema")
     ),
-    "pilotlight.versions.schema": _gives(
+    "pilotlight.versions.schema": _read_operation(
         "What a version takes and answers, with an instance that predicts",
         "Models and versions",
         schema_ref("Schema"),
     ),
-    "pilotlight.openapi": _gives(
+    "pilotlight.openapi": _read_operation(
         "This document",
         "Server",
         OBJECT,
@@ -205,13 +209,13 @@ _OPERATIONS: Mapping[str, OpenApiOperation] = {
         {"multipart/mixed": STRING},
         refusals=(400, 401, 413, 415, 429, *ANY_ERRORS),
     ),
-    "pilotlight.entries.list": _takes(
+    "pilotlight.entries.list": _write_operation(
         "What a job has logged, as Cloud Logging tells it",
         "Jobs",
         schema_ref("ListLogEntriesRequest"),
         object_schema({"entries": array_schema(OBJECT), "nextPageToken": STRING}),
     ),
-    "pilotlight.jobs.progress": _about(
+    "pilotlight.jobs.progress": _info_operation(
         "How far a batch prediction is",
         {
             "state": STRING,
@@ -228,68 +232,84 @@ _OPERATIONS: Mapping[str, OpenApiOperation] = {
         },
         ["state", "predictions", "errors", "log"],
     ),
-    "projects.getConfig": _gives(
+    "projects.getConfig": _read_operation(
         "The account that the server acts as",
         "Projects",
         object_schema({"serviceAccount": STRING, "serviceAccountProject": STRING, "config": OBJECT}),
     ),
-    "projects.locations.list": _page("The regions there are", "Projects", "locations", _LOCATION),
-    "projects.locations.get": _gives("A region", "Projects", _LOCATION),
-    "projects.models.create": _takes("Make a model", "Models and versions", _MODEL, _MODEL),
-    "projects.models.list": _page("The models of a project", "Models and versions", "models", _MODEL),
-    "projects.models.get": _gives("A model", "Models and versions", _MODEL),
-    "projects.models.patch": _takes("Change a model", "Models and versions", _MODEL, _LONG, query=_MASK),
-    "projects.models.delete": _takes("Delete a model", "Models and versions", None, _LONG),
-    "projects.models.versions.create": _takes(
+    "projects.locations.list": _list_operation("The regions there are", "Projects", "locations", _LOCATION),
+    "projects.locations.get": _read_operation("A region", "Projects", _LOCATION),
+    "projects.models.create": _write_operation("Make a model", "Models and versions", _MODEL, _MODEL),
+    "projects.models.list": _list_operation(
+        "The models of a project", "Models and versions", "models", _MODEL
+    ),
+    "projects.models.get": _read_operation("A model", "Models and versions", _MODEL),
+    "projects.models.patch": _write_operation(
+        "Change a model", "Models and versions", _MODEL, _LONG, query=_MASK
+    ),
+    "projects.models.delete": _write_operation("Delete a model", "Models and versions", None, _LONG),
+    "projects.models.versions.create": _write_operation(
         "Make a version; the operation tells how it goes", "Models and versions", _VERSION, _LONG
     ),
-    "projects.models.versions.list": _page(
+    "projects.models.versions.list": _list_operation(
         "The versions of a model", "Models and versions", "versions", _VERSION
     ),
-    "projects.models.versions.get": _gives("A version", "Models and versions", _VERSION),
-    "projects.models.versions.patch": _takes(
+    "projects.models.versions.get": _read_operation("A version", "Models and versions", _VERSION),
+    "projects.models.versions.patch": _write_operation(
         "Change a version", "Models and versions", _VERSION, _LONG, query=_MASK
     ),
-    "projects.models.versions.delete": _takes("Delete a version", "Models and versions", None, _LONG),
-    "projects.models.versions.setDefault": _takes(
+    "projects.models.versions.delete": _write_operation(
+        "Delete a version", "Models and versions", None, _LONG
+    ),
+    "projects.models.versions.setDefault": _write_operation(
         "Make a version the one that answers for its model", "Models and versions", None, _VERSION
     ),
-    "projects.jobs.create": _takes("Queue a batch prediction", "Jobs", _JOB, _KEPT_JOB),
-    "projects.jobs.list": _page(
+    "projects.jobs.create": _write_operation("Queue a batch prediction", "Jobs", _JOB, _KEPT_JOB),
+    "projects.jobs.list": _list_operation(
         "The batch predictions of a project, newest first", "Jobs", "jobs", _KEPT_JOB
     ),
-    "projects.jobs.get": _gives("A batch prediction", "Jobs", _KEPT_JOB),
-    "projects.jobs.patch": _takes("Change the labels of a job", "Jobs", _JOB, _KEPT_JOB, query=_MASK),
-    "projects.jobs.cancel": _takes("Cancel a job", "Jobs", None, OBJECT),
-    "projects.operations.list": _page("What is going on in a project", "Operations", "operations", _LONG),
-    "projects.operations.get": _gives("How a change goes", "Operations", _LONG),
-    "projects.operations.cancel": _takes("Cancel the creation of a version", "Operations", None, OBJECT),
-    PREDICTION.id: predictions.PREDICT_OPERATION,
+    "projects.jobs.get": _read_operation("A batch prediction", "Jobs", _KEPT_JOB),
+    "projects.jobs.patch": _write_operation(
+        "Change the labels of a job", "Jobs", _JOB, _KEPT_JOB, query=_MASK
+    ),
+    "projects.jobs.cancel": _write_operation("Cancel a job", "Jobs", None, OBJECT),
+    "projects.operations.list": _list_operation(
+        "What is going on in a project", "Operations", "operations", _LONG
+    ),
+    "projects.operations.get": _read_operation("How a change goes", "Operations", _LONG),
+    "projects.operations.cancel": _write_operation(
+        "Cancel the creation of a version", "Operations", None, OBJECT
+    ),
+    PREDICT_METHOD.id: predictions.PREDICT_OPERATION,
     **predictions.OPERATIONS_BY_METHOD,
 }
 
 
-def _of_policies(name: str, method: Method) -> OpenApiOperation | None:
+def _policy_operation(name: str, method: ApiMethod) -> OpenApiOperation | None:
     match name.rpartition(".")[2]:
         case "getIamPolicy" if method.verb == "GET":
-            return _gives("Who may do what", "Access", _POLICY, query=_POLICY_VERSION)
+            return _read_operation("Who may do what", "Access", _POLICY, query=_POLICY_VERSION)
         case "getIamPolicy":
-            return _takes("Who may do what", "Access", schema_ref("GetIamPolicyRequest"), _POLICY)
+            return _write_operation("Who may do what", "Access", schema_ref("GetIamPolicyRequest"), _POLICY)
         case "setIamPolicy":
-            return _takes("Say who may do what", "Access", schema_ref("SetIamPolicyRequest"), _POLICY)
+            return _write_operation(
+                "Say who may do what", "Access", schema_ref("SetIamPolicyRequest"), _POLICY
+            )
         case "testIamPermissions":
             asked = schema_ref("TestIamPermissionsRequest")
-            return _takes("What the caller may do", "Access", asked, object_schema({"permissions": _LINES}))
+            return _write_operation(
+                "What the caller may do", "Access", asked, object_schema({"permissions": _LINES})
+            )
     return None
 
 
-def _not_offered(method: Method) -> OpenApiOperation:
+def _unavailable_operation(method: ApiMethod) -> OpenApiOperation:
     return OpenApiOperation(
         f"Not offered: ml.{method.id}", "Not offered", {}, refusals=(401, 403, 404, 429, *ANY_ERRORS)
     )
 
 
-def _components() -> Mapping[str, Json]:
+def _build_components() -> Mapping[str, Json]:
     """The resources. What is not known of them is refused in requests, and not in answers."""
     kinds = (Model, Version, Job, LongOperation, Policy)
     asked = (GetIamPolicyRequest, SetIamPolicyRequest, TestIamPermissionsRequest, ListLogEntriesRequest)
@@ -307,7 +327,7 @@ def _components() -> Mapping[str, Json]:
     return {**found, **predictions.COMPONENTS}
 
 
-def general(*, tokens: bool, project: str, old_errors: bool) -> Json:
+def build_document(*, tokens: bool, project: str, old_errors: bool) -> Json:
     """The document without the versions there are.
 
     `tokens` says whether callers have some, `project` is that of protocols that know none, and `old_errors`
@@ -315,18 +335,18 @@ def general(*, tokens: bool, project: str, old_errors: bool) -> Json:
     """
     paths: dict[str, Json] = {}
     for name, method in METHODS.items():
-        told = _OPERATIONS.get(name) or _of_policies(name, method) or _not_offered(method)
-        for number, path in enumerate(_paths(method)):
+        told = _OPERATIONS.get(name) or _policy_operation(name, method) or _unavailable_operation(method)
+        for number, path in enumerate(_list_paths(method)):
             found = told.to_json(f"{name}.{number}" if number else name, path)
-            if old_errors and method is PREDICTION:
+            if old_errors and method is PREDICT_METHOD:
                 found = predictions.with_legacy_errors(found)
             paths.setdefault(to_path_template(path), {})[method.verb.lower()] = found
-    found = build_document(_TITLE, _DESCRIPTION, paths, _components(), tokens=tokens)
+    found = build_document(_TITLE, _DESCRIPTION, paths, _build_components(), tokens=tokens)
     found["info"]["x-default-project"] = project
     return found
 
 
-def of_versions(
+def iter_prediction_paths(
     records: Iterable[VersionRecord], *, old_errors: bool, single_output: str
 ) -> Iterator[tuple[str, orjson.Fragment]]:
     """The paths of predictions with these versions, as far as it is known what they take.
@@ -337,25 +357,25 @@ def of_versions(
         if record.deployed is not None and record.deployed.schema:
             name = str(record.name)
             packed = record.deployed.schema
-            make = _remembered if len(packed) <= _REMEMBERED else _prediction
-            told = make(name, packed, old_errors, record.deployed.answers_bare(single_output))
+            make = _cached_prediction if len(packed) <= _MAX_CACHED_SCHEMA else _render_prediction
+            told = make(name, packed, old_errors, record.deployed.answers_bare_output(single_output))
             yield _PREDICTED.format(name=name), orjson.Fragment(told)
 
 
-def _prediction(name: str, packed: str, old_errors: bool, bare: bool) -> bytes:
+def _render_prediction(name: str, packed: str, old_errors: bool, bare: bool) -> bytes:
     """What is told of predictions with a version, as JSON: it takes a fraction of a millisecond to make."""
     schema = for_ai_platform(unpack_outline(packed), bare=bare)
-    told = predictions.build_predict_operation(schema, name).to_json(f"{PREDICTION.id}/{name}", "")
+    told = predictions.build_predict_operation(schema, name).to_json(f"{PREDICT_METHOD.id}/{name}", "")
     about = {"x-version": name, "x-schema": f"/v1/{name}:schema"}
     told = predictions.with_example(told, schema)
     return orjson.dumps({"post": {**(predictions.with_legacy_errors(told) if old_errors else told), **about}})
 
 
-_remembered = lru_cache(maxsize=1024)(_prediction)
+_cached_prediction = lru_cache(maxsize=1024)(_render_prediction)
 
 
-def _paths(method: Method) -> Iterable[str]:
-    if method is not PREDICTION:
+def _list_paths(method: ApiMethod) -> Iterable[str]:
+    if method is not PREDICT_METHOD:
         return method.paths
     model = "/v1/projects/{project}/models/{model}"
     return f"{model}:predict", f"{model}/versions/{{version}}:predict"

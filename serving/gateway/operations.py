@@ -13,7 +13,7 @@ from serving.errors import Cancelled, Internal, ServingError
 from serving.gateway.catalog import Catalog
 from serving.gateway.catalog import operations as operation_rules
 from serving.gateway.catalog import versions as version_rules
-from serving.gateway.deployment import Deployment
+from serving.gateway.deployment import VersionDeployer
 from serving.gateway.records import OperationRecord, VersionRecord
 from serving.resources import Operation, Version
 from serving.shortage import find_shortage
@@ -21,7 +21,7 @@ from serving.shortage import find_shortage
 logger = logging.getLogger(__name__)
 
 
-class Operations:
+class OperationRunner:
     """Runs operations as tasks of the application's supervisor.
 
     One that cannot go on for a reason of the server's own is taken up again after `again_after` seconds.
@@ -30,17 +30,17 @@ class Operations:
     def __init__(
         self,
         catalog: Catalog,
-        deployment: Deployment,
+        deployment: VersionDeployer,
         supervisor: Supervisor,
         config: ServeConfig,
         *,
-        again_after: float = 5.0,
+        retry_after: float = 5.0,
     ) -> None:
         self._catalog = catalog
         self._deployment = deployment
         self._supervisor = supervisor
-        self._again_after = again_after
-        self._places = asyncio.Semaphore(config.deployments)
+        self._retry_after = retry_after
+        self._slots = asyncio.Semaphore(config.deployments)
         self._running: dict[str, asyncio.Task[None]] = {}
 
     async def check_sources(self, version: Version) -> None:
@@ -54,7 +54,7 @@ class Operations:
     def begin(self, operation: Operation) -> None:
         """Start the work of an operation that was just committed."""
         record = self._catalog.state.operations[operation.name]
-        task = self._supervisor.start_task("operation", self._run(record), title=record.name)
+        task = self._supervisor.start_task("operation", self._run_to_end(record), title=record.name)
         self._running[record.name] = task
         task.add_done_callback(lambda _: self._running.pop(record.name, None))
 
@@ -76,46 +76,46 @@ class Operations:
         for task in list(self._running.values()):
             task.cancel()
 
-    async def _run(self, record: OperationRecord) -> None:
+    async def _run_to_end(self, record: OperationRecord) -> None:
         while not self._catalog.state.operations[record.name].operation.done:
             try:
-                await self._work_on(self._catalog.state.operations[record.name])
+                await self._perform_operation(self._catalog.state.operations[record.name])
             except Exception as error:
-                again = f"{record.name}; tried again in {self._again_after:g} s"
+                again = f"{record.name}; tried again in {self._retry_after:g} s"
                 self._supervisor.report_error("operation", error, again)
-                await self._pause()
+                await self._wait_to_retry()
 
-    async def _pause(self) -> None:
+    async def _wait_to_retry(self) -> None:
         try:
-            await asyncio.sleep(self._again_after)
+            await asyncio.sleep(self._retry_after)
         except asyncio.CancelledError as error:
             if error.args != (_CANCELLED,):
                 raise  # the server stops
 
-    async def _work_on(self, record: OperationRecord) -> None:
+    async def _perform_operation(self, record: OperationRecord) -> None:
         target = record.target
         if target is None:
             return
         version = self._catalog.state.versions[target]
         match record.operation.metadata.operation_type:
             case "CREATE_VERSION":
-                await self._create(record, version)
+                await self._create_version(record, version)
             case "DELETE_VERSION":
                 await self._deployment.remove(version)
                 await self._catalog.change_with_retry(version_rules.finish_delete, record.name)
 
-    async def _create(self, record: OperationRecord, version: VersionRecord) -> None:
+    async def _create_version(self, record: OperationRecord, version: VersionRecord) -> None:
         operation = record.name
 
         async def enter_phase(phase: str) -> None:
-            await self._record(operation_rules.enter_phase, operation, phase)
+            await self._record_progress(operation_rules.enter_phase, operation, phase)
 
         failure: ServingError
         try:
-            _check_wanted(record)
-            async with self._places:
+            _check_not_cancelled(record)
+            async with self._slots:
                 deployed, warnings = await self._deployment.deploy(version, enter_phase)
-            await self._record(version_rules.finish_create, operation, deployed, warnings)
+            await self._record_progress(version_rules.finish_create, operation, deployed, warnings)
         except _NotRecordedError:
             raise  # no fault of the version: all of it is tried again
         except ServingError as error:
@@ -134,7 +134,7 @@ class Operations:
         await self._deployment.stop(version)
         await self._catalog.change_with_retry(version_rules.fail_create, operation, failure)
 
-    async def _record(self, rule: Callable[..., Any], *arguments: Any) -> None:
+    async def _record_progress(self, rule: Callable[..., Any], *arguments: Any) -> None:
         """Write down how far an operation is. Raises what the rule refuses, and _NotRecordedError."""
         try:
             await self._catalog.change_with_retry(rule, *arguments)
@@ -148,7 +148,7 @@ class _NotRecordedError(Exception):
     """What was done could not be written down."""
 
 
-def _check_wanted(record: OperationRecord) -> None:
+def _check_not_cancelled(record: OperationRecord) -> None:
     """Refuse to take up what was cancelled just before the server stopped."""
     if record.operation.metadata.is_cancellation_requested:
         raise Cancelled("The operation was cancelled.")

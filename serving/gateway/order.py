@@ -15,7 +15,7 @@ N = TypeVar("N", bound=Any)  # has an order
 _CHUNK = 512
 
 
-class Sorted(Sequence[N]):
+class SortedSequence(Sequence[N]):
     """Distinct values in their order; immutable."""
 
     __slots__ = ("_chunks", "_ends")
@@ -25,31 +25,31 @@ class Sorted(Sequence[N]):
         self._ends = tuple(itertools.accumulate(map(len, self._chunks)))
 
     @classmethod
-    def of(cls, values: Iterable[N]) -> Sorted[N]:
+    def from_values(cls, values: Iterable[N]) -> SortedSequence[N]:
         """These values, in any order."""
         ordered = sorted(values)
         return cls(tuple(ordered[at : at + _CHUNK // 2]) for at in range(0, len(ordered), _CHUNK // 2))
 
-    def adding(self, value: N) -> Sorted[N]:
+    def with_value(self, value: N) -> SortedSequence[N]:
         """With one more value."""
-        at = min(self._chunk_of(value), len(self._chunks) - 1)
+        at = min(self._find_chunk(value), len(self._chunks) - 1)
         if at < 0:
-            return Sorted([(value,)])
+            return SortedSequence([(value,)])
         chunk = [*self._chunks[at]]
         bisect.insort(chunk, value)
         halves = (chunk,) if len(chunk) <= _CHUNK else (chunk[: _CHUNK // 2], chunk[_CHUNK // 2 :])
-        return self._with(at, map(tuple, halves))
+        return self._replace_chunk(at, map(tuple, halves))
 
-    def dropping(self, value: N) -> Sorted[N]:
+    def without_value(self, value: N) -> SortedSequence[N]:
         """With one less."""
-        at = self._chunk_of(value)
+        at = self._find_chunk(value)
         left = tuple(one for one in self._chunks[at] if one != value)
-        return self._with(at, (left,) if left else ())
+        return self._replace_chunk(at, (left,) if left else ())
 
-    def _with(self, at: int, chunks: Iterable[tuple[N, ...]]) -> Sorted[N]:
-        return Sorted((*self._chunks[:at], *chunks, *self._chunks[at + 1 :]))
+    def _replace_chunk(self, at: int, chunks: Iterable[tuple[N, ...]]) -> SortedSequence[N]:
+        return SortedSequence((*self._chunks[:at], *chunks, *self._chunks[at + 1 :]))
 
-    def _chunk_of(self, value: N) -> int:
+    def _find_chunk(self, value: N) -> int:
         """The first chunk that ends with this value or a later one."""
         return bisect.bisect_left(self._chunks, value, key=lambda chunk: chunk[-1])
 
@@ -75,36 +75,38 @@ class Sorted(Sequence[N]):
         return itertools.chain.from_iterable(self._chunks)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sorted) and tuple(self) == tuple(other)
+        return isinstance(other, SortedSequence) and tuple(self) == tuple(other)
 
     __hash__ = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, slots=True)
-class Order(Generic[P, N]):
+class SortedIndex(Generic[P, N]):
     """Sorted names by what they are below; immutable."""
 
-    _below: Mapping[P, Sorted[N]]
+    _children: Mapping[P, SortedSequence[N]]
 
     @classmethod
-    def of(cls, names: Iterable[N], parent_of: Callable[[N], P]) -> Order[P, N]:
+    def from_names(cls, names: Iterable[N], parent_of: Callable[[N], P]) -> SortedIndex[P, N]:
         """That of all these names."""
         below: dict[P, list[N]] = {}
         for name in names:
             below.setdefault(parent_of(name), []).append(name)
-        return cls({parent: Sorted.of(found) for parent, found in below.items()})
+        return cls({parent: SortedSequence.from_values(found) for parent, found in below.items()})
 
-    def below(self, parent: P) -> Sequence[N]:
+    def list_children(self, parent: P) -> Sequence[N]:
         """The names below one."""
-        return self._below.get(parent, Sorted())
+        return self._children.get(parent, SortedSequence())
 
-    def adding(self, parent: P, name: N) -> Order[P, N]:
+    def with_name(self, parent: P, name: N) -> SortedIndex[P, N]:
         """With one more name."""
-        return Order({**self._below, parent: self._below.get(parent, Sorted()).adding(name)})
+        return SortedIndex(
+            {**self._children, parent: self._children.get(parent, SortedSequence()).with_value(name)}
+        )
 
-    def dropping(self, parent: P, name: N) -> Order[P, N]:
+    def without_name(self, parent: P, name: N) -> SortedIndex[P, N]:
         """With one less."""
-        below = {**self._below, parent: self._below[parent].dropping(name)}
+        below = {**self._children, parent: self._children[parent].without_value(name)}
         if not below[parent]:
             del below[parent]
-        return Order(below)
+        return SortedIndex(below)

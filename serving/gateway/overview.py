@@ -15,13 +15,13 @@ from autoscaler.pools import MemoryUsage, NodeState
 from autoscaler.pools.local import LocalPool
 from autoscaler.pools.pilots import PilotStatus
 from autoscaler.tracking import VersionScaler
-from serving.gateway.records import State, VersionRecord
+from serving.gateway.records import CatalogState, VersionRecord
 from serving.names import VersionName
 
 FORKED, COLD = "forked", "cold"
 
 
-class Condition(enum.StrEnum):
+class VersionCondition(enum.StrEnum):
     """How a version is: has a ready node, has none and needs none, waits for one, or waits in vain."""
 
     AWAKE = "awake"
@@ -31,7 +31,7 @@ class Condition(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeView:
+class NodeSnapshot:
     """A node; `age` is in seconds since it was asked for, `in_flight` the requests inside.
 
     `notes` is what it has counted; see `serving.phases`.
@@ -47,7 +47,7 @@ class NodeView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VersionView:
+class VersionSnapshot:
     """A version that is scaled. All times are in seconds.
 
     `idle_seconds` is how long nothing has happened, `node_seconds` how long its nodes have lived, together,
@@ -60,7 +60,7 @@ class VersionView:
     name: VersionName
     uid: str
     exact: bool
-    condition: Condition
+    condition: VersionCondition
     desired: int
     running: int
     queued: int
@@ -72,14 +72,14 @@ class VersionView:
     wakeups: Mapping[str, int]
     hung_nodes: int
     reason: str
-    nodes: tuple[NodeView, ...]
+    nodes: tuple[NodeSnapshot, ...]
 
-    def count(self, state: NodeState) -> int:
+    def count_nodes(self, state: NodeState) -> int:
         """How many nodes are in a state."""
         return sum(node.state is state for node in self.nodes)
 
 
-class Overview:
+class ClusterStatus:
     """Looks at the parts that know. `read` tells the catalog's state; `clock` is the autoscaler's.
 
     All methods are called on the event loop and take microseconds per version.
@@ -87,7 +87,7 @@ class Overview:
 
     def __init__(
         self,
-        read_state: Callable[[], State],
+        read_state: Callable[[], CatalogState],
         activator: Activator,
         autoscaler: Autoscaler,
         pool: LocalPool,
@@ -100,7 +100,7 @@ class Overview:
         self._clock = clock
 
     @property
-    def state(self) -> State:
+    def state(self) -> CatalogState:
         """The catalog's."""
         return self._read_state()
 
@@ -109,26 +109,26 @@ class Overview:
         """The time on the autoscaler's clock."""
         return self._clock()
 
-    def tracked(self, record: VersionRecord) -> VersionScaler | None:
+    def get_tracked(self, record: VersionRecord) -> VersionScaler | None:
         """What the autoscaler keeps of a version; None if it is not scaled."""
         return self._autoscaler.versions.get(record.uid)
 
-    def versions(self) -> list[VersionView]:
+    def list_versions(self) -> list[VersionSnapshot]:
         """All that are scaled, by name."""
-        views = (self.version(record) for record in self.state.versions_by_name())
+        views = (self.get_version(record) for record in self.state.versions_by_name())
         return [view for view in views if view is not None]
 
-    def version(self, record: VersionRecord) -> VersionView | None:
+    def get_version(self, record: VersionRecord) -> VersionSnapshot | None:
         """One version; None if it is not scaled: it cannot be served, or not yet."""
-        tracked = self.tracked(record)
+        tracked = self.get_tracked(record)
         if tracked is None:
             return None
         now = self._clock()
         nodes = self._pool.nodes(record.uid)
         queued = self._activator.count_waiting(record.uid)
-        condition = _condition(tracked, {node.state for node in nodes}, queued)
+        condition = _determine_condition(tracked, {node.state for node in nodes}, queued)
         starts = {FORKED: tracked.start_seconds(forked=True), COLD: tracked.start_seconds(forked=False)}
-        return VersionView(
+        return VersionSnapshot(
             name=record.name,
             uid=record.uid,
             exact=record.deployed is not None and record.deployed.exact,
@@ -143,9 +143,9 @@ class Overview:
             start_seconds={how: seconds for how, seconds in starts.items() if seconds is not None},
             wakeups=dict(tracked.wakeups),
             hung_nodes=tracked.hung_nodes,
-            reason=tracked.failures.reason if condition is Condition.FAILING else tracked.reason,
+            reason=tracked.failures.reason if condition is VersionCondition.FAILING else tracked.reason,
             nodes=tuple(
-                NodeView(
+                NodeSnapshot(
                     id=node.id,
                     pid=node.pid,
                     state=node.state,
@@ -163,22 +163,22 @@ class Overview:
         return self._pool.list_pilots()
 
 
-def _condition(tracked: VersionScaler, states: set[NodeState], queued: int) -> Condition:
+def _determine_condition(tracked: VersionScaler, states: set[NodeState], queued: int) -> VersionCondition:
     if NodeState.READY in states:
-        return Condition.AWAKE
+        return VersionCondition.AWAKE
     if tracked.failures.permanent:
-        return Condition.FAILING
+        return VersionCondition.FAILING
     if NodeState.STARTING in states or queued:
-        return Condition.WAKING
-    return Condition.ASLEEP
+        return VersionCondition.WAKING
+    return VersionCondition.ASLEEP
 
 
 # ---- memory: to be called in a thread, for it takes milliseconds per big process
 
 
-def memory_of(pids: Iterable[int | None]) -> MemoryUsage | None:
+def measure_memory(pids: Iterable[int | None]) -> MemoryUsage | None:
     """What processes take together; None if nothing is known of any of them, because they are gone."""
-    found = [memory for pid in pids if pid is not None and (memory := _memory(pid)) is not None]
+    found = [memory for pid in pids if pid is not None and (memory := _measure_process(pid)) is not None]
     if not found:
         return None
     return MemoryUsage(
@@ -187,17 +187,17 @@ def memory_of(pids: Iterable[int | None]) -> MemoryUsage | None:
     )
 
 
-def memory_of_pilot(pilot: PilotStatus) -> MemoryUsage | None:
+def measure_pilot_memory(pilot: PilotStatus) -> MemoryUsage | None:
     """What a pilot takes together with the fork of it that waits to become a node."""
-    return memory_of((pilot.pid, pilot.spare))
+    return measure_memory((pilot.pid, pilot.spare))
 
 
-def memory_of_gateway() -> MemoryUsage | None:
+def measure_gateway_memory() -> MemoryUsage | None:
     """What this process takes."""
-    return memory_of((os.getpid(),))
+    return measure_memory((os.getpid(),))
 
 
-def _memory(pid: int) -> MemoryUsage | None:
+def _measure_process(pid: int) -> MemoryUsage | None:
     try:
         return machine.measure_memory(pid)
     except ProcessLookupError:

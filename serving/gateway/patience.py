@@ -10,7 +10,7 @@ from serving.errors import Cancelled, DeadlineExceeded
 T = TypeVar("T")
 
 
-class Patience:
+class Deadline:
     """Waits until the deadline of one request, and no longer than its client does.
 
     `deadline` is on the event loop's clock; `timeout` the seconds that the request had.
@@ -35,8 +35,10 @@ class Patience:
         if future.done():
             return future.result()
         if self.gone:
-            raise left()
-        timer = self._loop.call_at(self._deadline, self._fail, future, too_late(self._timeout))
+            raise client_gone_error()
+        timer = self._loop.call_at(
+            self._deadline, self._fail_future, future, deadline_exceeded_error(self._timeout)
+        )
         self._awaited = future
         try:
             return await future
@@ -44,18 +46,20 @@ class Patience:
             self._awaited = None
             timer.cancel()
 
-    def leave(self, *, late: bool = False) -> None:
+    def cancel(self, *, is_late: bool = False) -> None:
         """The client is gone, `late` if its own deadline was past."""
         self.gone = True
         if self._awaited is not None:
-            self._fail(self._awaited, too_late(self._timeout) if late else left())
+            self._fail_future(
+                self._awaited, deadline_exceeded_error(self._timeout) if is_late else client_gone_error()
+            )
 
-    def _fail(self, future: asyncio.Future[Any], error: Exception) -> None:
+    def _fail_future(self, future: asyncio.Future[Any], error: Exception) -> None:
         if not future.done():
             future.set_exception(error)
 
 
-def forget_frames(error: BaseException | None) -> None:
+def drop_tracebacks(error: BaseException | None) -> None:
     """Let go of the frames that an error came through, and its causes.
 
     A future keeps the error that it raised, and the frames keep the future, and the request with its body:
@@ -66,11 +70,11 @@ def forget_frames(error: BaseException | None) -> None:
         error = error.__cause__ or error.__context__
 
 
-def too_late(timeout: float) -> DeadlineExceeded:
+def deadline_exceeded_error(timeout: float) -> DeadlineExceeded:
     """The error for a request that had so many seconds."""
     return DeadlineExceeded(f"The request was not answered within {timeout:g} s (setting request_timeout).")
 
 
-def left() -> Cancelled:
+def client_gone_error() -> Cancelled:
     """The error for a request that nobody waits for any more."""
     return Cancelled("The client closed the connection.")

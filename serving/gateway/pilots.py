@@ -51,20 +51,20 @@ _ENVIRONMENT = {
 }
 
 
-def pilot_for(framework: str, tensorflow: bool, environment: Mapping[str, str]) -> PilotSpec:
+def framework_pilot_spec(framework: str, tensorflow: bool, environment: Mapping[str, str]) -> PilotSpec:
     """The pilot for nodes of a framework ("": not known yet).
 
     `tensorflow` says whether it takes TensorFlow to serve the version, and counts where the framework does
     not tell. `environment` is that of the server's processes.
     """
     wanted = framework == "TENSORFLOW" or (tensorflow and framework in ("CUSTOM", ""))
-    key = "tensorflow" if wanted and _installed("tensorflow") else "tabular"
+    key = "tensorflow" if wanted and _is_installed("tensorflow") else "tabular"
     rehearsal = "serving.node.rehearsal:tabular" if key == "tabular" else ""
     variables = {**environment, **FRAMEWORK_ENVIRONMENT, **_ENVIRONMENT}
     return PilotSpec(key, _preload(key), variables, rehearsal)
 
 
-def pilot_of(interpreter: str, environment: Mapping[str, str]) -> PilotSpec:
+def interpreter_pilot_spec(interpreter: str, environment: Mapping[str, str]) -> PilotSpec:
     """The pilot of another interpreter, whose libraries compute models for nodes that connect to it."""
     variables = {**environment, **FRAMEWORK_ENVIRONMENT, **_ENVIRONMENT}
     return PilotSpec(interpreter, _EXTERNAL, variables, command=pilot_command(interpreter))
@@ -73,13 +73,13 @@ def pilot_of(interpreter: str, environment: Mapping[str, str]) -> PilotSpec:
 def _preload(key: str) -> tuple[str, ...]:
     if key == "tensorflow":
         return (*_NODE, "serving.runtimes.tensorflow")
-    xgboost = _XGBOOST if _installed("xgboost") else ()
+    xgboost = _XGBOOST if _is_installed("xgboost") else ()
     sklearn = (f"sklearn.{name}" for name in _SKLEARN)
     common = (*_NODE, "serving.runtimes.sklearn", *sklearn, "serving.runtimes.ahead")
     return (*common, *xgboost, "serving.node.rehearsal")
 
 
 @lru_cache
-def _installed(package: str) -> bool:
+def _is_installed(package: str) -> bool:
     """Whether there is such a package; it is not imported."""
     return find_spec(package) is not None

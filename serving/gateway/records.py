@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from serving.gateway.access.policy import Policy
-from serving.gateway.cause import Cause
+from serving.gateway.cause import ChangeCause
 from serving.gateway.index import JobIndex, OperationIndex
-from serving.gateway.order import Order
-from serving.gateway.table import Table
+from serving.gateway.order import SortedIndex
+from serving.gateway.table import PersistentMap
 from serving.names import ModelName, VersionName, parse_model_or_version_name
 from serving.resources import Job, Model, Operation, Version
 
@@ -32,7 +32,7 @@ class ModelRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     default: str = ""
 
 
-class Deployed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class DeploymentInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What was found out about a version, so that later starts need not.
 
     `merge` holds for the libraries that `fingerprint` names; `exact` says whether regrouping rows must not
@@ -61,12 +61,12 @@ class Deployed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     bare: bool = False
     image: str = ""
 
-    def answers_bare(self, single_output: str) -> bool:
+    def answers_bare_output(self, single_output: str) -> bool:
         """Whether an only output is answered without its name, where that is the setting."""
         return self.bare if single_output == "auto" else single_output == "bare"
 
 
-class Use(NamedTuple):
+class VersionUsage(NamedTuple):
     """What use has shown of a version: its `lastUseTime`; its nodes' memory and start, see Deployed."""
 
     last_use_time: str
@@ -80,7 +80,7 @@ class VersionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     name: VersionName
     uid: str
     version: Version
-    deployed: Deployed | None = None
+    deployed: DeploymentInfo | None = None
 
 
 class OperationRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -90,7 +90,7 @@ class OperationRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     project: str
     operation: Operation
     target: VersionName | None = None
-    cause: Cause | None = None
+    cause: ChangeCause | None = None
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -114,7 +114,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     attempt: int = 0
     lost: int = 0
     failure: str = ""
-    cause: Cause | None = None
+    cause: ChangeCause | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -133,12 +133,12 @@ Record = ModelRecord | VersionRecord | OperationRecord | JobRecord | PolicyRecor
 
 
 @dataclass(frozen=True, slots=True)
-class Stamp:
+class ChangeStamp:
     """The time of a change, random bits (16 hex digits) for new uids and etags, and the call behind it."""
 
     now: datetime.datetime
     token: str
-    cause: Cause | None = None
+    cause: ChangeCause | None = None
 
     @property
     def etag(self) -> str:
@@ -147,7 +147,7 @@ class Stamp:
 
 
 @dataclass(frozen=True)
-class State:
+class CatalogState:
     """Everything, by full resource name."""
 
     models: Mapping[ModelName, ModelRecord] = field(default_factory=dict)
@@ -157,30 +157,30 @@ class State:
     policies: Mapping[str, PolicyRecord] = field(default_factory=dict)
 
     @cached_property
-    def model_order(self) -> Order[str, ModelName]:
+    def model_order(self) -> SortedIndex[str, ModelName]:
         """Models by project."""
-        return Order.of(self.models, operator.attrgetter("project"))
+        return SortedIndex.from_names(self.models, operator.attrgetter("project"))
 
     @cached_property
-    def version_order(self) -> Order[ModelName, VersionName]:
+    def version_order(self) -> SortedIndex[ModelName, VersionName]:
         """Versions by model."""
-        return Order.of(self.versions, operator.attrgetter("parent"))
+        return SortedIndex.from_names(self.versions, operator.attrgetter("parent"))
 
     @cached_property
     def job_index(self) -> JobIndex:
         """What is asked of all jobs."""
-        return JobIndex.of(self.jobs.values())
+        return JobIndex.from_jobs(self.jobs.values())
 
     @cached_property
     def operation_index(self) -> OperationIndex:
         """What is asked of all operations."""
-        return OperationIndex.of(self.operations.values())
+        return OperationIndex.from_operations(self.operations.values())
 
     def versions_by_name(self) -> Iterator[VersionRecord]:
         """All of them, in the order of their names."""
         for project in sorted({name.project for name in self.models}):
-            for model in self.model_order.below(project):
-                yield from (self.versions[name] for name in self.version_order.below(model))
+            for model in self.model_order.list_children(project):
+                yield from (self.versions[name] for name in self.version_order.list_children(model))
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,12 +190,12 @@ class Commit:
     `changes` maps (table, name) to the new record, or to None where it is gone.
     """
 
-    before: State
-    after: State
+    before: CatalogState
+    after: CatalogState
     changes: Mapping[tuple[str, str], Record | None]
 
     @classmethod
-    def loading(cls, state: State) -> Commit:
+    def from_state(cls, state: CatalogState) -> Commit:
         """What makes a state out of nothing."""
         tables: dict[str, Mapping[Any, Record]] = {
             "models": state.models,
@@ -205,9 +205,9 @@ class Commit:
             "policies": state.policies,
         }
         every = ((table, name, record) for table, kept in tables.items() for name, record in kept.items())
-        return cls(State(), state, {(table, str(name)): record for table, name, record in every})
+        return cls(CatalogState(), state, {(table, str(name)): record for table, name, record in every})
 
-    def versions(self) -> Iterator[tuple[VersionRecord | None, VersionRecord | None]]:
+    def iter_changed_versions(self) -> Iterator[tuple[VersionRecord | None, VersionRecord | None]]:
         """The versions that differ, as they were and as they are."""
         for table, text in self.changes:
             name = parse_model_or_version_name(text) if table == "versions" else None
@@ -215,62 +215,62 @@ class Commit:
                 yield self.before.versions.get(name), self.after.versions.get(name)
 
 
-class Draft:
+class StateDraft:
     """A state being changed.
 
     `changes` maps (table, name) to the new record, or to None where it goes.
     """
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: CatalogState) -> None:
         self.model_order = state.model_order
         self.version_order = state.version_order
         self.job_index = state.job_index
         self.operation_index = state.operation_index
-        self.models = Table.of(state.models)
-        self.versions = Table.of(state.versions)
-        self.operations = Table.of(state.operations)
-        self.jobs = Table.of(state.jobs)
+        self.models = PersistentMap.from_mapping(state.models)
+        self.versions = PersistentMap.from_mapping(state.versions)
+        self.operations = PersistentMap.from_mapping(state.operations)
+        self.jobs = PersistentMap.from_mapping(state.jobs)
         self._policies_before = state.policies
-        self.policies = Table.of(state.policies)
+        self.policies = PersistentMap.from_mapping(state.policies)
         self.changes: dict[tuple[str, str], Record | None] = {}
 
     def put(self, record: Record) -> None:
         """Add or replace a record."""
         table = _TABLES[type(record)]
-        records: Table[Any, Record] = getattr(self, table)
-        self._index(records.get(record.name), record)
-        setattr(self, table, records.putting(record.name, record))
+        records: PersistentMap[Any, Record] = getattr(self, table)
+        self._update_indexes(records.get(record.name), record)
+        setattr(self, table, records.with_item(record.name, record))
         self.changes[table, str(record.name)] = record
 
     def delete(self, record: Record) -> None:
         """Remove a record."""
         table = _TABLES[type(record)]
-        records: Table[Any, Record] = getattr(self, table)
-        self._index(records[record.name], None)
-        setattr(self, table, records.dropping(record.name))
+        records: PersistentMap[Any, Record] = getattr(self, table)
+        self._update_indexes(records[record.name], None)
+        setattr(self, table, records.without_item(record.name))
         self.changes[table, str(record.name)] = None
 
-    def _index(self, before: Record | None, after: Record | None) -> None:
+    def _update_indexes(self, before: Record | None, after: Record | None) -> None:
         match after or before:
             case JobRecord():
-                self.job_index = self.job_index.changed(before, after)  # type: ignore[arg-type]
+                self.job_index = self.job_index.with_change(before, after)  # type: ignore[arg-type]
             case OperationRecord():
-                self.operation_index = self.operation_index.changed(before, after)  # type: ignore[arg-type]
+                self.operation_index = self.operation_index.with_change(before, after)  # type: ignore[arg-type]
             case ModelRecord(name=model) if before is None:
-                self.model_order = self.model_order.adding(model.project, model)
+                self.model_order = self.model_order.with_name(model.project, model)
             case ModelRecord(name=model) if after is None:
-                self.model_order = self.model_order.dropping(model.project, model)
+                self.model_order = self.model_order.without_name(model.project, model)
             case VersionRecord(name=version) if before is None:
-                self.version_order = self.version_order.adding(version.parent, version)
+                self.version_order = self.version_order.with_name(version.parent, version)
             case VersionRecord(name=version) if after is None:
-                self.version_order = self.version_order.dropping(version.parent, version)
+                self.version_order = self.version_order.without_name(version.parent, version)
 
-    def finished(self) -> State:
+    def to_state(self) -> CatalogState:
         """The state with the changes in it."""
         # The same policies stay the same object: whoever remembers decisions sees that they still hold.
         same = all(table != "policies" for table, _ in self.changes)
         policies = self._policies_before if same else self.policies
-        state = State(self.models, self.versions, self.operations, self.jobs, policies)
+        state = CatalogState(self.models, self.versions, self.operations, self.jobs, policies)
         vars(state).update(
             model_order=self.model_order,
             version_order=self.version_order,

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from serving.content_encoding import BodyDecompressor, decompress_body, parse_content_encoding
 from serving.errors import InvalidArgument, ServingError
 from serving.gateway.api.requests import MAX_BODY_BYTES
-from serving.gateway.identity import request_id
+from serving.gateway.identity import ensure_request_id
 from serving.heads import CONTENT_ENCODING, CONTENT_TYPE, METHOD_OVERRIDE
 from serving.media import strip_parameters
 from serving.protocols.errors import render_error
@@ -33,7 +33,7 @@ _VERBS = frozenset({"GET", "PUT", "PATCH", "DELETE", _POST})
 _ADAPTED = frozenset({CONTENT_ENCODING, METHOD_OVERRIDE})
 
 
-class Memory(Protocol):
+class BodyMemory(Protocol):
     """What counts the bytes of bodies."""
 
     def reserve_bytes(self, size: int) -> None:
@@ -43,13 +43,13 @@ class Memory(Protocol):
         """So many bytes are free."""
 
 
-class RequestAdapter:
+class RequestAdapterMiddleware:
     """An ASGI application around `app`. `memory` counts what is unpacked.
 
     A query that comes as a body may have `max_query` bytes, as it might in a head.
     """
 
-    def __init__(self, app: Any, memory: Memory, max_query: int) -> None:
+    def __init__(self, app: Any, memory: BodyMemory, max_query: int) -> None:
         self._app = app
         self._memory = memory
         self._max_query = max_query
@@ -62,20 +62,20 @@ class RequestAdapter:
             return
         encoding = parse_content_encoding(value for name, value in told if name == CONTENT_ENCODING)
         overrides = [value.decode("latin-1") for name, value in told if name == METHOD_OVERRIDE]
-        body = _PackedBody(scope, receive, encoding, self._memory)
+        body = _CompressedBody(scope, receive, encoding, self._memory)
         try:
             if encoding:
                 receive = body.receive
             if overrides:
-                scope, receive = await self._overridden(scope, receive, overrides)
+                scope, receive = await self._apply_method_override(scope, receive, overrides)
         except ServingError as error:
             await _send_error(scope, send, error)
         else:
             await self._app(scope, receive, send)
         finally:
-            body.free()
+            body.release()
 
-    async def _overridden(
+    async def _apply_method_override(
         self, scope: Scope, receive: Receive, overrides: list[str]
     ) -> tuple[Scope, Receive]:
         """The request with the verb that it means. Raises InvalidArgument."""
@@ -90,14 +90,14 @@ class RequestAdapter:
             raise InvalidArgument(
                 f"The header X-HTTP-Method-Override goes with POST alone, not with {scope['method']}."
             )
-        request_id(scope)  # both have the same
+        ensure_request_id(scope)  # both have the same
         scope = {**scope, "method": verb}
         if verb == "GET":
-            scope["query_string"] = await self._query(scope, receive)
-            receive = _empty_body(receive)
+            scope["query_string"] = await self._read_query(scope, receive)
+            receive = _without_body(receive)
         return scope, receive
 
-    async def _query(self, scope: Scope, receive: Receive) -> bytes:
+    async def _read_query(self, scope: Scope, receive: Receive) -> bytes:
         """The query of a request that has it in its body."""
         check_body_length(scope, self._max_query)
         query = await _read_body(receive, self._max_query)
@@ -109,10 +109,10 @@ class RequestAdapter:
         return b"&".join(part for part in (scope["query_string"], query) if part)
 
 
-class _PackedBody:
+class _CompressedBody:
     """The body of a request, unpacked when it is first asked for, and counted from then on."""
 
-    def __init__(self, scope: Scope, receive: Receive, encoding: str, memory: Memory) -> None:
+    def __init__(self, scope: Scope, receive: Receive, encoding: str, memory: BodyMemory) -> None:
         self._scope = scope
         self._receive = receive
         self._encoding = encoding
@@ -128,15 +128,15 @@ class _PackedBody:
         check_body_length(self._scope, MAX_BODY_BYTES)
         packed = await _read_body(self._receive, MAX_BODY_BYTES)
         body = packed and await decompress_body(
-            BodyDecompressor(self._encoding, packed, MAX_BODY_BYTES), self._hold
+            BodyDecompressor(self._encoding, packed, MAX_BODY_BYTES), self._hold_bytes
         )
         return {"type": "http.request", "body": body, "more_body": False}
 
-    def free(self) -> None:
+    def release(self) -> None:
         """Nobody needs it any more."""
         self._memory.release_bytes(self._held)
 
-    def _hold(self, size: int) -> None:
+    def _hold_bytes(self, size: int) -> None:
         self._memory.reserve_bytes(size)
         self._held += size
 
@@ -154,7 +154,7 @@ async def _read_body(receive: Receive, limit: int) -> bytes:
     return b"".join(parts)
 
 
-def _empty_body(receive: Receive) -> Receive:
+def _without_body(receive: Receive) -> Receive:
     """A `receive` of a request without a body."""
     is_read = False
 

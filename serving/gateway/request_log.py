@@ -22,11 +22,11 @@ import msgspec
 
 from autoscaler.supervision import BackgroundLoop, Supervisor
 from serving.config import ServeConfig
-from serving.gateway.identity import request_id, trace_id
-from serving.gateway.log_bodies import answer_text, request_text
-from serving.gateway.log_writer import LogWriter
-from serving.gateway.targets import Target
-from serving.gateway.upstream import Answer
+from serving.gateway.identity import ensure_request_id, read_trace_id
+from serving.gateway.log_bodies import encode_reply_body, encode_request_body
+from serving.gateway.log_writer import LogWriterProcess
+from serving.gateway.targets import RouteTarget
+from serving.gateway.upstream import NodeReply
 from serving.journal import BlockBuilder, JournalAppender, JournalCounts, LogKind, journal_folder
 from serving.local_folders import LocalFolderPolicy
 from serving.protocols import DEFAULT_METADATA, RequestMetadata
@@ -58,7 +58,7 @@ class _Queue:
     dropped: int = 0
     counts: JournalCounts = field(default_factory=JournalCounts)
 
-    def last(self) -> BlockBuilder:
+    def current_batch(self) -> BlockBuilder:
         """The batch to add to."""
         if not self.batches or self.batches[-1].is_full:
             self.batches.append(BlockBuilder())
@@ -66,7 +66,7 @@ class _Queue:
 
 
 @dataclass(frozen=True, slots=True)
-class Logged:
+class LogCounts:
     """What has become of the records for one destination; `address` is "" for what has only one."""
 
     kind: LogKind
@@ -97,19 +97,21 @@ class RequestLog:
         self._chance = chance
         self._supervisor = supervisor
         self._loop: BackgroundLoop | None = None
-        self._writer = LogWriter(options, environment, supervisor)
+        self._writer = LogWriterProcess(options, environment, supervisor)
         self._queues: dict[tuple[LogKind, str], _Queue] = {}
-        self._held = 0
+        self._held_bytes = 0
         self._work = asyncio.Event()
         self._hurry = asyncio.Event()
         self._resumed = asyncio.Event()
         self._failing = False
         self._flushing = asyncio.Lock()
-        self._telling: asyncio.Task[None] | None = None
+        self._counts_task: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, "request-log")
 
     @classmethod
-    def of(cls, config: ServeConfig, environment: Mapping[str, str], supervisor: Supervisor) -> RequestLog:
+    def from_config(
+        cls, config: ServeConfig, environment: Mapping[str, str], supervisor: Supervisor
+    ) -> RequestLog:
         """With the server's settings."""
         return cls(
             LogWriterOptions(
@@ -130,38 +132,38 @@ class RequestLog:
 
     # ---- on the predict path
 
-    def offer(
+    def log_request(
         self,
-        target: Target,
+        target: RouteTarget,
         scope: Scope,
         start: float,
         body: bytes,
-        answer: Answer,
+        reply: NodeReply,
         *,
         call: RequestMetadata = DEFAULT_METADATA,
     ) -> None:
         """Log a request if it is to be logged. `start` is in seconds since the epoch."""
         if target.access_log:
-            self._access(target, scope, start, answer.status, (len(body), len(answer.body)))
+            self._log_access(target, scope, start, reply.status, (len(body), len(reply.body)))
         config = target.logging
         if config is not None and self._chance() < config.sampling_percentage:
-            queue = self._queue(LogKind.REQUESTS, config.bigquery_table_name)
-            asked, answered = request_text(call, body), answer_text(call, answer)
-            if self._admits(queue, BlockBuilder.record_size(asked, answered)):
-                given = request_id(scope).encode()
-                queue.last().add_record(start, target.title, given, asked, answered)
+            queue = self._get_queue(LogKind.REQUESTS, config.bigquery_table_name)
+            asked, answered = encode_request_body(call, body), encode_reply_body(call, reply)
+            if self._reserve_space(queue, BlockBuilder.record_size(asked, answered)):
+                given = ensure_request_id(scope).encode()
+                queue.current_batch().add_record(start, target.title, given, asked, answered)
 
-    def refused(self, target: Target, scope: Scope, start: float, status: int) -> None:
+    def log_refusal(self, target: RouteTarget, scope: Scope, start: float, status: int) -> None:
         """Log a request that no node has answered, if requests are logged."""
         if target.access_log:
-            self._access(target, scope, start, status, (0, 0))
+            self._log_access(target, scope, start, status, (0, 0))
 
-    def said(self, target: Target, node: str, text: str) -> None:
+    def log_node_output(self, target: RouteTarget, node: str, text: str) -> None:
         """Log a line that a node of a version has printed."""
-        self._enter(LogKind.CONSOLE, target, time.time(), ConsoleLine(node, text, target.region))
+        self._log_entry(LogKind.CONSOLE, target, time.time(), ConsoleLine(node, text, target.region))
 
-    def _access(
-        self, target: Target, scope: Scope, start: float, status: int, sizes: tuple[int, int]
+    def _log_access(
+        self, target: RouteTarget, scope: Scope, start: float, status: int, sizes: tuple[int, int]
     ) -> None:
         client = scope.get("client")
         call = Access(
@@ -174,29 +176,31 @@ class RequestLog:
             user_agent=(find_header(scope, b"user-agent") or b"").decode("latin-1"),
             remote_ip=client[0] if client else "",
             http_version=scope.get("http_version", "1.1"),
-            request_id=request_id(scope),
-            trace=trace_id(scope),
+            request_id=ensure_request_id(scope),
+            trace=read_trace_id(scope),
             region=target.region,
         )
-        self._enter(LogKind.ACCESS, target, start, call)
+        self._log_entry(LogKind.ACCESS, target, start, call)
 
-    def _enter(self, kind: LogKind, target: Target, when: float, facts: Access | ConsoleLine) -> None:
-        queue, entry = self._queue(kind, ""), msgspec.json.encode(facts)
-        if self._admits(queue, BlockBuilder.record_size(entry, b"")):
-            queue.last().add_record(when, target.title, b"", entry, b"")
+    def _log_entry(
+        self, kind: LogKind, target: RouteTarget, when: float, facts: Access | ConsoleLine
+    ) -> None:
+        queue, entry = self._get_queue(kind, ""), msgspec.json.encode(facts)
+        if self._reserve_space(queue, BlockBuilder.record_size(entry, b"")):
+            queue.current_batch().add_record(when, target.title, b"", entry, b"")
 
-    def _admits(self, queue: _Queue, size: int) -> bool:
+    def _reserve_space(self, queue: _Queue, size: int) -> bool:
         """Whether there is room for a record, which is then taken; else it is counted as dropped."""
         self._work.set()
-        if self._held + size > self._limit:
+        if self._held_bytes + size > self._limit:
             queue.dropped += 1
             return False
-        self._held += size
-        if self._held > _HURRY_BYTES:
+        self._held_bytes += size
+        if self._held_bytes > _HURRY_BYTES:
             self._hurry.set()
         return True
 
-    def _queue(self, kind: LogKind, address: str) -> _Queue:
+    def _get_queue(self, kind: LogKind, address: str) -> _Queue:
         queue = self._queues.get((kind, address))
         if queue is None:
             appender = JournalAppender(
@@ -210,7 +214,7 @@ class RequestLog:
     def start(self) -> None:
         """Write what comes, until `close`."""
         self._loop = self._supervisor.start_loop(
-            "request-log", self._wait, self._flush, within=_WRITTEN_WITHIN
+            "request-log", self._wait_for_records, self._flush, within=_WRITTEN_WITHIN
         )
 
     async def close(self) -> None:
@@ -219,17 +223,17 @@ class RequestLog:
             await self._loop.stop()
         try:
             if not self._resumed.is_set():
-                await self._resume()
+                await self._recover_journals()
             await self._flush()
         except Exception as error:
             self._supervisor.report_error("request-log", error)
         await self._writer.close()
-        await self._in_thread(self._close)
+        await self._in_thread(self._close_journals)
         self._thread.shutdown()
 
-    async def _wait(self) -> None:
+    async def _wait_for_records(self) -> None:
         if not self._resumed.is_set():
-            await self._resume()
+            await self._recover_journals()
         if self._failing:
             await asyncio.sleep(_PAUSE)
             return
@@ -240,31 +244,31 @@ class RequestLog:
                 await self._hurry.wait()
         self._hurry.clear()
 
-    async def counts(self) -> Sequence[Logged]:
+    async def get_counts(self) -> Sequence[LogCounts]:
         """What has become of the records, those of earlier servers included, by their destination.
 
         As it is now, unless the disk takes too long to tell.
         """
-        if self._telling is None or self._telling.done():
-            self._telling = asyncio.create_task(self._tell(), name="count of log records")
-        await asyncio.wait((self._telling,), timeout=_TOLD_WITHIN)
+        if self._counts_task is None or self._counts_task.done():
+            self._counts_task = asyncio.create_task(self._refresh_counts(), name="count of log records")
+        await asyncio.wait((self._counts_task,), timeout=_TOLD_WITHIN)
         return [
-            Logged(queue.appender.kind, queue.appender.address, queue.counts)
+            LogCounts(queue.appender.kind, queue.appender.address, queue.counts)
             for queue in self._queues.values()
         ]
 
-    async def stats(self) -> dict[str, int]:
+    async def get_stats(self) -> dict[str, int]:
         """The same, all together: sampled = sent + waiting + dropped."""
-        total = sum((logged.counts for logged in await self.counts()), JournalCounts())
+        total = sum((logged.counts for logged in await self.get_counts()), JournalCounts())
         return {
             "sampled": total.sampled, "sent": total.sent, "waiting": total.waiting, "dropped": total.dropped,
         }  # fmt: skip
 
-    async def _tell(self) -> None:
+    async def _refresh_counts(self) -> None:
         await self._resumed.wait()
         await self._flush()
 
-    async def _resume(self) -> None:
+    async def _recover_journals(self) -> None:
         """Go on with what an earlier server has left."""
         for appender in await self._in_thread(
             lambda: list(JournalAppender.find_existing(self._spill, self._spill_bytes))
@@ -277,19 +281,19 @@ class RequestLog:
     async def _flush(self) -> None:
         """Bring what waits in memory into the journals. The disk may be slow, the event loop is not."""
         async with self._flushing:
-            await self._write()
+            await self._write_queues()
 
-    async def _write(self) -> None:
-        loads = [_Load(queue, queue.batches, queue.dropped) for queue in self._queues.values()]
+    async def _write_queues(self) -> None:
+        loads = [_PendingWrite(queue, queue.batches, queue.dropped) for queue in self._queues.values()]
         for load in loads:
             load.queue.batches, load.queue.dropped = [], 0
         if loads:
-            self._writer.need()
+            self._writer.ensure_started()
         before = sum(load.size for load in loads)
         try:
             error = await self._in_thread(lambda: _write_all(loads))
         finally:
-            self._held += sum(load.size for load in loads) - before
+            self._held_bytes += sum(load.size for load in loads) - before
             for load in loads:
                 load.queue.batches[:0] = load.batches
                 load.queue.dropped += load.dropped
@@ -298,7 +302,7 @@ class RequestLog:
             logger.error("log records wait in memory, they cannot be written to %s: %s", self._spill, error)
         self._failing = error is not None
 
-    def _close(self) -> None:
+    def _close_journals(self) -> None:
         for queue in self._queues.values():
             if lost := sum(batch.records for batch in queue.batches):
                 logger.error("%d log records are lost: they could not be written to %s", lost, self._spill)
@@ -312,7 +316,7 @@ class RequestLog:
 
 
 @dataclass(slots=True)
-class _Load:
+class _PendingWrite:
     """What a queue hands over to be written. What is left in it when that is over could not be."""
 
     queue: _Queue
@@ -326,7 +330,7 @@ class _Load:
         return sum(batch.size for batch in self.batches)
 
 
-def _write_all(loads: Sequence[_Load]) -> OSError | None:
+def _write_all(loads: Sequence[_PendingWrite]) -> OSError | None:
     """Put each into its journal; returns what has kept one from it."""
     failure: OSError | None = None
     for load in loads:

@@ -11,8 +11,8 @@ from autoscaler.supervision import BackgroundLoop, Supervisor
 from serving.config import ServeConfig
 from serving.gateway.catalog import Catalog
 from serving.gateway.jobs.runner import JobQueue
-from serving.gateway.order import Sorted
-from serving.gateway.records import Draft, Stamp, State
+from serving.gateway.order import SortedSequence
+from serving.gateway.records import CatalogState, ChangeStamp, StateDraft
 from serving.resources import format_timestamp
 
 # Seconds between two looks; how many records go in one change, for others wait for that.
@@ -21,20 +21,20 @@ _DONE_WITHIN = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Retention:
+class RetentionPolicy:
     """How long records are kept after their end, and how many of them; 0: for ever, any number."""
 
     days: int
     count: int
 
-    def due(self, ended: Sorted[tuple[str, str]], now: datetime.datetime) -> Sequence[str]:
+    def list_due(self, ended: SortedSequence[tuple[str, str]], now: datetime.datetime) -> Sequence[str]:
         """The first that are to go, of those that have ended: the time of their end, and their name."""
         over = max(0, len(ended) - self.count) if self.count else 0
         oldest = format_timestamp(now - datetime.timedelta(days=self.days)) if self.days else ""
         return [name for place, (end, name) in enumerate(ended[:_STEP]) if place < over or end < oldest]
 
 
-class Pruner:
+class RecordPruner:
     """Forgets what the settings do not keep."""
 
     def __init__(
@@ -46,8 +46,8 @@ class Pruner:
     ) -> None:
         self._catalog = catalog
         self._jobs = jobs
-        self._job_retention = Retention(config.job_retention_days, config.job_retention_count)
-        self._operation_retention = Retention(
+        self._job_retention = RetentionPolicy(config.job_retention_days, config.job_retention_count)
+        self._operation_retention = RetentionPolicy(
             config.operation_retention_days, config.operation_retention_count
         )
         self._clock = clock
@@ -62,26 +62,26 @@ class Pruner:
 
     async def prune(self) -> None:
         """Forget all that is due, in changes between which others have their turn."""
-        while due := self._due(self._catalog.state):
-            await self._forget(due)
+        while due := self._list_due(self._catalog.state):
+            await self._delete_records(due)
 
-    def _due(self, state: State) -> Sequence[tuple[str, str]]:
+    def _list_due(self, state: CatalogState) -> Sequence[tuple[str, str]]:
         now = self._clock()
-        jobs = self._job_retention.due(state.job_index.ended, now)
-        operations = self._operation_retention.due(state.operation_index.done, now)
+        jobs = self._job_retention.list_due(state.job_index.ended, now)
+        operations = self._operation_retention.list_due(state.operation_index.done, now)
         # Whoever works on a job has something to say of its end.
         free = (name for name in jobs if not self._jobs.is_working_on(name))
         return [*(("jobs", name) for name in free), *(("operations", name) for name in operations)]
 
-    async def _forget(self, due: Sequence[tuple[str, str]]) -> None:
+    async def _delete_records(self, due: Sequence[tuple[str, str]]) -> None:
         state = self._catalog.state
         uids = [state.jobs[name].uid for table, name in due if table == "jobs"]
-        await self._catalog.change(_forget, due)
+        await self._catalog.change(_delete_due, due)
         # After the change: what a kill leaves between the two is swept at the next start.
         await self._jobs.remove_logs(uids)
 
 
-def _forget(draft: Draft, _: Stamp, due: Sequence[tuple[str, str]]) -> None:
+def _delete_due(draft: StateDraft, _: ChangeStamp, due: Sequence[tuple[str, str]]) -> None:
     for table, name in due:
         record = draft.jobs.get(name) if table == "jobs" else draft.operations.get(name)
         if record is not None:

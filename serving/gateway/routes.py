@@ -8,10 +8,12 @@ from starlette.routing import Route
 
 from serving.gateway.api.requests import Endpoint
 from serving.gateway.api.unimplemented import build_refusal
-from serving.gateway.methods import METHODS, PREDICTIONS, Method
+from serving.gateway.methods import METHODS, PREDICTION_METHODS, ApiMethod
 
 
-def routes(endpoints: Mapping[str, Endpoint], around: Callable[[Method, Endpoint], Endpoint]) -> list[Route]:
+def build_routes(
+    endpoints: Mapping[str, Endpoint], wrap_endpoint: Callable[[ApiMethod, Endpoint], Endpoint]
+) -> list[Route]:
     """A route for each path of each method, named by it; those without an endpoint are refused.
 
     `around` puts what all requests go through around an endpoint. Predictions have no route: they take the
@@ -20,11 +22,11 @@ def routes(endpoints: Mapping[str, Endpoint], around: Callable[[Method, Endpoint
     return [
         Route(
             path,
-            around(method, endpoints.get(name) or build_refusal(name)),
+            wrap_endpoint(method, endpoints.get(name) or build_refusal(name)),
             methods=[method.verb],
             name=name,
         )
         for name, method in METHODS.items()
-        if method not in PREDICTIONS
+        if method not in PREDICTION_METHODS
         for path in method.paths
     ]

@@ -22,7 +22,7 @@ _IMMEDIATE = "pilotlight_immediate"
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Migration:
     """What one release added to the file. `apply` runs inside a transaction; tables may be there already."""
 
     text: str
@@ -39,28 +39,30 @@ def document_table(name: str, metadata: sa.MetaData | None = None) -> sa.Table:
     )
 
 
-def creating(*tables: sa.Table) -> Callable[[sa.Connection], None]:
+def make_table_creator(*tables: sa.Table) -> Callable[[sa.Connection], None]:
     """A step's work: make these tables where they are missing."""
 
-    def create(connection: sa.Connection) -> None:
+    def create_tables(connection: sa.Connection) -> None:
         for table in tables:
             table.create(connection, checkfirst=True)
 
-    return create
+    return create_tables
 
 
 # Files from before there were steps say 1, or 0, whether or not they have jobs: both steps fit either.
-STEPS: Sequence[Step] = (
-    Step(
+MIGRATIONS: Sequence[Migration] = (
+    Migration(
         "models, versions and operations",
-        creating(*(document_table(name) for name in ("models", "versions", "operations"))),
+        make_table_creator(*(document_table(name) for name in ("models", "versions", "operations"))),
     ),
-    Step("batch jobs", creating(document_table("jobs"))),
-    Step("tokens and policies", creating(document_table("tokens"), document_table("policies"))),
+    Migration("batch jobs", make_table_creator(document_table("jobs"))),
+    Migration(
+        "tokens and policies", make_table_creator(document_table("tokens"), document_table("policies"))
+    ),
 )
 
 
-def open_database(file: Path, steps: Sequence[Step] = STEPS) -> sa.Engine:
+def open_database(file: Path, migrations: Sequence[Migration] = MIGRATIONS) -> sa.Engine:
     """The state file, made or brought up to date.
 
     All missing steps are taken in one transaction, after a copy of the file as it was is on disk beside it
@@ -69,10 +71,10 @@ def open_database(file: Path, steps: Sequence[Step] = STEPS) -> sa.Engine:
     """
     engine = sa.create_engine(f"sqlite:///{file}")
     sa.event.listen(engine, "connect", _prepare_connection)
-    sa.event.listen(engine, "begin", _begin)
+    sa.event.listen(engine, "begin", _begin_transaction)
     try:
         with engine.connect().execution_options(**{_IMMEDIATE: True}) as connection, connection.begin():
-            _migrate(connection, file, steps)
+            _apply_migrations(connection, file, migrations)
     except sa.exc.OperationalError as error:
         engine.dispose()
         raise Unavailable(
@@ -91,13 +93,13 @@ def open_database(file: Path, steps: Sequence[Step] = STEPS) -> sa.Engine:
     return engine
 
 
-def schema_of(connection: sa.Connection) -> int:
+def read_schema_version(connection: sa.Connection) -> int:
     """The number of steps a file has been through."""
     return int(connection.exec_driver_sql("PRAGMA user_version").scalar_one())
 
 
-def _migrate(connection: sa.Connection, file: Path, steps: Sequence[Step]) -> None:
-    found = schema_of(connection)
+def _apply_migrations(connection: sa.Connection, file: Path, steps: Sequence[Migration]) -> None:
+    found = read_schema_version(connection)
     if found > len(steps):
         raise FailedPrecondition(
             f"{file} was written by a newer Pilotlight: it has schema {found}, this one knows {len(steps)}. "
@@ -107,13 +109,13 @@ def _migrate(connection: sa.Connection, file: Path, steps: Sequence[Step]) -> No
     if found == len(steps):
         return
     if sa.inspect(connection).get_table_names():
-        _copy(file, file.with_name(f"{file.name}.v{found}"))
+        _backup_file(file, file.with_name(f"{file.name}.v{found}"))
     for step in steps[found:]:
         step.apply(connection)
     connection.exec_driver_sql(f"PRAGMA user_version = {len(steps)}")
 
 
-def _copy(file: Path, copy: Path) -> None:
+def _backup_file(file: Path, copy: Path) -> None:
     """A whole copy under its name, or none."""
     part = copy.with_name(copy.name + ".part")
     try:
@@ -125,16 +127,16 @@ def _copy(file: Path, copy: Path) -> None:
         ):
             source.backup(target)
         part.chmod(file.stat().st_mode & 0o777)
-        _sync(part)
+        _fsync_path(part)
         part.replace(copy)
-        _sync(copy.parent)
+        _fsync_path(copy.parent)
     except (OSError, sqlite3.Error) as error:
         raise Unavailable(
             f"Cannot copy the state file to {copy} before changing its schema: {error}. Free some space."
         ) from error
 
 
-def _sync(path: Path) -> None:
+def _fsync_path(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -143,13 +145,13 @@ def _sync(path: Path) -> None:
 
 
 def _prepare_connection(connection: Any, _: object) -> None:
-    # Transactions are begun by `_creation_microseconds`: the driver's own leave out changes of the schema.
+    # Transactions are begun by `_begin_transaction`: the driver's own leave out changes of the schema.
     connection.isolation_level = None
     # Write-ahead log: a commit is one append; FULL: it is on disk when commit returns.
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=FULL")
 
 
-def _begin(connection: sa.Connection) -> None:
+def _begin_transaction(connection: sa.Connection) -> None:
     immediate = connection.get_execution_options().get(_IMMEDIATE)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")

@@ -17,7 +17,7 @@ def with_server_timing(lease: Lease, headers: Headers) -> Headers:
     `start`, `load` and `warm` count only as far as this request waited for them; `queue` is the rest of
     its wait. Times are in milliseconds.
     """
-    wait = ", ".join(f"{name};dur={seconds * 1000:.1f}" for name, seconds in paid(lease))
+    wait = ", ".join(f"{name};dur={seconds * 1000:.1f}" for name, seconds in compute_wait_phases(lease))
     own = [value for name, value in headers if name == _NAME]
     others = [header for header in headers if header[0] != _NAME]
     return [*others, (_NAME, b", ".join([wait.encode(), *own]))]
@@ -28,7 +28,7 @@ def without_server_timing(headers: Headers) -> Headers:
     return [header for header in headers if header[0] != _NAME]
 
 
-def times(headers: Headers) -> Iterator[tuple[str, float]]:
+def parse_node_phases(headers: Headers) -> Iterator[tuple[str, float]]:
     """The phases that a node told of, with their seconds."""
     told = b", ".join(value for name, value in headers if name == _NAME).decode()
     for phase in told.split(", ") if told else ():
@@ -36,19 +36,19 @@ def times(headers: Headers) -> Iterator[tuple[str, float]]:
         yield name, float(milliseconds) / 1000
 
 
-def paid(lease: Lease) -> Iterator[tuple[str, float]]:
+def compute_wait_phases(lease: Lease) -> Iterator[tuple[str, float]]:
     """The phases of a wait and the seconds of each: queue, start, load, warm."""
     granted = lease.granted
     arrived = granted if lease.arrived is None else lease.arrived
     waited = {
         name: max(0.0, min(end, granted) - max(begin, arrived))
-        for name, begin, end in phases_of_start(lease.node)
+        for name, begin, end in compute_start_phases(lease.node)
     }
     yield "queue", max(0.0, granted - arrived - sum(waited.values()))
     yield from waited.items()
 
 
-def phases_of_start(node: Node) -> Iterator[tuple[str, float, float]]:
+def compute_start_phases(node: Node) -> Iterator[tuple[str, float, float]]:
     """When a node started, loaded and warmed: name, begin, end."""
     ready = node.asked_at if node.ready_at is None else node.ready_at
     loaded = ready - node.report.get("warm_seconds", 0.0)

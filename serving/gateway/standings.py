@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from serving.errors import FailedPrecondition, NotFound
 from serving.gateway.catalog.lookup import address_to_name, resolve_version
-from serving.gateway.records import State as Records
+from serving.gateway.records import CatalogState as Records
 from serving.gateway.records import VersionRecord
 from serving.names import VersionName
 from serving.protocols.addresses import ModelAddress
@@ -25,17 +25,17 @@ _STATES: Mapping[VersionState | None, ServableState] = {
 }
 
 
-def standings(records: Records, asked: ModelAddress) -> list[VersionStatus]:
+def list_statuses(records: Records, asked: ModelAddress) -> list[VersionStatus]:
     """How it stands with the version that is named, or with all of the model. Raises NotFound."""
-    return [standing_of(record) for record in versions_of(records, asked)]
+    return [get_status(record) for record in find_versions(records, asked)]
 
 
-def versions_of(records: Records, asked: ModelAddress) -> list[VersionRecord]:
+def find_versions(records: Records, asked: ModelAddress) -> list[VersionRecord]:
     """The version that is named, or all of the model. Raises NotFound."""
     name = address_to_name(records, asked)
     if isinstance(name, VersionName):
         return [records.versions[name]]
-    found = [records.versions[one] for one in records.version_order.below(name)]
+    found = [records.versions[one] for one in records.version_order.list_children(name)]
     if not found:
         raise NotFound(f"Could not find any versions of model {name}.")
     return found
@@ -51,7 +51,7 @@ def is_ready(records: Records, asked: ModelAddress) -> bool:
     return True
 
 
-def standing_of(record: VersionRecord) -> VersionStatus:
+def get_status(record: VersionRecord) -> VersionStatus:
     """How it stands with a version."""
     version = record.version
     error = version.error_message if version.state is VersionState.FAILED else ""

@@ -15,16 +15,16 @@ import sqlalchemy as sa
 
 from serving.errors import FailedPrecondition, Unavailable
 from serving.gateway.records import (
-    Draft,
+    CatalogState,
     JobRecord,
     ModelRecord,
     OperationRecord,
     PolicyRecord,
     Record,
-    State,
+    StateDraft,
     VersionRecord,
 )
-from serving.gateway.schema import document_table, open_database, schema_of
+from serving.gateway.schema import document_table, open_database, read_schema_version
 
 Changes = Mapping[tuple[str, str], Record | None]
 K = TypeVar("K", bound=msgspec.Struct)
@@ -35,10 +35,10 @@ _TABLES = {name: document_table(name) for name in ("models", "versions", "operat
 _RETRY_AFTER = 5.0
 
 
-class Store(Protocol):
+class StateStore(Protocol):
     """Keeps records over restarts."""
 
-    def load(self) -> State:
+    def load(self) -> CatalogState:
         """Everything that was committed. Raises FailedPrecondition for what cannot be read."""
 
     def commit(self, changes: Changes) -> None:
@@ -48,7 +48,7 @@ class Store(Protocol):
         """Release the store."""
 
 
-class SqlStore:
+class SqliteStore:
     """A store in one SQLite file. What `commit` returned from survives a kill of the process.
 
     Raises what `open_database` does.
@@ -61,17 +61,17 @@ class SqlStore:
         # While one connection is open, SQLite keeps its log of what was written: it is to stay the same file.
         self._open_connection = self._engine.connect()
         with self._open_connection.begin():
-            schema_of(self._open_connection)
-        self._identities = tuple(map(_identity, self._files))
+            read_schema_version(self._open_connection)
+        self._identities = tuple(map(_get_file_identity, self._files))
 
-    def load(self) -> State:
+    def load(self) -> CatalogState:
         """Everything that was committed."""
-        models = self._read("models", ModelRecord)
-        versions = self._read("versions", VersionRecord)
-        operations = self._read("operations", OperationRecord)
-        jobs = self._read("jobs", JobRecord)
-        policies = self._read("policies", PolicyRecord)
-        state = State(
+        models = self._read_table("models", ModelRecord)
+        versions = self._read_table("versions", VersionRecord)
+        operations = self._read_table("operations", OperationRecord)
+        jobs = self._read_table("jobs", JobRecord)
+        policies = self._read_table("policies", PolicyRecord)
+        state = CatalogState(
             {record.name: record for record in models},
             {record.name: record for record in versions},
             {record.name: record for record in operations},
@@ -79,11 +79,11 @@ class SqlStore:
             {record.name: record for record in policies},
         )
         # With its tables and indexes, which would take their time on the event loop.
-        return Draft(state).finished()
+        return StateDraft(state).to_state()
 
     def commit(self, changes: Changes) -> None:
         """Write all changes in one transaction."""
-        self._check_there()
+        self._check_files_unchanged()
         with self._translate_write_errors(), self._engine.begin() as connection:
             for (table, name), record in changes.items():
                 columns = _TABLES[table].c
@@ -97,10 +97,10 @@ class SqlStore:
         self._open_connection.close()
         self._engine.dispose()
 
-    def _check_there(self) -> None:
+    def _check_files_unchanged(self) -> None:
         """What is written to a file that nobody finds any more is gone with the process."""
         for file, identity in zip(self._files, self._identities, strict=True):
-            if _identity(file) != identity:
+            if _get_file_identity(file) != identity:
                 raise Unavailable(
                     f"The state file {file} was removed or replaced while the server ran. Nothing was "
                     "changed. Put it back, or restart the server to use what is there now.",
@@ -118,7 +118,7 @@ class SqlStore:
                 retry_after=_RETRY_AFTER,
             ) from error
 
-    def _read(self, table: str, kind: type[K]) -> list[K]:
+    def _read_table(self, table: str, kind: type[K]) -> list[K]:
         try:
             with self._engine.connect() as connection:
                 rows = connection.execute(sa.select(_TABLES[table].c.document))
@@ -131,7 +131,7 @@ class SqlStore:
             ) from error
 
 
-def _identity(file: Path) -> tuple[int, int] | None:
+def _get_file_identity(file: Path) -> tuple[int, int] | None:
     """Which file it is, whatever its name; None when it cannot be found."""
     try:
         status = file.stat()

@@ -13,7 +13,7 @@ V = TypeVar("V")
 _BUCKETS = 256
 
 
-class Table(Mapping[K, V]):
+class PersistentMap(Mapping[K, V]):
     """An immutable mapping, without an order."""
 
     __slots__ = ("_buckets", "_count")
@@ -23,32 +23,32 @@ class Table(Mapping[K, V]):
         self._count = count
 
     @classmethod
-    def of(cls, records: Mapping[K, V]) -> Table[K, V]:
+    def from_mapping(cls, records: Mapping[K, V]) -> PersistentMap[K, V]:
         """The same records."""
-        if isinstance(records, Table):
+        if isinstance(records, PersistentMap):
             return records
         buckets: list[dict[K, V]] = [{} for _ in range(_BUCKETS)]
         for name, record in records.items():
             buckets[hash(name) % _BUCKETS][name] = record
         return cls(buckets, len(records))
 
-    def putting(self, name: K, record: V) -> Table[K, V]:
+    def with_item(self, name: K, record: V) -> PersistentMap[K, V]:
         """With a record that is new or replaces another."""
         bucket = self._buckets[hash(name) % _BUCKETS]
-        return self._with({**bucket, name: record}, name)
+        return self._replace_bucket({**bucket, name: record}, name)
 
-    def dropping(self, name: K) -> Table[K, V]:
+    def without_item(self, name: K) -> PersistentMap[K, V]:
         """Without a record that is there."""
         bucket = {**self._buckets[hash(name) % _BUCKETS]}
         del bucket[name]
-        return self._with(bucket, name)
+        return self._replace_bucket(bucket, name)
 
-    def _with(self, bucket: dict[K, V], name: K) -> Table[K, V]:
+    def _replace_bucket(self, bucket: dict[K, V], name: K) -> PersistentMap[K, V]:
         at = hash(name) % _BUCKETS
         buckets = self._buckets.copy()
         count = self._count + len(bucket) - len(buckets[at])
         buckets[at] = bucket
-        return Table(buckets, count)
+        return PersistentMap(buckets, count)
 
     def __getitem__(self, name: K) -> V:
         return self._buckets[hash(name) % _BUCKETS][name]

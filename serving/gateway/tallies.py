@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from autoscaler.activator import Lease
 from autoscaler.pools import Node
-from serving.gateway.server_timing import paid
+from serving.gateway.server_timing import compute_wait_phases
 from serving.phases import (
     NODE_BYTES,
     NODE_CALLS,
@@ -31,19 +31,19 @@ GATEWAY_PHASES = ("total", "gateway", "queue", "start", "load", "warm")
 _TOTAL, _GATEWAY, _QUEUE = 0, 1, 2
 
 
-class Fare(NamedTuple):
+class RequestTiming(NamedTuple):
     """How one request has fared, in seconds: all of its time, and of that inside nodes; `waits` for nodes."""
 
     total: float
-    inside: float
+    in_nodes: float
     waits: tuple[Lease, ...] = ()
 
 
-Phases = tuple[tuple[str, HistogramSnapshot], ...]
+PhaseHistograms = tuple[tuple[str, HistogramSnapshot], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class StatsSnapshot:
     """The counts of one version at one moment; phases that no request went through are left out.
 
     `compared` has the counts of `NODE_COUNTS`. `rows` are the instances that were answered, in `calls` of the
@@ -54,14 +54,14 @@ class Told:
     limits: Mapping[str, int]
     bytes_in: int
     bytes_out: int
-    phases: Phases
+    phases: PhaseHistograms
     compared: tuple[int, ...] = ()
     rows: int = 0
     calls: int = 0
     last: int = 0
 
 
-class Tally:
+class VersionStats:
     """The counts of one version."""
 
     __slots__ = ("_compared", "_nodes", "_phases", "_work", "bytes_in", "bytes_out", "limits", "statuses")
@@ -74,57 +74,57 @@ class Tally:
         self._phases = LatencyHistograms(len(GATEWAY_PHASES))
         self._nodes = LatencyHistograms(len(NODE_PHASES))
         self._compared = [0] * len(NODE_COUNTS)
-        self._work = _Work()
+        self._work = _WorkCounts()
 
-    def answered(self, fare: Fare, status: int, bytes_in: int, bytes_out: int) -> None:
+    def count_answer(self, timing: RequestTiming, status: int, bytes_in: int, bytes_out: int) -> None:
         """A node answered a request."""
-        self._note(status)
+        self._count_status(status)
         self.bytes_in += bytes_in
         self.bytes_out += bytes_out
-        total, inside, waits = fare
+        total, inside, waits = timing
         waited = 0.0
         for lease in waits:
-            for phase, (_, seconds) in enumerate(paid(lease), start=_QUEUE):
+            for phase, (_, seconds) in enumerate(compute_wait_phases(lease), start=_QUEUE):
                 waited += seconds
                 if seconds or phase == _QUEUE:  # who waits for a place in a ready node pays for no start
                     self._phases.record(phase, seconds)
         self._phases.record(_TOTAL, total)
         self._phases.record(_GATEWAY, total - waited - inside)
 
-    def refused(self, status: int, limit: str = "") -> None:
+    def count_refusal(self, status: int, limit: str = "") -> None:
         """A request was answered without a node; `limit` is the setting whose share was used up."""
-        self._note(status)
+        self._count_status(status)
         if limit:
             self.limits[limit] = self.limits.get(limit, 0) + 1
 
-    def _note(self, status: int) -> None:
+    def _count_status(self, status: int) -> None:
         self.statuses[status] = self.statuses.get(status, 0) + 1
 
-    def keep(self, notes: memoryview) -> None:
+    def absorb_node(self, notes: memoryview) -> None:
         """Take over what a node has counted that counts no more."""
         counted = as_cells(notes)
         self._nodes.merge(counted)
-        self._compared = _added(self._compared, counted)
-        self._work = self._work.adding(counted)
+        self._compared = _add_counts(self._compared, counted)
+        self._work = self._work.with_node(counted)
 
-    def told(self, nodes: Iterable[bytes]) -> Told:
+    def take_snapshot(self, nodes: Iterable[bytes]) -> StatsSnapshot:
         """The counts as they are now; `nodes` are the notes of the living ones."""
         nodes = list(nodes)
         compared, work = self._compared, self._work
         for notes in nodes:
             counted = as_cells(memoryview(notes))
-            compared, work = _added(compared, counted), work.adding(counted)
-        return Told(
+            compared, work = _add_counts(compared, counted), work.with_node(counted)
+        return StatsSnapshot(
             dict(self.statuses),
             dict(self.limits),
             self.bytes_in,
             self.bytes_out,
-            tuple(self._told_phases(nodes)),
+            tuple(self._merge_phases(nodes)),
             tuple(compared),
             *work,
         )
 
-    def _told_phases(self, nodes: Iterable[bytes]) -> Iterator[tuple[str, HistogramSnapshot]]:
+    def _merge_phases(self, nodes: Iterable[bytes]) -> Iterator[tuple[str, HistogramSnapshot]]:
         inside = LatencyHistograms(len(NODE_PHASES))
         inside.merge(self._nodes.cells)
         for notes in nodes:
@@ -135,52 +135,52 @@ class Tally:
                     yield name, found
 
 
-class _Work(NamedTuple):
+class _WorkCounts(NamedTuple):
     """What nodes have answered; see `Told`."""
 
     rows: int = 0
     calls: int = 0
     last: int = 0
 
-    def adding(self, notes: Sequence[int]) -> _Work:
+    def with_node(self, notes: Sequence[int]) -> _WorkCounts:
         """With what one more node has."""
         rows, calls = self.rows + notes[NODE_ROWS], self.calls + notes[NODE_CALLS]
-        return _Work(rows, calls, max(self.last, notes[NODE_LAST]))
+        return _WorkCounts(rows, calls, max(self.last, notes[NODE_LAST]))
 
 
-def _added(counts: Sequence[int], notes: Sequence[int]) -> list[int]:
+def _add_counts(counts: Sequence[int], notes: Sequence[int]) -> list[int]:
     """The counts with those that a node has behind its histograms."""
     return [count + more for count, more in zip(counts, notes[-len(counts) :], strict=True)]
 
 
-class Tallies:
+class PredictionStats:
     """Those of all versions, by uid; `calls` counts what reached no version, by method and status."""
 
     def __init__(self) -> None:
-        self._tallies: dict[str, Tally] = {}
-        self.calls: Counter[tuple[str, int]] = Counter()
+        self._versions: dict[str, VersionStats] = {}
+        self.api_calls: Counter[tuple[str, int]] = Counter()
 
-    def get_or_create(self, uid: str) -> Tally:
+    def get_or_create(self, uid: str) -> VersionStats:
         """That of a version, begun with its first request."""
-        tally = self._tallies.get(uid)
+        tally = self._versions.get(uid)
         if tally is None:
-            tally = self._tallies[uid] = Tally()
+            tally = self._versions[uid] = VersionStats()
         return tally
 
-    def node_gone(self, node: Node) -> None:
+    def absorb_node(self, node: Node) -> None:
         """Keep what a node has counted that counts no more."""
-        tally = self._tallies.get(node.key)
+        tally = self._versions.get(node.key)
         if tally is not None and len(node.counters) == NODE_BYTES:
-            tally.keep(node.counters)
+            tally.absorb_node(node.counters)
 
-    def find(self, uid: str) -> Tally | None:
+    def find_version(self, uid: str) -> VersionStats | None:
         """That of a version; None if it never had a request."""
-        return self._tallies.get(uid)
+        return self._versions.get(uid)
 
     def forget_version(self, uid: str) -> None:
         """A version is gone; what is still inside of it may yet be counted."""
-        self._tallies.pop(uid, None)
+        self._versions.pop(uid, None)
 
-    def forget_others(self, uids: set[str]) -> None:
+    def retain_versions(self, uids: set[str]) -> None:
         """Versions that are gone are told of no more."""
-        self._tallies = {uid: tally for uid, tally in self._tallies.items() if uid in uids}
+        self._versions = {uid: tally for uid, tally in self._versions.items() if uid in uids}

@@ -14,7 +14,7 @@ from autoscaler.pools import NodeSpec
 from serving.errors import NotFound
 from serving.exchange import PREDICT_SUFFIX
 from serving.gateway.catalog.lookup import resolve_address, resolve_version
-from serving.gateway.records import Commit, State, VersionRecord
+from serving.gateway.records import CatalogState, Commit, VersionRecord
 from serving.names import ModelName, VersionName, parse_model_or_version_name
 from serving.protocols.addresses import ModelAddress
 from serving.resources import Model, RequestLoggingConfig
@@ -28,7 +28,7 @@ REPEATABLE = "pilotlight-repeatable"
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class RouteTarget:
     """A READY version as the predict path needs it.
 
     `repeatable` says whether a request that may have been computed can be sent to another node (user code may
@@ -46,7 +46,7 @@ class Target:
     title: bytes = b""
 
 
-class _Logs(NamedTuple):
+class _LogSettings(NamedTuple):
     """What a version's logs take from its model."""
 
     access: bool
@@ -54,66 +54,70 @@ class _Logs(NamedTuple):
     region: str
 
 
-def _logs(model: Model) -> _Logs:
+def _get_log_settings(model: Model) -> _LogSettings:
     region = model.regions[0] if model.regions else "global"
-    return _Logs(model.online_prediction_logging, model.online_prediction_console_logging, region)
+    return _LogSettings(model.online_prediction_logging, model.online_prediction_console_logging, region)
 
 
 @dataclass(slots=True)
-class Targets:
+class RoutingTable:
     """The table: what was found by path or address. `spec_of` says how nodes of a version are started."""
 
-    spec_of: Callable[[VersionRecord], NodeSpec]
-    state: State = field(default_factory=State)
-    _found: dict[str | ModelAddress, Target] = field(default_factory=dict)
-    _goals: dict[ModelName, list[str | ModelAddress]] = field(default_factory=dict)  # those in the table
+    build_node_spec: Callable[[VersionRecord], NodeSpec]
+    state: CatalogState = field(default_factory=CatalogState)
+    _targets: dict[str | ModelAddress, RouteTarget] = field(default_factory=dict)
+    _keys_by_model: dict[ModelName, list[str | ModelAddress]] = field(
+        default_factory=dict
+    )  # those in the table
 
-    def publish(self, commit: Commit) -> None:
+    def apply_commit(self, commit: Commit) -> None:
         """Take note of a new state: what has changed is looked up again."""
         self.state = commit.after
         for table, text in commit.changes:
             if table in ("models", "versions"):
                 name = parse_model_or_version_name(text)
                 model = name.parent if isinstance(name, VersionName) else name
-                for goal in self._goals.pop(model, ()):
-                    del self._found[goal]
+                for goal in self._keys_by_model.pop(model, ()):
+                    del self._targets[goal]
 
-    def find(self, goal: str | ModelAddress) -> Target:
+    def find_target(self, key: str | ModelAddress) -> RouteTarget:
         """The target of a path that ends in `:predict`, or of an address.
 
         Raises NotFound or FailedPrecondition, and InvalidArgument for a name that cannot be.
         """
-        target = self._found.get(goal)
+        target = self._targets.get(key)
         if target is not None:
             return target
-        record = self._resolve(goal)
-        if len(self._found) >= _MANY:
-            self._found.clear()
-            self._goals.clear()
-        target = self._found[goal] = self._make(record, _logs(self.state.models[record.name.parent].model))
-        self._goals.setdefault(record.name.parent, []).append(goal)
+        record = self._resolve_key(key)
+        if len(self._targets) >= _MANY:
+            self._targets.clear()
+            self._keys_by_model.clear()
+        target = self._targets[key] = self._build_target(
+            record, _get_log_settings(self.state.models[record.name.parent].model)
+        )
+        self._keys_by_model.setdefault(record.name.parent, []).append(key)
         return target
 
-    def _resolve(self, goal: str | ModelAddress) -> VersionRecord:
-        if isinstance(goal, ModelAddress):
-            return resolve_address(self.state, goal)
-        if not goal.startswith(PREFIX):
+    def _resolve_key(self, key: str | ModelAddress) -> VersionRecord:
+        if isinstance(key, ModelAddress):
+            return resolve_address(self.state, key)
+        if not key.startswith(PREFIX):
             raise NotFound(
-                f"Nothing is at {goal}. Predictions are at /v1/projects/PROJECT/models/MODEL:predict."
+                f"Nothing is at {key}. Predictions are at /v1/projects/PROJECT/models/MODEL:predict."
             )
         return resolve_version(
-            self.state, parse_model_or_version_name(goal[len(PREFIX) : -len(PREDICT_SUFFIX)])
+            self.state, parse_model_or_version_name(key[len(PREFIX) : -len(PREDICT_SUFFIX)])
         )
 
-    def of(self, record: VersionRecord) -> Target:
+    def find_version_target(self, record: VersionRecord) -> RouteTarget:
         """That of a READY version."""
-        return self.find(f"{PREFIX}{record.name}{PREDICT_SUFFIX}")
+        return self.find_target(f"{PREFIX}{record.name}{PREDICT_SUFFIX}")
 
-    def _make(self, record: VersionRecord, logs: _Logs) -> Target:
+    def _build_target(self, record: VersionRecord, logs: _LogSettings) -> RouteTarget:
         config = record.version.request_logging_config
-        return Target(
+        return RouteTarget(
             name=record.name,
-            spec=self.spec_of(record),
+            spec=self.build_node_spec(record),
             repeatable=not (record.version.prediction_class or record.version.container)
             or record.version.labels.get(REPEATABLE) == "on",
             logging=config if config is not None and config.sampling_percentage > 0 else None,

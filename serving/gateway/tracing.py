@@ -24,10 +24,10 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from autoscaler.activator import Lease
 from serving.errors import InvalidArgument
-from serving.gateway.identity import request_id
-from serving.gateway.server_timing import phases_of_start, times
+from serving.gateway.identity import ensure_request_id
+from serving.gateway.server_timing import compute_start_phases, parse_node_phases
 from serving.gateway.thread_pool import ThreadPool
-from serving.gateway.upstream import Answer
+from serving.gateway.upstream import NodeReply
 from serving.wire import Scope, select_headers
 
 # Spans that may wait to be sent, and how many go together; the seconds between sendings, those that one may
@@ -50,8 +50,10 @@ class Tracing:
     def __init__(self, endpoint: str, sample: float) -> None:
         self._sample = sample
         self._propagator = TraceContextTextMapPropagator()
-        self.spans = Spans()
-        exporter = _Counted(OTLPSpanExporter(_address(endpoint), timeout=_PATIENCE), self.spans)
+        self.span_counts = SpanCounts()
+        exporter = _CountingSpanExporter(
+            OTLPSpanExporter(_parse_traces_url(endpoint), timeout=_PATIENCE), self.span_counts
+        )
         batches = BatchSpanProcessor(
             exporter,
             max_queue_size=_WAITING,
@@ -63,20 +65,20 @@ class Tracing:
             resource=Resource.create({"service.name": "pilotlight"}),
             shutdown_on_exit=False,
         )
-        self._provider.add_span_processor(_Bounded(batches, self.spans))
+        self._provider.add_span_processor(_BoundedSpanProcessor(batches, self.span_counts))
         self._tracer = self._provider.get_tracer("pilotlight")
 
-    def begin(self, scope: Scope, name: str) -> Trace | None:
+    def begin_trace(self, scope: Scope, name: str) -> RequestTrace | None:
         """The trace of a request; None if it is not sampled."""
         given = select_headers(scope, _HEADERS)
         parent = _PARENT.fullmatch(given.get(b"traceparent", b""))
         if parent is None:
             sampled = random.random() < self._sample  # noqa: S311  no secret
-            return Trace(self._tracer, None, scope, name) if sampled else None
+            return RequestTrace(self._tracer, None, scope, name) if sampled else None
         if not int(parent[1], 16) & _SAMPLED:
             return None
         carrier = {key.decode(): value.decode("latin-1") for key, value in given.items()}
-        return Trace(self._tracer, self._propagator.extract(carrier), scope, name)
+        return RequestTrace(self._tracer, self._propagator.extract(carrier), scope, name)
 
     async def close(self) -> None:
         """Send what waits, for a moment at most."""
@@ -85,7 +87,7 @@ class Tracing:
         await ThreadPool("traces", 1).run(closing.join, _LAST)
 
 
-class Trace:
+class RequestTrace:
     """One request that is traced, from now to `end`."""
 
     def __init__(self, tracer: Tracer, parent: Context | None, scope: Scope, name: str) -> None:
@@ -96,38 +98,38 @@ class Trace:
         attributes = {
             "http.request.method": scope["method"],
             "url.path": scope["path"],
-            "pilotlight.request_id": request_id(scope),
+            "pilotlight.request_id": ensure_request_id(scope),
         }
         self._root = tracer.start_span(
             name, parent, kind=SpanKind.SERVER, attributes=attributes, start_time=self._began
         )
         self._context = set_span_in_context(self._root)
 
-    def enters(self, lease: Lease) -> None:
+    def begin_node_span(self, lease: Lease) -> None:
         """The request is sent to a node."""
         if lease.arrived is not None:
-            self._waited(lease, lease.arrived)
+            self._add_wait_spans(lease, lease.arrived)
         self._sent = time.monotonic()
         self._node = self._tracer.start_span(
             "node",
             self._context,
             kind=SpanKind.CLIENT,
             attributes={"pilotlight.node": lease.node.id, "pilotlight.node.pid": lease.node.pid or 0},
-            start_time=self._wall(self._sent),
+            start_time=self._to_wall_time(self._sent),
         )
 
-    def leaves(self, answer: Answer | None) -> None:
+    def end_node_span(self, reply: NodeReply | None) -> None:
         """It comes back, with an answer or without."""
         node, self._node = self._node, None
         if node is None:
             return
         now = time.monotonic()
-        if answer is None:
+        if reply is None:
             node.set_status(StatusCode.ERROR, "The node gave no answer.")
         else:
-            node.set_attribute("http.response.status_code", answer.status)
-            self._inside(node, list(times(answer.headers)), now)
-        node.end(self._wall(now))
+            node.set_attribute("http.response.status_code", reply.status)
+            self._add_node_phases(node, list(parse_node_phases(reply.headers)), now)
+        node.end(self._to_wall_time(now))
 
     def end(self, status: int, *, name: str = "", version: str = "") -> None:
         """The request is answered; `name` is a better one than was known when it began."""
@@ -138,36 +140,36 @@ class Trace:
         self._root.set_attribute("http.response.status_code", status)
         if status >= 500:
             self._root.set_status(StatusCode.ERROR, f"HTTP status {status}")
-        self._root.end(self._wall(time.monotonic()))
+        self._root.end(self._to_wall_time(time.monotonic()))
 
-    def _waited(self, lease: Lease, arrived: float) -> None:
+    def _add_wait_spans(self, lease: Lease, arrived: float) -> None:
         """The wait for a node, and how much of it was the start of that node."""
-        queue = self._over("queue", self._context, arrived, lease.granted)
-        for name, began, ended in phases_of_start(lease.node):
+        queue = self._add_span("queue", self._context, arrived, lease.granted)
+        for name, began, ended in compute_start_phases(lease.node):
             begin, end = max(began, arrived), min(ended, lease.granted)
             if end > begin:
-                self._over(name, queue, begin, end)
+                self._add_span(name, queue, begin, end)
 
-    def _inside(self, node: Span, phases: Sequence[tuple[str, float]], now: float) -> None:
+    def _add_node_phases(self, node: Span, phases: Sequence[tuple[str, float]], now: float) -> None:
         """What the node says it did. The ways there and back are taken to be equally long."""
         context = set_span_in_context(node)
         at = self._sent + max(0.0, now - self._sent - sum(seconds for _, seconds in phases)) / 2
         for name, seconds in phases:
-            self._over(name, context, at, at + seconds)
+            self._add_span(name, context, at, at + seconds)
             at += seconds
 
-    def _over(self, name: str, parent: Context, begin: float, end: float) -> Context:
+    def _add_span(self, name: str, parent: Context, begin: float, end: float) -> Context:
         """A span that is over; returns the context of what is inside it."""
-        span = self._tracer.start_span(name, parent, start_time=self._wall(begin))
-        span.end(self._wall(end))
+        span = self._tracer.start_span(name, parent, start_time=self._to_wall_time(begin))
+        span.end(self._to_wall_time(end))
         return set_span_in_context(span)
 
-    def _wall(self, at: float) -> int:
+    def _to_wall_time(self, at: float) -> int:
         """A time of the monotonic clock as spans have it: nanoseconds since 1970."""
         return self._began + int((at - self._began_at) * 1e9)
 
 
-class Spans:
+class SpanCounts:
     """What has become of all spans that have ended; the rest of `taken` waits to be sent."""
 
     def __init__(self) -> None:
@@ -178,15 +180,15 @@ class Spans:
         """Those on their way."""
         return self.taken - self.sent - self.failed
 
-    def told(self) -> Mapping[str, int]:
+    def get_final_counts(self) -> Mapping[str, int]:
         """The counts that are final."""
         return {"sent": self.sent, "failed": self.failed, "dropped": self.dropped}
 
 
-class _Bounded(SpanProcessor):
+class _BoundedSpanProcessor(SpanProcessor):
     """Hands spans on while not too many wait."""
 
-    def __init__(self, inner: SpanProcessor, spans: Spans) -> None:
+    def __init__(self, inner: SpanProcessor, spans: SpanCounts) -> None:
         self._inner = inner
         self._spans = spans
 
@@ -201,10 +203,10 @@ class _Bounded(SpanProcessor):
         self._inner.shutdown()
 
 
-class _Counted(SpanExporter):
+class _CountingSpanExporter(SpanExporter):
     """Counts what the collector took."""
 
-    def __init__(self, inner: SpanExporter, spans: Spans) -> None:
+    def __init__(self, inner: SpanExporter, spans: SpanCounts) -> None:
         self._inner = inner
         self._spans = spans
 
@@ -220,7 +222,7 @@ class _Counted(SpanExporter):
         self._inner.shutdown()
 
 
-def _address(endpoint: str) -> str:
+def _parse_traces_url(endpoint: str) -> str:
     """Where spans go: the endpoint's own path, if it has one, else the usual one."""
     parts = urlsplit(endpoint)
     if parts.scheme not in {"http", "https"} or not parts.hostname:

@@ -15,7 +15,7 @@ from autoscaler import machine
 from autoscaler.pools import Node, NodeState
 from autoscaler.supervision import BackgroundLoop, Supervisor
 from serving.errors import ServingError
-from serving.gateway.upstream import Answer, Upstream
+from serving.gateway.upstream import NodeClient, NodeReply
 from serving.hangs import HangLimits, LivenessReading, StallTimes, describe_hang, update_stall
 from serving.phases import NODE_BYTES, NODE_CALL, as_cells
 
@@ -27,7 +27,7 @@ _SILENT = 15.0
 
 
 @dataclass(slots=True, eq=False)
-class _Watched:
+class _WatchedNode:
     """A node with what was seen of it; it waits for the answer to a ping as requests wait for theirs.
 
     `starved` are the seconds for which its main thread has waited for a processor since its start.
@@ -38,13 +38,13 @@ class _Watched:
     silent: bool = False
     starved: float = 0.0
 
-    def answered(self, answer: Answer) -> None:
+    def on_reply(self, reply: NodeReply) -> None:
         self.silent = False
 
-    def refused(self, error: ServingError) -> None:
+    def on_reply_dropped(self, error: ServingError) -> None:
         self.silent = False
 
-    def lost(self) -> None:
+    def on_connection_lost(self) -> None:
         self.silent = False
 
 
@@ -58,21 +58,21 @@ class Watchdog:
     def __init__(
         self,
         kill: Callable[[Node, str], None],
-        upstream: Callable[[Node], Upstream | None],
+        find_client: Callable[[Node], NodeClient | None],
         call_timeout: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._kill = kill
-        self._upstream = upstream
+        self._find_client = find_client
         self._limits = HangLimits(call=call_timeout, silent=min(call_timeout, _SILENT))
         self._clock = clock
         self._looked_at = clock()
-        self._watched: dict[str, _Watched] = {}
+        self._watched: dict[str, _WatchedNode] = {}
 
     def node_changed(self, node: Node) -> None:
         """A pool's listener. What loads has a limit of its own, and so has what drains."""
         if node.state is NodeState.READY and len(node.counters) == NODE_BYTES:
-            self._watched[node.id] = _Watched(node)
+            self._watched[node.id] = _WatchedNode(node)
         else:
             self._watched.pop(node.id, None)
 
@@ -82,19 +82,19 @@ class Watchdog:
         async def wait_interval() -> None:
             await asyncio.sleep(_LOOK_EVERY)
 
-        async def look() -> None:
-            self.look()
+        async def check() -> None:
+            self.check_nodes()
 
-        return supervisor.start_loop("watchdog", wait_interval, look, within=_LOOKED_WITHIN)
+        return supervisor.start_loop("watchdog", wait_interval, check, within=_LOOKED_WITHIN)
 
-    def look(self) -> None:
+    def check_nodes(self) -> None:
         """Look at them once."""
         now = self._clock()
         seconds, self._looked_at = min(now - self._looked_at, 2 * _LOOK_EVERY), now
         for watched in list(self._watched.values()):
-            self._look_at(watched, seconds)
+            self._check_node(watched, seconds)
 
-    def _look_at(self, watched: _Watched, seconds: float) -> None:
+    def _check_node(self, watched: _WatchedNode, seconds: float) -> None:
         node = watched.node
         sign = LivenessReading(call=as_cells(node.counters)[NODE_CALL], silent=watched.silent)
         if sign.silent and not sign.call:
@@ -103,16 +103,16 @@ class Watchdog:
         if reason := describe_hang(watched.standstill, self._limits):
             self._kill(node, f"The node was killed: {reason}.")
         elif node.in_flight and not watched.silent:
-            self._ping(watched)
+            self._ping_node(watched)
 
-    def _ping(self, watched: _Watched) -> None:
-        upstream = self._upstream(watched.node)
-        if upstream is not None and upstream.connected:
+    def _ping_node(self, watched: _WatchedNode) -> None:
+        upstream = self._find_client(watched.node)
+        if upstream is not None and upstream.is_connected:
             watched.silent = True
             self._starved_since(watched)
             upstream.ping(watched)
 
-    def _starved_since(self, watched: _Watched) -> float:
+    def _starved_since(self, watched: _WatchedNode) -> float:
         """Seconds for which it has waited for a processor since this was last asked: it could not react."""
         before, pid = watched.starved, watched.node.pid
         watched.starved = 0.0 if pid is None else machine.run_queue_seconds(pid)

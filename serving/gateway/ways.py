@@ -14,7 +14,7 @@ import msgspec
 from serving.errors import ServingError
 from serving.exchange import PREDICT_SUFFIX
 from serving.gateway.access.gate import predict_permission
-from serving.gateway.methods import METHODS, PREDICTION, Method
+from serving.gateway.methods import METHODS, PREDICT_METHOD, ApiMethod
 from serving.heads import RequestHead
 from serving.protocols import DEFAULT_METADATA, Dialect, RequestMetadata, encode_metadata
 from serving.protocols.addresses import ModelAddress, format_version, parse_address, version_number_error
@@ -22,8 +22,8 @@ from serving.protocols.calls import parse_request_metadata
 from serving.protocols.paths import PredictionPath, parse_prediction_path
 
 _AI_PLATFORM = "/v1/"
-_METHODS: Mapping[tuple[Dialect, str], Method] = {
-    (Dialect.AI_PLATFORM, "predict"): PREDICTION,
+_METHODS: Mapping[tuple[Dialect, str], ApiMethod] = {
+    (Dialect.AI_PLATFORM, "predict"): PREDICT_METHOD,
     **{
         (dialect, verb): METHODS[f"tensorflow.serving.PredictionService.{name}"]
         for dialect in (Dialect.TENSORFLOW, Dialect.TENSORFLOW_GRPC)
@@ -44,7 +44,7 @@ _MANY, _LONG = 1024, 512
 
 
 @dataclass(slots=True, eq=False)
-class Way:
+class PredictionRoute:
     """What a request asks, and of which model.
 
     `goal` is what its target is found by: the path of AI Platform's requests, the address of others. `named`
@@ -52,77 +52,98 @@ class Way:
     is why it leads nowhere, told only to those who may know.
     """
 
-    method: Method
-    goal: str | ModelAddress
-    named: str
+    method: ApiMethod
+    target_key: str | ModelAddress
+    resource_name: str
     permission: str
     call: RequestMetadata = DEFAULT_METADATA
     problem: ServingError | None = None
-    _abouts: dict[str, bytes] = field(default_factory=dict)
+    _encoded_calls: dict[str, bytes] = field(default_factory=dict)
 
-    def about(self, version: str) -> bytes:
+    def encode_call(self, version: str) -> bytes:
         """What the node is told, by the id of the version that answers; b"" of the plain call.
 
         Raises InvalidArgument if that is too much.
         """
-        about = self._abouts.get(version)
-        if about is None:
+        encoded = self._encoded_calls.get(version)
+        if encoded is None:
             call = self.call
             if call.model:
                 call = msgspec.structs.replace(call, version=format_version(version))
-            about = self._abouts[version] = encode_metadata(call)
-        return about
+            encoded = self._encoded_calls[version] = encode_metadata(call)
+        return encoded
 
-    def resource(self, found: str) -> str:
+    def resolve_resource(self, version_name: str) -> str:
         """What it is asked of, by the name of the version that was found; "" while none is."""
-        if isinstance(self.goal, str) or not found:
-            return self.named
-        return found if self.goal.version or self.goal.label else str(self.goal.model)
+        if isinstance(self.target_key, str) or not version_name:
+            return self.resource_name
+        return (
+            version_name if self.target_key.version or self.target_key.label else str(self.target_key.model)
+        )
 
 
-def way_of(head: RequestHead, project: str) -> Way:
+def parse_route(head: RequestHead, default_project: str) -> PredictionRoute:
     """The way of a request; `project` is that of models that are not named in full."""
     try:
         asked = head.prediction_path
         call = DEFAULT_METADATA if asked is None else parse_request_metadata(asked, head.prediction_headers)
-        return _way(head.path, asked, call, project)
+        return _build_route(head.path, asked, call, default_project)
     except ServingError as error:
-        return _astray(head, project, error)
+        return _invalid_route(head, default_project, error)
 
 
-def _astray(head: RequestHead, project: str, problem: ServingError) -> Way:
+def _invalid_route(head: RequestHead, default_project: str, problem: ServingError) -> PredictionRoute:
     """That of a request that says something wrongly; over HTTP its path says all the same whom it is for."""
     asked = parse_prediction_path(head.path)
     if asked is not None:
-        return replace(_way(head.path, asked, DEFAULT_METADATA, project), problem=problem)
-    method = METHODS.get(head.path[1:].replace("/", "."), PREDICTION)  # as the paths of gRPC are
-    return Way(method, "", "", "", problem=problem)
+        return replace(_build_route(head.path, asked, DEFAULT_METADATA, default_project), problem=problem)
+    method = METHODS.get(head.path[1:].replace("/", "."), PREDICT_METHOD)  # as the paths of gRPC are
+    return PredictionRoute(method, "", "", "", problem=problem)
 
 
-def _way(path: str, asked: PredictionPath | None, call: RequestMetadata, project: str) -> Way:
+def _build_route(
+    path: str, asked: PredictionPath | None, call: RequestMetadata, default_project: str
+) -> PredictionRoute:
     """That of a call. Raises InvalidArgument for names that cannot be."""
     if asked is not None and asked.dialect is not Dialect.AI_PLATFORM:
         short = len(asked.model) + len(asked.version) + len(asked.label) <= _LONG
-        return (_remembered if short else _by_address)(asked, call, project)
-    return _plain(path) if call is DEFAULT_METADATA and len(path) <= _LONG else _by_path(path, call)
+        return (_cached_route_by_address if short else _route_by_address)(asked, call, default_project)
+    return (
+        _cached_route_by_path(path)
+        if call is DEFAULT_METADATA and len(path) <= _LONG
+        else _route_by_path(path, call)
+    )
 
 
-def _by_path(path: str, call: RequestMetadata) -> Way:
-    named = path[len(_AI_PLATFORM) : -len(PREDICT_SUFFIX)]
-    return Way(PREDICTION, path, named, predict_permission(named), call)
+def _route_by_path(path: str, call: RequestMetadata) -> PredictionRoute:
+    resource_name = path[len(_AI_PLATFORM) : -len(PREDICT_SUFFIX)]
+    return PredictionRoute(PREDICT_METHOD, path, resource_name, predict_permission(resource_name), call)
 
 
 @lru_cache(_MANY)
-def _plain(path: str) -> Way:
-    return _by_path(path, DEFAULT_METADATA)
+def _cached_route_by_path(path: str) -> PredictionRoute:
+    return _route_by_path(path, DEFAULT_METADATA)
 
 
-def _by_address(asked: PredictionPath, call: RequestMetadata, project: str) -> Way:
-    goal = parse_address(asked.model, asked.project or project, version=asked.version, label=asked.label)
-    one = goal.version or goal.label
-    named = f"{goal.model}/{'versions' if goal.version else 'labels'}/{one}" if one else str(goal.model)
+def _route_by_address(asked: PredictionPath, call: RequestMetadata, default_project: str) -> PredictionRoute:
+    target_key = parse_address(
+        asked.model, asked.project or default_project, version=asked.version, label=asked.label
+    )
+    one = target_key.version or target_key.label
+    resource_name = (
+        f"{target_key.model}/{'versions' if target_key.version else 'labels'}/{one}"
+        if one
+        else str(target_key.model)
+    )
     problem = version_number_error(asked.version) if asked.dialect is Dialect.TENSORFLOW else None
-    return Way(_METHODS[asked.dialect, asked.verb], goal, named, predict_permission(named), call, problem)
+    return PredictionRoute(
+        _METHODS[asked.dialect, asked.verb],
+        target_key,
+        resource_name,
+        predict_permission(resource_name),
+        call,
+        problem,
+    )
 
 
-_remembered = lru_cache(_MANY)(_by_address)
+_cached_route_by_address = lru_cache(_MANY)(_route_by_address)

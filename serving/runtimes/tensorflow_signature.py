@@ -126,7 +126,7 @@ class LoadedSignature:
         self._fetches = fetches
         self._aliases = {i.alias for i in inputs}
         # An output may be an input passed on, and two aliases may share a tensor: each tensor is fed or
-        # fetched once. `_places` says where in [*fed, *fetched] an output's value is.
+        # fetched once. `_make_concurrency_limit` says where in [*fed, *fetched] an output's value is.
         fed = list(dict.fromkeys(i.name for i in inputs))
         self._fetched = [name for name in dict.fromkeys(o.name for o in outputs) if name not in fed]
         self._fed = fed

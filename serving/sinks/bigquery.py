@@ -1,7 +1,7 @@
 """Logs in BigQuery, by streaming inserts.
 
 The table must be there, with the columns of section 3.7 of the AI Platform contract. `record_id` and
-`request_id` are filled in tables that have these columns too.
+`ensure_request_id` are filled in tables that have these columns too.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from autoscaler import machine
-from serving.gateway.records import Deployed, ModelRecord, Record, VersionRecord
-from serving.gateway.store import SqlStore
+from serving.gateway.records import DeploymentInfo, ModelRecord, Record, VersionRecord
+from serving.gateway.store import SqliteStore
 from serving.names import ModelName, VersionName
 from serving.resources import Model, Version, VersionState
 from tests.server import Server, running_server, until
@@ -39,10 +39,10 @@ def deploy(state_dir: Path, models: int) -> None:
                     create_time="2026-01-01T00:00:00Z",
                     etag="bm9ib2R5",
                 ),
-                deployed=Deployed(model_dir=folder, framework="SCIKIT_LEARN", memory=1 << 24),
+                deployed=DeploymentInfo(model_dir=folder, framework="SCIKIT_LEARN", memory=1 << 24),
             )
     state_dir.mkdir(parents=True, mode=0o700)
-    store = SqlStore(state_dir / "state.db")
+    store = SqliteStore(state_dir / "state.db")
     store.commit(changes)
     store.close()
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from serving.gateway.records import ModelRecord
-from serving.gateway.store import SqlStore
+from serving.gateway.store import SqliteStore
 from serving.names import ModelName
 from serving.resources import Model
 from tests.end_to_end import models
@@ -277,7 +277,7 @@ def test_a_full_disk_at_the_start(there: bool, tmp_path: Path) -> None:
 def test_a_damaged_database(tmp_path: Path) -> None:
     """The server does not start, names the file and says what can be done."""
     file = tmp_path / "state.db"
-    store = SqlStore(file)
+    store = SqliteStore(file)
     for number in range(200):
         name = ModelName("p", f"m{number}")
         store.commit({("models", str(name)): ModelRecord(name=name, model=Model(name=str(name)))})

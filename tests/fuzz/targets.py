@@ -30,7 +30,14 @@ from serving.gateway.api.jobs import extract_sent_fields
 from serving.gateway.api.paging import PagedList
 from serving.gateway.api.requests import read_json, read_resource, read_update_mask
 from serving.gateway.catalog import jobs, lookup, models, versions
-from serving.gateway.records import Deployed, Draft, ModelRecord, Stamp, State, VersionRecord
+from serving.gateway.records import (
+    CatalogState,
+    ChangeStamp,
+    DeploymentInfo,
+    ModelRecord,
+    StateDraft,
+    VersionRecord,
+)
 from serving.names import (
     ModelName,
     VersionName,
@@ -186,18 +193,18 @@ _STAMP_TIME = "2026-01-01T00:00:00Z"
 _NAME = VersionName("p", "m", "v")
 
 
-def _state() -> State:
+def _state() -> CatalogState:
     version = Version(name=str(_NAME), state=VersionState.READY, etag="AAAA", create_time=_STAMP_TIME)
-    record = VersionRecord(name=_NAME, uid="1", version=version, deployed=Deployed(model_dir="/m"))
+    record = VersionRecord(name=_NAME, uid="1", version=version, deployed=DeploymentInfo(model_dir="/m"))
     model = ModelRecord(name=_NAME.parent, model=Model(name=str(_NAME.parent), etag="AAAA"), default="v")
-    return State({_NAME.parent: model}, {_NAME: record}, {}, {})
+    return CatalogState({_NAME.parent: model}, {_NAME: record}, {}, {})
 
 
 STATE = _state()
 
 
-def _stamp() -> Stamp:
-    return Stamp(datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC), "00" * 8)
+def _stamp() -> ChangeStamp:
+    return ChangeStamp(datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC), "00" * 8)
 
 
 def _run(coroutine: Any) -> Any:
@@ -221,7 +228,7 @@ def _request(body: bytes, query: str = "") -> Request:
 def _create_model(body: bytes) -> None:
     def does() -> None:
         model = _run(read_resource(_request(body), Model))
-        draft = Draft(STATE)
+        draft = StateDraft(STATE)
         answer = models.create_model(draft, _stamp(), "p", model)
         _kept(draft)
         orjson.dumps(resource_to_wire(answer))
@@ -232,7 +239,7 @@ def _create_model(body: bytes) -> None:
 def _create_version(body: bytes) -> None:
     def does() -> None:
         version = _run(read_resource(_request(body), Version))
-        draft = Draft(STATE)
+        draft = StateDraft(STATE)
         operation = versions.create_version(draft, _stamp(), _NAME.parent, version)
         _kept(draft)
         orjson.dumps(operation_to_json(operation))
@@ -246,7 +253,7 @@ def _patch(given: tuple[str, bytes]) -> None:
     def does() -> None:
         request = _request(body, query)
         mask, version = read_update_mask(request), _run(read_resource(request, Version))
-        draft = Draft(STATE)
+        draft = StateDraft(STATE)
         operation = versions.update_version(draft, _stamp(), _NAME, version, mask)
         _kept(draft)
         orjson.dumps(operation_to_json(operation))
@@ -254,7 +261,7 @@ def _patch(given: tuple[str, bytes]) -> None:
     def does_model() -> None:
         request = _request(body, query)
         mask, model = read_update_mask(request), _run(read_resource(request, Model))
-        draft = Draft(STATE)
+        draft = StateDraft(STATE)
         operation = models.update_model(draft, _stamp(), _NAME.parent, model, mask)
         _kept(draft)
         orjson.dumps(operation_to_json(operation))
@@ -267,7 +274,7 @@ def _create_job(body: bytes) -> None:
     def does() -> None:
         sent = _run(read_json(_request(body)))
         job = msgspec.structs.replace(_run(read_resource(_request(body), Job)), job_id="j")
-        draft = Draft(STATE)
+        draft = StateDraft(STATE)
         record = jobs.create_job(draft, _stamp(), "p", job, extract_sent_fields(sent), most=9)
         _kept(draft)
         orjson.dumps(jobs.render_job(record))
@@ -275,7 +282,7 @@ def _create_job(body: bytes) -> None:
     refused(does)
 
 
-def _kept(draft: Draft) -> None:
+def _kept(draft: StateDraft) -> None:
     """What is written down is read back as it was."""
     for record in draft.changes.values():
         if record is not None:

@@ -16,7 +16,7 @@ import pytest
 from serving.config import ServeConfig
 from serving.gateway.app import Gateway
 from serving.gateway.records import ModelRecord, VersionRecord
-from serving.gateway.store import SqlStore
+from serving.gateway.store import SqliteStore
 from serving.names import VersionName
 from serving.resources import Model, Version, VersionState
 from tests.conftest import Report
@@ -51,7 +51,7 @@ def run(folder: Path, main: Callable[[Gateway], Awaitable[None]]) -> None:
     version = Version(
         name=str(NAME), state=VersionState.FAILED, etag="AAAA", create_time="2026-01-01T00:00:00Z"
     )
-    store = SqlStore(folder / "state.db")
+    store = SqliteStore(folder / "state.db")
     model = ModelRecord(name=NAME.parent, model=Model(name=str(NAME.parent), etag="AAAA"))
     record = VersionRecord(name=NAME, uid="1", version=version)
     store.commit({("models", str(model.name)): model, ("versions", str(NAME)): record})
@@ -86,7 +86,7 @@ def test_no_request_does_harm(tmp_path: Path, report: Report, requests: int) -> 
 
     async def main(gateway: Gateway) -> None:
         nonlocal slowest
-        routes = [(route.path, min(route.methods or {"GET"})) for route in gateway._routes()]
+        routes = [(route.path, min(route.methods or {"GET"})) for route in gateway._build_routes()]
         routes += [
             ("/v1/projects/{project}/models/{model}:predict", "POST"),
             ("/v1/{x}", "GET"),

@@ -15,7 +15,7 @@ from serving.config import ServeConfig
 from serving.errors import ModelError, ServingError, http_status
 from serving.exchange import PREDICT_SUFFIX
 from serving.gateway.app import Gateway
-from serving.gateway.store import SqlStore
+from serving.gateway.store import SqliteStore
 from serving.gateway.targets import PREFIX
 from tests.server import Server, running_server
 
@@ -47,8 +47,8 @@ DISCOVERED = {
 @pytest.fixture
 def routes(tmp_path: Path) -> dict[str, Route]:
     """The gateway's named routes."""
-    gateway = Gateway(ServeConfig(state_dir=tmp_path), SqlStore(tmp_path / "state.db"), {})
-    return {route.name: route for route in gateway._routes() if route.name.startswith("projects.")}
+    gateway = Gateway(ServeConfig(state_dir=tmp_path), SqliteStore(tmp_path / "state.db"), {})
+    return {route.name: route for route in gateway._build_routes() if route.name.startswith("projects.")}
 
 
 @pytest.fixture(scope="module")

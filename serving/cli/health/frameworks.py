@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from serving.cli.health.finding import Finding, fail, ok, size, warn
-from serving.gateway.pilots import pilot_for
+from serving.gateway.pilots import framework_pilot_spec
 
 _PROBE = "serving.cli.health.probe"
 _SECONDS = 120
@@ -72,7 +72,7 @@ def list_pilots() -> list[str]:
 
 def pilot(framework: str, environment: Mapping[str, str]) -> Finding:
     """Whether a pilot of a framework's nodes could be lit and forked, found out in a process like one."""
-    spec = pilot_for(framework, framework == "TENSORFLOW", environment)
+    spec = framework_pilot_spec(framework, framework == "TENSORFLOW", environment)
     check = f"pilot {spec.key}"
     argument = json.dumps(spec.preload)
     try:

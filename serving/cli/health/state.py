@@ -20,7 +20,7 @@ import psutil
 
 from serving.cli.health.finding import Finding, fail, ok, size, warn
 from serving.config import ServeConfig
-from serving.gateway.schema import STEPS
+from serving.gateway.schema import MIGRATIONS
 
 _LEAST_FREE, _GOOD_FREE = 256 << 20, 2 << 30
 # Seconds; every change of the API waits for some.
@@ -86,16 +86,16 @@ def schema(folder: Path) -> Finding:
         return _damaged(file, str(error))
     if verdict != "ok":
         return _damaged(file, verdict)
-    if found > len(STEPS):
+    if found > len(MIGRATIONS):
         return fail(
             "state file",
-            f"{file} has schema {found}; this version knows {len(STEPS)}.",
-            f"Install the newer version again, or put back {file.name}.v{len(STEPS)} if it is there.",
+            f"{file} has schema {found}; this version knows {len(MIGRATIONS)}.",
+            f"Install the newer version again, or put back {file.name}.v{len(MIGRATIONS)} if it is there.",
         )
-    if found < len(STEPS):
+    if found < len(MIGRATIONS):
         return ok(
             "state file",
-            f"{file} has schema {found}; the next start brings it to {len(STEPS)} and keeps a copy.",
+            f"{file} has schema {found}; the next start brings it to {len(MIGRATIONS)} and keeps a copy.",
         )
     return ok("state file", f"{file} is whole and has schema {found}, the newest.")
 

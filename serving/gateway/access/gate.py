@@ -23,7 +23,7 @@ from serving.gateway.access.policy import PoliciesByResource
 from serving.gateway.access.token_store import TokenStore
 from serving.gateway.access.tokens import TokenRecord, has_token_format, hash_token
 from serving.gateway.api.requests import Endpoint
-from serving.gateway.methods import Method
+from serving.gateway.methods import ApiMethod
 from serving.gateway.thread_pool import ThreadPool
 from serving.wire import Scope, find_header
 
@@ -91,7 +91,7 @@ class AccessControl:
         """Release the tokens' file."""
         self._store.close()
 
-    def authorize(self, scope: Scope, method: Method) -> None:
+    def authorize(self, scope: Scope, method: ApiMethod) -> None:
         """Let a routed request in. Raises Unauthenticated or PermissionDenied."""
         if not method.resource:
             return  # tells whether the server lives: nobody's token matters
@@ -170,7 +170,7 @@ def predict_permission(name: str) -> str:
     return "ml.versions.predict" if "/versions/" in name or "/labels/" in name else "ml.models.predict"
 
 
-def require_permission(access: AccessControl, method: Method, endpoint: Endpoint) -> Endpoint:
+def require_permission(access: AccessControl, method: ApiMethod, endpoint: Endpoint) -> Endpoint:
     """The endpoint of a method, for those who may call it."""
 
     @wraps(endpoint)

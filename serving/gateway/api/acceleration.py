@@ -11,8 +11,8 @@ from starlette.responses import Response
 from serving import verdicts
 from serving.gateway.api.requests import json_response, version_name
 from serving.gateway.catalog.lookup import get_version
-from serving.gateway.deployment import Deployment
-from serving.gateway.records import State, VersionRecord
+from serving.gateway.deployment import VersionDeployer
+from serving.gateway.records import CatalogState, VersionRecord
 from serving.gateway.thread_pool import ThreadPool
 from serving.verdicts import PLAIN_STRATEGY, AccelerationRecord, DamagedRecordError, RowRange
 
@@ -31,7 +31,7 @@ _WITHDRAWN = "A faster way was wrong for a request: {}"
 class AccelerationApi:
     """The endpoint; `read` is the state to show."""
 
-    def __init__(self, deployment: Deployment, read_state: Callable[[], State]) -> None:
+    def __init__(self, deployment: VersionDeployer, read_state: Callable[[], CatalogState]) -> None:
         self._deployment = deployment
         self._read_state = read_state
         self._threads = ThreadPool("acceleration", 1, queue=_QUEUE)
@@ -42,10 +42,10 @@ class AccelerationApi:
         return json_response(await self._threads.run(self._render_acceleration, record))
 
     def _render_acceleration(self, record: VersionRecord) -> Json:
-        place = self._deployment.acceleration(record)
+        place = self._deployment.locate_acceleration_record(record)
         verdict, reason = None, ""
         if place is None:
-            reason = _USER_CODE if self._deployment.accelerates else _SWITCHED_OFF
+            reason = _USER_CODE if self._deployment.is_acceleration_enabled else _SWITCHED_OFF
         else:
             try:
                 verdict = verdicts.read_record(place.folder)

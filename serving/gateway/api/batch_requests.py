@@ -17,7 +17,7 @@ from serving.conversation import PredictionHandler, PredictionRequest
 from serving.errors import DeadlineExceeded, Internal, ResourceExhausted, ServingError
 from serving.exchange import CONTENT_TYPE
 from serving.gateway.api.requests import read_body
-from serving.gateway.multipart import Part, boundary_of, parse_batch, render_answer, render_batch
+from serving.gateway.multipart import BatchPart, parse_batch, parse_boundary, render_answer, render_batch
 from serving.heads import RequestHead
 from serving.protocols import Reply
 from serving.protocols.errors import render_error
@@ -80,7 +80,7 @@ class BatchRequestsApi:
 
     async def answer_batch(self, request: Request) -> Response:
         """`POST /batch`: one part after the other, in their order, until the client is gone."""
-        boundary = boundary_of(request.headers.get("content-type", ""))
+        boundary = parse_boundary(request.headers.get("content-type", ""))
         parts = parse_batch(await read_body(request), boundary)
         deadline, size, answers = asyncio.get_running_loop().time() + self._seconds, 0, []
         try:
@@ -114,7 +114,7 @@ class BatchRequestsApi:
             )
         return None
 
-    async def _answer_part(self, request: Request, part: Part) -> Reply:
+    async def _answer_part(self, request: Request, part: BatchPart) -> Reply:
         own = {name for name, _ in part.headers}
         inherited = [
             (name, value)
@@ -245,7 +245,7 @@ class _BatchedPrediction:
         self.on_disconnect = self.state = None
 
 
-def _error_reply(part: Part, error: ServingError) -> Reply:
+def _error_reply(part: BatchPart, error: ServingError) -> Reply:
     status, body, headers = render_error(error, detect_dialect(part.target.partition(b"?")[0].decode()))
     return Reply(
         status, body, headers if headers and headers[0][0] == CONTENT_TYPE else (JSON_CONTENT_TYPE, *headers)

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from serving.cross_origin import parse_authority
 from serving.errors import InvalidArgument, NotFound
 from serving.gateway.api.requests import json_response
-from serving.gateway.discovery import API_VERSION, NAME, build_document, directory
+from serving.gateway.discovery import API_VERSION, NAME, build_directory, build_document
 
 # It tells each caller the address that the caller has used: nobody else is to be told that.
 _PRIVATE_HEADERS = {"cache-control": "private, no-store", "vary": "Host, X-Forwarded-Proto"}
@@ -30,7 +30,7 @@ class DiscoveryApi:
 
     async def list_apis(self, request: Request) -> Response:
         """The APIs there are: one."""
-        found = directory(_root_url(request))
+        found = build_directory(_root_url(request))
         if request.query_params.get("name", NAME) != NAME:
             del found["items"]
         return _private_response(found)

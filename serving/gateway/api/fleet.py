@@ -21,13 +21,13 @@ from serving.gateway.metrics import CONTENT_TYPE, Metrics
 from serving.gateway.overview import (
     COLD,
     FORKED,
-    Condition,
-    NodeView,
-    Overview,
-    VersionView,
-    memory_of,
-    memory_of_gateway,
-    memory_of_pilot,
+    ClusterStatus,
+    NodeSnapshot,
+    VersionCondition,
+    VersionSnapshot,
+    measure_gateway_memory,
+    measure_memory,
+    measure_pilot_memory,
 )
 from serving.gateway.records import VersionRecord
 from serving.gateway.thread_pool import ThreadPool
@@ -41,24 +41,24 @@ _MAX_QUEUED = 31
 class StatusApi:
     """The endpoints."""
 
-    def __init__(self, overview: Overview, metrics: Metrics) -> None:
+    def __init__(self, overview: ClusterStatus, metrics: Metrics) -> None:
         self._overview = overview
         self._metrics = metrics
         self._threads = ThreadPool("nodes", 1, queue=_MAX_QUEUED)
 
     async def get_metrics(self, _: Request) -> Response:
         """`GET /metrics`, for Prometheus."""
-        return Response(await self._metrics.text(), headers={"content-type": CONTENT_TYPE})
+        return Response(await self._metrics.render_text(), headers={"content-type": CONTENT_TYPE})
 
     async def list_nodes(self, _: Request) -> Response:
         """`GET /nodes`: every version that is scaled, its nodes, all pilots, and what memory they take."""
-        versions, pilots = self._overview.versions(), self._overview.list_pilots()
+        versions, pilots = self._overview.list_versions(), self._overview.list_pilots()
 
         def render_nodes() -> Json:
             return {
                 "versions": [_render_version(view) for view in versions],
                 "pilots": [_render_pilot(pilot) for pilot in pilots],
-                "gateway": {"pid": os.getpid(), **_render_memory(memory_of_gateway())},
+                "gateway": {"pid": os.getpid(), **_render_memory(measure_gateway_memory())},
             }
 
         return json_response(await self._threads.run(render_nodes))
@@ -76,7 +76,7 @@ class StatusApi:
         return self._explain_record(get_version(state, VersionName(name.project, name.model, default)))
 
     def _explain_record(self, record: VersionRecord) -> Response:
-        view, tracked = self._overview.version(record), self._overview.tracked(record)
+        view, tracked = self._overview.get_version(record), self._overview.get_tracked(record)
         if view is None or tracked is None:
             return json_response(_explain_unscaled(record))
         story = _explain_scaled(view, tracked, self._overview.now)
@@ -87,15 +87,15 @@ class StatusApi:
 # ---- /nodes
 
 
-def _render_version(view: VersionView) -> Json:
+def _render_version(view: VersionSnapshot) -> Json:
     return {
         "version": str(view.name),
         "exact": view.exact,
         "state": view.condition.value,
         "desired": view.desired,
-        "ready": view.count(NodeState.READY),
-        "starting": view.count(NodeState.STARTING),
-        "draining": view.count(NodeState.DRAINING),
+        "ready": view.count_nodes(NodeState.READY),
+        "starting": view.count_nodes(NodeState.STARTING),
+        "draining": view.count_nodes(NodeState.DRAINING),
         "running": view.running,
         "queued": view.queued,
         "idleSeconds": _round_optional(view.idle_seconds),
@@ -107,7 +107,7 @@ def _render_version(view: VersionView) -> Json:
     }
 
 
-def _render_node(node: NodeView) -> Json:
+def _render_node(node: NodeSnapshot) -> Json:
     return {
         "id": node.id,
         "pid": node.pid,
@@ -115,7 +115,7 @@ def _render_node(node: NodeView) -> Json:
         "forked": node.forked,
         "ageSeconds": _round_optional(node.age),
         "inFlight": node.in_flight,
-        **_render_memory(memory_of((node.pid,))),
+        **_render_memory(measure_memory((node.pid,))),
     }
 
 
@@ -128,7 +128,7 @@ def _render_pilot(pilot: PilotStatus) -> Json:
         "litSeconds": _round_optional(pilot.seconds),
         "nodesForked": pilot.forked,
         **({"reason": pilot.reason} if pilot.reason else {}),
-        **_render_memory(memory_of_pilot(pilot)),
+        **_render_memory(measure_pilot_memory(pilot)),
     }
 
 
@@ -140,7 +140,7 @@ def _render_memory(memory: MemoryUsage | None) -> Json:
     }
 
 
-def _render_start_seconds(view: VersionView) -> Json:
+def _render_start_seconds(view: VersionSnapshot) -> Json:
     return {how: _round_optional(seconds) for how, seconds in view.start_seconds.items()}
 
 
@@ -162,7 +162,7 @@ def _explain_unscaled(record: VersionRecord) -> Json:
     }
 
 
-def _explain_scaled(view: VersionView, tracked: VersionScaler, now: float) -> Json:
+def _explain_scaled(view: VersionSnapshot, tracked: VersionScaler, now: float) -> Json:
     story: Json = {
         "version": str(view.name),
         "state": view.condition.value,
@@ -197,12 +197,12 @@ def _explain_scaled(view: VersionView, tracked: VersionScaler, now: float) -> Js
     return story
 
 
-def _describe_condition(view: VersionView) -> Iterator[str]:
+def _describe_condition(view: VersionSnapshot) -> Iterator[str]:
     """How a version is, in sentences."""
     yield _CONDITION_SENTENCES[view.condition]
     if view.nodes:
         states = (NodeState.READY, NodeState.STARTING, NodeState.DRAINING)
-        counts = [f"{count} {state.value}" for state in states if (count := view.count(state))]
+        counts = [f"{count} {state.value}" for state in states if (count := view.count_nodes(state))]
         yield f"Nodes: {', '.join(counts)}."
     if view.running or view.queued:
         yield f"Requests: {view.running} running, {view.queued} waiting."
@@ -210,11 +210,11 @@ def _describe_condition(view: VersionView) -> Iterator[str]:
         yield f"Idle for {view.idle_seconds:.0f} s."
 
 
-_CONDITION_SENTENCES: Mapping[Condition, str] = {
-    Condition.AWAKE: "It is awake.",
-    Condition.WAKING: "It wakes up.",
-    Condition.FAILING: "Its nodes cannot be started.",
-    Condition.ASLEEP: "It is asleep: it has no node, and gets one with the next request.",
+_CONDITION_SENTENCES: Mapping[VersionCondition, str] = {
+    VersionCondition.AWAKE: "It is awake.",
+    VersionCondition.WAKING: "It wakes up.",
+    VersionCondition.FAILING: "Its nodes cannot be started.",
+    VersionCondition.ASLEEP: "It is asleep: it has no node, and gets one with the next request.",
 }
 
 

@@ -22,9 +22,9 @@ from serving.gateway.access.gate import AccessControl
 from serving.gateway.api.requests import json_response, read_resource
 from serving.gateway.catalog.jobs import job_name
 from serving.gateway.jobs.runner import JobQueue as Runner
-from serving.gateway.limits import CallLimits
-from serving.gateway.log_filter import SEVERITIES, LogFilter, LogLine
-from serving.gateway.records import JobRecord, State
+from serving.gateway.limits import ApiRateLimits
+from serving.gateway.log_filter import SEVERITIES, JobLogLine, LogFilter
+from serving.gateway.records import CatalogState, JobRecord
 from serving.gateway.thread_pool import ThreadPool
 from serving.names import check_project
 from serving.resources import Resource
@@ -65,7 +65,11 @@ class LogEntriesApi:
     """The endpoint. `access` is None while access control is off."""
 
     def __init__(
-        self, state: Callable[[], State], job_queue: Runner, access: AccessControl | None, limits: CallLimits
+        self,
+        state: Callable[[], CatalogState],
+        job_queue: Runner,
+        access: AccessControl | None,
+        limits: ApiRateLimits,
     ) -> None:
         self._state = state
         self._job_queue = job_queue
@@ -79,7 +83,7 @@ class LogEntriesApi:
         projects = _parse_projects(sent)
         size, descending = _clamp_page_size(sent.page_size), _is_descending(sent.order_by)
         after = _parse_page_token(sent.page_token)
-        chosen = LogFilter.read(sent.filter)
+        chosen = LogFilter.from_text(sent.filter)
         names = [job_name(project, chosen.job) for project in projects]
         for project, name in zip(projects, names, strict=True):
             if self._access is not None:
@@ -123,12 +127,12 @@ class LogEntriesApi:
             body["nextPageToken"] = base64.urlsafe_b64encode(token).decode()
         return body
 
-    def _filter_lines(self, record: JobRecord, chosen: LogFilter) -> Iterator[LogLine]:
+    def _filter_lines(self, record: JobRecord, chosen: LogFilter) -> Iterator[JobLogLine]:
         lines = parse_log_lines(self._job_queue.job_log(record).read_text(), _creation_microseconds(record))
-        return filter(chosen.matches(_common_fields(record)), lines)
+        return filter(chosen.build_matcher(_common_fields(record)), lines)
 
 
-def parse_log_lines(text: str, begin: int) -> Iterator[LogLine]:
+def parse_log_lines(text: str, begin: int) -> Iterator[JobLogLine]:
     """The last lines of a log, in their order; `begin` is the time of those before the first that tells one.
 
     Times never go back: where clocks do, lines have the latest there was.
@@ -149,7 +153,7 @@ def parse_log_lines(text: str, begin: int) -> Iterator[LogLine]:
             severity = word if word in SEVERITIES else "INFO"
             task = _SERVER if word == "SERVER" else _WORKER
         number += 1
-        yield LogLine(moment, number, severity, task, said[:_MAX_TEXT_LENGTH])
+        yield JobLogLine(moment, number, severity, task, said[:_MAX_TEXT_LENGTH])
 
 
 def _parse_microseconds(text: str, millis: str | None) -> int | None:
@@ -176,7 +180,7 @@ def _common_fields(record: JobRecord) -> dict[str, str]:
     }
 
 
-def _render_entry(line: LogLine, record: JobRecord) -> dict[str, Any]:
+def _render_entry(line: JobLogLine, record: JobRecord) -> dict[str, Any]:
     fixed = _common_fields(record)
     return {
         "logName": fixed["logName"],
@@ -229,7 +233,7 @@ def _is_descending(order: str) -> bool:
     return order == _ORDERS[1]
 
 
-def _entry_position(found: tuple[LogLine, JobRecord]) -> EntryPosition:
+def _entry_position(found: tuple[JobLogLine, JobRecord]) -> EntryPosition:
     line, record = found
     return line.time, line.number, record.name
 

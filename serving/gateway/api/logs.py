@@ -14,8 +14,8 @@ from starlette.responses import Response
 from serving.errors import Cancelled, FailedPrecondition, InvalidArgument
 from serving.gateway.api.requests import json_response, version_name
 from serving.gateway.catalog.lookup import get_model, get_version
-from serving.gateway.log_files import Heading, LogFiles
-from serving.gateway.records import State, VersionRecord
+from serving.gateway.log_files import LogEntryHeading, LogReader
+from serving.gateway.records import CatalogState, VersionRecord
 from serving.gateway.thread_pool import ThreadPool
 from serving.journal import LogKind
 from serving.names import VersionName
@@ -34,7 +34,7 @@ class VersionLogsApi:
     earlier releases do not, is nobody's.
     """
 
-    def __init__(self, folder: Path, state: Callable[[], State], *, separate_projects: bool) -> None:
+    def __init__(self, folder: Path, state: Callable[[], CatalogState], *, separate_projects: bool) -> None:
         self._separate_projects = separate_projects
         self._folder = folder
         self._state = state
@@ -52,10 +52,10 @@ class VersionLogsApi:
         cancelled = threading.Event()
 
         def read_page() -> Response:
-            files = LogFiles(
+            files = LogReader(
                 self._log_folder(record, kind), self._version_filter(name, kind), cancelled.is_set
             )
-            page = files.after(cursor, limit) if cursor else files.last(limit, since, page_token)
+            page = files.read_after(cursor, limit) if cursor else files.read_last(limit, since, page_token)
             body = {"entries": page.entries, "cursor": page.cursor}
             if page.next_page_token:
                 body["nextPageToken"] = page.next_page_token
@@ -73,11 +73,11 @@ class VersionLogsApi:
             reading.cancel()
             leaving.cancel()
 
-    def _version_filter(self, name: VersionName, kind: LogKind) -> Callable[[Heading], bool]:
+    def _version_filter(self, name: VersionName, kind: LogKind) -> Callable[[LogEntryHeading], bool]:
         """Several versions may log their requests to the same place, those of other projects too."""
         projects = {name.project} if self._separate_projects else {name.project, ""}
 
-        def is_of_version(heading: Heading) -> bool:
+        def is_of_version(heading: LogEntryHeading) -> bool:
             known = kind is not LogKind.REQUESTS or heading.project in projects
             return known and heading.model == name.model and heading.model_version == name.version
 

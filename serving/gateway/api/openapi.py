@@ -14,8 +14,8 @@ from serving.gateway.access.caller import Caller, get_caller
 from serving.gateway.access.gate import AccessControl
 from serving.gateway.api.paging import decode_page_token, encode_page_token, parse_page_size
 from serving.gateway.api.requests import json_response
-from serving.gateway.openapi import general, of_versions
-from serving.gateway.records import State, VersionRecord
+from serving.gateway.openapi import build_document, iter_prediction_paths
+from serving.gateway.records import CatalogState, VersionRecord
 from serving.gateway.thread_pool import ThreadPool
 from serving.names import ModelName, VersionName, check_project, parse_model_or_version_name
 from serving.openapi import page
@@ -30,13 +30,15 @@ _VIEW_PERMISSIONS = ("ml.versions.get",)
 class OpenApiDocumentApi:
     """The endpoints. `state` is what is there, `access` None while that is off."""
 
-    def __init__(self, state: Callable[[], State], access: AccessControl | None, config: ServeConfig) -> None:
+    def __init__(
+        self, state: Callable[[], CatalogState], access: AccessControl | None, config: ServeConfig
+    ) -> None:
         self._state = state
         self._access = access
         self._threads = ThreadPool("openapi", 1, queue=_QUEUE)
         self._old_errors = config.legacy_model_errors
         self._single_output = config.single_output
-        self._base_document = general(
+        self._base_document = build_document(
             tokens=access is not None, project=config.default_project, old_errors=self._old_errors
         )
 
@@ -55,7 +57,7 @@ class OpenApiDocumentApi:
 
     def _render_document(self, records: Sequence[VersionRecord], token: str) -> Response:
         info, paths = self._base_document["info"], self._base_document["paths"]
-        told = of_versions(records, old_errors=self._old_errors, single_output=self._single_output)
+        told = iter_prediction_paths(records, old_errors=self._old_errors, single_output=self._single_output)
         document = {**self._base_document, "paths": {**paths, **dict(told)}}
         if token:
             document["info"] = {**info, "x-next-page-token": token}
@@ -73,7 +75,7 @@ class OpenApiDocumentApi:
         for model in _iter_models(state, parent):
             if after is not None and model < after.parent:
                 continue
-            for name in state.version_order.below(model):
+            for name in state.version_order.list_children(model):
                 record = state.versions[name]
                 is_next = after is None or name > after
                 if is_next and record.version.state is VersionState.READY and self._can_see(caller, name):
@@ -85,13 +87,13 @@ class OpenApiDocumentApi:
         )
 
 
-def _iter_models(state: State, parent: ModelName | str) -> Iterator[ModelName]:
+def _iter_models(state: CatalogState, parent: ModelName | str) -> Iterator[ModelName]:
     """The models that are `parent`, or below it; "" is above all."""
     if isinstance(parent, ModelName):
         yield parent
         return
     for project in (parent,) if parent else sorted({name.project for name in state.models}):
-        yield from state.model_order.below(project)
+        yield from state.model_order.list_children(project)
 
 
 def _take_fitting(records: Sequence[VersionRecord]) -> Sequence[VersionRecord]:

@@ -11,8 +11,8 @@ from starlette.responses import Response
 from serving.gateway.api.paging import PagedList
 from serving.gateway.api.requests import json_response, page_response
 from serving.gateway.catalog import Catalog, operations
-from serving.gateway.index import operation_key
-from serving.gateway.operations import Operations as Runner
+from serving.gateway.index import operation_sort_key
+from serving.gateway.operations import OperationRunner as Runner
 from serving.resources import operation_to_json
 
 
@@ -36,7 +36,7 @@ class OperationsApi:
             return operation_to_json(state.operations[key[1]].operation)
 
         found = operations.list_operations(state, request.path_params["project"])
-        listing = PagedList(found, render_item, operator.itemgetter(1), operation_key)
+        listing = PagedList(found, render_item, operator.itemgetter(1), operation_sort_key)
         return page_response(request, "operations", listing)
 
     async def cancel(self, request: Request) -> Response:

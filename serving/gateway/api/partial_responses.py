@@ -17,8 +17,8 @@ from starlette.responses import Response
 
 from serving.errors import InvalidArgument
 from serving.gateway.api.requests import Endpoint, json_response
-from serving.gateway.discovery import response_schema, schema
-from serving.gateway.methods import Method
+from serving.gateway.discovery import get_response_schema, get_schema
+from serving.gateway.methods import ApiMethod
 from serving.resources import to_camel_case
 
 # Names that are wanted, each with what is wanted of it; nothing: all of it.
@@ -31,24 +31,24 @@ _MAX_MASK_LENGTH, _MAX_MASK_DEPTH = 4096, 16
 _CACHE_SIZE = 256
 
 
-def can_select_fields(method: Method) -> bool:
+def can_select_fields(method: ApiMethod) -> bool:
     """Whether answers of a method can be asked for in part."""
     return method.path.startswith("/v1/") and not method.is_foreign
 
 
-def with_checked_fields(method: Method, endpoint: Endpoint) -> Endpoint:
+def with_checked_fields(method: ApiMethod, endpoint: Endpoint) -> Endpoint:
     """The endpoint of a method; nothing is done for who asks for fields that cannot be."""
 
     @functools.wraps(endpoint)
     async def call_checked(request: Request) -> Response:
         if text := request.query_params.get("fields"):
-            _check_mask(parse_field_mask(text), response_schema(method.id), "")
+            _check_mask(parse_field_mask(text), get_response_schema(method.id), "")
         return await endpoint(request)
 
     return call_checked if can_select_fields(method) else endpoint
 
 
-def with_selected_fields(method: Method, endpoint: Endpoint) -> Endpoint:
+def with_selected_fields(method: ApiMethod, endpoint: Endpoint) -> Endpoint:
     """The endpoint of a method, with the fields in its answers that are asked for."""
 
     @functools.wraps(endpoint)
@@ -135,7 +135,7 @@ def select_fields(value: Any, mask: FieldMask) -> Any:
 def _check_mask(mask: FieldMask, shape: Any, where: str) -> None:
     """Refuse names that an answer of this shape cannot have."""
     while isinstance(shape, dict) and (inner := shape.get("$ref") or shape.get("items")):
-        shape = schema(inner) if isinstance(inner, str) else inner
+        shape = get_schema(inner) if isinstance(inner, str) else inner
     properties = shape.get("properties") if isinstance(shape, dict) else None
     if not properties:
         return  # it is not known what it can have

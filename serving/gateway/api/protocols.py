@@ -12,11 +12,11 @@ from starlette.responses import Response
 from serving.errors import InvalidArgument, NotFound
 from serving.gateway.api.requests import Endpoint, json_response, read_json
 from serving.gateway.catalog.lookup import resolve_address
-from serving.gateway.methods import Method
+from serving.gateway.methods import ApiMethod
 from serving.gateway.model_statistics import ModelStatistics
-from serving.gateway.records import State
-from serving.gateway.schemas import Schemas
-from serving.gateway.standings import is_ready, standing_of, standings, versions_of
+from serving.gateway.records import CatalogState
+from serving.gateway.schemas import SchemaRegistry
+from serving.gateway.standings import find_versions, get_status, is_ready, list_statuses
 from serving.names import ModelName
 from serving.protocols import inference_metadata as inference
 from serving.protocols import tensorflow_status as tensorflow
@@ -36,9 +36,9 @@ class ProtocolMetadataApi:
 
     def __init__(
         self,
-        state: Callable[[], State],
+        state: Callable[[], CatalogState],
         ready: Callable[[], bool],
-        schemas: Schemas,
+        schemas: SchemaRegistry,
         statistics: ModelStatistics,
         name: str,
     ) -> None:
@@ -69,12 +69,12 @@ class ProtocolMetadataApi:
 
     async def model_status(self, request: Request) -> Response:
         """GET /v1/models/M."""
-        return json_response(tensorflow.render_status(standings(self._state(), _parse_address(request))))
+        return json_response(tensorflow.render_status(list_statuses(self._state(), _parse_address(request))))
 
     async def model_signatures(self, request: Request) -> Response:
         """GET /v1/models/M/metadata."""
         record = resolve_address(self._state(), _parse_address(request))
-        schema = await self._schemas.of(record)
+        schema = await self._schemas.get_schema(record)
         return json_response(tensorflow.render_metadata(_model_name(request), record.name.version, schema))
 
     async def server_live(self, _: Request) -> Response:
@@ -100,12 +100,14 @@ class ProtocolMetadataApi:
     async def model_metadata(self, request: Request) -> Response:
         """GET /v2/models/M."""
         state, asked = self._state(), _parse_address(request)
-        schema = await self._schemas.of(resolve_address(state, asked))
-        return json_response(inference.render_metadata(_model_name(request), standings(state, asked), schema))
+        schema = await self._schemas.get_schema(resolve_address(state, asked))
+        return json_response(
+            inference.render_metadata(_model_name(request), list_statuses(state, asked), schema)
+        )
 
     async def model_statistics(self, request: Request) -> Response:
         """GET /v2/models/M/stats."""
-        found = map(self._statistics.of, versions_of(self._state(), _parse_address(request)))
+        found = map(self._statistics.get_statistics, find_versions(self._state(), _parse_address(request)))
         return json_response({"model_stats": triton.render_statistics(_model_name(request), found)})
 
     async def all_statistics(self, request: Request) -> Response:
@@ -115,7 +117,7 @@ class ProtocolMetadataApi:
 
     async def model_config(self, request: Request) -> Response:
         """GET /v2/models/M/config."""
-        schema = await self._schemas.of(resolve_address(self._state(), _parse_address(request)))
+        schema = await self._schemas.get_schema(resolve_address(self._state(), _parse_address(request)))
         return json_response(triton.render_model_config(_model_name(request), schema))
 
     async def repository_index(self, request: Request) -> Response:
@@ -134,26 +136,31 @@ class ProtocolMetadataApi:
         raise NotFound(triton.LOADING_UNSUPPORTED)
 
 
-def iter_version_statuses(state: State, project: str) -> Iterator[tuple[str, VersionStatus]]:
+def iter_version_statuses(state: CatalogState, project: str) -> Iterator[tuple[str, VersionStatus]]:
     """The versions of a project's models, by the models' ids."""
-    for model in state.model_order.below(project):
-        for version in state.version_order.below(model):
-            yield model.model, standing_of(state.versions[version])
+    for model in state.model_order.list_children(project):
+        for version in state.version_order.list_children(model):
+            yield model.model, get_status(state.versions[version])
 
 
-def collect_statistics(state: State, project: str, statistics: ModelStatistics) -> list[dict[str, Any]]:
+def collect_statistics(
+    state: CatalogState, project: str, statistics: ModelStatistics
+) -> list[dict[str, Any]]:
     """Those of a project's models."""
     return [
         one
-        for model in state.model_order.below(project)
+        for model in state.model_order.list_children(project)
         for one in triton.render_statistics(
             model.model,
-            (statistics.of(state.versions[version]) for version in state.version_order.below(model)),
+            (
+                statistics.get_statistics(state.versions[version])
+                for version in state.version_order.list_children(model)
+            ),
         )
     ]
 
 
-def with_default_project(method: Method, project: str, endpoint: Endpoint) -> Endpoint:
+def with_default_project(method: ApiMethod, project: str, endpoint: Endpoint) -> Endpoint:
     """The endpoint, for requests whose path may have no project: it is this one then."""
 
     @functools.wraps(endpoint)

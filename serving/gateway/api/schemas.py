@@ -11,8 +11,8 @@ from starlette.responses import Response
 from serving.errors import FailedPrecondition
 from serving.gateway.api.requests import json_response, model_name, version_name
 from serving.gateway.catalog.lookup import get_model, get_version
-from serving.gateway.records import State, VersionRecord
-from serving.gateway.schemas import Schemas
+from serving.gateway.records import CatalogState, VersionRecord
+from serving.gateway.schemas import SchemaRegistry
 from serving.names import VersionName
 from serving.schema import for_ai_platform, schema_to_json
 
@@ -20,7 +20,9 @@ from serving.schema import for_ai_platform, schema_to_json
 class ModelSchemasApi:
     """The endpoints; `read` is the state to show, `single_output` the setting."""
 
-    def __init__(self, schemas: Schemas, read_state: Callable[[], State], single_output: str) -> None:
+    def __init__(
+        self, schemas: SchemaRegistry, read_state: Callable[[], CatalogState], single_output: str
+    ) -> None:
         self._schemas = schemas
         self._read_state = read_state
         self._single_output = single_output
@@ -38,7 +40,7 @@ class ModelSchemasApi:
         return await self._schema_response(get_version(state, VersionName(name.project, name.model, default)))
 
     async def _schema_response(self, record: VersionRecord) -> Response:
-        bare = record.deployed is not None and record.deployed.answers_bare(self._single_output)
-        schema = for_ai_platform(await self._schemas.of(record), bare=bare)
+        bare = record.deployed is not None and record.deployed.answers_bare_output(self._single_output)
+        schema = for_ai_platform(await self._schemas.get_schema(record), bare=bare)
         told: dict[str, Any] = {"version": str(record.name), **schema_to_json(schema)}
         return json_response(told)

@@ -19,7 +19,7 @@ from serving.gateway.api.requests import (
     version_name,
 )
 from serving.gateway.catalog import Catalog, lookup, versions
-from serving.gateway.operations import Operations
+from serving.gateway.operations import OperationRunner
 from serving.gateway.records import VersionRecord
 from serving.names import VersionName
 from serving.resources import Version, operation_to_json, resource_to_json, to_camel_case
@@ -34,7 +34,7 @@ class VersionsApi:
     def __init__(
         self,
         catalog: Catalog,
-        operations: Operations,
+        operations: OperationRunner,
         with_fresh_usage: Callable[[VersionRecord], VersionRecord],
         max_versions: int,
     ) -> None:

@@ -21,9 +21,9 @@ from serving.gateway.api.requests import Endpoint, read_json
 from serving.gateway.audit.entry import DENIED_CODES, OK_STATUS, AuditLogType, CallStatus, status_from_error
 from serving.gateway.audit.entry import AuditedCall as Recorded
 from serving.gateway.audit.recorder import AuditLog
-from serving.gateway.cause import CAUSE, Cause
-from serving.gateway.identity import request_id
-from serving.gateway.methods import Activity, Method
+from serving.gateway.cause import CURRENT_CAUSE, ChangeCause
+from serving.gateway.identity import ensure_request_id
+from serving.gateway.methods import Activity, ApiMethod
 from serving.protocols import RequestMetadata
 from serving.protocols.errors import GRPC_STATUS
 from serving.wire import Headers, Scope, find_header
@@ -48,12 +48,12 @@ _CODE_BY_HTTP_STATUS: Mapping[int, int] = {
 _MAX_NAME_LENGTH = 256
 
 
-def is_change(method: Method) -> bool:
+def is_change(method: ApiMethod) -> bool:
     """Whether a method changes something: the activity log has it always."""
     return method.activity in {Activity.ADMIN_WRITE, Activity.DATA_WRITE}
 
 
-def audit_result(audit: AuditLog, method: Method, endpoint: Endpoint) -> Endpoint:
+def audit_result(audit: AuditLog, method: ApiMethod, endpoint: Endpoint) -> Endpoint:
     """The endpoint, with how each call of it ended in the log."""
 
     @functools.wraps(endpoint)
@@ -73,7 +73,7 @@ def audit_result(audit: AuditLog, method: Method, endpoint: Endpoint) -> Endpoin
     return call_audited
 
 
-def audit_intent(audit: AuditLog, method: Method, endpoint: Endpoint) -> Endpoint:
+def audit_intent(audit: AuditLog, method: ApiMethod, endpoint: Endpoint) -> Endpoint:
     """The endpoint of a change, which begins when the log has it on disk."""
 
     @functools.wraps(endpoint)
@@ -82,12 +82,12 @@ def audit_intent(audit: AuditLog, method: Method, endpoint: Endpoint) -> Endpoin
         described = describe_call(audit, method, request.scope, body if isinstance(body, dict) else {})
         await audit.record_intent(described)
         request.scope[_CALL_KEY] = described
-        cause = Cause(call=described.id, request_id=described.request_id, principal=described.principal)
-        token = CAUSE.set(cause)
+        cause = ChangeCause(call=described.id, request_id=described.request_id, principal=described.principal)
+        token = CURRENT_CAUSE.set(cause)
         try:
             return await endpoint(request)
         finally:
-            CAUSE.reset(token)
+            CURRENT_CAUSE.reset(token)
 
     return call_audited if is_change(method) else endpoint
 
@@ -100,7 +100,7 @@ class AuditedPrediction:
     """
 
     scope: Scope
-    method: Method
+    method: ApiMethod
     resource: str
     permission: str
     metadata: RequestMetadata
@@ -121,7 +121,7 @@ def _describe_prediction(audit: AuditLog, asked: AuditedPrediction) -> Recorded:
     )
 
 
-def describe_call(audit: AuditLog, method: Method, scope: Scope, body: Mapping[str, Any]) -> Recorded:
+def describe_call(audit: AuditLog, method: ApiMethod, scope: Scope, body: Mapping[str, Any]) -> Recorded:
     """The call that a request is."""
     resource, params = _resolve_resource(method, scope, body), scope.get("path_params")
     return Recorded(
@@ -132,7 +132,7 @@ def describe_call(audit: AuditLog, method: Method, scope: Scope, body: Mapping[s
         authorized_resource=method.resource.format_map(params) if params else resource,
         permission=method.permission,
         principal=get_caller(scope).principal,
-        request_id=request_id(scope),
+        request_id=ensure_request_id(scope),
         caller_ip=scope["client"][0] if scope.get("client") else "",
         user_agent=(find_header(scope, b"user-agent") or b"").decode("latin-1"),
         request=body,
@@ -140,7 +140,7 @@ def describe_call(audit: AuditLog, method: Method, scope: Scope, body: Mapping[s
 
 
 async def _record_end(
-    audit: AuditLog, method: Method, request: Request, status: CallStatus, operation: str = ""
+    audit: AuditLog, method: ApiMethod, request: Request, status: CallStatus, operation: str = ""
 ) -> None:
     begun: Recorded | None = request.scope.get(_CALL_KEY)
     if begun is not None:
@@ -151,7 +151,7 @@ async def _record_end(
         audit.record_access(describe_call(audit, method, request.scope, {}), status)
 
 
-def _resolve_resource(method: Method, scope: Scope, body: Mapping[str, Any]) -> str:
+def _resolve_resource(method: ApiMethod, scope: Scope, body: Mapping[str, Any]) -> str:
     """What is called: what the path names, and below it what is to be created."""
     if method.is_foreign and scope.get("path_params"):
         return method.resource.format_map(scope["path_params"])
@@ -178,7 +178,7 @@ def status_from_response(http_status: int, body: bytes | memoryview, headers: He
         return CallStatus(_UNKNOWN_CODE, f"HTTP status {http_status}")
 
 
-def _read_outcome(method: Method, request: Request, response: Response) -> tuple[CallStatus, str]:
+def _read_outcome(method: ApiMethod, request: Request, response: Response) -> tuple[CallStatus, str]:
     """How a call was answered, and the operation or the job that goes on after it."""
     status = status_from_response(response.status_code, response.body)
     if status.code or not is_change(method):

@@ -18,9 +18,9 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from serving.errors import Unavailable
 from serving.gateway.catalog import policies
-from serving.gateway.cause import CAUSE
-from serving.gateway.records import Commit, Draft, Stamp, State
-from serving.gateway.store import Store
+from serving.gateway.cause import CURRENT_CAUSE
+from serving.gateway.records import CatalogState, ChangeStamp, Commit, StateDraft
+from serving.gateway.store import StateStore
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class Catalog:
 
     def __init__(
         self,
-        store: Store,
+        store: StateStore,
         on_publish: Callable[[Commit], None],
         on_commit: Callable[[Commit], None] = lambda _: None,
     ) -> None:
@@ -49,15 +49,15 @@ class Catalog:
         self._on_commit = on_commit
         self._write_lock = asyncio.Lock()
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
-        self.state = State()
+        self.state = CatalogState()
 
     async def open(self) -> None:
         """Load what was committed before."""
         self.state = await asyncio.get_running_loop().run_in_executor(self._writer, self._store.load)
-        self._on_publish(Commit.loading(self.state))
+        self._on_publish(Commit.from_state(self.state))
 
     async def change(
-        self, rule: Callable[Concatenate[Draft, Stamp, P], T], *args: P.args, **kwargs: P.kwargs
+        self, rule: Callable[Concatenate[StateDraft, ChangeStamp, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Apply a rule; when this returns, its changes are on disk and published.
 
@@ -69,7 +69,7 @@ class Catalog:
         )
 
     async def change_with_retry(
-        self, rule: Callable[Concatenate[Draft, Stamp, P], T], *args: P.args, **kwargs: P.kwargs
+        self, rule: Callable[Concatenate[StateDraft, ChangeStamp, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """As `change`, but tried again for as long as the changes cannot be written."""
         while True:
@@ -79,15 +79,15 @@ class Catalog:
                 logger.error("trying again in %g s: %s", _RETRY_DELAY, error.message)
                 await asyncio.sleep(_RETRY_DELAY)
 
-    async def _apply_rule(self, rule: Callable[[Draft, Stamp], T]) -> T:
+    async def _apply_rule(self, rule: Callable[[StateDraft, ChangeStamp], T]) -> T:
         async with self._hold_write_lock():
-            draft, stamp = Draft(self.state), _new_stamp()
+            draft, stamp = StateDraft(self.state), _new_stamp()
             answer = rule(draft, stamp)
             if draft.changes:
                 policies.update_owner_policies(draft, stamp, self.state)
                 loop = asyncio.get_running_loop()
                 await loop.run_in_executor(self._writer, self._store.commit, draft.changes)
-                commit = Commit(self.state, draft.finished(), draft.changes)
+                commit = Commit(self.state, draft.to_state(), draft.changes)
                 self.state = commit.after
                 self._on_publish(commit)
                 self._on_commit(commit)
@@ -115,5 +115,5 @@ class Catalog:
         self._writer.shutdown()
 
 
-def _new_stamp() -> Stamp:
-    return Stamp(datetime.datetime.now(datetime.UTC), secrets.token_hex(8), CAUSE.get())
+def _new_stamp() -> ChangeStamp:
+    return ChangeStamp(datetime.datetime.now(datetime.UTC), secrets.token_hex(8), CURRENT_CAUSE.get())

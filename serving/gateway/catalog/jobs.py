@@ -24,7 +24,7 @@ from serving.errors import (
 from serving.gateway.catalog.checks import check_etag, check_labels, update_mask_error
 from serving.gateway.catalog.job_checks import check_batch_options, check_prediction_input
 from serving.gateway.catalog.lookup import resolve_version
-from serving.gateway.records import Draft, JobRecord, Stamp, State, VersionRecord
+from serving.gateway.records import CatalogState, ChangeStamp, JobRecord, StateDraft, VersionRecord
 from serving.names import ModelName, VersionName, check_job_id, check_project, parse_model_or_version_name
 from serving.resources import (
     BatchOptions,
@@ -54,7 +54,7 @@ def job_name(project: str, job: str) -> str:
 
 
 def create_job(
-    draft: Draft, stamp: Stamp, project: str, job: Job, sent: SentJobFields, *, most: int
+    draft: StateDraft, stamp: ChangeStamp, project: str, job: Job, sent: SentJobFields, *, most: int
 ) -> JobRecord:
     """Queue a batch prediction; at most `most` jobs may be unfinished."""
     check_project(project)
@@ -101,16 +101,16 @@ def create_job(
     return record
 
 
-def get_job(state: State | Draft, name: str) -> JobRecord:
+def get_job(state: CatalogState | StateDraft, name: str) -> JobRecord:
     """The job, or NotFound."""
     if name not in state.jobs:
         raise NotFound(f'Field: name Error: The job "{name}" was not found.', field="name")
     return state.jobs[name]
 
 
-def list_jobs(state: State, project: str) -> Sequence[tuple[int, str]]:
+def list_jobs(state: CatalogState, project: str) -> Sequence[tuple[int, str]]:
     """The jobs of a project, newest first: the negatives of their numbers, with their names."""
-    return state.job_index.by_project.below(check_project(project))
+    return state.job_index.by_project.list_children(check_project(project))
 
 
 def render_job(record: JobRecord, position: int = 0) -> dict[str, Any]:
@@ -120,13 +120,13 @@ def render_job(record: JobRecord, position: int = 0) -> dict[str, Any]:
     return built | ({"batchOptions": record.options} if record.options else {})
 
 
-def queue_positions(state: State) -> dict[str, int]:
+def queue_positions(state: CatalogState) -> dict[str, int]:
     """The places of those that are queued, by name, from 1."""
     queued = [record for record in list_unfinished_jobs(state) if record.job.state is JobState.QUEUED]
     return {record.name: place for place, record in enumerate(queued, 1)}
 
 
-def list_unfinished_jobs(state: State | Draft) -> list[JobRecord]:
+def list_unfinished_jobs(state: CatalogState | StateDraft) -> list[JobRecord]:
     """The jobs that have not ended, oldest first."""
     return [state.jobs[name] for _, name in state.job_index.unfinished]
 
@@ -136,7 +136,7 @@ def is_ending(record: JobRecord) -> bool:
     return not record.has_ended and (bool(record.failure) or record.job.state is JobState.CANCELLING)
 
 
-def find_target_version(state: State | Draft, record: JobRecord) -> VersionRecord | None:
+def find_target_version(state: CatalogState | StateDraft, record: JobRecord) -> VersionRecord | None:
     """The version that the job works with, if it still is there."""
     version = state.versions.get(record.target) if record.target else None
     if version is None or version.uid != record.target_uid:
@@ -144,7 +144,9 @@ def find_target_version(state: State | Draft, record: JobRecord) -> VersionRecor
     return None if version.version.state is VersionState.DELETING else version
 
 
-def update_job(draft: Draft, stamp: Stamp, name: str, given: Job, mask: Sequence[str]) -> JobRecord:
+def update_job(
+    draft: StateDraft, stamp: ChangeStamp, name: str, given: Job, mask: Sequence[str]
+) -> JobRecord:
     """Change what the mask names: labels."""
     record = get_job(draft, name)
     check_etag(given.etag, record.job.etag)
@@ -156,7 +158,7 @@ def update_job(draft: Draft, stamp: Stamp, name: str, given: Job, mask: Sequence
     return _put_if_changed(draft, msgspec.structs.replace(record, job=job))
 
 
-def cancel_job(draft: Draft, stamp: Stamp, name: str) -> JobRecord:
+def cancel_job(draft: StateDraft, stamp: ChangeStamp, name: str) -> JobRecord:
     """End a job that is queued; have one that has begun ended. One that is ending already goes on so."""
     record = get_job(draft, name)
     if record.has_ended:
@@ -168,7 +170,7 @@ def cancel_job(draft: Draft, stamp: Stamp, name: str) -> JobRecord:
     return _put_if_changed(draft, _with_job(record, state=JobState.CANCELLING))
 
 
-def mark_failing(draft: Draft, stamp: Stamp, name: str, reason: str) -> JobRecord:
+def mark_failing(draft: StateDraft, stamp: ChangeStamp, name: str, reason: str) -> JobRecord:
     """Fail a job that is queued; have one that has begun ended, to fail."""
     record = get_job(draft, name)
     if record.has_ended or is_ending(record):
@@ -181,7 +183,7 @@ def mark_failing(draft: Draft, stamp: Stamp, name: str, reason: str) -> JobRecor
 # ---- an attempt, from its start to its end
 
 
-def start_attempt(draft: Draft, stamp: Stamp, name: str) -> JobRecord:
+def start_attempt(draft: StateDraft, stamp: ChangeStamp, name: str) -> JobRecord:
     """Begin the next attempt, unless nobody wants it any more."""
     record = get_job(draft, name)
     if record.has_ended or is_ending(record):
@@ -196,7 +198,7 @@ def start_attempt(draft: Draft, stamp: Stamp, name: str) -> JobRecord:
 
 
 def record_progress(
-    draft: Draft, _: Stamp, name: str, *, predictions: int, errors: int, running: bool
+    draft: StateDraft, _: ChangeStamp, name: str, *, predictions: int, errors: int, running: bool
 ) -> JobRecord:
     """Note how far an attempt is; `running` once it has begun to predict."""
     record = with_counts(get_job(draft, name), predictions, errors)
@@ -205,7 +207,7 @@ def record_progress(
     return _put_if_changed(draft, record)
 
 
-def record_lost_attempt(draft: Draft, _: Stamp, name: str, reason: str, most: int) -> JobRecord:
+def record_lost_attempt(draft: StateDraft, _: ChangeStamp, name: str, reason: str, most: int) -> JobRecord:
     """Note that an attempt came to nothing; with the `most`-th one, the job is to fail."""
     record = get_job(draft, name)
     record = msgspec.structs.replace(record, lost=record.lost + 1)
@@ -216,7 +218,7 @@ def record_lost_attempt(draft: Draft, _: Stamp, name: str, reason: str, most: in
 
 
 def mark_succeeded(
-    draft: Draft, stamp: Stamp, name: str, *, predictions: int, errors: int, worker_seconds: float
+    draft: StateDraft, stamp: ChangeStamp, name: str, *, predictions: int, errors: int, worker_seconds: float
 ) -> JobRecord:
     """The results are there, whatever was asked for meanwhile."""
     record = with_counts(get_job(draft, name), predictions, errors)
@@ -227,7 +229,7 @@ def mark_succeeded(
 
 
 def mark_failed(
-    draft: Draft, stamp: Stamp, name: str, message: str, *, predictions: int, errors: int
+    draft: StateDraft, stamp: ChangeStamp, name: str, message: str, *, predictions: int, errors: int
 ) -> JobRecord:
     """The process said that no attempt would do; it has left nothing."""
     record = with_counts(get_job(draft, name), predictions, errors)
@@ -236,18 +238,20 @@ def mark_failed(
     return _end_job(draft, stamp, record, JobState.FAILED, message)
 
 
-def finish_job(draft: Draft, stamp: Stamp, name: str, note: str) -> JobRecord:
+def finish_job(draft: StateDraft, stamp: ChangeStamp, name: str, note: str) -> JobRecord:
     """End a job that is ending; `note` says what should be known besides."""
     return _finish_record(draft, stamp, get_job(draft, name), note)
 
 
-def _finish_record(draft: Draft, stamp: Stamp, record: JobRecord, note: str) -> JobRecord:
+def _finish_record(draft: StateDraft, stamp: ChangeStamp, record: JobRecord, note: str) -> JobRecord:
     state = JobState.FAILED if record.failure else JobState.CANCELLED
     message = f"{record.failure or _CANCELLED_MESSAGE} {note}".rstrip()
     return _end_job(draft, stamp, record, state, message)
 
 
-def _end_job(draft: Draft, stamp: Stamp, record: JobRecord, state: JobState, message: str = "") -> JobRecord:
+def _end_job(
+    draft: StateDraft, stamp: ChangeStamp, record: JobRecord, state: JobState, message: str = ""
+) -> JobRecord:
     ended = _with_job(record, state=state, error_message=message, end_time=format_timestamp(stamp.now))
     return _put_if_changed(draft, msgspec.structs.replace(ended, failure=""))
 
@@ -271,13 +275,13 @@ def _with_job(record: JobRecord, **changes: Any) -> JobRecord:
     return msgspec.structs.replace(record, job=msgspec.structs.replace(record.job, **changes))
 
 
-def _put_if_changed(draft: Draft, record: JobRecord) -> JobRecord:
+def _put_if_changed(draft: StateDraft, record: JobRecord) -> JobRecord:
     if draft.jobs.get(record.name) != record:
         draft.put(record)
     return record
 
 
-def _resolve_job_version(draft: Draft, given: PredictionInput) -> VersionRecord | None:
+def _resolve_job_version(draft: StateDraft, given: PredictionInput) -> VersionRecord | None:
     """The version that a job is to work with; None if it brings a model of its own."""
     if given.uri:
         return None

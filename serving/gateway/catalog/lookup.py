@@ -7,13 +7,13 @@ from collections.abc import Callable
 import msgspec
 
 from serving.errors import FailedPrecondition, NotFound
-from serving.gateway.records import Draft, ModelRecord, State, VersionRecord
+from serving.gateway.records import CatalogState, ModelRecord, StateDraft, VersionRecord
 from serving.names import ModelName, VersionName
 from serving.protocols.addresses import ModelAddress, choose_version, unknown_model_error
 from serving.resources import Model, Version, VersionState
 
 
-def get_model(state: State | Draft, name: ModelName) -> ModelRecord:
+def get_model(state: CatalogState | StateDraft, name: ModelName) -> ModelRecord:
     """The model, or NotFound that says how to make it."""
     if name not in state.models:
         raise NotFound(
@@ -24,7 +24,7 @@ def get_model(state: State | Draft, name: ModelName) -> ModelRecord:
     return state.models[name]
 
 
-def get_version(state: State | Draft, name: VersionName) -> VersionRecord:
+def get_version(state: CatalogState | StateDraft, name: VersionName) -> VersionRecord:
     """The version, or NotFound for it or its model."""
     if name not in state.versions:
         get_model(state, name.parent)
@@ -32,7 +32,7 @@ def get_version(state: State | Draft, name: VersionName) -> VersionRecord:
     return state.versions[name]
 
 
-def resolve_version(state: State | Draft, target: ModelName | VersionName) -> VersionRecord:
+def resolve_version(state: CatalogState | StateDraft, target: ModelName | VersionName) -> VersionRecord:
     """The version that answers predictions for this name."""
     if isinstance(target, VersionName):
         record = get_version(state, target)
@@ -52,12 +52,12 @@ def resolve_version(state: State | Draft, target: ModelName | VersionName) -> Ve
     return record
 
 
-def resolve_address(state: State, asked: ModelAddress) -> VersionRecord:
+def resolve_address(state: CatalogState, asked: ModelAddress) -> VersionRecord:
     """The version that answers what another protocol calls so; see `serving.protocols.addresses`."""
     return resolve_version(state, address_to_name(state, asked))
 
 
-def address_to_name(state: State, asked: ModelAddress) -> ModelName | VersionName:
+def address_to_name(state: CatalogState, asked: ModelAddress) -> ModelName | VersionName:
     """What another protocol calls so: a model, or a version that is there. Raises NotFound for others."""
     model = asked.model
     if model not in state.models:
@@ -67,12 +67,14 @@ def address_to_name(state: State, asked: ModelAddress) -> ModelName | VersionNam
     exact = VersionName(model.project, model.model, asked.version)
     if exact in state.versions and not asked.label:
         return exact
-    below = {name.version: state.versions[name].version.labels for name in state.version_order.below(model)}
+    below = {
+        name.version: state.versions[name].version.labels for name in state.version_order.list_children(model)
+    }
     return VersionName(model.project, model.model, choose_version(asked, below))
 
 
 def render_model(
-    state: State | Draft,
+    state: CatalogState | StateDraft,
     record: ModelRecord,
     with_fresh_usage: Callable[[VersionRecord], VersionRecord] = lambda record: record,
 ) -> Model:
@@ -85,7 +87,7 @@ def render_model(
     )
 
 
-def render_version(state: State | Draft, record: VersionRecord) -> Version:
+def render_version(state: CatalogState | StateDraft, record: VersionRecord) -> Version:
     """The version as answers carry it."""
     model = state.models.get(record.name.parent)
     is_default = model is not None and model.default == record.name.version

@@ -16,12 +16,14 @@ from serving.gateway.catalog.checks import (
 )
 from serving.gateway.catalog.lookup import get_model, get_version, render_model
 from serving.gateway.catalog.operations import add_finished_operation
-from serving.gateway.records import Draft, ModelRecord, Stamp, State
+from serving.gateway.records import CatalogState, ChangeStamp, ModelRecord, StateDraft
 from serving.names import ModelName, VersionName, check_id, check_project
 from serving.resources import Model, Operation, resource_to_json, to_camel_case
 
 
-def create_model(draft: Draft, stamp: Stamp, project: str, model: Model, *, most: int = 0) -> Model:
+def create_model(
+    draft: StateDraft, stamp: ChangeStamp, project: str, model: Model, *, most: int = 0
+) -> Model:
     """Add a model, if the project has less than `most`; 0: any number."""
     check_project(project)
     name = ModelName(project, check_id(model.name, "model.name"))
@@ -30,7 +32,7 @@ def create_model(draft: Draft, stamp: Stamp, project: str, model: Model, *, most
         raise field_error(InvalidArgument, "model.regions", "At most one region can be given.")
     if name in draft.models:
         raise field_error(AlreadyExists, "model.name", "A model with the same name already exists.")
-    check_quota("max_models_per_project", most, len(draft.model_order.below(project)), "models")
+    check_quota("max_models_per_project", most, len(draft.model_order.list_children(project)), "models")
     stored = msgspec.structs.replace(
         model,
         name=str(name),
@@ -43,12 +45,14 @@ def create_model(draft: Draft, stamp: Stamp, project: str, model: Model, *, most
     return render_model(draft, record)
 
 
-def list_model_names(state: State, project: str) -> Sequence[ModelName]:
+def list_model_names(state: CatalogState, project: str) -> Sequence[ModelName]:
     """The models of a project, in their order."""
-    return state.model_order.below(check_project(project))
+    return state.model_order.list_children(check_project(project))
 
 
-def update_model(draft: Draft, stamp: Stamp, name: ModelName, given: Model, mask: Sequence[str]) -> Operation:
+def update_model(
+    draft: StateDraft, stamp: ChangeStamp, name: ModelName, given: Model, mask: Sequence[str]
+) -> Operation:
     """Change what the mask names: description, labels, defaultVersion.name."""
     record = get_model(draft, name)
     check_etag(given.etag, record.model.etag)
@@ -74,10 +78,10 @@ def update_model(draft: Draft, stamp: Stamp, name: ModelName, given: Model, mask
     )
 
 
-def delete_model(draft: Draft, stamp: Stamp, name: ModelName) -> Operation:
+def delete_model(draft: StateDraft, stamp: ChangeStamp, name: ModelName) -> Operation:
     """Remove a model that has no versions."""
     record = get_model(draft, name)
-    if draft.version_order.below(name):
+    if draft.version_order.list_children(name):
         raise field_error(
             FailedPrecondition,
             "name",

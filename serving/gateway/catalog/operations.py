@@ -8,27 +8,27 @@ from typing import Any
 import msgspec
 
 from serving.errors import InvalidArgument, NotFound
-from serving.gateway.index import operation_key
-from serving.gateway.records import Draft, OperationRecord, Stamp, State, VersionRecord
+from serving.gateway.index import operation_sort_key
+from serving.gateway.records import CatalogState, ChangeStamp, OperationRecord, StateDraft, VersionRecord
 from serving.names import ModelName, VersionName, check_project
 from serving.resources import Operation, OperationMetadata, RpcStatus, Version, format_timestamp
 
 _TYPE_PREFIX = "type.googleapis.com/google.cloud.ml.v1."
 
 
-def get_operation(state: State | Draft, name: str) -> OperationRecord:
+def get_operation(state: CatalogState | StateDraft, name: str) -> OperationRecord:
     """The operation, or NotFound."""
     if name not in state.operations:
         raise NotFound(f'Field: name Error: The operation "{name}" was not found.', field="name")
     return state.operations[name]
 
 
-def list_operations(state: State, project: str) -> Sequence[tuple[int, str]]:
-    """The operations of a project, newest first, by `operation_key`."""
-    return state.operation_index.by_project.below(check_project(project))
+def list_operations(state: CatalogState, project: str) -> Sequence[tuple[int, str]]:
+    """The operations of a project, newest first, by `operation_sort_key`."""
+    return state.operation_index.by_project.list_children(check_project(project))
 
 
-def cancel_operation(draft: Draft, stamp: Stamp, name: str) -> OperationRecord:
+def cancel_operation(draft: StateDraft, stamp: ChangeStamp, name: str) -> OperationRecord:
     """Note that somebody wants the operation to end; a finished one stays as it is."""
     record = get_operation(draft, name)
     if not record.operation.done:
@@ -38,13 +38,13 @@ def cancel_operation(draft: Draft, stamp: Stamp, name: str) -> OperationRecord:
     return record
 
 
-def list_unfinished_operations(state: State) -> list[OperationRecord]:
+def list_unfinished_operations(state: CatalogState) -> list[OperationRecord]:
     """The operations that a restarted server has to take up again, in the order of their creation."""
     left = [record for record in state.operations.values() if not record.operation.done]
-    return sorted(left, key=lambda record: operation_key(record.name), reverse=True)
+    return sorted(left, key=lambda record: operation_sort_key(record.name), reverse=True)
 
 
-def enter_phase(draft: Draft, stamp: Stamp, operation: str, phase: str) -> Operation:
+def enter_phase(draft: StateDraft, stamp: ChangeStamp, operation: str, phase: str) -> Operation:
     """Tell in the operation what is being done now."""
     record = get_operation(draft, operation)
     metadata = record.operation.metadata
@@ -56,7 +56,7 @@ def enter_phase(draft: Draft, stamp: Stamp, operation: str, phase: str) -> Opera
 
 
 def begin_operation(
-    draft: Draft, stamp: Stamp, target: VersionName, kind: str, version: Version
+    draft: StateDraft, stamp: ChangeStamp, target: VersionName, kind: str, version: Version
 ) -> Operation:
     """Begin an operation on a version."""
     record = _new_operation(draft, stamp, target, kind, msgspec.structs.replace(version, state=None))
@@ -65,8 +65,8 @@ def begin_operation(
 
 
 def add_finished_operation(
-    draft: Draft,
-    stamp: Stamp,
+    draft: StateDraft,
+    stamp: ChangeStamp,
     target: ModelName | VersionName,
     kind: str,
     response: tuple[str, dict[str, Any]] | None,
@@ -76,8 +76,8 @@ def add_finished_operation(
 
 
 def finish_operation(
-    draft: Draft,
-    stamp: Stamp,
+    draft: StateDraft,
+    stamp: ChangeStamp,
     record: OperationRecord,
     response: tuple[str, dict[str, Any]] | None,
     error: RpcStatus | None = None,
@@ -95,7 +95,7 @@ def finish_operation(
     return operation
 
 
-def get_version_operation(draft: Draft, operation: str) -> tuple[OperationRecord, VersionRecord]:
+def get_version_operation(draft: StateDraft, operation: str) -> tuple[OperationRecord, VersionRecord]:
     """An operation on a version, with that version."""
     record = get_operation(draft, operation)
     if record.target is None:
@@ -109,7 +109,7 @@ def with_metadata(record: OperationRecord, metadata: OperationMetadata) -> Opera
 
 
 def _new_operation(
-    draft: Draft, stamp: Stamp, target: ModelName | VersionName, kind: str, version: Version | None
+    draft: StateDraft, stamp: ChangeStamp, target: ModelName | VersionName, kind: str, version: Version | None
 ) -> OperationRecord:
     ids = [target.model] + ([target.version] if isinstance(target, VersionName) else [])
     millis = int(stamp.now.timestamp() * 1000)

@@ -10,7 +10,7 @@ from serving.gateway.access.roles import JOB_OWNER, MODEL_OWNER, OPERATION_OWNER
 from serving.gateway.catalog.checks import etags_match
 from serving.gateway.catalog.jobs import get_job
 from serving.gateway.catalog.lookup import get_model
-from serving.gateway.records import Draft, PolicyRecord, Stamp, State
+from serving.gateway.records import CatalogState, ChangeStamp, PolicyRecord, StateDraft
 from serving.names import ModelName, check_project
 
 # The etag of a resource whose policy was never set; Google's has the same.
@@ -21,7 +21,7 @@ _MASK_FIELDS = ("bindings", "etag", "version")
 _OWNER_ROLES = {"models": MODEL_OWNER, "jobs": JOB_OWNER, "operations": OPERATION_OWNER}
 
 
-def get_policy(state: State | Draft, resource: str) -> Policy:
+def get_policy(state: CatalogState | StateDraft, resource: str) -> Policy:
     """The policy of a resource, an empty one if none was set. Raises NotFound for no such resource."""
     _check_resource_exists(state, resource)
     record = state.policies.get(resource)
@@ -29,7 +29,7 @@ def get_policy(state: State | Draft, resource: str) -> Policy:
 
 
 def set_policy(
-    draft: Draft, stamp: Stamp, resource: str, given: Policy, mask: Iterable[str] = _MASK_FIELDS
+    draft: StateDraft, stamp: ChangeStamp, resource: str, given: Policy, mask: Iterable[str] = _MASK_FIELDS
 ) -> Policy:
     """Replace the policy of a resource, unless somebody else has changed it since `given.etag`."""
     kept = get_policy(draft, resource)
@@ -51,7 +51,7 @@ def set_policy(
     return policy
 
 
-def update_owner_policies(draft: Draft, stamp: Stamp, before: State) -> None:
+def update_owner_policies(draft: StateDraft, stamp: ChangeStamp, before: CatalogState) -> None:
     """Give what a change has made to its maker, and drop the policies of what it has removed."""
     principal = stamp.cause.principal if stamp.cause else ""
     for (table, name), record in list(draft.changes.items()):
@@ -64,7 +64,7 @@ def update_owner_policies(draft: Draft, stamp: Stamp, before: State) -> None:
             )
 
 
-def resource_exists(state: State, resource: str) -> bool:
+def resource_exists(state: CatalogState, resource: str) -> bool:
     """Whether a resource that can have a policy exists."""
     try:
         _check_resource_exists(state, resource)
@@ -73,7 +73,7 @@ def resource_exists(state: State, resource: str) -> bool:
     return True
 
 
-def _check_resource_exists(state: State | Draft, resource: str) -> None:
+def _check_resource_exists(state: CatalogState | StateDraft, resource: str) -> None:
     match resource.split("/"):
         case ["projects", project]:
             check_project(project)

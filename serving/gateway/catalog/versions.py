@@ -37,7 +37,14 @@ from serving.gateway.catalog.operations import (
     get_version_operation,
     with_metadata,
 )
-from serving.gateway.records import Deployed, Draft, Stamp, State, Use, VersionRecord
+from serving.gateway.records import (
+    CatalogState,
+    ChangeStamp,
+    DeploymentInfo,
+    StateDraft,
+    VersionRecord,
+    VersionUsage,
+)
 from serving.names import ModelName, VersionName, check_id
 from serving.resources import (
     AutoScaling,
@@ -53,7 +60,7 @@ from serving.resources import (
 
 
 def create_version(
-    draft: Draft, stamp: Stamp, parent: ModelName, version: Version, *, most: int = 0
+    draft: StateDraft, stamp: ChangeStamp, parent: ModelName, version: Version, *, most: int = 0
 ) -> Operation:
     """Add a version in state CREATING, and the operation that deploys it.
 
@@ -64,7 +71,9 @@ def create_version(
     check_version(version, name)
     if name in draft.versions:
         raise field_error(AlreadyExists, "version.name", "A version with the same name already exists.")
-    there = sum(len(draft.version_order.below(one)) for one in draft.model_order.below(parent.project))
+    there = sum(
+        len(draft.version_order.list_children(one)) for one in draft.model_order.list_children(parent.project)
+    )
     check_quota("max_versions_per_project", most, there, "versions")
     stored = msgspec.structs.replace(
         version,
@@ -87,7 +96,7 @@ def create_version(
 
 
 def finish_create(
-    draft: Draft, stamp: Stamp, operation: str, deployed: Deployed, warnings: tuple[str, ...]
+    draft: StateDraft, stamp: ChangeStamp, operation: str, deployed: DeploymentInfo, warnings: tuple[str, ...]
 ) -> Operation:
     """The version is READY; the first one of a model becomes its default."""
     record, version = get_version_operation(draft, operation)
@@ -109,7 +118,7 @@ def finish_create(
     )
 
 
-def with_usage(record: VersionRecord, use: Use) -> VersionRecord:
+def with_usage(record: VersionRecord, use: VersionUsage) -> VersionRecord:
     """The version with what its use has shown."""
     deployed = record.deployed and msgspec.structs.replace(
         record.deployed, memory=use.memory, start_seconds=use.start_seconds
@@ -118,7 +127,9 @@ def with_usage(record: VersionRecord, use: Use) -> VersionRecord:
     return msgspec.structs.replace(record, version=version, deployed=deployed)
 
 
-def record_usage(draft: Draft, _: Stamp, uses: Mapping[VersionName, tuple[str, Use]]) -> None:
+def record_usage(
+    draft: StateDraft, _: ChangeStamp, uses: Mapping[VersionName, tuple[str, VersionUsage]]
+) -> None:
     """Write down what the use of versions, given with their uids, has shown."""
     for name, (uid, use) in uses.items():
         record = draft.versions.get(name)
@@ -126,7 +137,7 @@ def record_usage(draft: Draft, _: Stamp, uses: Mapping[VersionName, tuple[str, U
             draft.put(with_usage(record, use))
 
 
-def record_start_failure(draft: Draft, _: Stamp, name: VersionName, uid: str, reason: str) -> None:
+def record_start_failure(draft: StateDraft, _: ChangeStamp, name: VersionName, uid: str, reason: str) -> None:
     """Show on a READY version why its nodes cannot be started; "" once one could."""
     record = draft.versions.get(name)
     if record is not None and record.uid == uid and record.version.state is VersionState.READY:
@@ -134,7 +145,7 @@ def record_start_failure(draft: Draft, _: Stamp, name: VersionName, uid: str, re
         draft.put(msgspec.structs.replace(record, version=version))
 
 
-def record_schema(draft: Draft, _: Stamp, name: VersionName, uid: str, schema: str) -> None:
+def record_schema(draft: StateDraft, _: ChangeStamp, name: VersionName, uid: str, schema: str) -> None:
     """Write down what a READY version takes and answers, as a node of it tells."""
     record = draft.versions.get(name)
     if record is not None and record.uid == uid and record.deployed is not None:
@@ -142,7 +153,7 @@ def record_schema(draft: Draft, _: Stamp, name: VersionName, uid: str, schema: s
         draft.put(msgspec.structs.replace(record, deployed=deployed))
 
 
-def fail_create(draft: Draft, stamp: Stamp, operation: str, error: ServingError) -> Operation:
+def fail_create(draft: StateDraft, stamp: ChangeStamp, operation: str, error: ServingError) -> Operation:
     """The version is FAILED and says why."""
     known = get_operation(draft, operation).operation
     if known.done:
@@ -161,14 +172,14 @@ def fail_create(draft: Draft, stamp: Stamp, operation: str, error: ServingError)
     return finish_operation(draft, stamp, record, None, status)
 
 
-def list_version_names(state: State, parent: ModelName) -> Sequence[VersionName]:
+def list_version_names(state: CatalogState, parent: ModelName) -> Sequence[VersionName]:
     """The versions of a model, in their order."""
     get_model(state, parent)
-    return state.version_order.below(parent)
+    return state.version_order.list_children(parent)
 
 
 def update_version(
-    draft: Draft, stamp: Stamp, name: VersionName, given: Version, mask: Sequence[str]
+    draft: StateDraft, stamp: ChangeStamp, name: VersionName, given: Version, mask: Sequence[str]
 ) -> Operation:
     """Change what the mask names."""
     record = get_version(draft, name)
@@ -184,7 +195,7 @@ def update_version(
     return add_finished_operation(draft, stamp, name, "UPDATE_VERSION", response)
 
 
-def set_default(draft: Draft, stamp: Stamp, name: VersionName) -> Version:
+def set_default(draft: StateDraft, stamp: ChangeStamp, name: VersionName) -> Version:
     """Make this the version that predictions addressed to the model get."""
     record = get_version(draft, name)
     model = get_model(draft, name.parent)
@@ -193,13 +204,13 @@ def set_default(draft: Draft, stamp: Stamp, name: VersionName) -> Version:
     return render_version(draft, record)
 
 
-def delete_version(draft: Draft, stamp: Stamp, name: VersionName) -> Operation:
+def delete_version(draft: StateDraft, stamp: ChangeStamp, name: VersionName) -> Operation:
     """Put a version into state DELETING, and begin the operation that removes it."""
     record = get_version(draft, name)
     check_not_busy(record, "deleted")
     model = get_model(draft, name.parent)
     if model.default == name.version:
-        if len(draft.version_order.below(name.parent)) > 1:
+        if len(draft.version_order.list_children(name.parent)) > 1:
             raise field_error(
                 FailedPrecondition,
                 "name",
@@ -212,7 +223,7 @@ def delete_version(draft: Draft, stamp: Stamp, name: VersionName) -> Operation:
     return begin_operation(draft, stamp, name, "DELETE_VERSION", record.version)
 
 
-def finish_delete(draft: Draft, stamp: Stamp, operation: str) -> Operation:
+def finish_delete(draft: StateDraft, stamp: ChangeStamp, operation: str) -> Operation:
     """The version's nodes and files are gone; now it is too."""
     record, version = get_version_operation(draft, operation)
     draft.delete(version)

@@ -11,8 +11,8 @@ from serving import interpreters
 from serving.config import ServeConfig
 from serving.errors import InvalidArgument
 from serving.gateway.catalog.job_checks import UNSPECIFIED_FORMAT, is_runner_name
-from serving.gateway.deployment import create_version_request
-from serving.gateway.records import Deployed, JobRecord, VersionRecord
+from serving.gateway.deployment import render_create_version_request
+from serving.gateway.records import DeploymentInfo, JobRecord, VersionRecord
 from serving.interpreters import InterpreterRegistry
 from serving.local_folders import LocalFolderPolicy
 from serving.resources import BatchOptions, PredictionInput
@@ -74,7 +74,7 @@ def build_run_request(
     given = record.job.prediction_input or PredictionInput()
     options = record.job.batch_options or BatchOptions()
     runner = options.runner or defaults.runner
-    deployed = (version and version.deployed) or Deployed(model_dir="")
+    deployed = (version and version.deployed) or DeploymentInfo(model_dir="")
     # The server's options are those of its runner.
     inherited = defaults.options if runner == defaults.runner else ()
     return JobRequest(
@@ -102,7 +102,7 @@ def build_run_request(
         cache_bytes=defaults.cache_bytes,
         allowed_folders=defaults.folders.allowed,
         refused_folders=defaults.folders.refused,
-        bare=deployed.answers_bare(defaults.single_output),
+        bare=deployed.answers_bare_output(defaults.single_output),
         long_decimals=defaults.long_decimals,
         clean=clean,
     )
@@ -121,6 +121,6 @@ def _model_source(
         method=version.version.prediction_method,
         packages=version.deployed.packages,
         package_uris=version.version.package_uris,
-        environment={"create_version_request": create_version_request(version)},
+        environment={"create_version_request": render_create_version_request(version)},
         interpreter=version.deployed.interpreter,
     )

@@ -28,7 +28,7 @@ from serving.gateway.jobs.process import (
 )
 from serving.gateway.jobs.progress import AttemptProgress
 from serving.gateway.jobs.requests import JobDefaults, build_run_request
-from serving.gateway.records import JobRecord, State
+from serving.gateway.records import CatalogState, JobRecord
 from serving.gateway.thread_pool import ThreadPool
 from serving.resources import BatchOptions, Job, PredictionInput
 from serving.sources import TrustedSources, check_local_uri
@@ -111,7 +111,7 @@ class JobQueue:
 
     # ---- the queue
 
-    def remove_stale_files(self, state: State) -> None:
+    def remove_stale_files(self, state: CatalogState) -> None:
         """Delete the files of jobs that are not at work, up to their logs (a kill may have left some)."""
         if not self._folder.is_dir():
             return
@@ -159,7 +159,7 @@ class JobQueue:
         self._stop_process(record)
         return record
 
-    def fail_orphaned_jobs(self, state: State) -> None:
+    def fail_orphaned_jobs(self, state: CatalogState) -> None:
         """Take note of a new state: a job whose version is gone is to fail."""
         if not self._accepting:
             return

@@ -15,8 +15,8 @@ from starlette.routing import Route
 
 from serving import verdicts
 from serving.gateway.api.acceleration import AccelerationApi
-from serving.gateway.deployment import Deployment, Place
-from serving.gateway.records import State, VersionRecord
+from serving.gateway.deployment import AccelerationRecordLocation, VersionDeployer
+from serving.gateway.records import CatalogState, VersionRecord
 from serving.names import VersionName
 from serving.resources import Version
 from serving.verdicts import PLAIN_STRATEGY, AccelerationKey, AccelerationRecord, CandidateOutcome, RowRange
@@ -32,16 +32,16 @@ TRIED = (CandidateOutcome(name="one"), CandidateOutcome(name="two", refused="it 
 class FakeDeployment:
     """Knows one place, or none."""
 
-    place: Place | None
-    accelerates: bool = True
+    place: AccelerationRecordLocation | None
+    is_acceleration_enabled: bool = True
 
-    def acceleration(self, _: VersionRecord) -> Place | None:
+    def locate_acceleration_record(self, _: VersionRecord) -> AccelerationRecordLocation | None:
         return self.place
 
 
 def told(deployment: FakeDeployment) -> Mapping[str, Any]:
     record = VersionRecord(name=NAME, uid="u", version=Version(name="v"))
-    api = AccelerationApi(cast(Deployment, deployment), lambda: State(versions={NAME: record}))
+    api = AccelerationApi(cast(VersionDeployer, deployment), lambda: CatalogState(versions={NAME: record}))
     path = "/acceleration/projects/{project:str}/models/{model:str}/versions/{version:str}"
     app = Starlette(routes=[Route(path, api.get)])
 
@@ -58,7 +58,7 @@ def test_the_way_of_each_range_and_what_it_gains(tmp_path: Path) -> None:
         tmp_path, AccelerationRecord(key=KEY, tried=TRIED, ranges=(FAST, SLOW), seconds=0.2)
     )
 
-    assert told(FakeDeployment(Place(tmp_path, KEY))) == {
+    assert told(FakeDeployment(AccelerationRecordLocation(tmp_path, KEY))) == {
         "version": "projects/p/models/m/versions/v",
         "way": "one, plain",
         "ranges": [
@@ -89,7 +89,7 @@ def test_the_way_of_each_range_and_what_it_gains(tmp_path: Path) -> None:
 def test_why_the_plain_path_serves(tmp_path: Path, verdict: AccelerationRecord | None, reason: str) -> None:
     if verdict is not None:
         verdicts.write_record(tmp_path, verdict)
-    found = told(FakeDeployment(Place(tmp_path, KEY)))
+    found = told(FakeDeployment(AccelerationRecordLocation(tmp_path, KEY)))
 
     assert found["way"] == PLAIN_STRATEGY
     assert found["reason"].startswith(reason)

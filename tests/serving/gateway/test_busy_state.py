@@ -14,8 +14,8 @@ import pytest
 from serving.errors import FailedPrecondition, Unavailable
 from serving.gateway import catalog as module
 from serving.gateway.catalog import Catalog, models
-from serving.gateway.records import ModelRecord, Record, State
-from serving.gateway.store import SqlStore
+from serving.gateway.records import CatalogState, ModelRecord, Record
+from serving.gateway.store import SqliteStore
 from serving.names import ModelName
 from serving.resources import Model
 
@@ -30,8 +30,8 @@ class Flaky:
         self.may_go = threading.Event()
         self.asked = 0
 
-    def load(self) -> State:
-        return State()
+    def load(self) -> CatalogState:
+        return CatalogState()
 
     def commit(self, changes: Mapping[tuple[str, str], Record | None]) -> None:
         self.asked += 1
@@ -51,7 +51,7 @@ def change(file: Path, statement: str) -> None:
 def test_a_file_that_cannot_be_written_is_told_of(tmp_path: Path) -> None:
     """Nothing is changed; the error names the file, and the same change works later."""
     file = tmp_path / "state.db"
-    store = SqlStore(file)
+    store = SqliteStore(file)
     record = ModelRecord(name=NAME, model=Model(name=str(NAME)))
     change(file, "CREATE TRIGGER no BEFORE INSERT ON models BEGIN SELECT RAISE(ABORT, 'no room'); END")
     with pytest.raises(Unavailable) as caught:
@@ -72,11 +72,11 @@ def test_a_file_that_cannot_be_written_is_told_of(tmp_path: Path) -> None:
 def test_a_record_that_cannot_be_read_is_told_of(tmp_path: Path, document: bytes) -> None:
     """The error names the file and the table."""
     file = tmp_path / "state.db"
-    SqlStore(file).close()
+    SqliteStore(file).close()
     with closing(sqlite3.connect(file)) as database, database:
         database.execute("INSERT INTO versions VALUES ('x', ?)", (document,))
 
-    store = SqlStore(file)
+    store = SqliteStore(file)
     with pytest.raises(FailedPrecondition, match=r"state\.db is damaged: its versions cannot be read"):
         store.load()
     store.close()

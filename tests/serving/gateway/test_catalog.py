@@ -26,13 +26,20 @@ from serving.errors import (
 )
 from serving.gateway.catalog import Catalog, lookup, models, operations, versions
 from serving.gateway.catalog.checks import check_etag
-from serving.gateway.records import Commit, Deployed, Draft, Stamp, State, VersionRecord
+from serving.gateway.records import (
+    CatalogState,
+    ChangeStamp,
+    Commit,
+    DeploymentInfo,
+    StateDraft,
+    VersionRecord,
+)
 from serving.names import ModelName, VersionName
 from serving.resources import Model, Operation, Version, VersionState, resource_from_json, resource_to_json
 
 M = ModelName("p", "m")
 V1, V2 = VersionName("p", "m", "v1"), VersionName("p", "m", "v2")
-DEPLOYED = Deployed(model_dir="/x", framework="SCIKIT_LEARN")
+DEPLOYED = DeploymentInfo(model_dir="/x", framework="SCIKIT_LEARN")
 START = datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC)
 
 
@@ -40,16 +47,16 @@ class World:
     """A state and the rules at work on it, with a clock that goes on by a second per change."""
 
     def __init__(self) -> None:
-        self.state = State()
+        self.state = CatalogState()
         self.changes = 0
 
     def do(self, rule_: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
         """Apply a rule; nothing is left of it when it raises."""
         self.changes += 1
-        stamp = Stamp(START + datetime.timedelta(seconds=self.changes), f"{self.changes:016x}")
-        draft = Draft(self.state)
+        stamp = ChangeStamp(START + datetime.timedelta(seconds=self.changes), f"{self.changes:016x}")
+        draft = StateDraft(self.state)
         answer = rule_(draft, stamp, *arguments, **more)
-        self.state = draft.finished()
+        self.state = draft.to_state()
         return answer
 
     def create(self, name: VersionName, **fields: Any) -> str:
@@ -496,8 +503,8 @@ def test_a_failure_is_told_in_the_contracts_words(world: World) -> None:
 
 def test_operations_of_one_moment_have_names_of_their_own() -> None:
     """Two creations in the same millisecond do not meet."""
-    stamp = Stamp(START, "0" * 16)
-    draft = Draft(State())
+    stamp = ChangeStamp(START, "0" * 16)
+    draft = StateDraft(CatalogState())
     models.create_model(draft, stamp, "p", Model(name="m"))
     named = Version(name="v1", deployment_uri="x")
     first = versions.create_version(draft, stamp, M, named)
@@ -617,8 +624,8 @@ class MemoryStore:
         self.commits: list[Mapping[tuple[str, str], object]] = []
         self.failure: Exception | None = None
 
-    def load(self) -> State:
-        return State()
+    def load(self) -> CatalogState:
+        return CatalogState()
 
     def commit(self, changes: Mapping[tuple[str, str], object]) -> None:
         if self.failure is not None:
@@ -654,14 +661,14 @@ def test_a_change_is_published_after_it_is_on_disk() -> None:
         ["one"],
         ["one", "three"],
     ]
-    assert [commit.before for commit in published] == [State(), *states[:-1]]
+    assert [commit.before for commit in published] == [CatalogState(), *states[:-1]]
     assert len(store.commits) == 2
 
 
 def test_a_change_goes_through_although_its_client_left() -> None:
     """Memory and disk must not come apart."""
 
-    async def main() -> State:
+    async def main() -> CatalogState:
         catalog = Catalog(MemoryStore(), lambda _: None)
         await catalog.open()
         change = asyncio.create_task(catalog.change(models.create_model, "p", Model(name="m")))
@@ -683,4 +690,4 @@ def test_a_version_that_is_not_ready_tells_why() -> None:
     state = msgspec.structs.replace(record, version=failed)
 
     with pytest.raises(FailedPrecondition, match=r"is FAILED\. cut off"):
-        lookup.resolve_version(State(versions={V1: state}), V1)
+        lookup.resolve_version(CatalogState(versions={V1: state}), V1)

@@ -6,16 +6,16 @@ import asyncio
 
 import pytest
 
-from serving.gateway.deadlines import Deadlines
+from serving.gateway.deadlines import TimeoutQueue
 
 
 class Waiting:
     """A request that waits."""
 
-    def __init__(self, deadlines: Deadlines, seconds: float) -> None:
+    def __init__(self, deadlines: TimeoutQueue, seconds: float) -> None:
         self.deadline = asyncio.get_running_loop().time() + seconds
         self.expired = False
-        self.allowance = deadlines.of(seconds)
+        self.allowance = deadlines.bucket_for(seconds)
         self.allowance.add(self)
 
     def expire(self) -> None:
@@ -26,7 +26,7 @@ def test_each_request_expires_at_its_own_time() -> None:
     """In the order in which they came, whatever others have; those that were answered do not."""
 
     async def main() -> None:
-        deadlines = Deadlines(0.06)
+        deadlines = TimeoutQueue(0.06)
         first, answered = Waiting(deadlines, 0.06), Waiting(deadlines, 0.06)
         hasty = Waiting(deadlines, 0.02)
         await asyncio.sleep(0.04)
@@ -45,7 +45,7 @@ def test_one_that_begins_when_another_expires_has_its_time() -> None:
     """It may be the next on the same connection."""
 
     async def main() -> None:
-        deadlines = Deadlines(0.02)
+        deadlines = TimeoutQueue(0.02)
         next_ones: list[Waiting] = []
 
         class Followed(Waiting):
@@ -66,7 +66,7 @@ def test_times_that_nobody_has_any_more_are_forgotten() -> None:
     """Clients may make them up; what most have stays."""
 
     async def main() -> None:
-        deadlines = Deadlines(60)
+        deadlines = TimeoutQueue(60)
         waiting = [Waiting(deadlines, 1 + number / 100) for number in range(100)]
         usual = Waiting(deadlines, 60)
         Waiting(deadlines, 0.01)
@@ -92,7 +92,7 @@ def test_a_timer_is_not_set_for_each() -> None:
             return call_at(*arguments)  # type: ignore[arg-type]
 
         loop.call_at = counted  # type: ignore[assignment, method-assign]
-        deadlines = Deadlines(60)
+        deadlines = TimeoutQueue(60)
         for _ in range(1000):
             one = Waiting(deadlines, 60)
             one.allowance.remove(one)
@@ -105,7 +105,7 @@ def test_one_that_cannot_be_told_holds_up_no_other(caplog: pytest.LogCaptureFixt
     """Its error is logged; those behind it expire."""
 
     async def main() -> None:
-        deadlines = Deadlines(0.02)
+        deadlines = TimeoutQueue(0.02)
 
         class Broken(Waiting):
             def expire(self) -> None:

@@ -23,9 +23,16 @@ from serving.config import ServeConfig
 from serving.errors import Unavailable
 from serving.gateway import fleet as fleet_module
 from serving.gateway.catalog import Catalog, lookup
-from serving.gateway.deployment import Deployment
-from serving.gateway.fleet import Fleet
-from serving.gateway.records import Deployed, Draft, ModelRecord, Stamp, State, VersionRecord
+from serving.gateway.deployment import VersionDeployer
+from serving.gateway.fleet import Reconciler
+from serving.gateway.records import (
+    CatalogState,
+    ChangeStamp,
+    DeploymentInfo,
+    ModelRecord,
+    StateDraft,
+    VersionRecord,
+)
 from serving.names import ModelName, VersionName
 from serving.resources import AutoScaling, ManualScaling, Model, Version, VersionState, format_timestamp
 from tests.autoscaler.fakes import MIB, Asker, FakePool, settle
@@ -45,12 +52,12 @@ class Pool(FakePool):
 class Disk:
     """A store that is full when a test says so."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: CatalogState) -> None:
         self.state = state
         self.full = False
         self.commits = 0
 
-    def load(self) -> State:
+    def load(self) -> CatalogState:
         return self.state
 
     def commit(self, changes: Mapping[tuple[str, str], object]) -> None:
@@ -62,19 +69,19 @@ class Disk:
         pass
 
 
-def put(draft: Draft, _: Stamp, record: VersionRecord) -> None:
+def put(draft: StateDraft, _: ChangeStamp, record: VersionRecord) -> None:
     """A rule that makes of a version what a test wants."""
     draft.put(record)
 
 
-def remove(draft: Draft, _: Stamp, record: VersionRecord) -> None:
+def remove(draft: StateDraft, _: ChangeStamp, record: VersionRecord) -> None:
     draft.delete(record)
 
 
 class World:
     """A gateway's parts as far as they have to do with each other's knowledge, put together as it does."""
 
-    def __init__(self, folder: Path, state: State) -> None:
+    def __init__(self, folder: Path, state: CatalogState) -> None:
         config = ServeConfig(state_dir=folder, target_concurrency=16.0, max_nodes=3, idle_timeout=77.0)
         self.activator = Activator(queue_requests=10, queue_bytes=1000)
         self.pool = Pool(time.monotonic)
@@ -85,15 +92,15 @@ class World:
             tick=1.0,
             free_memory=lambda: 1 << 40,
             memory_bytes=0,
-            on_trouble=lambda uid, reason: self.fleet.trouble(self.catalog, uid, reason),
+            on_trouble=lambda uid, reason: self.fleet.report_failure(self.catalog, uid, reason),
             supervisor=self.supervisor,
         )
         self.activator.connect_waker(self.autoscaler)
         self.pool.listeners += [self.activator.on_node_changed, self.autoscaler.on_node_changed]
-        self.deployment = Deployment(config, {}, self.activator, self.autoscaler)
-        self.fleet = Fleet(self.deployment, self.autoscaler, cast(LocalPool, self.pool), self.supervisor)
+        self.deployment = VersionDeployer(config, {}, self.activator, self.autoscaler)
+        self.fleet = Reconciler(self.deployment, self.autoscaler, cast(LocalPool, self.pool), self.supervisor)
         self.disk = Disk(state)
-        self.catalog = Catalog(self.disk, self.fleet.follow)
+        self.catalog = Catalog(self.disk, self.fleet.apply_commit)
 
     async def create(self, name: str, **fields: Any) -> VersionRecord:
         """A version that is there and has had its first node, as creation leaves it."""
@@ -109,13 +116,13 @@ class World:
         return changed
 
     async def change(
-        self, rule: Callable[[Draft, Stamp, VersionRecord], None], record: VersionRecord
+        self, rule: Callable[[StateDraft, ChangeStamp, VersionRecord], None], record: VersionRecord
     ) -> None:
         await self.catalog.change(rule, record)
 
     async def use(self, record: VersionRecord, *, memory: int = 0) -> Node:
         """A request, answered by a node that is started for it if need be."""
-        asker = Asker(self.activator, self.deployment.spec(record))
+        asker = Asker(self.activator, self.deployment.build_node_spec(record))
         await settle()
         if asker.node is None:
             self.pool.ready(self.pool.only(record.uid), memory=memory)
@@ -136,16 +143,18 @@ class World:
 
 def version(name: str, **fields: Any) -> VersionRecord:
     full = VersionName("p", "m", name)
-    deployed = fields.pop("deployed", Deployed(model_dir="/x", framework="SCIKIT_LEARN", files_bytes=3 * MIB))
+    deployed = fields.pop(
+        "deployed", DeploymentInfo(model_dir="/x", framework="SCIKIT_LEARN", files_bytes=3 * MIB)
+    )
     fields.setdefault("state", VersionState.READY)
     return VersionRecord(
         name=full, uid=f"uid-{name}", version=Version(name=str(full), **fields), deployed=deployed
     )
 
 
-def state_of(*records: VersionRecord) -> State:
+def state_of(*records: VersionRecord) -> CatalogState:
     models = {M: ModelRecord(name=M, model=Model(name="m"))}
-    return State(models, {record.name: record for record in records})
+    return CatalogState(models, {record.name: record for record in records})
 
 
 def run(
@@ -198,7 +207,7 @@ def test_what_was_measured_before_the_restart_is_known(tmp_path: Path) -> None:
         assert (known.memory, known.start_seconds(forked=True)) == (123 * MIB, 1.5)
         assert (new.memory, new.start_seconds(forked=True)) == ((48 + 2 * 3) * MIB, None)
 
-    deployed = Deployed(model_dir="/x", framework="SCIKIT_LEARN", memory=123 * MIB, start_seconds=1.5)
+    deployed = DeploymentInfo(model_dir="/x", framework="SCIKIT_LEARN", memory=123 * MIB, start_seconds=1.5)
     run(tmp_path, main, before=[version("known", deployed=deployed), version("new")])
 
 
@@ -209,9 +218,16 @@ def test_an_only_output_is_answered_as_it_was_when_its_version_was_created(tmp_p
         specs = [world.autoscaler.versions[uid].spec for uid in ("uid-old", "uid-new")]
         assert [spec.arguments["settings"]["single_output"] for spec in specs] == ["object", "bare"]
 
-    old, new = Deployed(model_dir="/x", framework="TENSORFLOW"), Deployed(model_dir="/x", bare=True)
-    assert [old.answers_bare(setting) for setting in ("auto", "bare", "object")] == [False, True, False]
-    assert [new.answers_bare(setting) for setting in ("auto", "bare", "object")] == [True, True, False]
+    old, new = (
+        DeploymentInfo(model_dir="/x", framework="TENSORFLOW"),
+        DeploymentInfo(model_dir="/x", bare=True),
+    )
+    assert [old.answers_bare_output(setting) for setting in ("auto", "bare", "object")] == [
+        False,
+        True,
+        False,
+    ]
+    assert [new.answers_bare_output(setting) for setting in ("auto", "bare", "object")] == [True, True, False]
     before = [version("old", deployed=old, machine_type="n1-standard-4"), version("new", deployed=new)]
     run(tmp_path, main, before=before)
 
@@ -259,19 +275,19 @@ def test_the_last_use_is_shown_at_once_and_written_down_now_and_then(tmp_path: P
     async def main(world: World) -> None:
         begin = format_timestamp(datetime.datetime.now(datetime.UTC))
         record = await world.create("v")
-        assert world.fleet.fresh(world.stored(record)) is world.stored(record)
+        assert world.fleet.with_usage(world.stored(record)) is world.stored(record)
         await world.use(record)
         end = format_timestamp(datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=1))
 
-        shown = world.fleet.fresh(world.stored(record)).version.last_use_time
+        shown = world.fleet.with_usage(world.stored(record)).version.last_use_time
         assert begin <= shown <= end
         assert world.stored(record).version.last_use_time == ""
-        await world.fleet.note(world.catalog)
+        await world.fleet.persist_usage(world.catalog)
         assert world.stored(record).version.last_use_time == shown
         commits = world.disk.commits
-        await world.fleet.note(world.catalog)
+        await world.fleet.persist_usage(world.catalog)
         assert world.disk.commits == commits
-        assert world.fleet.fresh(world.stored(record)) is world.stored(record)
+        assert world.fleet.with_usage(world.stored(record)) is world.stored(record)
 
     run(tmp_path, main)
 
@@ -285,7 +301,7 @@ def test_what_use_has_shown_is_written_down_with_it(tmp_path: Path) -> None:
         world.pool.forked = False
         await world.use(cold, memory=300 * MIB)
         world.autoscaler.reconcile()
-        await world.fleet.note(world.catalog)
+        await world.fleet.persist_usage(world.catalog)
 
         learned = [world.stored(record).deployed for record in (forked, cold)]
         assert [deployed and deployed.memory for deployed in learned] == [200 * MIB, 300 * MIB]
@@ -304,15 +320,15 @@ def test_a_version_that_is_deleted_takes_its_uses_with_it(tmp_path: Path) -> Non
         record = world.stored(version("v"))
         await world.use(record)
         await world.change(remove, record)
-        await world.fleet.note(world.catalog)
+        await world.fleet.persist_usage(world.catalog)
         forgetting = asyncio.create_task(world.autoscaler.forget_version(record.uid))
         await settle()
         world.pool.end(world.pool.living[0])
         await forgetting
 
-        assert world.fleet.record(record.uid) is None
-        assert world.fleet.fresh(record) is record
-        world.fleet.trouble(world.catalog, record.uid, "too late")
+        assert world.fleet.find_record(record.uid) is None
+        assert world.fleet.with_usage(record) is record
+        world.fleet.report_failure(world.catalog, record.uid, "too late")
         assert not world.supervisor.tasks
 
     run(tmp_path, main, before=[version("v")])
@@ -325,7 +341,7 @@ def test_trouble_with_nodes_is_shown_until_one_starts(tmp_path: Path) -> None:
         record = world.stored(version("v"))
         commits = world.disk.commits
         for reason in ("no such file", "no such file", "no memory"):
-            world.fleet.trouble(world.catalog, record.uid, reason)
+            world.fleet.report_failure(world.catalog, record.uid, reason)
         await world.settled()
         assert world.stored(record).version.error_message == "no memory"
         assert world.disk.commits == commits + 2
@@ -363,14 +379,14 @@ def test_a_full_disk_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixtu
         record = world.stored(version("v"))
         world.disk.full = True
         await world.use(record)
-        await world.fleet.note(world.catalog)
-        world.fleet.trouble(world.catalog, record.uid, "no such file")
+        await world.fleet.persist_usage(world.catalog)
+        world.fleet.report_failure(world.catalog, record.uid, "no such file")
         await world.settled()
         assert caplog.text.count("No space left on device") >= 2
         assert world.stored(record).version.last_use_time == ""
 
         world.disk.full = False
-        await world.fleet.note(world.catalog)
+        await world.fleet.persist_usage(world.catalog)
         assert world.stored(record).version.last_use_time != ""
 
     run(tmp_path, main, before=[version("v")])
@@ -394,14 +410,14 @@ def test_uses_are_written_down_again_and_again(tmp_path: Path, monkeypatch: pyte
 # ---- what sleeps costs nothing
 
 
-class Counted(Deployment):
+class Counted(VersionDeployer):
     """Counts the versions that it is asked about."""
 
     asked: list[str]
 
-    def pilot(self, record: VersionRecord) -> PilotSpec:
+    def select_pilot(self, record: VersionRecord) -> PilotSpec:
         self.asked.append(record.uid)
-        return super().pilot(record)
+        return super().select_pilot(record)
 
     def track_version(self, record: VersionRecord) -> None:
         self.asked.append(record.uid)
@@ -415,9 +431,9 @@ def test_work_is_for_versions_that_change_or_are_used(
     monkeypatch.setattr(Counted, "asked", [], raising=False)
     monkeypatch.setattr(sys.modules[__name__], "Deployment", Counted)
     looked_up, decided = [], []
-    use_of, decide = Fleet._use, Autoscaler._decide_version
+    use_of, decide = Reconciler._get_unsaved_usage, Autoscaler._decide_version
 
-    def count_use(fleet: Fleet, uid: str) -> Any:
+    def count_use(fleet: Reconciler, uid: str) -> Any:
         looked_up.append(uid)
         return use_of(fleet, uid)
 
@@ -425,7 +441,7 @@ def test_work_is_for_versions_that_change_or_are_used(
         decided.append(tracked.spec.key)
         return decide(autoscaler, tracked, now)
 
-    monkeypatch.setattr(Fleet, "_use", count_use)
+    monkeypatch.setattr(Reconciler, "_get_unsaved_usage", count_use)
     monkeypatch.setattr(Autoscaler, "_decide_version", count_decision)
 
     async def main(world: World) -> None:
@@ -433,13 +449,13 @@ def test_work_is_for_versions_that_change_or_are_used(
         Counted.asked.clear()
         await world.patch(one, description="changed")
         world.autoscaler.reconcile()
-        await world.fleet.note(world.catalog)
+        await world.fleet.persist_usage(world.catalog)
         assert set(Counted.asked) == {one.uid}
         assert decided == looked_up == []
 
         await world.use(other)
         world.autoscaler.reconcile()
-        await world.fleet.note(world.catalog)
+        await world.fleet.persist_usage(world.catalog)
         assert set(decided) == set(looked_up) == {other.uid}
         assert world.stored(other).version.last_use_time
 

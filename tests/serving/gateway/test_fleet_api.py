@@ -15,7 +15,7 @@ from serving.errors import FailedPrecondition, NotFound
 from serving.gateway.api.fleet import StatusApi
 from serving.gateway.app import Gateway
 from serving.gateway.methods import METHODS
-from serving.gateway.store import SqlStore
+from serving.gateway.store import SqliteStore
 from serving.resources import VersionState
 from tests.serving.gateway.world import World, run
 
@@ -51,10 +51,10 @@ async def condition(world: World) -> dict[str, Any]:
 
 def test_every_path_beside_the_api_is_on_the_page(tmp_path: Path) -> None:
     """Those of the routes, and no others."""
-    gateway = Gateway(ServeConfig(state_dir=tmp_path), SqlStore(tmp_path / "state.db"), {})
+    gateway = Gateway(ServeConfig(state_dir=tmp_path), SqliteStore(tmp_path / "state.db"), {})
     offered = {
         re.sub(r"\{(\w)\w*:id\}", lambda match: match[1].upper(), route.path)
-        for route in gateway._routes()
+        for route in gateway._build_routes()
         if route.name.startswith("pilotlight.") and "GET" in (route.methods or ())
     }
 

@@ -24,14 +24,14 @@ from serving.exchange import HttpRequest
 from serving.frames import NEVER_BATCH, PREDICT_FRAME, REQUEST_HEADER, RESPONSE_HEADER, WANTS_TIMING
 from serving.gateway import insistence
 from serving.gateway.audit.recorder import AuditLog
-from serving.gateway.forward import Forwarder, Passage
+from serving.gateway.forward import PredictionProxy, ProxiedRequest
 from serving.gateway.limits import PredictionLimits
-from serving.gateway.records import Commit, ModelRecord, State, VersionRecord
+from serving.gateway.records import CatalogState, Commit, ModelRecord, VersionRecord
 from serving.gateway.request_log import RequestLog
-from serving.gateway.tallies import Tallies
-from serving.gateway.targets import REPEATABLE, Targets
+from serving.gateway.tallies import PredictionStats
+from serving.gateway.targets import REPEATABLE, RoutingTable
 from serving.gateway.tracing import Tracing
-from serving.gateway.witnesses import Witnesses
+from serving.gateway.witnesses import PredictionObservers
 from serving.heads import RequestHead
 from serving.names import ModelName, VersionName
 from serving.protocols import decode_metadata
@@ -80,7 +80,7 @@ async def good(seen: Seen) -> bytes | None:
     return b'{"predictions": [%b]}' % seen.node.id.encode()
 
 
-class BrokenTallies(Tallies):
+class BrokenTallies(PredictionStats):
     """Counts nothing, and breaks."""
 
     def get_or_create(self, key: str) -> Any:
@@ -96,7 +96,7 @@ def dying(mark: Mark) -> Reply:
 
 
 def no_log(folder: Path) -> RequestLog:
-    return RequestLog.of(ServeConfig(state_dir=folder), {}, Supervisor())
+    return RequestLog.from_config(ServeConfig(state_dir=folder), {}, Supervisor())
 
 
 class World:
@@ -133,17 +133,17 @@ class World:
             clock=self.clock,
         )
         self.activator.connect_waker(self.autoscaler)
-        self.targets = Targets(lambda _: spec(concurrency=2))
+        self.targets = RoutingTable(lambda _: spec(concurrency=2))
         audit = AuditLog(ServeConfig(state_dir=folder))
         request_log = no_log(folder)
-        self.tallies = Tallies()
-        self.forwarder = Forwarder(
+        self.tallies = PredictionStats()
+        self.forwarder = PredictionProxy(
             self.targets,
             self.activator,
-            Witnesses(self.tallies, request_log, audit, tracing),
+            PredictionObservers(self.tallies, request_log, audit, tracing),
             limits,
-            shares=shares,
-            project=NAME.project,
+            limits=shares,
+            default_project=NAME.project,
         )
         self.pool.listeners += [
             self.activator.on_node_changed,
@@ -164,20 +164,20 @@ class World:
         self.held = True
         await self._tasks.__aexit__(None, None, None)
         for node in self.pool.living:
-            self.forwarder.node_gone(node)
+            self.forwarder.close_node(node)
             self._close(node)
         await settle()  # uvloop does not end while connections are open
 
     def undeploy(self) -> None:
         """The version, as it is deleted."""
-        self.targets.publish(Commit(self.targets.state, State(), {("versions", str(NAME)): None}))
+        self.targets.apply_commit(Commit(self.targets.state, CatalogState(), {("versions", str(NAME)): None}))
 
     def deploy(self, *, start_seconds: float | None = None, **fields: Any) -> None:
         """The version, as it is created."""
         version = Version(name=str(NAME), state=VersionState.READY, **fields)
         record = VersionRecord(name=NAME, uid="v", version=version)
         models = {NAME.parent: ModelRecord(name=ModelName("p", "m"), model=Model(), default="v")}
-        self.targets.publish(Commit.loading(State(models, {NAME: record})))
+        self.targets.apply_commit(Commit.from_state(CatalogState(models, {NAME: record})))
         self.autoscaler.track_version(
             spec(concurrency=2), ScalingSpec(max_nodes=1), memory=100 * MIB, start_seconds=start_seconds
         )
@@ -270,7 +270,7 @@ class World:
             if not self.held:
                 self._tasks.create_task(self.up(node))
         if node.state is NodeState.GONE:
-            self.forwarder.node_gone(node)
+            self.forwarder.close_node(node)
             self._close(node)
 
     def _die(self, node: Node) -> None:
@@ -309,7 +309,7 @@ def run(
                 await main(world)
                 assert world.forwarder.held_bytes == 0
 
-    with nothing_for_the_collector(HttpRequest, Passage) as check:
+    with nothing_for_the_collector(HttpRequest, ProxiedRequest) as check:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # as the gateway does
             runner.run(bounded())
         check()
@@ -347,16 +347,16 @@ def test_an_answer_for_which_there_is_no_memory_is_refused(tmp_path: Path) -> No
 
         world.replies = [long]
         world.deploy()
-        received = world.forwarder.received
-        assert received.take(received.limit)
+        received = world.forwarder.receive_budget
+        assert received.reserve(received.limit)
         for _ in range(2):
             answered = await world.post()
             assert (answered.status, b"setting unsent_bytes" in answered.body) == (503, True)
             assert b"retry-after" in answered.headers
-        assert world.forwarder.received.held == received.limit
-        received.give(received.limit)
+        assert world.forwarder.receive_budget.reserved == received.limit
+        received.release(received.limit)
         assert len((await world.post()).body) == 1 << 20
-        assert received.held == 0
+        assert received.reserved == 0
 
     run(tmp_path, main)
 
@@ -389,12 +389,12 @@ def test_answers_are_counted_whoever_gives_them(tmp_path: Path) -> None:
         world.deploy()
         await world.post(b"[1, 2]")
         await world.post(within="none")
-        told = world.tallies.get_or_create("v").told(())
+        told = world.tallies.get_or_create("v").take_snapshot(())
 
         assert told.statuses == {200: 1, 400: 1}
         assert (told.bytes_in, told.bytes_out) == (6, len(b'{"predictions": [v1]}'))
         assert {"total", "gateway", "queue"} <= dict(told.phases).keys()
-        assert world.tallies.calls == {("projects.predict", 404): 1}
+        assert world.tallies.api_calls == {("projects.predict", 404): 1}
 
     run(tmp_path, main)
 
@@ -559,7 +559,7 @@ def test_a_node_that_is_gone_before_it_is_sent_anything_leaves_nothing_behind(tm
         answered = await asking
 
         assert answered.status == 200
-        assert list(world.forwarder.upstreams) == ["v2"]
+        assert list(world.forwarder.node_clients) == ["v2"]
 
     run(tmp_path, main)
 
@@ -864,7 +864,7 @@ def test_who_has_had_their_share_is_told_when_to_come_back(tmp_path: Path) -> No
         assert "has used up its 3 per second (setting version_requests_per_second)" in answered.message
         clock.advance(0.5)
         assert (await world.post()).status == 200
-        told = world.tallies.get_or_create("v").told(())
+        told = world.tallies.get_or_create("v").take_snapshot(())
         assert told.statuses == {200: 3, 429: 2, 499: 1}
         assert told.limits == {"version_concurrency": 1, "version_requests_per_second": 1}
 
@@ -894,7 +894,7 @@ def test_other_protocols_go_the_same_way(tmp_path: Path, path: str) -> None:
         refused = await world.post(path=path)
         assert (refused.status, refused.headers[b"retry-after"]) == (429, b"1")
         assert b"version_requests_per_second" in refused.body
-        assert world.tallies.get_or_create("v").told(()).statuses == {200: 2, 429: 1}
+        assert world.tallies.get_or_create("v").take_snapshot(()).statuses == {200: 2, 429: 1}
 
     config = ServeConfig(version_requests_per_second=2)
     run(tmp_path, main, shares=PredictionLimits(config, Clock()))
@@ -908,7 +908,7 @@ def test_other_protocols_have_their_own_names_and_words(tmp_path: Path, path: st
         refused = await world.post(path=path)
         assert refused.status == 404
         assert "Servable not found for request: " in orjson.loads(refused.body)["error"]
-        ((method, status),) = world.tallies.calls
+        ((method, status),) = world.tallies.api_calls
         assert (method in {"inference.GRPCInferenceService.ModelInfer", PREDICT}, status) == (True, 404)
 
     run(tmp_path, main)
@@ -985,7 +985,7 @@ def test_an_answer_that_cannot_be_sent_is_an_internal_error(tmp_path: Path, wait
         world.status = 200
         for _ in range(2):  # there is one place
             assert (await world.post()).status == 200
-        assert world.tallies.get_or_create("v").told(()).statuses[500] == 1
+        assert world.tallies.get_or_create("v").take_snapshot(()).statuses[500] == 1
 
     run(tmp_path, main, shares=PredictionLimits(ServeConfig(version_concurrency=1), Clock()))
 
@@ -998,12 +998,12 @@ def test_who_is_told_of_predictions_cannot_keep_them_from_their_clients(tmp_path
         world.deploy()
         if not waits:
             await world.post()
-        working = world.forwarder.witnesses
-        world.forwarder.witnesses = replace(working, tallies=BrokenTallies())
+        working = world.forwarder.observers
+        world.forwarder.observers = replace(working, stats=BrokenTallies())
         assert (await world.post()).status == 200
         assert (await world.post(within="none")).status == 400
         assert (await world.post(path="/v1/projects/p/models/none:predict")).status == 404
-        world.forwarder.witnesses = working
+        world.forwarder.observers = working
         assert (await world.post()).status == 200
         assert world.pool.only().in_flight == 0
 

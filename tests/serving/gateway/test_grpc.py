@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from serving.gateway.records import Deployed, ModelRecord, VersionRecord
+from serving.gateway.records import DeploymentInfo, ModelRecord, VersionRecord
 from serving.grpc.call import GrpcCall
 from serving.grpc.methods import INFERENCE_SERVICE, MODEL_SERVICE, PREDICTION_SERVICE, RPC_METHODS
 from serving.names import ModelName, VersionName
@@ -57,7 +57,7 @@ async def ask(api: Api, principal: str, method: str, model: str = "", **fields: 
     metadata = [("x-request-id", "mine")]
     if principal:
         metadata.append(("authorization", f"Bearer {await api.token(principal)}"))
-    reply = await api.gateway.questions()(GrpcCall(rpc, Context(*metadata), body))
+    reply = await api.gateway.create_metadata_service()(GrpcCall(rpc, Context(*metadata), body))
     headers = dict(reply.headers)
     assert headers[b"x-request-id"] == b"mine"
     if reply.status == 200:
@@ -75,7 +75,7 @@ async def fill(api: Api) -> None:
         for one, state in (("v3", VersionState.READY), ("v4", VersionState.FAILED)):
             name = VersionName("p", "m", one)
             version = Version(name=str(name), state=state, error_message="broken" if one == "v4" else "")
-            deployed = Deployed(model_dir="/nowhere", schema=pack_schema(SCHEMA))
+            deployed = DeploymentInfo(model_dir="/nowhere", schema=pack_schema(SCHEMA))
             draft.put(VersionRecord(name=name, uid=one, version=version, deployed=deployed))
 
     await api.gateway._catalog.change(put)
@@ -98,7 +98,7 @@ def test_models_are_told_of(tmp_path: Path) -> None:
         for version, ready in (("", True), ("3", True), ("v4", False)):
             _, state = await ask(api, ANN, f"{INFERENCE_SERVICE}/ModelReady", "m", version=version)
             assert state.ready is ready
-        calls = api.gateway._tallies.calls
+        calls = api.gateway._prediction_stats.api_calls
         assert calls["tensorflow.serving.ModelService.GetModelStatus", 200] == 1
         assert calls["inference.GRPCInferenceService.ModelReady", 200] == 3
 
@@ -137,7 +137,7 @@ def test_who_may_not_is_not_told(tmp_path: Path) -> None:
         assert (await ask(api, ANN, method, "a/b/c"))[0] == invalid
         code, text = await ask(api, ANN, f"{PREDICTION_SERVICE}/GetModelMetadata", "m")
         assert (code, "metadata_field" in text) == (invalid, True)
-        calls = api.gateway._tallies.calls
+        calls = api.gateway._prediction_stats.api_calls
         assert calls["tensorflow.serving.ModelService.GetModelStatus", 403] == 4
 
     run(tmp_path, main)
@@ -147,8 +147,8 @@ def test_a_fault_is_one_of_the_server(tmp_path: Path) -> None:
     """It is logged, and told in no detail."""
 
     async def main(api: Api) -> None:
-        questions = api.gateway.questions()
-        questions._around = lambda *_: None  # type: ignore[assignment]
+        questions = api.gateway.create_metadata_service()
+        questions._wrap_endpoint = lambda *_: None  # type: ignore[assignment]
         rpc = RPC_METHODS[f"/{INFERENCE_SERVICE}/ServerLive"]
         reply = await questions(GrpcCall(rpc, Context(), b""))
         assert (reply.status, reply.body) == (500, b"Internal error encountered.")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from serving.gateway.identity import request_id, telling, trace_id
+from serving.gateway.identity import ensure_request_id, read_trace_id, with_request_id_header
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
@@ -24,19 +24,19 @@ def scope(**headers: str) -> dict[str, Any]:
 @pytest.mark.parametrize("given", ["a", "A-b_c.9", "x" * 128])
 def test_the_clients_own_id_is_kept(given: str) -> None:
     """A well-formed X-Request-Id, also beside a trace."""
-    assert request_id(scope(traceparent=PARENT, x_request_id=given)) == given
+    assert ensure_request_id(scope(traceparent=PARENT, x_request_id=given)) == given
 
 
 @pytest.mark.parametrize("given", ["", "a b", "x" * 129, 'a"', "a\nb", "ü"])
 def test_another_is_not(given: str) -> None:
     """Nothing that could break a log line or a header gets in."""
-    assert re.fullmatch("[0-9a-f]{32}", request_id(scope(x_request_id=given)))
+    assert re.fullmatch("[0-9a-f]{32}", ensure_request_id(scope(x_request_id=given)))
 
 
 def test_a_trace_is_an_id() -> None:
     """Without an id of its own a request has that of its trace."""
-    assert request_id(scope(traceparent=PARENT)) == TRACE
-    assert trace_id(scope(traceparent=PARENT, x_request_id="mine")) == TRACE
+    assert ensure_request_id(scope(traceparent=PARENT)) == TRACE
+    assert read_trace_id(scope(traceparent=PARENT, x_request_id="mine")) == TRACE
 
 
 @pytest.mark.parametrize(
@@ -52,15 +52,15 @@ def test_a_trace_is_an_id() -> None:
 )
 def test_a_malformed_trace_is_none(given: str) -> None:
     """As the W3C has it, it is ignored."""
-    assert trace_id(scope(traceparent=given)) == ""
-    assert request_id(scope(traceparent=given)) != TRACE
+    assert read_trace_id(scope(traceparent=given)) == ""
+    assert ensure_request_id(scope(traceparent=given)) != TRACE
 
 
 def test_it_stays_the_same() -> None:
     """However often it is asked for; the next request has another."""
     one, other = scope(), scope()
 
-    assert request_id(one) == request_id(one) != request_id(other)
+    assert ensure_request_id(one) == ensure_request_id(one) != ensure_request_id(other)
 
 
 def test_an_answer_tells_it() -> None:
@@ -72,8 +72,10 @@ def test_an_answer_tells_it() -> None:
 
     async def main() -> None:
         asked = scope(x_request_id="mine")
-        await telling(asked, send)({"type": "http.response.start", "status": 200, "headers": [(b"a", b"b")]})
-        await telling(asked, send)({"type": "http.response.body", "body": b""})
+        await with_request_id_header(asked, send)(
+            {"type": "http.response.start", "status": 200, "headers": [(b"a", b"b")]}
+        )
+        await with_request_id_header(asked, send)({"type": "http.response.body", "body": b""})
 
     asyncio.run(main())
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from serving.gateway.api.paging import PagedList, encode_page_token
 from serving.gateway.catalog import jobs as rules
 from serving.gateway.index import JobIndex, OperationIndex
-from serving.gateway.order import Sorted
-from serving.gateway.records import Draft, JobRecord, OperationRecord, State
-from serving.gateway.table import Table
+from serving.gateway.order import SortedSequence
+from serving.gateway.records import CatalogState, JobRecord, OperationRecord, StateDraft
+from serving.gateway.table import PersistentMap
 from serving.resources import Job, JobState, Operation, OperationMetadata, PredictionOutput
 
 MANY, FEW = 100_000, 10
@@ -49,9 +49,9 @@ def operation(number: int, *, done: bool, project: str = "p") -> OperationRecord
 def test_sorted_values(start: list[int], toggled: list[int]) -> None:
     """As a sorted list, whatever comes and goes, over several chunks."""
     there = set(start)
-    found = Sorted.of(there)
+    found = SortedSequence.from_values(there)
     for value in toggled:
-        found = found.dropping(value) if value in there else found.adding(value)
+        found = found.without_value(value) if value in there else found.with_value(value)
         there ^= {value}
     expected = sorted(there)
 
@@ -65,10 +65,10 @@ def test_sorted_values(start: list[int], toggled: list[int]) -> None:
 
 def test_sorted_values_grow_one_by_one() -> None:
     """In either direction: chunks are split and stay in order."""
-    up: Sorted[int] = Sorted()
-    down: Sorted[int] = Sorted()
+    up: SortedSequence[int] = SortedSequence()
+    down: SortedSequence[int] = SortedSequence()
     for value in range(3000):
-        up, down = up.adding(value), down.adding(-value)
+        up, down = up.with_value(value), down.with_value(-value)
 
     assert list(up) == list(range(3000))
     assert list(down) == list(range(-2999, 1))
@@ -77,22 +77,22 @@ def test_sorted_values_grow_one_by_one() -> None:
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 40))))
 def test_a_table(changes: list[tuple[bool, int]]) -> None:
     """As a dict, of which every version stays what it was."""
-    table: Table[int, int] = Table.of({})
+    table: PersistentMap[int, int] = PersistentMap.from_mapping({})
     expected: dict[int, int] = {}
     versions = []
     for put, name in changes:
         versions.append((table, expected.copy()))
         if put or name not in expected:
-            table, expected = table.putting(name, len(versions)), {**expected, name: len(versions)}
+            table, expected = table.with_item(name, len(versions)), {**expected, name: len(versions)}
         else:
-            table = table.dropping(name)
+            table = table.without_item(name)
             del expected[name]
 
     for kept, known in [*versions, (table, expected)]:
         assert dict(kept) == known
         assert len(kept) == len(known)
         assert all(name in kept for name in known)
-    assert Table.of(table) is table
+    assert PersistentMap.from_mapping(table) is table
 
 
 RECORDS = st.one_of(
@@ -106,54 +106,54 @@ def test_an_index_that_was_changed_is_that_of_what_is_there(
     steps: list[tuple[JobRecord | OperationRecord, bool]],
 ) -> None:
     """Whatever came, changed and went; what jobs had to say of records stays when they go."""
-    state = State()
+    state = CatalogState()
     for record, put in steps:
-        draft = Draft(state)
+        draft = StateDraft(state)
         there = record.name in (state.jobs if isinstance(record, JobRecord) else state.operations)
         if put or not there:
             draft.put(record)
         else:
             kept = state.jobs if isinstance(record, JobRecord) else state.operations
             draft.delete(kept[record.name])
-        state = draft.finished()
-    fresh = JobIndex.of(state.jobs.values())
+        state = draft.to_state()
+    fresh = JobIndex.from_jobs(state.jobs.values())
 
-    assert state.operation_index == OperationIndex.of(state.operations.values())
+    assert state.operation_index == OperationIndex.from_operations(state.operations.values())
     for name in ("by_project", "unfinished", "ended", "states"):
         assert getattr(state.job_index, name) == getattr(fresh, name)
     assert state.job_index.last_number >= fresh.last_number
     assert all(state.job_index.records[key] >= count for key, count in fresh.records.items())
 
 
-def crowd(count: int) -> State:
+def crowd(count: int) -> CatalogState:
     """So many ended jobs and done operations, and a job that is at work."""
     found = [job(number, ENDED) for number in range(1, count + 1)]
     found.append(job(count + 1, JobState.RUNNING))
     done = [operation(number, done=True) for number in range(count)]
-    state = State(
+    state = CatalogState(
         jobs={record.name: record for record in found}, operations={record.name: record for record in done}
     )
-    return Draft(state).finished()
+    return StateDraft(state).to_state()
 
 
 @pytest.fixture(scope="module")
-def crowds() -> tuple[State, State]:
+def crowds() -> tuple[CatalogState, CatalogState]:
     return crowd(FEW), crowd(MANY)
 
 
-def change(state: State) -> None:
+def change(state: CatalogState) -> None:
     """What a commit about a job does beside the disk."""
-    draft = Draft(state)
+    draft = StateDraft(state)
     number = state.job_index.last_number
     draft.put(job(number, JobState.RUNNING, records="9"))
     draft.put(operation(number, done=True))
-    after = draft.finished()
+    after = draft.to_state()
     assert len(rules.list_unfinished_jobs(after)) == 1
     assert rules.queue_positions(after) == {}
     assert sum(after.job_index.states.values()) == number
 
 
-def list_a_page(state: State) -> None:
+def list_a_page(state: CatalogState) -> None:
     """The page in the middle of the list."""
     found = rules.list_jobs(state, "p")
     middle = found[len(found) // 2]
@@ -165,7 +165,7 @@ def list_a_page(state: State) -> None:
 
 @pytest.mark.parametrize("do", [change, list_a_page])
 def test_a_hundred_thousand_that_have_ended_cost_nothing(
-    crowds: tuple[State, State], do: Callable[[State], None]
+    crowds: tuple[CatalogState, CatalogState], do: Callable[[CatalogState], None]
 ) -> None:
     """A change with the queue after it, and a page, are as quick as beside ten."""
     times: dict[int, list[float]] = {FEW: [], MANY: []}

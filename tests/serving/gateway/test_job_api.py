@@ -17,8 +17,8 @@ from serving.config import ServeConfig
 from serving.errors import InvalidArgument
 from serving.gateway.app import Gateway
 from serving.gateway.catalog import models, versions
-from serving.gateway.records import Deployed
-from serving.gateway.store import SqlStore
+from serving.gateway.records import DeploymentInfo
+from serving.gateway.store import SqliteStore
 from serving.names import ModelName, VersionName
 from serving.resources import Model, Version
 from tests.serving.gateway.test_job_runner import FAKE, alive
@@ -78,7 +78,7 @@ def run(folder: Path, main: Callable[[Api], Awaitable[None]], **settings: Any) -
     async def bounded() -> None:
         (folder / "state").mkdir(exist_ok=True)
         config = ServeConfig(state_dir=folder / "state", pilots="off", **settings)
-        store = SqlStore(folder / "state" / "state.db")
+        store = SqliteStore(folder / "state" / "state.db")
         gateway = Gateway(config, store, dict(os.environ), job_command=FAKE)
         router = gateway._router
         transport = httpx.ASGITransport(router)
@@ -278,7 +278,7 @@ def test_a_version_that_is_deleted_while_a_job_uses_it(tmp_path: Path) -> None:
         await catalog.change(models.create_model, "p", Model(name="m"))
         version = Version(name="v", deployment_uri="gs://b/m")
         operation = await catalog.change(versions.create_version, name, version)
-        await catalog.change(versions.finish_create, operation.name, Deployed(model_dir="/x"), ())
+        await catalog.change(versions.finish_create, operation.name, DeploymentInfo(model_dir="/x"), ())
         await api.create("j", "run", "wait/go", input={"uri": None, "modelName": str(name)})
         await api.until("j", "RUNNING")
         await api.call("DELETE", f"/v1/{VersionName('p', 'm', 'v')}")
@@ -384,7 +384,7 @@ def test_what_the_settings_do_not_let_a_version_have(tmp_path: Path) -> None:
 )
 def test_settings_that_cannot_be(tmp_path: Path, settings: dict[str, str], says: str) -> None:
     """The server does not start with them."""
-    store = SqlStore(tmp_path / "state.db")
+    store = SqliteStore(tmp_path / "state.db")
     with pytest.raises(InvalidArgument, match=says):
         Gateway(ServeConfig(state_dir=tmp_path, **settings), store, {})  # type: ignore[arg-type]
     store.close()

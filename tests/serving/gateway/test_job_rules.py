@@ -24,7 +24,7 @@ from serving.errors import (
 )
 from serving.gateway.catalog import jobs, models, versions
 from serving.gateway.catalog.job_checks import is_error_limit
-from serving.gateway.records import Deployed, Draft, JobRecord, Stamp, State
+from serving.gateway.records import CatalogState, ChangeStamp, DeploymentInfo, JobRecord, StateDraft
 from serving.names import ModelName, VersionName
 from serving.resources import Job, JobState, Model, Version, resource_from_json
 
@@ -45,17 +45,17 @@ class World:
     """A state with one READY version, and a clock that goes on by a second per change."""
 
     def __init__(self) -> None:
-        self.state = State()
+        self.state = CatalogState()
         self.changes = 0
         self.do(models.create_model, "p", Model(name="m"))
         self.version("v1")
 
     def do(self, rule: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
         self.changes += 1
-        stamp = Stamp(START + datetime.timedelta(seconds=self.changes), f"{self.changes:016x}")
-        draft = Draft(self.state)
+        stamp = ChangeStamp(START + datetime.timedelta(seconds=self.changes), f"{self.changes:016x}")
+        draft = StateDraft(self.state)
         answer = rule(draft, stamp, *arguments, **keywords)
-        self.state = draft.finished()
+        self.state = draft.to_state()
         return answer
 
     def begin_version(self, name: str) -> str:
@@ -64,7 +64,7 @@ class World:
         return operation
 
     def version(self, name: str) -> None:
-        self.do(versions.finish_create, self.begin_version(name), Deployed(model_dir="/x"), ())
+        self.do(versions.finish_create, self.begin_version(name), DeploymentInfo(model_dir="/x"), ())
 
     def create(self, job: str, most: int = 1000, body: Any = None, **changes: Any) -> JobRecord:
         """A job with the usual input, some of it changed; None removes."""

@@ -19,8 +19,8 @@ from serving.config import ServeConfig
 from serving.gateway.catalog import Catalog, models, versions
 from serving.gateway.catalog import jobs as rules
 from serving.gateway.jobs.runner import JobQueue, JobTiming
-from serving.gateway.records import Commit, Deployed, JobRecord
-from serving.gateway.store import SqlStore
+from serving.gateway.records import Commit, DeploymentInfo, JobRecord
+from serving.gateway.store import SqliteStore
 from serving.names import ModelName, VersionName
 from serving.resources import Job, JobState, Model, Version, resource_from_json
 
@@ -31,7 +31,7 @@ PACE = JobTiming(
 M, V1 = ModelName("p", "m"), VersionName("p", "m", "v1")
 
 
-class Disk(SqlStore):
+class Disk(SqliteStore):
     """A store that is full when a test says so."""
 
     full = False
@@ -80,7 +80,7 @@ class World:
         """A READY version of the model."""
         version = Version(name=name, deployment_uri="gs://b/m", prediction_class="x.Y", package_uris=("p",))
         operation = await self.catalog.change(versions.create_version, M, version)
-        deployed = Deployed(model_dir="/models/v1", packages=("/packages",), framework="CUSTOM")
+        deployed = DeploymentInfo(model_dir="/models/v1", packages=("/packages",), framework="CUSTOM")
         await self.catalog.change(versions.finish_create, operation.name, deployed, ())
 
     async def submit(self, job: str, *script: str, options: Any = None, **changes: Any) -> None:

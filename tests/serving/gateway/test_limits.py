@@ -10,22 +10,22 @@ from hypothesis import strategies as st
 
 from serving.config import ServeConfig
 from serving.errors import ResourceExhausted
-from serving.gateway.limits import Buckets, CallLimits, PredictionLimits, Rate, take
-from serving.gateway.targets import Target
+from serving.gateway.limits import ApiRateLimits, PredictionLimits, RequestRate, TokenBuckets, charge_bucket
+from serving.gateway.targets import RouteTarget
 from serving.names import VersionName
 from tests.autoscaler.fakes import Clock, spec
 
-RATES = st.builds(Rate, st.just("x"), st.floats(0.01, 10_000), st.sampled_from([1.0, 60.0]))
+RATES = st.builds(RequestRate, st.just("x"), st.floats(0.01, 10_000), st.sampled_from([1.0, 60.0]))
 GAPS = st.lists(st.floats(0, 30), min_size=1, max_size=200)
 
 
 @given(rate=RATES, gaps=GAPS)
-def test_no_window_has_more_than_a_burst_and_the_rate(rate: Rate, gaps: list[float]) -> None:
+def test_no_window_has_more_than_a_burst_and_the_rate(rate: RequestRate, gaps: list[float]) -> None:
     """Whenever requests come: between any two of them no more are admitted than those two allow."""
     full_at, now, admitted = 0.0, 0.0, []
     for gap in gaps:
         now += gap
-        full_at, early = take(full_at, rate, now)
+        full_at, early = charge_bucket(full_at, rate, now)
         if not early:
             admitted.append(now)
     burst, per_second = max(1.0, rate.count), rate.count / rate.seconds
@@ -35,25 +35,25 @@ def test_no_window_has_more_than_a_burst_and_the_rate(rate: Rate, gaps: list[flo
 
 
 @given(rate=RATES, gaps=GAPS)
-def test_who_waits_as_long_as_told_is_admitted(rate: Rate, gaps: list[float]) -> None:
+def test_who_waits_as_long_as_told_is_admitted(rate: RequestRate, gaps: list[float]) -> None:
     """Not a moment sooner, and a refusal costs nothing."""
     full_at, now = 0.0, 0.0
     for gap in gaps:
         now += gap
-        after, early = take(full_at, rate, now)
+        after, early = charge_bucket(full_at, rate, now)
         if early:
             assert after == full_at
-            assert take(full_at, rate, now + early)[1] == 0
-            assert take(full_at, rate, now + early * 0.99)[1] > 0
+            assert charge_bucket(full_at, rate, now + early)[1] == 0
+            assert charge_bucket(full_at, rate, now + early * 0.99)[1] > 0
         full_at = after
 
 
 @given(rate=RATES, start=st.floats(0, 1e6))
-def test_a_full_bucket_admits_a_burst(rate: Rate, start: float) -> None:
+def test_a_full_bucket_admits_a_burst(rate: RequestRate, start: float) -> None:
     """As many at once as come in its time, and at least one."""
     full_at, admitted = 0.0, 0
     while admitted < 200:
-        full_at, early = take(full_at, rate, start)
+        full_at, early = charge_bucket(full_at, rate, start)
         if early:
             break
         admitted += 1
@@ -62,18 +62,18 @@ def test_a_full_bucket_admits_a_burst(rate: Rate, start: float) -> None:
 
 def test_buckets_that_are_full_are_forgotten() -> None:
     """Clients may make up names of projects."""
-    buckets = Buckets(Rate("x", 10, 1))
+    buckets = TokenBuckets(RequestRate("x", 10, 1))
     for number in range(5000):
         name, now = f"p{number}", number / 10
-        buckets.put(name, buckets.after(name, name, now), now)
+        buckets.store_charge(name, buckets.check_charge(name, name, now), now)
     assert len(buckets) < 1100
 
 
 # ---- predictions
 
 
-def target(version: str = "v1", project: str = "p") -> Target:
-    return Target(
+def target(version: str = "v1", project: str = "p") -> RouteTarget:
+    return RouteTarget(
         name=VersionName(project, "m", version),
         spec=spec(key=f"{project}-{version}"),
         repeatable=False,
@@ -84,11 +84,11 @@ def target(version: str = "v1", project: str = "p") -> Target:
 
 def limits(clock: Clock, **settings: Any) -> PredictionLimits:
     found = PredictionLimits(ServeConfig(**settings), clock)
-    assert PredictionLimits.of(ServeConfig(**settings)) is not None
+    assert PredictionLimits.from_config(ServeConfig(**settings)) is not None
     return found
 
 
-def refusal(found: PredictionLimits, one: Target) -> ResourceExhausted:
+def refusal(found: PredictionLimits, one: RouteTarget) -> ResourceExhausted:
     with pytest.raises(ResourceExhausted) as caught:
         found.admit(one)
     return caught.value
@@ -96,7 +96,7 @@ def refusal(found: PredictionLimits, one: Target) -> ResourceExhausted:
 
 def test_without_settings_there_is_nothing_to_keep_to() -> None:
     """So that nothing is asked for a prediction."""
-    assert PredictionLimits.of(ServeConfig()) is None
+    assert PredictionLimits.from_config(ServeConfig()) is None
 
 
 def test_a_version_has_its_rate_and_a_project_has_one_for_all() -> None:
@@ -128,23 +128,23 @@ def test_a_version_has_its_rate_and_a_project_has_one_for_all() -> None:
 def test_places_are_given_back() -> None:
     """However a request ends; who finds none is told before a body is read."""
     found = limits(Clock(), version_concurrency=1, project_concurrency=2)
-    found.take(target("v1"))
+    found.acquire(target("v1"))
     assert (
         "1 requests under way already (setting version_concurrency)" in refusal(found, target("v1")).message
     )
     with pytest.raises(ResourceExhausted):
-        found.take(target("v1"))
-    found.take(target("v2"))
+        found.acquire(target("v1"))
+    found.acquire(target("v2"))
     assert refusal(found, target("v3")).message == (
         "The project p has 2 requests under way already (setting project_concurrency)."
     )
-    found.give(target("v2"))
+    found.release(target("v2"))
     found.admit(target("v2"))
-    found.give(target("v1"))
-    found.take(target("v1"))
-    found.give(target("v1"))
-    assert found._version_places is not None and len(found._version_places) == 0
-    assert found._project_places is not None and len(found._project_places) == 0
+    found.release(target("v1"))
+    found.acquire(target("v1"))
+    found.release(target("v1"))
+    assert found._version_concurrency is not None and len(found._version_concurrency) == 0
+    assert found._project_concurrency is not None and len(found._project_concurrency) == 0
 
 
 # ---- calls
@@ -153,7 +153,7 @@ def test_places_are_given_back() -> None:
 def test_jobs_and_other_calls_have_rates_of_their_own() -> None:
     """Per project and minute."""
     clock = Clock()
-    found = CallLimits(ServeConfig(api_requests_per_minute=2, jobs_per_minute=1), clock)
+    found = ApiRateLimits(ServeConfig(api_requests_per_minute=2, jobs_per_minute=1), clock)
     found.admit("p", job=False)
     found.admit("p", job=False)
     found.admit("p", job=True)

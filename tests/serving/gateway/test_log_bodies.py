@@ -7,8 +7,8 @@ import base64
 import orjson
 import pytest
 
-from serving.gateway.log_bodies import answer_text, request_text
-from serving.gateway.upstream import Answer
+from serving.gateway.log_bodies import encode_reply_body, encode_request_body
+from serving.gateway.upstream import NodeReply
 from serving.protocols import DEFAULT_METADATA, Dialect, RequestMetadata
 from serving.wire import Headers
 
@@ -23,12 +23,12 @@ NPY = "application/x-npy"
 )
 def test_json_is_kept_as_it_is(call: RequestMetadata) -> None:
     """Whatever its protocol; nothing of it is read."""
-    body, answer = b'{"instances": [', Answer(200, (), b'{"predictions": [1]}')
+    body, answer = b'{"instances": [', NodeReply(200, (), b'{"predictions": [1]}')
 
-    assert request_text(call, body) is body
-    assert answer_text(call, answer) is answer.body
-    typed = Answer(200, ((b"content-type", b"application/json; charset=utf-8"),), answer.body)
-    assert answer_text(call, typed) is answer.body
+    assert encode_request_body(call, body) is body
+    assert encode_reply_body(call, answer) is answer.body
+    typed = NodeReply(200, ((b"content-type", b"application/json; charset=utf-8"),), answer.body)
+    assert encode_reply_body(call, typed) is answer.body
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_json_is_kept_as_it_is(call: RequestMetadata) -> None:
 )
 def test_bytes_are_held_by_json(call: RequestMetadata, told: dict[str, object]) -> None:
     """With what they are."""
-    assert orjson.loads(request_text(call, BYTES)) == {"b64": B64, **told}
+    assert orjson.loads(encode_request_body(call, BYTES)) == {"b64": B64, **told}
 
 
 @pytest.mark.parametrize(
@@ -66,11 +66,11 @@ def test_bytes_are_held_by_json(call: RequestMetadata, told: dict[str, object]) 
 )
 def test_so_are_answers(call: RequestMetadata, headers: Headers, told: dict[str, object]) -> None:
     """By what their headers say."""
-    assert orjson.loads(answer_text(call, Answer(200, headers, BYTES))) == {"b64": B64, **told}
+    assert orjson.loads(encode_reply_body(call, NodeReply(200, headers, BYTES))) == {"b64": B64, **told}
 
 
 def test_a_refusal_over_grpc_is_its_text() -> None:
     """It is no message."""
-    refused = Answer(400, ((b"grpc-status", b"3"),), b"Invalid inputs")
+    refused = NodeReply(400, ((b"grpc-status", b"3"),), b"Invalid inputs")
 
-    assert answer_text(RequestMetadata(Dialect.TENSORFLOW_GRPC), refused) == b"Invalid inputs"
+    assert encode_reply_body(RequestMetadata(Dialect.TENSORFLOW_GRPC), refused) == b"Invalid inputs"

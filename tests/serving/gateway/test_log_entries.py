@@ -8,7 +8,7 @@ from typing import Any
 
 from serving.gateway.access.policy import ADMIN
 from serving.gateway.records import JobRecord
-from serving.gateway.store import SqlStore
+from serving.gateway.store import SqliteStore
 from serving.resources import Job, JobState
 from tests.serving.gateway.access import world
 from tests.serving.gateway.access.world import Api
@@ -42,7 +42,7 @@ def write_job(folder: Path, name: str, text: str) -> None:
     (folder / "jobs" / uid / "log").write_text(text)
     ended = Job(job_id=job, create_time="2026-01-01T00:00:00Z", state=JobState.SUCCEEDED)
     record = JobRecord(name=name, project=project, uid=uid, number=len(uid), job=ended, given={})
-    SqlStore(folder / "state.db").commit({("jobs", name): record})
+    SqliteStore(folder / "state.db").commit({("jobs", name): record})
 
 
 async def read_all(api: Api, who: str, **asked: Any) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ import pytest
 
 from serving.errors import InvalidArgument
 from serving.gateway import log_files
-from serving.gateway.log_files import LogFiles, Page
+from serving.gateway.log_files import LogPage, LogReader
 
 
 class World:
@@ -19,7 +19,7 @@ class World:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.files = LogFiles(folder, lambda heading: heading.model == "m")
+        self.files = LogReader(folder, lambda heading: heading.model == "m")
 
     def write(self, name: str, *numbers: int, model: str = "m") -> None:
         path = self.folder / name
@@ -41,7 +41,7 @@ def world(tmp_path: Path) -> World:
     return world
 
 
-def numbers(page: Page) -> list[Any]:
+def numbers(page: LogPage) -> list[Any]:
     return [entry["number"] for entry in page.entries]
 
 
@@ -58,42 +58,42 @@ def numbers(page: Page) -> list[Any]:
 )
 def test_the_last_entries(world: World, limit: int, since: str, expected: list[int]) -> None:
     """Of the version that is asked about, oldest first, over files and days."""
-    assert numbers(world.files.last(limit, since)) == expected
+    assert numbers(world.files.read_last(limit, since)) == expected
 
 
 def test_what_comes_after_them(world: World) -> None:
     """Each entry once, also in files that are new, and half a line only once it is whole."""
-    page = world.files.last(1)
-    again = world.files.after(page.cursor, 10)
+    page = world.files.read_last(1)
+    again = world.files.read_after(page.cursor, 10)
     assert numbers(again) == []
     world.write("dt=2030-01-02/1.jsonl", 8, 9)
     world.write("dt=2030-01-03/1.jsonl", 10)
     with (world.folder / "dt=2030-01-03/1.jsonl").open("a") as file:
         file.write('{"time": "2030-01-03T00:00:11.000000Z", ')
-    two = world.files.after(again.cursor, 2)
-    rest = world.files.after(two.cursor, 10)
+    two = world.files.read_after(again.cursor, 2)
+    rest = world.files.read_after(two.cursor, 10)
     assert (numbers(two), numbers(rest)) == ([8, 9], [10])
     with (world.folder / "dt=2030-01-03/1.jsonl").open("a") as file:
         file.write('"model": "m", "number": 11}\n')
 
-    assert numbers(world.files.after(rest.cursor, 10)) == [11]
+    assert numbers(world.files.read_after(rest.cursor, 10)) == [11]
 
 
 def test_from_the_beginning(tmp_path: Path) -> None:
     """Where there was no log yet."""
     world = World(tmp_path / "none")
-    page = world.files.last(10)
-    assert numbers(page) == numbers(world.files.after(page.cursor, 10)) == []
+    page = world.files.read_last(10)
+    assert numbers(page) == numbers(world.files.read_after(page.cursor, 10)) == []
     world.write("dt=2030-01-01/1.jsonl", 1)
 
-    assert numbers(world.files.after(page.cursor, 10)) == [1]
+    assert numbers(world.files.read_after(page.cursor, 10)) == [1]
 
 
-def pages(files: LogFiles, limit: int = 100, since: str = "") -> list[Page]:
+def pages(files: LogReader, limit: int = 100, since: str = "") -> list[LogPage]:
     """All pages of a log, the newest first."""
-    found = [files.last(limit, since)]
+    found = [files.read_last(limit, since)]
     while token := found[-1].next_page_token:
-        found.append(files.last(limit, since, token))
+        found.append(files.read_last(limit, since, token))
     return found
 
 
@@ -106,8 +106,8 @@ def test_an_answer_is_bounded(
     monkeypatch.setattr(log_files, name, bound)
     monkeypatch.setattr(log_files, "_BLOCK", block)
     back = pages(world.files)
-    there: list[Page] = [world.files.after("begin", 100)]
-    while (page := world.files.after(there[-1].cursor, 100)).cursor != there[-1].cursor:
+    there: list[LogPage] = [world.files.read_after("begin", 100)]
+    while (page := world.files.read_after(there[-1].cursor, 100)).cursor != there[-1].cursor:
         there.append(page)
 
     for several in (back, there):
@@ -120,17 +120,17 @@ def test_an_answer_is_bounded(
 @pytest.mark.parametrize("limit", [1, 2, 5])
 def test_pages_go_back_to_the_beginning(world: World, limit: int) -> None:
     """Each entry once, whatever comes meanwhile; no further than is asked for."""
-    first = world.files.last(limit)
+    first = world.files.read_last(limit)
     world.write("dt=2030-01-02/1.jsonl", 8)
     world.write("dt=2030-01-03/1.jsonl", 9)
     found, page = numbers(first), first
     while page.next_page_token:
-        page = world.files.last(limit, "", page.next_page_token)
+        page = world.files.read_last(limit, "", page.next_page_token)
         assert len(page.entries) <= limit
         found[:0] = numbers(page)
 
     assert found == [1, 2, 3, 4, 5, 7]
-    assert numbers(world.files.after(first.cursor, 10)) == [8, 9]
+    assert numbers(world.files.read_after(first.cursor, 10)) == [8, 9]
     late = pages(world.files, limit, "2030-01-02T00:00:00.000000Z")
     assert [number for page in reversed(late) for number in numbers(page)] == [5, 7, 8, 9]
 
@@ -139,20 +139,20 @@ def test_what_is_too_old_is_not_read(world: World) -> None:
     """Days before the time that is asked for are none of its cost; what comes is told all the same."""
     (world.folder / "dt=2030-01-01" / "1.jsonl").unlink()
     os.mkfifo(world.folder / "dt=2030-01-01" / "0.jsonl")
-    page = world.files.last(10, "2030-01-03T00:00:00.000000Z")
+    page = world.files.read_last(10, "2030-01-03T00:00:00.000000Z")
     world.write("dt=2030-01-03/1.jsonl", 9)
 
     assert (numbers(page), page.next_page_token) == ([], "")
-    assert numbers(world.files.after(page.cursor, 10)) == [9]
+    assert numbers(world.files.read_after(page.cursor, 10)) == [9]
 
 
 def test_a_cancelled_read_ends(world: World) -> None:
     """At the next line, with what it has; it goes on from there."""
-    files = LogFiles(world.folder, lambda heading: heading.model == "m", lambda: True)
-    page = files.last(10)
+    files = LogReader(world.folder, lambda heading: heading.model == "m", lambda: True)
+    page = files.read_last(10)
 
     assert numbers(page) == []
-    assert numbers(world.files.last(10, "", page.next_page_token)) == [1, 2, 3, 4, 5, 7]
+    assert numbers(world.files.read_last(10, "", page.next_page_token)) == [1, 2, 3, 4, 5, 7]
 
 
 def test_a_line_without_an_end_is_not_held(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,8 +161,8 @@ def test_a_line_without_an_end_is_not_held(world: World, monkeypatch: pytest.Mon
     monkeypatch.setattr(log_files, "_BLOCK", 1000)
     (world.folder / "dt=2030-01-02" / "0.jsonl").write_bytes(b"x" * 100_000)
 
-    assert numbers(world.files.last(100)) == [1, 2, 3, 4, 5, 7]
-    assert numbers(world.files.after("begin", 100)) == [1, 2, 3, 4, 5, 7]
+    assert numbers(world.files.read_last(100)) == [1, 2, 3, 4, 5, 7]
+    assert numbers(world.files.read_after("begin", 100)) == [1, 2, 3, 4, 5, 7]
 
 
 def test_only_files_are_read(world: World) -> None:
@@ -171,8 +171,8 @@ def test_only_files_are_read(world: World) -> None:
     (world.folder / "dt=2030-01-02" / "3.jsonl").symlink_to("1.jsonl")
     (world.folder / "dt=2030-01-02" / "4.jsonl").mkdir()
 
-    assert numbers(world.files.last(100)) == [1, 2, 3, 4, 5, 7]
-    assert numbers(world.files.after("begin", 100)) == [1, 2, 3, 4, 5, 7]
+    assert numbers(world.files.read_last(100)) == [1, 2, 3, 4, 5, 7]
+    assert numbers(world.files.read_after("begin", 100)) == [1, 2, 3, 4, 5, 7]
 
 
 def test_other_files_are_no_log(world: World) -> None:
@@ -185,7 +185,7 @@ def test_other_files_are_no_log(world: World) -> None:
         + "\n"
     )
 
-    assert numbers(world.files.last(100)) == [1, 2, 3, 4, 5, 7]
+    assert numbers(world.files.read_last(100)) == [1, 2, 3, 4, 5, 7]
 
 
 @pytest.mark.parametrize(
@@ -194,6 +194,6 @@ def test_other_files_are_no_log(world: World) -> None:
 def test_a_cursor_is_nothing_else(world: World, cursor: str) -> None:
     """It names no other file."""
     with pytest.raises(InvalidArgument, match="cursor"):
-        world.files.after(cursor, 1)
+        world.files.read_after(cursor, 1)
     with pytest.raises(InvalidArgument, match="page_token"):
-        world.files.last(1, "", cursor)
+        world.files.read_last(1, "", cursor)

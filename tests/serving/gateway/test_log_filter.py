@@ -6,14 +6,14 @@ import pytest
 
 from serving.errors import InvalidArgument
 from serving.gateway.api.log_entries import parse_log_lines
-from serving.gateway.log_filter import LogFilter, LogLine
+from serving.gateway.log_filter import JobLogLine, LogFilter
 
 # As gcloud writes it once it has seen an entry.
 BEHIND = (
     '((timestamp="2026-01-01T00:00:00.000000Z" AND insertId>"{}") OR timestamp>"2026-01-01T00:00:00.000000Z")'
 )
 TIME = 1_767_225_600_000_000  # 2026-01-01T00:00:00Z
-LINE = LogLine(TIME, 3, "WARNING", "worker", "slow disk")
+LINE = JobLogLine(TIME, 3, "WARNING", "worker", "slow disk")
 FIXED = {"resource.type": "ml_job", "resource.labels.job_id": "j"}
 JOB = '(resource.type="ml_job" OR resource.type="cloudml_job") AND resource.labels.job_id="j"'
 
@@ -39,10 +39,10 @@ JOB = '(resource.type="ml_job" OR resource.type="cloudml_job") AND resource.labe
 )  # fmt: skip
 def test_a_line_is_meant(rest: str, wanted: bool) -> None:
     """By its time, its place, its severity, its task and its text."""
-    chosen = LogFilter.read(f"{JOB} {rest}")
+    chosen = LogFilter.from_text(f"{JOB} {rest}")
 
     assert chosen.job == "j"
-    assert chosen.matches(FIXED)(LINE) == wanted
+    assert chosen.build_matcher(FIXED)(LINE) == wanted
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_line_is_meant(rest: str, wanted: bool) -> None:
 def test_what_is_no_filter_of_one_job_is_refused(text: str, says: str) -> None:
     """Nobody reads the log of a job that a filter does not name: who may see it is asked by that name."""
     with pytest.raises(InvalidArgument, match=says):
-        LogFilter.read(text)
+        LogFilter.from_text(text)
 
 
 def test_lines_have_times_that_do_not_go_back() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from serving.config import ServeConfig
 from serving.gateway.app import Gateway
-from serving.gateway.methods import METHODS, PREDICTIONS, Activity
-from serving.gateway.store import SqlStore
+from serving.gateway.methods import METHODS, PREDICTION_METHODS, Activity
+from serving.gateway.store import SqliteStore
 from tests.wire.test_discovery import DISCOVERED
 
 WITH_POLICIES = ("projects.models", "projects.jobs", "pilotlight.projects", "pilotlight.server")
@@ -17,10 +17,10 @@ WITH_POLICIES = ("projects.models", "projects.jobs", "pilotlight.projects", "pil
 
 def test_every_route_is_in_the_table_and_every_row_is_a_route(tmp_path: Path) -> None:
     """By its id and its paths; predictions alone take the short way."""
-    gateway = Gateway(ServeConfig(state_dir=tmp_path), SqlStore(tmp_path / "state.db"), {})
+    gateway = Gateway(ServeConfig(state_dir=tmp_path), SqliteStore(tmp_path / "state.db"), {})
 
-    assert Counter(route.name for route in gateway._routes()) == {
-        method.id: len(method.paths) for method in METHODS.values() if method not in PREDICTIONS
+    assert Counter(route.name for route in gateway._build_routes()) == {
+        method.id: len(method.paths) for method in METHODS.values() if method not in PREDICTION_METHODS
     }
 
 
@@ -70,7 +70,7 @@ def test_what_changes_something_is_a_write() -> None:
     }
 
     assert asked_by_post == {
-        *(method.id for method in PREDICTIONS),
+        *(method.id for method in PREDICTION_METHODS),
         "projects.explain",
         "inference.GRPCInferenceService.RepositoryIndex",
         "pilotlight.batch",

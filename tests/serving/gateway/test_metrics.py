@@ -14,8 +14,8 @@ from autoscaler.errors import NodeError, QueueFullError, TooLateError
 from autoscaler.pools import NodeState
 from autoscaler.pools.pilots import PilotState
 from serving.gateway import metrics
-from serving.gateway.families import FAMILIES
-from serving.gateway.request_log import Logged
+from serving.gateway.families import METRIC_DEFINITIONS
+from serving.gateway.request_log import LogCounts
 from serving.journal.format import LogKind
 from serving.journal.position import JournalCounts
 from serving.phases import NODE_PHASES, LatencyHistograms, as_cells
@@ -31,7 +31,7 @@ Scrape = dict[str, dict[tuple[tuple[str, str], ...], float]]
 async def scrape(world: World) -> Scrape:
     """All samples by name and labels, as Prometheus would read them."""
     found: Scrape = {}
-    for family in text_string_to_metric_families((await world.metrics.text()).decode()):
+    for family in text_string_to_metric_families((await world.metrics.render_text()).decode()):
         for sample in family.samples:
             series = found.setdefault(sample.name, {})
             assert key(**sample.labels) not in series
@@ -50,7 +50,7 @@ def test_the_page_has_every_metric() -> None:
 
     assert told == [
         (family.name, family.kind, ", ".join(f"`{label}`" for label in family.labels), family.help)
-        for family in FAMILIES
+        for family in METRIC_DEFINITIONS
     ]
 
 
@@ -59,7 +59,7 @@ def test_every_metric_asked_for_on_the_page_is_there() -> None:
     named = set(re.findall(r"pilotlight_\w+", PAGE.read_text()))
 
     assert {name.removesuffix("_bucket").removesuffix("_sum") for name in named} == {
-        family.name for family in FAMILIES
+        family.name for family in METRIC_DEFINITIONS
     }
 
 
@@ -73,18 +73,18 @@ def test_a_scrape_is_what_the_table_says() -> None:
         world.pool.ready(world.pool.nodes("m/v1")[0])
         world.add_job("j", JobState.SUCCEEDED, 5, 1)
         world.answered("m/v1")
-        world.tallies.get_or_create("m/v1").refused(429, "version_concurrency")
-        world.tallies.calls["projects.models.list", 200] += 1
+        world.tallies.get_or_create("m/v1").count_refusal(429, "version_concurrency")
+        world.tallies.api_calls["projects.models.list", 200] += 1
         world.spans = {"sent": 1, "failed": 0, "dropped": 2}
         world.audit = {"written": 3, "waiting": 1, "dropped": 0}
-        world.logs = [Logged(LogKind.REQUESTS, "gs://bucket/logs", JournalCounts(9, 5, 3, 1))]
+        world.logs = [LogCounts(LogKind.REQUESTS, "gs://bucket/logs", JournalCounts(9, 5, 3, 1))]
         families = {
             family.name + ("_total" if family.type == "counter" else ""): family
-            for family in text_string_to_metric_families((await world.metrics.text()).decode())
+            for family in text_string_to_metric_families((await world.metrics.render_text()).decode())
         }
 
-        assert families.keys() == {family.name for family in FAMILIES}
-        for family in FAMILIES:
+        assert families.keys() == {family.name for family in METRIC_DEFINITIONS}
+        for family in METRIC_DEFINITIONS:
             found = families[family.name]
             assert (found.type, found.documentation) == (family.kind, family.help)
             for sample in found.samples:
@@ -182,7 +182,7 @@ def test_predictions_by_status_and_phase() -> None:
         world.answered("m/v1")
         world.answered("m/v1", 500)
         infer.record(NODE_PHASES.index("infer"), 0.000_07)
-        world.tallies.get_or_create("m/v1").refused(429, "version_concurrency")
+        world.tallies.get_or_create("m/v1").count_refusal(429, "version_concurrency")
         for _ in range(2):
             told = await scrape(world)
 
@@ -214,10 +214,10 @@ def test_logs_are_told_as_they_were_while_the_disk_hangs(monkeypatch: pytest.Mon
     there = {"kind": "requests", "destination": "gs://bucket/logs"}
 
     async def main(world: World) -> None:
-        world.logs = [Logged(LogKind.REQUESTS, "gs://bucket/logs", JournalCounts(9, 5, 3, 1))]
+        world.logs = [LogCounts(LogKind.REQUESTS, "gs://bucket/logs", JournalCounts(9, 5, 3, 1))]
         assert (await scrape(world))["pilotlight_log_records_waiting"] == {key(**there): 3}
         world.disk.clear()
-        world.logs = [Logged(LogKind.REQUESTS, "gs://bucket/logs", JournalCounts(9, 8, 0, 1))]
+        world.logs = [LogCounts(LogKind.REQUESTS, "gs://bucket/logs", JournalCounts(9, 8, 0, 1))]
         tasks = len(asyncio.all_tasks())
         for _ in range(3):
             assert (await scrape(world))["pilotlight_log_records_waiting"] == {key(**there): 3}
@@ -327,5 +327,5 @@ def test_sleeping_versions_are_cheap() -> None:
 
 async def _seconds(world: World) -> float:
     start = time.process_time()
-    await world.metrics.text()
+    await world.metrics.render_text()
     return time.process_time() - start

@@ -9,9 +9,9 @@ import pytest
 from serving.errors import InvalidArgument
 from serving.gateway.multipart import (
     MOST_PARTS,
-    Part,
-    boundary_of,
+    BatchPart,
     parse_batch,
+    parse_boundary,
     render_answer,
     render_batch,
 )
@@ -50,7 +50,7 @@ def test_what_java_sends_is_read() -> None:
     """The host in a URL says nothing: there is one server."""
     first, second = parse_batch(JAVA, b"__END_OF_PART__4dcd9c55__")
 
-    assert first == Part(1, b"1", "GET", b"/v1/projects/p/models/m")
+    assert first == BatchPart(1, b"1", "GET", b"/v1/projects/p/models/m")
     assert (second.method, second.target, second.body) == ("POST", b"/v1/projects/p/models", b'{"name":"x"}')
     assert second.headers == [(b"content-type", b"application/json; charset=UTF-8")]
 
@@ -131,13 +131,13 @@ def test_bad_batches_take_no_time(body: bytes) -> None:
 def test_a_batch_says_its_boundary(content_type: str) -> None:
     """Of its own type alone."""
     with pytest.raises(InvalidArgument, match="multipart/mixed; boundary"):
-        boundary_of(content_type)
-    assert boundary_of('multipart/mixed; boundary="==a=="') == b"==a=="
+        parse_boundary(content_type)
+    assert parse_boundary('multipart/mixed; boundary="==a=="') == b"==a=="
 
 
 def test_answers_are_told_apart() -> None:
     """By the id of the request."""
-    asked = Part(1, b"<x + 1>", "GET", b"/v1/a")
+    asked = BatchPart(1, b"<x + 1>", "GET", b"/v1/a")
 
     answer = render_answer(asked, 200, [(b"content-type", b"application/json")], b"{}")
 

@@ -9,9 +9,9 @@ import pytest
 
 from serving.gateway.access.policy import ADMIN
 from serving.gateway.methods import METHODS
-from serving.gateway.openapi import general
-from serving.gateway.records import Deployed, ModelRecord, VersionRecord
-from serving.gateway.store import SqlStore
+from serving.gateway.openapi import build_document
+from serving.gateway.records import DeploymentInfo, ModelRecord, VersionRecord
+from serving.gateway.store import SqliteStore
 from serving.names import VersionName
 from serving.openapi.document import to_path_template
 from serving.resources import Model, Version, VersionState
@@ -28,10 +28,10 @@ READER = "user:reader@tests.dev"
 
 def fill(folder: Path, *names: str, schema: ModelSchema | None = SCHEMA, state: str = "READY") -> None:
     """Versions, as `project/model/version`, as if they had been made."""
-    store = SqlStore(folder / "state.db")
+    store = SqliteStore(folder / "state.db")
     for text in names:
         name = VersionName(*text.split("/"))
-        deployed = Deployed(
+        deployed = DeploymentInfo(
             model_dir="/nowhere", framework="SCIKIT_LEARN", schema=pack_schema(schema) if schema else ""
         )
         version = VersionRecord(
@@ -65,7 +65,7 @@ def told(folder: Path, *queries: str, principal: str = ADMIN.principal, reader_o
 
 
 def test_every_method_is_told_at_every_path() -> None:
-    paths = general(tokens=True, project="p", old_errors=False)["paths"]
+    paths = build_document(tokens=True, project="p", old_errors=False)["paths"]
 
     for method in METHODS.values():
         for path in method.paths:
@@ -77,7 +77,7 @@ def test_every_method_is_told_at_every_path() -> None:
 
 
 def test_what_is_open_to_all_says_so() -> None:
-    document = general(tokens=True, project="p", old_errors=False)
+    document = build_document(tokens=True, project="p", old_errors=False)
     open_to_all = {
         path
         for path, told in document["paths"].items()
@@ -89,12 +89,12 @@ def test_what_is_open_to_all_says_so() -> None:
         *("/", "/healthz", "/readyz", "/docs", "/v2", "/v2/health/live", "/v2/health/ready"),
         *("/$discovery/rest", "/discovery/v1/apis", "/discovery/v1/apis/{api}/{version}/rest"),
     }
-    assert "security" not in general(tokens=False, project="p", old_errors=False)
+    assert "security" not in build_document(tokens=False, project="p", old_errors=False)
 
 
 def test_errors_in_the_old_form_are_told_too() -> None:
     """Of predictions, with 200."""
-    paths = general(tokens=False, project="p", old_errors=True)["paths"]
+    paths = build_document(tokens=False, project="p", old_errors=True)["paths"]
     post = paths["/v1/projects/{project}/models/{model}:predict"]["post"]
 
     _, text = post["responses"]["200"]["content"]["application/json"]["schema"]["anyOf"]

@@ -10,9 +10,9 @@ from autoscaler.supervision import Supervisor
 from serving.config import ServeConfig
 from serving.errors import LoadFailed
 from serving.gateway.catalog import Catalog, lookup, models, versions
-from serving.gateway.deployment import Deployment
-from serving.gateway.operations import Operations
-from serving.gateway.records import Deployed, State, VersionRecord
+from serving.gateway.deployment import VersionDeployer
+from serving.gateway.operations import OperationRunner
+from serving.gateway.records import CatalogState, DeploymentInfo, VersionRecord
 from serving.names import ModelName, VersionName
 from serving.resources import Model, Operation, Version, VersionState
 
@@ -24,8 +24,8 @@ class Disk:
 
     full = False
 
-    def load(self) -> State:
-        return State()
+    def load(self) -> CatalogState:
+        return CatalogState()
 
     def commit(self, changes: Mapping[tuple[str, str], object]) -> None:
         if self.full:
@@ -43,12 +43,12 @@ class Deployer:
         self.failure: Exception | None = None
         self.stopped: list[str] = []
 
-    async def deploy(self, record: VersionRecord, enter_phase: Any) -> tuple[Deployed, tuple[str, ...]]:
+    async def deploy(self, record: VersionRecord, enter_phase: Any) -> tuple[DeploymentInfo, tuple[str, ...]]:
         await enter_phase("LOADING")
         await self.go.wait()
         if self.failure is not None:
             raise self.failure
-        return Deployed(model_dir="/x"), ("a warning",)
+        return DeploymentInfo(model_dir="/x"), ("a warning",)
 
     async def stop(self, record: VersionRecord) -> None:
         self.stopped.append(record.name.version)
@@ -63,12 +63,12 @@ class World:
         self.deployer = Deployer()
         self.supervisor = supervisor
         self.catalog = Catalog(self.disk, lambda _: None)
-        self.operations = Operations(
+        self.operations = OperationRunner(
             self.catalog,
-            cast(Deployment, self.deployer),
+            cast(VersionDeployer, self.deployer),
             supervisor,
             ServeConfig(deployments=2),
-            again_after=0.01,
+            retry_after=0.01,
         )
 
     async def create(self, name: str) -> str:

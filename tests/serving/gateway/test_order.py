@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.gateway.order import Order
-from serving.gateway.records import Draft, ModelRecord, State, VersionRecord
+from serving.gateway.order import SortedIndex
+from serving.gateway.records import CatalogState, ModelRecord, StateDraft, VersionRecord
 from serving.names import ModelName, VersionName
 from serving.resources import Model, Version
 
@@ -17,36 +17,36 @@ NAMES = st.builds(VersionName, st.sampled_from("pq"), st.sampled_from("mno"), st
 def test_an_order_that_was_changed_is_that_of_what_is_there(names: list[VersionName]) -> None:
     """Whatever came and went: each name that comes a second time goes."""
     there: set[VersionName] = set()
-    order: Order[ModelName, VersionName] = Order.of(there, lambda name: name.parent)
+    order: SortedIndex[ModelName, VersionName] = SortedIndex.from_names(there, lambda name: name.parent)
     for name in names:
-        change = order.dropping if name in there else order.adding
+        change = order.without_name if name in there else order.with_name
         order = change(name.parent, name)
         there ^= {name}
 
-    assert order == Order.of(there, lambda name: name.parent)
-    assert all(order.below(name.parent) for name in there)
+    assert order == SortedIndex.from_names(there, lambda name: name.parent)
+    assert all(order.list_children(name.parent) for name in there)
 
 
 @given(st.lists(NAMES, unique=True, max_size=20), st.data())
 def test_a_state_keeps_its_order(names: list[VersionName], data: st.DataObject) -> None:
     """A draft hands it on; what replaces a record changes nothing in it."""
-    state = State()
+    state = CatalogState()
     for name in names:
-        draft = Draft(state)
+        draft = StateDraft(state)
         if name.parent not in draft.models:
             draft.put(ModelRecord(name=name.parent, model=Model()))
         draft.put(VersionRecord(name=name, uid=str(name), version=Version()))
-        state = draft.finished()
+        state = draft.to_state()
     gone = set(data.draw(st.lists(st.sampled_from(names), unique=True))) if names else set()
     for name in names:
-        draft = Draft(state)
+        draft = StateDraft(state)
         if name in gone:
             draft.delete(state.versions[name])
         else:
             draft.put(state.versions[name])
-        state = draft.finished()
+        state = draft.to_state()
 
     left = sorted(set(names) - gone)
     assert [record.name for record in state.versions_by_name()] == left
-    assert state.version_order == State(versions=state.versions).version_order
-    assert state.model_order == State(models=state.models).model_order
+    assert state.version_order == CatalogState(versions=state.versions).version_order
+    assert state.model_order == CatalogState(models=state.models).model_order

@@ -13,8 +13,8 @@ import pytest
 from serving.config import ServeConfig
 from serving.errors import InvalidArgument
 from serving.gateway.app import Gateway
-from serving.gateway.records import Deployed, ModelRecord, VersionRecord
-from serving.gateway.store import SqlStore
+from serving.gateway.records import DeploymentInfo, ModelRecord, VersionRecord
+from serving.gateway.store import SqliteStore
 from serving.names import ModelName, VersionName
 from serving.protocols.triton import EXTENSIONS
 from serving.resources import Model, Version, VersionState
@@ -45,7 +45,7 @@ def version(model: str, one: str, state: VersionState) -> VersionRecord:
         name=name,
         uid=str(name),
         version=Version(name=str(name), state=state, error_message=error, labels=labels),
-        deployed=Deployed(model_dir="/nowhere", schema="" if one == "old" else pack_schema(SCHEMA)),
+        deployed=DeploymentInfo(model_dir="/nowhere", schema="" if one == "old" else pack_schema(SCHEMA)),
     )
 
 
@@ -53,7 +53,7 @@ def run(folder: Path, main: Callable[[httpx.AsyncClient], Awaitable[None]]) -> N
     """A gateway with a model `m` of some versions, and a model `empty`."""
 
     async def bounded() -> None:
-        store = SqlStore(folder / "state.db")
+        store = SqliteStore(folder / "state.db")
         config = ServeConfig(state_dir=folder, pilots="off", default_project="home")
         gateway = Gateway(config, store, {})
         async with asyncio.timeout(30), gateway._lifespan(gateway._router):
@@ -66,7 +66,7 @@ def run(folder: Path, main: Callable[[httpx.AsyncClient], Awaitable[None]]) -> N
                     draft.put(version("m", one, state))
 
             await gateway._catalog.change(fill)
-            transport = httpx.ASGITransport(through(gateway, gateway.handler))
+            transport = httpx.ASGITransport(through(gateway, gateway.prediction_handler))
             async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
                 await main(client)
 
@@ -241,4 +241,4 @@ def test_a_default_project_that_cannot_be_is_refused(tmp_path: Path) -> None:
     """At the start."""
     config = ServeConfig(state_dir=tmp_path, default_project="a/b")
     with pytest.raises(InvalidArgument, match="Invalid project id 'a/b'"):
-        Gateway(config, SqlStore(tmp_path / "state.db"), {})
+        Gateway(config, SqliteStore(tmp_path / "state.db"), {})

@@ -19,8 +19,8 @@ import uvloop
 from autoscaler.pools import NodeSpec
 from autoscaler.supervision import Supervisor
 from serving.gateway.request_log import RequestLog
-from serving.gateway.targets import Target
-from serving.gateway.upstream import Answer
+from serving.gateway.targets import RouteTarget
+from serving.gateway.upstream import NodeReply
 from serving.names import VersionName
 from serving.resources import RequestLoggingConfig
 from serving.sinks.places import LogWriterOptions
@@ -33,18 +33,18 @@ AMPLE = 1 << 30
 NOON = datetime.datetime(2030, 1, 2, 12, tzinfo=datetime.UTC).timestamp()
 DAY = "dt=2030-01-02"
 BODY = b'{"instances": [[1, "\xc3\xbc"]]}'
-ANSWER = Answer(200, (), b'{"predictions":[1]}')
+ANSWER = NodeReply(200, (), b'{"predictions":[1]}')
 SCOPE = {"type": "http", "method": "POST", "path": "/v1/x:predict", "headers": [(b"x-request-id", b"mine")]}
 
 # The table of section 3.7 of the AI Platform contract.
 COLUMNS = ["model", "model_version", "time", "raw_data", "raw_prediction", "groundtruth"]
 
 
-def target(table: str = "", *, sampling: float = 1.0, access: bool = False) -> Target:
+def target(table: str = "", *, sampling: float = 1.0, access: bool = False) -> RouteTarget:
     spec = NodeSpec("u", "t", "", {}, {}, 1, 1)
     config = RequestLoggingConfig(bigquery_table_name=table, sampling_percentage=sampling) if table else None
     title = b"projects/p/models/m/versions/v"
-    return Target(VersionName("p", "m", "v"), spec, True, config, access, region="here", title=title)
+    return RouteTarget(VersionName("p", "m", "v"), spec, True, config, access, region="here", title=title)
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
@@ -102,7 +102,7 @@ async def running(log: RequestLog) -> AsyncIterator[RequestLog]:
 
 async def sent(log: RequestLog, number: int) -> None:
     """Wait until so many records have been sent."""
-    while (await log.stats())["sent"] < number:  # noqa: ASYNC110  by another process
+    while (await log.get_stats())["sent"] < number:  # noqa: ASYNC110  by another process
         await asyncio.sleep(0.05)
 
 
@@ -115,7 +115,7 @@ def test_a_row_has_the_columns_of_the_contract(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with running(make(tmp_path)) as log:
-            log.offer(target("project.dataset.table"), dict(SCOPE), NOON, BODY, ANSWER)
+            log.log_request(target("project.dataset.table"), dict(SCOPE), NOON, BODY, ANSWER)
 
     run(main)
 
@@ -142,7 +142,7 @@ def test_a_folder_is_written_to(tmp_path: Path, form: str) -> None:
     async def main() -> None:
         async with running(make(tmp_path / "own")) as log:
             for number in range(300):
-                log.offer(target(form.format(folder)), dict(SCOPE), NOON, b"%d" % number, ANSWER)
+                log.log_request(target(form.format(folder)), dict(SCOPE), NOON, b"%d" % number, ANSWER)
             await sent(log, 300)
 
     run(main)
@@ -158,10 +158,12 @@ def test_a_bucket_gets_few_large_objects(tmp_path: Path, emulator: Emulator) -> 
     async def main() -> None:
         async with running(make(tmp_path)) as log:
             for number in range(50):
-                log.offer(target(f"gs://{bucket}/some/prefix/"), dict(SCOPE), NOON, b"%d" % number, ANSWER)
+                log.log_request(
+                    target(f"gs://{bucket}/some/prefix/"), dict(SCOPE), NOON, b"%d" % number, ANSWER
+                )
         again = make(tmp_path)
         async with running(again):
-            assert await again.stats() == counted(50, 50, 0, 0)
+            assert await again.get_stats() == counted(50, 50, 0, 0)
 
     run(main)
 
@@ -178,11 +180,11 @@ def test_a_place_that_is_down_holds_up_no_other(tmp_path: Path, front: Front, em
 
     async def main() -> None:
         async with running(make(tmp_path, rotate_seconds=0.1)) as log:
-            log.offer(target(str(tmp_path / "file")), dict(SCOPE), NOON, BODY, ANSWER)
-            log.offer(target(f"gs://{bucket}/logs"), dict(SCOPE), NOON, BODY, ANSWER)
-            log.offer(target("p.d.t"), dict(SCOPE), NOON, BODY, ANSWER)
+            log.log_request(target(str(tmp_path / "file")), dict(SCOPE), NOON, BODY, ANSWER)
+            log.log_request(target(f"gs://{bucket}/logs"), dict(SCOPE), NOON, BODY, ANSWER)
+            log.log_request(target("p.d.t"), dict(SCOPE), NOON, BODY, ANSWER)
             await sent(log, 1)
-            assert await log.stats() == counted(3, 1, 2, 0)
+            assert await log.get_stats() == counted(3, 1, 2, 0)
             front.fail(503, times=0)
             (tmp_path / "file").unlink()
             await sent(log, 3)
@@ -202,9 +204,9 @@ def test_sampling_asks_chance_once_per_request(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(make(tmp_path, lambda: next(draws))) as log:
             for number in range(8):
-                log.offer(target("quarter", sampling=0.25), dict(SCOPE), NOON, b"%d" % number, ANSWER)
+                log.log_request(target("quarter", sampling=0.25), dict(SCOPE), NOON, b"%d" % number, ANSWER)
             for _ in range(8):
-                log.offer(target("all", sampling=1.0), dict(SCOPE), NOON, BODY, ANSWER)
+                log.log_request(target("all", sampling=1.0), dict(SCOPE), NOON, BODY, ANSWER)
 
     run(main)
 
@@ -227,10 +229,10 @@ def test_access_and_console_logs(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with running(make(tmp_path)) as log:
-            log.offer(target(access=True), scope, NOON, BODY, Answer(400, (), b"{}"))
-            log.refused(target(access=True), dict(SCOPE), NOON + 1, 503)
-            log.said(target(), "7", "WARNING user code: ü")
-            log.said(target(), "7", "plain")
+            log.log_request(target(access=True), scope, NOON, BODY, NodeReply(400, (), b"{}"))
+            log.log_refusal(target(access=True), dict(SCOPE), NOON + 1, 503)
+            log.log_node_output(target(), "7", "WARNING user code: ü")
+            log.log_node_output(target(), "7", "plain")
 
     run(main)
 
@@ -280,10 +282,10 @@ def test_past_its_bounds_it_drops_and_counts(tmp_path: Path) -> None:
     async def main() -> None:
         log = make(tmp_path, queue_bytes=2000)
         for _ in range(100):
-            log.offer(target("p.d.t"), dict(SCOPE), NOON, BODY, ANSWER)
+            log.log_request(target("p.d.t"), dict(SCOPE), NOON, BODY, ANSWER)
         async with running(log):
             await sent(log, 1)
-            stats = await log.stats()
+            stats = await log.get_stats()
             assert stats["sampled"] == 100
             assert 0 < stats["sent"] < 10
             assert stats["dropped"] == 100 - stats["sent"]
@@ -291,9 +293,9 @@ def test_past_its_bounds_it_drops_and_counts(tmp_path: Path) -> None:
         log = make(tmp_path, spill_bytes=10_000)
         async with running(log):
             for _ in range(100):
-                log.offer(target(str(tmp_path / "file")), dict(SCOPE), NOON, BODY, ANSWER)
-                await log.stats()
-            stats = await log.stats()
+                log.log_request(target(str(tmp_path / "file")), dict(SCOPE), NOON, BODY, ANSWER)
+                await log.get_stats()
+            stats = await log.get_stats()
         assert stats["sampled"] == 200
         assert 10 < stats["waiting"] < 90
         assert stats["sent"] + stats["waiting"] + stats["dropped"] == 200
@@ -307,12 +309,12 @@ def test_a_disk_that_fails_is_no_end(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with running(make(tmp_path)) as log:
-            log.offer(target("p.d.t"), dict(SCOPE), NOON, BODY, ANSWER)
-            await log.stats()
-            assert log._held > 0
+            log.log_request(target("p.d.t"), dict(SCOPE), NOON, BODY, ANSWER)
+            await log.get_stats()
+            assert log._held_bytes > 0
             (tmp_path / "spill").unlink()
             await sent(log, 1)
-            assert log._held == 0
+            assert log._held_bytes == 0
 
     run(main)
 
@@ -324,15 +326,15 @@ def test_a_writer_that_dies_is_replaced(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with running(make(tmp_path)) as log:
-            log.offer(target("p.d.t"), dict(SCOPE), NOON, b"before", ANSWER)
+            log.log_request(target("p.d.t"), dict(SCOPE), NOON, b"before", ANSWER)
             await sent(log, 1)
             (writer,) = children("serving.sinks")
             os.kill(writer, signal.SIGSTOP)
-            log.offer(target("p.d.t"), dict(SCOPE), NOON, b"meanwhile", ANSWER)
-            assert await log.stats() == counted(2, 1, 1, 0)
+            log.log_request(target("p.d.t"), dict(SCOPE), NOON, b"meanwhile", ANSWER)
+            assert await log.get_stats() == counted(2, 1, 1, 0)
             os.kill(writer, signal.SIGKILL)
             await sent(log, 2)
-            log.offer(target("p.d.t"), dict(SCOPE), NOON, b"after", ANSWER)
+            log.log_request(target("p.d.t"), dict(SCOPE), NOON, b"after", ANSWER)
             await sent(log, 3)
         assert await asyncio.to_thread(until, lambda: not children("serving.sinks"), "it has ended")
 
@@ -362,12 +364,12 @@ def test_the_next_server_goes_on(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with running(make(tmp_path)) as log:
-            log.offer(target(str(tmp_path / "file")), dict(SCOPE), NOON, BODY, ANSWER)
-            assert await log.stats() == counted(1, 0, 1, 0)
+            log.log_request(target(str(tmp_path / "file")), dict(SCOPE), NOON, BODY, ANSWER)
+            assert await log.get_stats() == counted(1, 0, 1, 0)
         (tmp_path / "file").unlink()
         async with running(make(tmp_path)) as log:
             await sent(log, 1)
-            assert await log.stats() == counted(1, 1, 0, 0)
+            assert await log.get_stats() == counted(1, 1, 0, 0)
 
     run(main)
 

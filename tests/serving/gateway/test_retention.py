@@ -10,8 +10,8 @@ import pytest
 from serving.gateway.access.policy import Policy
 from serving.gateway.catalog import jobs as rules
 from serving.gateway.catalog import models, operations, policies
-from serving.gateway.order import Sorted
-from serving.gateway.retention import Pruner, Retention
+from serving.gateway.order import SortedSequence
+from serving.gateway.retention import RecordPruner, RetentionPolicy
 from serving.names import ModelName
 from serving.resources import JobState, Model, format_timestamp
 from tests.serving.gateway.test_job_runner import World, run
@@ -19,8 +19,8 @@ from tests.serving.gateway.test_job_runner import World, run
 NOW = datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC)
 
 
-def ended(*days_ago: float) -> Sorted[tuple[str, str]]:
-    return Sorted.of(
+def ended(*days_ago: float) -> SortedSequence[tuple[str, str]]:
+    return SortedSequence.from_values(
         (format_timestamp(NOW - datetime.timedelta(days=days)), f"d{days:g}") for days in days_ago
     )
 
@@ -28,22 +28,22 @@ def ended(*days_ago: float) -> Sorted[tuple[str, str]]:
 @pytest.mark.parametrize(
     ("retention", "expected"),
     [
-        (Retention(0, 0), []),
-        (Retention(10, 0), ["d20", "d11"]),
-        (Retention(0, 2), ["d20", "d11"]),
-        (Retention(10, 1), ["d20", "d11", "d9"]),
-        (Retention(15, 3), ["d20"]),
-        (Retention(30, 4), []),
+        (RetentionPolicy(0, 0), []),
+        (RetentionPolicy(10, 0), ["d20", "d11"]),
+        (RetentionPolicy(0, 2), ["d20", "d11"]),
+        (RetentionPolicy(10, 1), ["d20", "d11", "d9"]),
+        (RetentionPolicy(15, 3), ["d20"]),
+        (RetentionPolicy(30, 4), []),
     ],
 )
-def test_what_is_due(retention: Retention, expected: list[str]) -> None:
+def test_what_is_due(retention: RetentionPolicy, expected: list[str]) -> None:
     """What ended too long ago, or before the last so many; the first to end first."""
-    assert list(retention.due(ended(1, 20, 9, 11), NOW)) == expected
+    assert list(retention.list_due(ended(1, 20, 9, 11), NOW)) == expected
 
 
 def test_a_step_is_bounded() -> None:
     """Others need not wait for all that is due."""
-    due = Retention(1, 0).due(ended(*range(2, 1000)), NOW)
+    due = RetentionPolicy(1, 0).list_due(ended(*range(2, 1000)), NOW)
 
     assert len(due) == 100
     assert due[0] == "d999"
@@ -63,7 +63,7 @@ def test_jobs_are_forgotten_with_all_that_belongs_to_them(tmp_path: Path) -> Non
             name: world.folder / "state" / "jobs" / world.record(name).uid for name in ("j0", "j2", "busy")
         }
         await world.catalog.change(policies.set_policy, rules.job_name("p", "j0"), Policy())
-        pruner = Pruner(world.catalog, world.jobs, world.config, lambda: NOW)
+        pruner = RecordPruner(world.catalog, world.jobs, world.config, lambda: NOW)
         await pruner.prune()
 
         assert [name for _, name in rules.list_jobs(world.catalog.state, "p")] == [
@@ -89,7 +89,7 @@ def test_a_forgotten_job_is_not_there_after_a_restart(tmp_path: Path) -> None:
         await world.until_ended("j")
         await world.until(lambda: not world.jobs.is_working_on(rules.job_name("p", "j")))
         later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=3)
-        early, late = (Pruner(world.catalog, world.jobs, world.config, lambda when=when: when)  # type: ignore[misc]
+        early, late = (RecordPruner(world.catalog, world.jobs, world.config, lambda when=when: when)  # type: ignore[misc]
                        for when in (later - datetime.timedelta(days=2), later))  # fmt: skip
         await early.prune()
         assert world.state("j") is JobState.SUCCEEDED
@@ -113,7 +113,7 @@ def test_operations_are_forgotten_by_age_and_number(tmp_path: Path) -> None:
             body = Model(description=f"{number}")
             await world.catalog.change(models.update_model, model, body, ["description"])
         names = [name for _, name in operations.list_operations(world.catalog.state, "p")]
-        await Pruner(world.catalog, world.jobs, world.config).prune()
+        await RecordPruner(world.catalog, world.jobs, world.config).prune()
 
         assert len(names) == 5
         left = [name for _, name in operations.list_operations(world.catalog.state, "p")]

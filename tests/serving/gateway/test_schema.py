@@ -13,8 +13,8 @@ import sqlalchemy as sa
 
 from serving.errors import FailedPrecondition, Unavailable
 from serving.gateway import schema
-from serving.gateway.schema import STEPS, Step, open_database
-from serving.gateway.store import SqlStore
+from serving.gateway.schema import MIGRATIONS, Migration, open_database
+from serving.gateway.store import SqliteStore
 from serving.names import ModelName, VersionName
 
 TABLE = "CREATE TABLE {} (name TEXT NOT NULL, document BLOB NOT NULL, PRIMARY KEY (name))"
@@ -83,9 +83,12 @@ def read(file: Path) -> tuple[int, set[str]]:
         return version, {name for (name,) in names}
 
 
-def extended(*tables: str) -> Sequence[Step]:
+def extended(*tables: str) -> Sequence[Migration]:
     """The steps with one more."""
-    return (*STEPS, Step("more", schema.creating(*(schema.document_table(name) for name in tables))))
+    return (
+        *MIGRATIONS,
+        Migration("more", schema.make_table_creator(*(schema.document_table(name) for name in tables))),
+    )
 
 
 @pytest.mark.parametrize("version", [0, 1])
@@ -94,7 +97,7 @@ def test_files_of_earlier_releases_are_taken_over(file: Path, tables: list[str],
     """Every record is found, whether or not the file had jobs; the file as it was stays beside it."""
     write(file, tables, version)
 
-    store = SqlStore(file)
+    store = SqliteStore(file)
     state = store.load()
     store.close()
 
@@ -103,7 +106,7 @@ def test_files_of_earlier_releases_are_taken_over(file: Path, tables: list[str],
     assert deployed is not None and deployed.framework == "XGBOOST"
     assert state.operations["projects/p/operations/create_m_v-1"].operation.done
     assert [record.attempt for record in state.jobs.values()] == ([2] if "jobs" in tables else [])
-    assert read(file)[0] == len(STEPS)
+    assert read(file)[0] == len(MIGRATIONS)
     assert read(file.with_name(f"state.db.v{version}")) == (version, set(tables))
 
 
@@ -111,7 +114,7 @@ def test_a_new_file_leaves_no_copy(file: Path) -> None:
     """There was nothing to keep."""
     open_database(file).dispose()
 
-    assert read(file)[0] == len(STEPS)
+    assert read(file)[0] == len(MIGRATIONS)
     assert [path.name for path in file.parent.iterdir()] == ["state.db"]
 
 
@@ -131,7 +134,7 @@ def test_only_missing_steps_are_taken(file: Path) -> None:
     open_database(file, extended("more")).dispose()
 
     version, tables = read(file)
-    assert version == len(STEPS) + 1
+    assert version == len(MIGRATIONS) + 1
     assert "more" in tables
 
 
@@ -139,7 +142,7 @@ def test_a_newer_file_is_refused(file: Path) -> None:
     """The error names both schemas and what to do; the file is not touched."""
     open_database(file, extended("more")).dispose()
     content = file.read_bytes()
-    have, know = len(STEPS) + 1, len(STEPS)
+    have, know = len(MIGRATIONS) + 1, len(MIGRATIONS)
 
     with pytest.raises(FailedPrecondition, match=rf"schema {have}, this one knows {know}\. .*--state-dir"):
         open_database(file)
@@ -151,11 +154,11 @@ def test_a_step_that_fails_leaves_nothing_behind(file: Path) -> None:
     write(file, ["models"], 1)
 
     def fail(connection: sa.Connection) -> None:
-        schema.creating(schema.document_table("late"))(connection)
+        schema.make_table_creator(schema.document_table("late"))(connection)
         raise RuntimeError("no")
 
     with pytest.raises(RuntimeError, match="no"):
-        open_database(file, (*STEPS, Step("broken", fail)))
+        open_database(file, (*MIGRATIONS, Migration("broken", fail)))
     assert read(file) == (1, {"models"})
 
 
@@ -166,7 +169,7 @@ def test_a_kill_during_a_step_leaves_nothing_behind(file: Path) -> None:
 
     assert read(file) == (1, {"models"})
     open_database(file).dispose()
-    assert read(file)[0] == len(STEPS)
+    assert read(file)[0] == len(MIGRATIONS)
 
 
 def test_the_copy_has_what_only_the_log_holds(file: Path) -> None:

@@ -12,15 +12,15 @@ import pytest
 
 from serving.errors import Unavailable
 from serving.gateway.records import (
-    Deployed,
+    CatalogState,
+    DeploymentInfo,
     JobRecord,
     ModelRecord,
     OperationRecord,
     Record,
-    State,
     VersionRecord,
 )
-from serving.gateway.store import SqlStore
+from serving.gateway.store import SqliteStore
 from serving.names import ModelName, VersionName
 from serving.resources import (
     AutoScaling,
@@ -65,8 +65,8 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(file: Path) -> Iterator[SqlStore]:
-    store = SqlStore(file)
+def store(file: Path) -> Iterator[SqliteStore]:
+    store = SqliteStore(file)
     yield store
     store.close()
 
@@ -88,7 +88,7 @@ def everything() -> list[tuple[str, Record]]:
         done=True,
         error=RpcStatus(code=3, message="no"),
     )
-    deployed = Deployed(model_dir="/x", packages=("/y", "/z"), framework="XGBOOST", merge=True)
+    deployed = DeploymentInfo(model_dir="/x", packages=("/y", "/z"), framework="XGBOOST", merge=True)
     job = Job(
         job_id="j",
         state=JobState.RUNNING,
@@ -122,26 +122,28 @@ def everything() -> list[tuple[str, Record]]:
     ]
 
 
-def test_a_new_store_is_empty(store: SqlStore) -> None:
+def test_a_new_store_is_empty(store: SqliteStore) -> None:
     """It makes its file and tables."""
-    assert store.load() == State()
+    assert store.load() == CatalogState()
 
 
-def test_what_is_committed_is_loaded_by_the_next(store: SqlStore, file: Path) -> None:
+def test_what_is_committed_is_loaded_by_the_next(store: SqliteStore, file: Path) -> None:
     """Records come back equal, under names that are equal."""
     records = everything()
     store.commit({(table, str(record.name)): record for table, record in records})
     store.close()
 
-    reopened = SqlStore(file)
+    reopened = SqliteStore(file)
     state = reopened.load()
     reopened.close()
 
     (_, model), (_, version), (_, operation), (_, job) = records
-    assert state == State({MODEL: model}, {VERSION: version}, {operation.name: operation}, {job.name: job})  # type: ignore[dict-item]
+    assert state == CatalogState(
+        {MODEL: model}, {VERSION: version}, {operation.name: operation}, {job.name: job}
+    )  # type: ignore[dict-item]
 
 
-def test_a_commit_replaces_and_removes(store: SqlStore) -> None:
+def test_a_commit_replaces_and_removes(store: SqliteStore) -> None:
     """None removes; removing what is not there is no error."""
     (table, record), *_ = everything()
     store.commit({(table, str(MODEL)): record})
@@ -151,22 +153,22 @@ def test_a_commit_replaces_and_removes(store: SqlStore) -> None:
     assert store.load().models == {MODEL: changed}
 
     store.commit({(table, str(MODEL)): None, (table, "projects/p/models/other"): None})
-    assert store.load() == State()
+    assert store.load() == CatalogState()
 
 
-def test_a_commit_is_whole_or_not_at_all(store: SqlStore) -> None:
+def test_a_commit_is_whole_or_not_at_all(store: SqliteStore) -> None:
     """When one record cannot be written, none is."""
     (table, record), *_ = everything()
 
     with pytest.raises(KeyError):
         store.commit({(table, str(MODEL)): record, ("nonsense", "x"): record})
 
-    assert store.load() == State()
+    assert store.load() == CatalogState()
 
 
 @pytest.mark.parametrize("replaced", [False, True])
 def test_nothing_is_written_to_a_file_that_nobody_finds(
-    store: SqlStore, file: Path, tmp_path: Path, replaced: bool
+    store: SqliteStore, file: Path, tmp_path: Path, replaced: bool
 ) -> None:
     """A change would be acknowledged, and gone with the process; it works again once the file is back."""
     record = ModelRecord(name=MODEL, model=Model(name=str(MODEL)))
@@ -182,7 +184,7 @@ def test_nothing_is_written_to_a_file_that_nobody_finds(
     assert store.load().models == {MODEL: record}
 
 
-def test_the_log_of_the_state_file_is_missed(store: SqlStore, file: Path) -> None:
+def test_the_log_of_the_state_file_is_missed(store: SqliteStore, file: Path) -> None:
     """What is in it would be lost with the process; a store that is closed in order puts it into the file."""
     record = ModelRecord(name=MODEL, model=Model(name=str(MODEL)))
     store.commit({("models", str(MODEL)): record})
@@ -192,7 +194,7 @@ def test_the_log_of_the_state_file_is_missed(store: SqlStore, file: Path) -> Non
         store.commit({("models", str(MODEL)): None})
     store.close()
 
-    again = SqlStore(file)
+    again = SqliteStore(file)
     assert again.load().models == {MODEL: record}
     again.commit({("models", str(MODEL)): None})
     again.close()
@@ -208,7 +210,7 @@ def test_what_was_committed_survives_a_kill(file: Path) -> None:
     writer.wait()
     writer.stdout.close()
 
-    store = SqlStore(file)
+    store = SqliteStore(file)
     found = {name.model for name in store.load().models}
     store.close()
 

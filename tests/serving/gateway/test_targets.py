@@ -8,8 +8,8 @@ import pytest
 from autoscaler.pools import NodeSpec
 from serving.errors import FailedPrecondition, InvalidArgument, NotFound
 from serving.gateway import targets
-from serving.gateway.records import Commit, ModelRecord, State, VersionRecord
-from serving.gateway.targets import Targets
+from serving.gateway.records import CatalogState, Commit, ModelRecord, VersionRecord
+from serving.gateway.targets import RoutingTable
 from serving.names import ModelName, VersionName
 from serving.protocols.addresses import ModelAddress
 from serving.resources import Model, Version, VersionState
@@ -20,7 +20,7 @@ class World:
 
     def __init__(self, models: int, versions: int) -> None:
         self.made: list[VersionName] = []
-        self.targets = Targets(self._spec)
+        self.targets = RoutingTable(self._spec)
         names = [
             VersionName("p", f"m{model}", f"v{one}") for model in range(models) for one in range(versions)
         ]
@@ -31,10 +31,10 @@ class World:
         parents = [
             ModelRecord(name=ModelName("p", f"m{n}"), model=Model(), default="v0") for n in range(models)
         ]
-        self.state = State(
+        self.state = CatalogState(
             {record.name: record for record in parents}, {record.name: record for record in records}
         )
-        self.targets.publish(Commit.loading(self.state))
+        self.targets.apply_commit(Commit.from_state(self.state))
 
     def _spec(self, record: VersionRecord) -> NodeSpec:
         self.made.append(record.name)
@@ -48,13 +48,13 @@ class World:
         else:
             version = msgspec.structs.replace(versions[name].version, state=state)
             versions[name] = msgspec.structs.replace(versions[name], version=version)
-        after = State(self.state.models, versions)
-        self.targets.publish(Commit(self.state, after, {("versions", str(name)): versions.get(name)}))
+        after = CatalogState(self.state.models, versions)
+        self.targets.apply_commit(Commit(self.state, after, {("versions", str(name)): versions.get(name)}))
         self.state = after
 
     def find(self, name: object) -> VersionName:
         """The version that answers predictions for a name."""
-        return self.targets.find(f"/v1/{name}:predict").name
+        return self.targets.find_target(f"/v1/{name}:predict").name
 
 
 def test_targets_are_made_when_they_are_asked_for() -> None:
@@ -71,12 +71,12 @@ def test_a_commit_makes_nothing_anew_but_what_it_changed() -> None:
     world = World(100, 10)
     changed, other = VersionName("p", "m1", "v1"), VersionName("p", "m2", "v1")
     world.find(changed)
-    kept = world.targets.find(f"/v1/{other}:predict")
+    kept = world.targets.find_target(f"/v1/{other}:predict")
     world.made.clear()
 
     world.change(changed, VersionState.READY)
 
-    assert world.targets.find(f"/v1/{other}:predict") is kept
+    assert world.targets.find_target(f"/v1/{other}:predict") is kept
     assert world.made == []
     world.find(changed)
     assert world.made == [changed]
@@ -88,7 +88,7 @@ def test_addresses_are_found_as_paths_are() -> None:
     model = ModelName("p", "m1")
 
     def found(version: str = "", label: str = "") -> str:
-        return world.targets.find(ModelAddress(model, version, label)).name.version
+        return world.targets.find_target(ModelAddress(model, version, label)).name.version
 
     assert [found(), found("7"), found("007"), found("v7"), found(label="v7")] == [
         "v0",
@@ -99,13 +99,13 @@ def test_addresses_are_found_as_paths_are() -> None:
     ]
     for missing in (ModelAddress(model, "20"), ModelAddress(ModelName("p", "m9"))):
         with pytest.raises(NotFound, match="Servable not found for request"):
-            world.targets.find(missing)
+            world.targets.find_target(missing)
     with pytest.raises(InvalidArgument, match="Unrecognized servable version label: x"):
         found(label="x")
 
-    kept = world.targets.find(ModelAddress(model, "7"))
+    kept = world.targets.find_target(ModelAddress(model, "7"))
     world.change(VersionName("p", "m0", "v7"), VersionState.FAILED)
-    assert world.targets.find(ModelAddress(model, "7")) is kept
+    assert world.targets.find_target(ModelAddress(model, "7")) is kept
     world.change(VersionName("p", "m1", "v7"), VersionState.FAILED)
     with pytest.raises(FailedPrecondition, match="is not ready: it is FAILED"):
         found("7")
@@ -119,10 +119,13 @@ def test_what_clients_write_does_not_fill_the_table(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(targets, "_MANY", 10)
     world = World(1, 2)
     for zeros in range(100):
-        assert world.targets.find(ModelAddress(ModelName("p", "m0"), "0" * zeros + "1")).name.version == "v1"
-        assert len(world.targets._found) <= 10
+        assert (
+            world.targets.find_target(ModelAddress(ModelName("p", "m0"), "0" * zeros + "1")).name.version
+            == "v1"
+        )
+        assert len(world.targets._targets) <= 10
     world.change(VersionName("p", "m0", "v1"), VersionState.FAILED)
-    assert not world.targets._found
+    assert not world.targets._targets
 
 
 def test_what_a_model_leads_to_follows_its_versions() -> None:
@@ -142,4 +145,4 @@ def test_what_a_model_leads_to_follows_its_versions() -> None:
     with pytest.raises(NotFound):
         world.find("projects/p/models/m1/versions/v1")
     with pytest.raises(NotFound):
-        world.targets.find("/v2/projects/p/models/m1:predict")
+        world.targets.find_target("/v2/projects/p/models/m1:predict")

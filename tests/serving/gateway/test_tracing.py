@@ -18,16 +18,18 @@ from autoscaler.activator import Lease
 from serving.config import ServeConfig
 from serving.errors import FailedPrecondition, InvalidArgument
 from serving.gateway import tracing as tracing_module
-from serving.gateway.calls import Calls, tracing
-from serving.gateway.tallies import Tallies
-from serving.gateway.tracing import Trace, Tracing
-from serving.gateway.upstream import Answer
+from serving.gateway.calls import ApiMetricsMiddleware, create_tracing
+from serving.gateway.tallies import PredictionStats
+from serving.gateway.tracing import RequestTrace, Tracing
+from serving.gateway.upstream import NodeReply
 from serving.wire import Scope
 from tests.serving.gateway.collector import Collector, attributes, collecting
 from tests.serving.gateway.test_server_timing import make_lease
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
-NODE = Answer(200, [(b"server-timing", b"parse;dur=1.0, wait;dur=0.5, infer;dur=2.0, encode;dur=0.5")], b"{}")
+NODE = NodeReply(
+    200, [(b"server-timing", b"parse;dur=1.0, wait;dur=0.5, infer;dur=2.0, encode;dur=0.5")], b"{}"
+)
 
 
 @pytest.fixture
@@ -59,8 +61,8 @@ def close(made: Tracing) -> None:
     asyncio.run(made.close())
 
 
-def begun(made: Tracing, found: Scope) -> Trace:
-    trace = made.begin(found, "projects.predict")
+def begun(made: Tracing, found: Scope) -> RequestTrace:
+    trace = made.begin_trace(found, "projects.predict")
     assert trace is not None
     return trace
 
@@ -77,9 +79,9 @@ def test_a_prediction_that_wakes_a_version(collector: Collector) -> None:
     """Every phase is a span of the caller's trace, inside the span that it is part of."""
     made = Tracing(collector.endpoint, 0.0)
     trace = begun(made, scope(f"00-{TRACE}-{PARENT}-01", "vendor=one,other=two"))
-    trace.enters(woken())
+    trace.begin_node_span(woken())
     time.sleep(0.01)
-    trace.leaves(NODE)
+    trace.end_node_span(NODE)
     trace.end(200, version="projects/p/models/m/versions/v")
     spans = collector.trace(10)
     close(made)
@@ -108,8 +110,8 @@ def test_a_request_that_fails(collector: Collector) -> None:
     """A node that hangs up and an answer of 500 are errors; each attempt has its span."""
     made = Tracing(collector.endpoint, 1.0)
     trace = begun(made, scope())
-    trace.enters(make_lease(arrived=0.0, asked=0.0, ready=0.0, granted=0.0))
-    trace.leaves(None)
+    trace.begin_node_span(make_lease(arrived=0.0, asked=0.0, ready=0.0, granted=0.0))
+    trace.end_node_span(None)
     trace.end(500)
     spans = collector.trace(3)
     close(made)
@@ -133,14 +135,14 @@ def test_a_request_that_fails(collector: Collector) -> None:
 def test_who_decides(parent: str, share: float, traced: bool) -> None:
     """The caller, if there is a trace already; else the share of requests that are to be traced."""
     made = Tracing("http://127.0.0.1:9", share)
-    assert (made.begin(scope(parent), "any") is not None) == traced
+    assert (made.begin_trace(scope(parent), "any") is not None) == traced
     close(made)
 
 
 def test_calls_are_named_after_their_method(collector: Collector) -> None:
     """They are counted, too; what is no call of the API is neither."""
     made = Tracing(collector.endpoint, 1.0)
-    tallies = Tallies()
+    tallies = PredictionStats()
 
     class NamedRoute:
         name = "projects.models.get"
@@ -153,7 +155,7 @@ def test_calls_are_named_after_their_method(collector: Collector) -> None:
         pass
 
     async def main() -> None:
-        calls = Calls(app, tallies, made)
+        calls = ApiMetricsMiddleware(app, tallies, made)
         await calls(scope(path="/v1/projects/p/models/m"), None, send)  # type: ignore[arg-type]  # unused
         await calls(scope(path="/healthz"), None, send)  # type: ignore[arg-type]
 
@@ -162,7 +164,7 @@ def test_calls_are_named_after_their_method(collector: Collector) -> None:
     close(made)
 
     assert attributes(spans["projects.models.get"])["http.response.status_code"] == 404
-    assert tallies.calls == {("projects.models.get", 404): 1}
+    assert tallies.api_calls == {("projects.models.get", 404): 1}
 
 
 def test_a_collector_that_refuses_costs_spans_and_nothing_else(
@@ -179,7 +181,7 @@ def test_a_collector_that_refuses_costs_spans_and_nothing_else(
         begun(made, scope()).end(200)
     close(made)
 
-    told = made.spans.told()
+    told = made.span_counts.get_final_counts()
     assert told["sent"] == 0
     assert told["failed"] >= 8
     assert told["failed"] + told["dropped"] == 100
@@ -201,14 +203,14 @@ def test_a_collector_that_hangs_holds_nothing_up(
         close(made)
 
     assert time.monotonic() - begin < 4
-    assert made.spans.told() == {"sent": 0, "failed": 0, "dropped": 0}
+    assert made.span_counts.get_final_counts() == {"sent": 0, "failed": 0, "dropped": 0}
 
 
 @pytest.mark.parametrize("endpoint", ["collector:4318", "ftp://collector", "http://", "nonsense"])
 def test_an_endpoint_that_cannot_be_is_refused(endpoint: str) -> None:
     """By the setting's name."""
     with pytest.raises(InvalidArgument, match="otel_endpoint must be the address"):
-        tracing(ServeConfig(otel_endpoint=endpoint))
+        create_tracing(ServeConfig(otel_endpoint=endpoint))
 
 
 @pytest.mark.parametrize(
@@ -221,7 +223,7 @@ def test_an_endpoint_that_cannot_be_is_refused(endpoint: str) -> None:
 )
 def test_the_usual_path_may_be_left_out(endpoint: str, address: str) -> None:
     """Another one may be given."""
-    assert tracing_module._address(endpoint) == address
+    assert tracing_module._parse_traces_url(endpoint) == address
 
 
 def test_where_opentelemetry_is_missing_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +231,7 @@ def test_where_opentelemetry_is_missing_it_says_so(monkeypatch: pytest.MonkeyPat
     monkeypatch.delitem(sys.modules, "serving.gateway.tracing")
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     with pytest.raises(FailedPrecondition, match=r"pip install 'pilotlight\[otel\]'"):
-        tracing(ServeConfig(otel_endpoint="http://localhost:4318"))
+        create_tracing(ServeConfig(otel_endpoint="http://localhost:4318"))
 
 
 def test_without_an_endpoint_nothing_of_opentelemetry_is_imported() -> None:

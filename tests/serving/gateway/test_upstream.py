@@ -21,11 +21,11 @@ from serving.frames import (
     WANTS_TIMING,
 )
 from serving.gateway.upstream import (
-    Answer,
     ConnectError,
     ConnectionLostError,
-    ReceivedBytes,
-    Upstream,
+    NodeClient,
+    NodeReply,
+    ReceiveBudget,
 )
 
 # What the server sends for a request, given its head and body; None hangs up.
@@ -47,20 +47,20 @@ class Waiting:
     """Who asked; `answer` is what became of it."""
 
     def __init__(self) -> None:
-        self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self.answer: asyncio.Future[NodeReply] = asyncio.get_running_loop().create_future()
 
-    def answered(self, answer: Answer) -> None:
+    def on_reply(self, answer: NodeReply) -> None:
         self.answer.set_result(answer)
 
-    def refused(self, error: ServingError) -> None:
+    def on_reply_dropped(self, error: ServingError) -> None:
         self.answer.set_exception(error)
 
-    def lost(self) -> None:
+    def on_connection_lost(self) -> None:
         self.answer.set_exception(ConnectionLostError())
 
 
 def run(
-    tmp_path: Path, reply: Reply, main: Callable[[Upstream, list[list[tuple[Any, ...]]]], Awaitable[None]]
+    tmp_path: Path, reply: Reply, main: Callable[[NodeClient, list[list[tuple[Any, ...]]]], Awaitable[None]]
 ) -> None:
     """Run with a server; it lists the heads of what it got per connection."""
     connections: list[list[tuple[Any, ...]]] = []
@@ -85,7 +85,7 @@ def run(
         path = str(tmp_path / "node")
         async with asyncio.timeout(10):
             server = await asyncio.start_unix_server(serve, path)
-            upstream = Upstream(path, MAX_ANSWER, ReceivedBytes(MAX_ANSWER))
+            upstream = NodeClient(path, MAX_ANSWER, ReceiveBudget(MAX_ANSWER))
             try:
                 await main(upstream, connections)
             finally:
@@ -99,13 +99,13 @@ def run(
         runner.run(bounded())
 
 
-def send(upstream: Upstream, body: bytes = b"[]", **fields: Any) -> tuple[int, asyncio.Future[Answer]]:
+def send(upstream: NodeClient, body: bytes = b"[]", **fields: Any) -> tuple[int, asyncio.Future[NodeReply]]:
     asker = Waiting()
     given = {"slot": 0, "timeout": 1.0, "alone": False, "timing": False, **fields}
     return upstream.send(asker, body, **given), asker.answer
 
 
-async def ask(upstream: Upstream, body: bytes = b"[]") -> Answer:
+async def ask(upstream: NodeClient, body: bytes = b"[]") -> NodeReply:
     await upstream.connect()
     return await send(upstream, body)[1]
 
@@ -113,13 +113,13 @@ async def ask(upstream: Upstream, body: bytes = b"[]") -> Answer:
 def test_one_connection_carries_all_requests(tmp_path: Path) -> None:
     """Also those that are made at the same time, and however many connect at once."""
 
-    async def main(upstream: Upstream, connections: list[list[tuple[Any, ...]]]) -> None:
+    async def main(upstream: NodeClient, connections: list[list[tuple[Any, ...]]]) -> None:
         answers = await asyncio.gather(*(ask(upstream, b"%d" % number) for number in range(5)))
 
         assert [(answer.status, answer.headers, answer.body) for answer in answers] == [
             (200, (), b"%d" % number) for number in range(5)
         ]
-        assert upstream.connected
+        assert upstream.is_connected
         assert [len(heads) for heads in connections] == [5]
 
     run(tmp_path, echo, main)
@@ -131,17 +131,17 @@ def test_an_answer_over_the_limit_ends_the_channel(tmp_path: Path) -> None:
     def reply(head: tuple[Any, ...], body: bytes) -> bytes:
         return RESPONSE_HEADER.pack(head[2], 200, 0, int(body)) + bytes(1 << 17)
 
-    async def main(upstream: Upstream, _: list[list[tuple[Any, ...]]]) -> None:
+    async def main(upstream: NodeClient, _: list[list[tuple[Any, ...]]]) -> None:
         with pytest.raises(ConnectionLostError):
             await ask(upstream, b"%d" % (MAX_ANSWER + 1))
-        assert not upstream.connected
+        assert not upstream.is_connected
 
     run(tmp_path, reply, main)
 
 
-async def begun(received: ReceivedBytes) -> None:
+async def begun(received: ReceiveBudget) -> None:
     """Wait until an answer is being received."""
-    while not received.held:  # noqa: ASYNC110  nobody tells of it
+    while not received.reserved:  # noqa: ASYNC110  nobody tells of it
         await asyncio.sleep(0)
 
 
@@ -162,14 +162,14 @@ def in_halves(head: tuple[Any, ...], body: bytes) -> bytes:
 def test_answers_that_are_being_received_have_a_limit_in_all(tmp_path: Path) -> None:
     """One that does not fit is refused when it is announced, and what comes of it is dropped."""
 
-    async def main(upstream: Upstream, _: Any) -> None:
-        received = ReceivedBytes(10 << 20)
-        first, second = (Upstream(upstream.address, MAX_ANSWER, received) for _ in range(2))
+    async def main(upstream: NodeClient, _: Any) -> None:
+        received = ReceiveBudget(10 << 20)
+        first, second = (NodeClient(upstream.address, MAX_ANSWER, received) for _ in range(2))
         await first.connect()
         _, half = send(first, b"half")
         await begun(received)
 
-        assert received.held == 8 << 20
+        assert received.reserved == 8 << 20
         await second.connect()
         _, refused = send(second, b"long")
         _, short = send(second, b"short")
@@ -177,9 +177,9 @@ def test_answers_that_are_being_received_have_a_limit_in_all(tmp_path: Path) -> 
             await refused
         assert (await short).body == b"short"
         _, rest = send(first, b"rest")
-        assert (len((await half).body), (await rest).body, received.held) == (8 << 20, b"done", 0)
+        assert (len((await half).body), (await rest).body, received.reserved) == (8 << 20, b"done", 0)
         assert len((await send(second, b"long")[1]).body) == 8 << 20
-        assert received.held == 0
+        assert received.reserved == 0
         first.close()
         second.close()
 
@@ -189,22 +189,22 @@ def test_answers_that_are_being_received_have_a_limit_in_all(tmp_path: Path) -> 
 def test_an_answer_that_will_not_come_is_not_counted(tmp_path: Path) -> None:
     """Because nobody waits for it any more, or because the node is gone."""
 
-    async def main(upstream: Upstream, _: Any) -> None:
-        received = ReceivedBytes(10 << 20)
-        channel = Upstream(upstream.address, MAX_ANSWER, received)
+    async def main(upstream: NodeClient, _: Any) -> None:
+        received = ReceiveBudget(10 << 20)
+        channel = NodeClient(upstream.address, MAX_ANSWER, received)
         await channel.connect()
         number, _ = send(channel, b"long")
         await asyncio.sleep(0)
         channel.cancel(number, lambda: None)
         assert (await send(channel, b"short")[1]).body == b"short"
-        assert received.held == 0
+        assert received.reserved == 0
 
         _, half = send(channel, b"half")
         await begun(received)
         send(channel, b"end")
         with pytest.raises(ConnectionLostError):
             await half
-        assert received.held == 0
+        assert received.reserved == 0
 
     run(tmp_path, lambda head, body: None if body == b"end" else in_halves(head, body), main)
 
@@ -212,7 +212,7 @@ def test_an_answer_that_will_not_come_is_not_counted(tmp_path: Path) -> None:
 def test_the_node_is_told_what_it_needs_to_know(tmp_path: Path) -> None:
     """The place, the time, whether to be alone, whether to tell, and the call in front of the body."""
 
-    async def main(upstream: Upstream, connections: list[list[tuple[Any, ...]]]) -> None:
+    async def main(upstream: NodeClient, connections: list[list[tuple[Any, ...]]]) -> None:
         await upstream.connect()
         sent = [
             send(upstream, b"[1]", slot=3, timeout=7.5),
@@ -239,7 +239,7 @@ def test_header_lines_are_told_from_the_body(tmp_path: Path) -> None:
     """As names and values."""
     lines = b"retry-after: 1\r\nserver-timing: infer;dur=1.5\r\n"
 
-    async def main(upstream: Upstream, _: Any) -> None:
+    async def main(upstream: NodeClient, _: Any) -> None:
         got = await ask(upstream)
 
         assert got.status == 429
@@ -257,7 +257,7 @@ def test_answers_come_in_any_order(tmp_path: Path) -> None:
         held.insert(0, answer(head[2], body))
         return b"".join(held) if len(held) == 3 else b""
 
-    async def main(upstream: Upstream, _: Any) -> None:
+    async def main(upstream: NodeClient, _: Any) -> None:
         answers = await asyncio.gather(*(ask(upstream, b"%d" % number) for number in range(3)))
 
         assert [got.body for got in answers] == [b"0", b"1", b"2"]
@@ -270,7 +270,7 @@ def test_bodies_of_any_size_arrive_whole(tmp_path: Path, size: int) -> None:
     """With small ones before and behind them."""
     large = b"0123456789" * (size // 10)
 
-    async def main(upstream: Upstream, _: Any) -> None:
+    async def main(upstream: NodeClient, _: Any) -> None:
         bodies = (b"before", large, b"behind", large)
         answers = await asyncio.gather(*(ask(upstream, body) for body in bodies))
 
@@ -282,12 +282,12 @@ def test_bodies_of_any_size_arrive_whole(tmp_path: Path, size: int) -> None:
 def test_a_node_that_hangs_up_is_told_apart_from_one_that_is_not_there(tmp_path: Path) -> None:
     """The first may have seen the requests, all that were under way, the second cannot have."""
 
-    async def main(upstream: Upstream, _: Any) -> None:
+    async def main(upstream: NodeClient, _: Any) -> None:
         lost = await asyncio.gather(*(ask(upstream) for _ in range(3)), return_exceptions=True)
         assert [type(error) for error in lost] == [ConnectionLostError] * 3
-        assert not upstream.connected
+        assert not upstream.is_connected
         with pytest.raises(ConnectError):
-            await Upstream(str(tmp_path / "nobody"), MAX_ANSWER, ReceivedBytes(MAX_ANSWER)).connect()
+            await NodeClient(str(tmp_path / "nobody"), MAX_ANSWER, ReceiveBudget(MAX_ANSWER)).connect()
 
     run(tmp_path, lambda _, __: None, main)
 
@@ -304,7 +304,7 @@ def test_a_node_that_hangs_up_is_told_apart_from_one_that_is_not_there(tmp_path:
 def test_what_is_no_answer_is_a_lost_connection(tmp_path: Path, nonsense: Callable[[int], bytes]) -> None:
     """The node is not to be trusted with the next request on it, but may have another chance."""
 
-    async def main(upstream: Upstream, connections: list[Any]) -> None:
+    async def main(upstream: NodeClient, connections: list[Any]) -> None:
         for _ in range(2):
             with pytest.raises(ConnectionLostError):
                 await asyncio.gather(ask(upstream), ask(upstream))
@@ -316,7 +316,7 @@ def test_what_is_no_answer_is_a_lost_connection(tmp_path: Path, nonsense: Callab
 def test_who_gives_up_is_not_answered(tmp_path: Path) -> None:
     """The node is told, and the others go on; a late answer is nobody's."""
 
-    async def main(upstream: Upstream, connections: list[list[tuple[Any, ...]]]) -> None:
+    async def main(upstream: NodeClient, connections: list[list[tuple[Any, ...]]]) -> None:
         await upstream.connect()
         number, gone = send(upstream)
         await asyncio.sleep(0)
@@ -339,11 +339,11 @@ def test_who_gives_up_learns_when_the_body_is_free(tmp_path: Path, reads: bool) 
     """What is being written to a node that does not read stays until it reads or is gone."""
     large = bytes(8 << 20)
 
-    async def main(upstream: Upstream, connections: list[list[tuple[Any, ...]]]) -> None:
+    async def main(upstream: NodeClient, connections: list[list[tuple[Any, ...]]]) -> None:
         node, gateway = asyncio.StreamReader(1 << 10), []
         stuck = asyncio.StreamReaderProtocol(node, lambda _, writer: gateway.append(writer))
         server = await asyncio.get_running_loop().create_unix_server(lambda: stuck, str(tmp_path / "stuck"))
-        upstream = Upstream(str(tmp_path / "stuck"), MAX_ANSWER, ReceivedBytes(MAX_ANSWER))
+        upstream = NodeClient(str(tmp_path / "stuck"), MAX_ANSWER, ReceiveBudget(MAX_ANSWER))
         freed: list[str] = []
         await upstream.connect()
         first, _ = send(upstream, large)
@@ -377,7 +377,7 @@ def test_who_gives_up_learns_when_the_body_is_free(tmp_path: Path, reads: bool) 
 def test_who_gives_up_when_the_node_is_gone_is_told_of_nothing_more(tmp_path: Path) -> None:
     """Though the channel waits for answers that are on their way."""
 
-    async def main(upstream: Upstream, _: Any) -> None:
+    async def main(upstream: NodeClient, _: Any) -> None:
         await upstream.connect()
         number, gone = send(upstream)
         _, waiting = send(upstream)
@@ -393,12 +393,12 @@ def test_who_gives_up_when_the_node_is_gone_is_told_of_nothing_more(tmp_path: Pa
 def test_what_is_on_its_way_still_arrives_when_the_channel_is_closed(tmp_path: Path) -> None:
     """A node that has ended may have answered before."""
 
-    async def main(upstream: Upstream, _: Any) -> None:
+    async def main(upstream: NodeClient, _: Any) -> None:
         await upstream.connect()
         _, future = send(upstream)
         upstream.close()
 
-        assert not upstream.connected
+        assert not upstream.is_connected
         assert (await future).body == b"[]"
 
     run(tmp_path, echo, main)

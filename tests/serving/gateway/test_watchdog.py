@@ -35,7 +35,7 @@ class World:
     def look(self, *, times: int, every: float = 0.5) -> None:
         for _ in range(times):
             self.clock.advance(every)
-            self.watchdog.look()
+            self.watchdog.check_nodes()
 
 
 def test_a_call_may_take_as_long_as_the_setting_says() -> None:

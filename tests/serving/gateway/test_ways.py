@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from serving.errors import InvalidArgument, NotAcceptable
-from serving.gateway.methods import METHODS, PREDICTIONS
-from serving.gateway.ways import Way, way_of
+from serving.gateway.methods import METHODS, PREDICTION_METHODS
+from serving.gateway.ways import PredictionRoute, parse_route
 from serving.heads import RequestHead
 from serving.names import ModelName
 from serving.protocols import DEFAULT_METADATA, Dialect, RequestMetadata, decode_metadata
@@ -34,9 +34,9 @@ class GrpcHead(RequestHead):
         raise self.said
 
 
-def way(path: str, **headers: str) -> Way:
+def way(path: str, **headers: str) -> PredictionRoute:
     raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-    return way_of(RequestHead("POST", path, raw), "home")
+    return parse_route(RequestHead("POST", path, raw), "home")
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_paths(path: str, method: str, goal: object, named: str) -> None:
     """The method, the model, and what its caller must be allowed."""
     found = way(path)
 
-    assert (found.method.id, found.goal, found.named) == (method, goal, named)
+    assert (found.method.id, found.target_key, found.resource_name) == (method, goal, named)
     one = "versions" in named or "labels" in named
     assert found.permission == ("ml.versions.predict" if one else "ml.models.predict")
     assert found.problem is None
@@ -88,13 +88,13 @@ def test_paths(path: str, method: str, goal: object, named: str) -> None:
 
 def test_what_a_node_is_told() -> None:
     """Nothing of an ordinary request; else what kind it is, and what its client calls model and version."""
-    assert way("/v1/projects/p/models/m:predict", accept="*/*").about("v3") == b""
-    told = decode_metadata(way("/v1/models/m/versions/0003:predict").about("v3"))
+    assert way("/v1/projects/p/models/m:predict", accept="*/*").encode_call("v3") == b""
+    told = decode_metadata(way("/v1/models/m/versions/0003:predict").encode_call("v3"))
     assert told == RequestMetadata(Dialect.TENSORFLOW, "predict", "m", "3")
-    assert decode_metadata(way("/v2/models/m/infer").about("canary")).version == "canary"
+    assert decode_metadata(way("/v2/models/m/infer").encode_call("canary")).version == "canary"
     binary = way("/v1/projects/p/models/m:predict", content_type="application/x-npy")
-    assert decode_metadata(binary.about("v3")) == RequestMetadata(content_type="application/x-npy")
-    assert binary.about("v3") is binary.about("v3")
+    assert decode_metadata(binary.encode_call("v3")) == RequestMetadata(content_type="application/x-npy")
+    assert binary.encode_call("v3") is binary.encode_call("v3")
 
 
 def test_ways_of_the_same_words_are_one() -> None:
@@ -106,15 +106,21 @@ def test_ways_of_the_same_words_are_one() -> None:
 def test_what_it_was_asked_of() -> None:
     """The version that was found, if one was named; else its model."""
     assert (
-        way("/v1/models/m/versions/3:predict").resource("projects/home/models/m/versions/v3").endswith("/v3")
+        way("/v1/models/m/versions/3:predict")
+        .resolve_resource("projects/home/models/m/versions/v3")
+        .endswith("/v3")
     )
-    assert way("/v1/models/m:predict").resource("projects/home/models/m/versions/v3").endswith("models/m")
-    assert way("/v1/models/m/versions/3:predict").resource("").endswith("/versions/3")
+    assert (
+        way("/v1/models/m:predict")
+        .resolve_resource("projects/home/models/m/versions/v3")
+        .endswith("models/m")
+    )
+    assert way("/v1/models/m/versions/3:predict").resolve_resource("").endswith("/versions/3")
 
 
 def test_an_answer_in_the_binary_form_says_what_it_is_of() -> None:
     """On AI Platform's route too."""
-    told = way("/v1/projects/p/models/m:predict", accept="application/octet-stream").about("v3")
+    told = way("/v1/projects/p/models/m:predict", accept="application/octet-stream").encode_call("v3")
     assert (decode_metadata(told).model, decode_metadata(told).version) == ("m", "3")
 
 
@@ -123,9 +129,9 @@ def test_what_is_long_is_not_remembered() -> None:
     long = "m" * 1000
     first, second = way(f"/v1/models/{long}:predict"), way(f"/v1/models/{long}:predict")
     assert first is not second
-    assert first.goal == second.goal == ModelAddress(ModelName("home", long))
+    assert first.target_key == second.target_key == ModelAddress(ModelName("home", long))
     path = f"/v1/projects/p/models/{long}:predict"
-    assert way(path).goal == path
+    assert way(path).target_key == path
     assert way(path) is not way(path)
     assert way(path, accept="*/*, " * 1000).call is DEFAULT_METADATA
 
@@ -134,28 +140,28 @@ def test_problems_are_kept_for_those_who_may_know() -> None:
     """With the method, so that it is known whom to tell how."""
     refused = way("/v1/projects/p/models/m:predict", accept="text/html")
     assert isinstance(refused.problem, NotAcceptable)
-    assert (refused.method.id, refused.named) == ("projects.predict", "projects/p/models/m")
+    assert (refused.method.id, refused.resource_name) == ("projects.predict", "projects/p/models/m")
     assert way("/v1/projects/p/models/m:predict").problem is None
     wrong = way("/v2/models/m/infer", inference_header_content_length="many")
     assert isinstance(wrong.problem, InvalidArgument)
     assert (wrong.method.id, wrong.call) == (INFER, DEFAULT_METADATA)
-    assert (wrong.named, wrong.permission) == ("projects/home/models/m", "ml.models.predict")
+    assert (wrong.resource_name, wrong.permission) == ("projects/home/models/m", "ml.models.predict")
 
 
 def test_over_grpc() -> None:
     """The message says which model; a name in full counts; what it says wrongly is a problem."""
     path = "/inference.GRPCInferenceService/ModelInfer"
     full = GrpcHead(path, PredictionPath(Dialect.INFERENCE_GRPC, "infer", "projects/p/models/m", version="3"))
-    assert way_of(full, "home").goal == ModelAddress(ModelName("p", "m"), "3")
-    assert way_of(full, "home").call == RequestMetadata(
+    assert parse_route(full, "home").target_key == ModelAddress(ModelName("p", "m"), "3")
+    assert parse_route(full, "home").call == RequestMetadata(
         Dialect.INFERENCE_GRPC, "infer", "projects/p/models/m"
     )
 
     for said in (InvalidArgument("no model"), PredictionPath(Dialect.INFERENCE_GRPC, "infer", "a/b")):
-        wrong = way_of(GrpcHead(path, said), "home")
+        wrong = parse_route(GrpcHead(path, said), "home")
         assert wrong.method is METHODS[INFER]
         assert isinstance(wrong.problem, InvalidArgument)
-        assert wrong.named == ""
+        assert wrong.resource_name == ""
 
 
 def test_every_method_of_predictions_is_asked_for() -> None:
@@ -166,8 +172,10 @@ def test_every_method_of_predictions_is_asked_for() -> None:
         Dialect.INFERENCE_GRPC: ["infer"],
     }
     found = {
-        way_of(GrpcHead("/v1/projects/p/models/m:predict", PredictionPath(dialect, verb, "m")), "home").method
+        parse_route(
+            GrpcHead("/v1/projects/p/models/m:predict", PredictionPath(dialect, verb, "m")), "home"
+        ).method
         for dialect, some in verbs.items()
         for verb in some
     }
-    assert found == PREDICTIONS
+    assert found == PREDICTION_METHODS

@@ -16,11 +16,11 @@ from autoscaler.pools import Node, NodeSpec, NodeState, PilotSpec
 from autoscaler.pools.local import LocalPool
 from autoscaler.pools.pilots import PilotState, PilotStatus
 from autoscaler.supervision import Supervisor
-from serving.gateway.metrics import CountedWaker, Elsewhere, Metrics
-from serving.gateway.overview import Overview
-from serving.gateway.records import JobRecord, ModelRecord, State, VersionRecord
-from serving.gateway.request_log import Logged
-from serving.gateway.tallies import Fare, Tallies
+from serving.gateway.metrics import Metrics, MetricSources, RefusalCountingWaker
+from serving.gateway.overview import ClusterStatus
+from serving.gateway.records import CatalogState, JobRecord, ModelRecord, VersionRecord
+from serving.gateway.request_log import LogCounts
+from serving.gateway.tallies import PredictionStats, RequestTiming
 from serving.names import ModelName, VersionName
 from serving.phases import NODE_BYTES
 from serving.resources import Job, JobState, Model, PredictionOutput, Version, VersionState
@@ -138,7 +138,7 @@ class World:
     """A gateway's parts, put together as it does."""
 
     def __init__(self) -> None:
-        self.state = State()
+        self.state = CatalogState()
         self.pool = FakePool(self._node_changed)
         self.activator = Activator(queue_requests=1, queue_bytes=1000)
         self.autoscaler = Autoscaler(
@@ -150,23 +150,23 @@ class World:
             on_trouble=lambda *_: None,
             supervisor=Supervisor(),
         )
-        self.overview = Overview(
+        self.overview = ClusterStatus(
             lambda: self.state, self.activator, self.autoscaler, cast(LocalPool, self.pool)
         )
-        self.tallies = Tallies()
+        self.tallies = PredictionStats()
         self.spans: dict[str, int] = {}
         self.audit: dict[str, int] = {}
-        self.logs: list[Logged] = []
+        self.logs: list[LogCounts] = []
         self.disk = asyncio.Event()
         self.disk.set()
         self.metrics = Metrics(
-            self.overview, self.tallies, Elsewhere(lambda: self.spans, lambda: self.audit, self._logged)
+            self.overview, self.tallies, MetricSources(lambda: self.spans, lambda: self.audit, self._logged)
         )
-        self.activator.connect_waker(CountedWaker(self.autoscaler, self.metrics))
+        self.activator.connect_waker(RefusalCountingWaker(self.autoscaler, self.metrics))
         self._requests: list[asyncio.Task[None]] = []
         self._over = asyncio.Event()
 
-    async def _logged(self) -> list[Logged]:
+    async def _logged(self) -> list[LogCounts]:
         await self.disk.wait()
         return self.logs
 
@@ -217,7 +217,9 @@ class World:
 
     def answered(self, version: str, status: int = 200) -> None:
         """A node of it answers a request."""
-        self.tallies.get_or_create(version).answered(Fare(total=0.001, inside=0.001), status, 10, 20)
+        self.tallies.get_or_create(version).count_answer(
+            RequestTiming(total=0.001, in_nodes=0.001), status, 10, 20
+        )
 
     async def ask(self, spec: NodeSpec, seconds: float = 60.0) -> asyncio.Task[None]:
         """A request, which stays in its node until the end of the test."""

@@ -18,7 +18,7 @@ import pytest
 from serving import verdicts
 from serving.config import FRAMEWORK_ENVIRONMENT
 from serving.gateway import pilots
-from serving.gateway.pilots import pilot_for
+from serving.gateway.pilots import framework_pilot_spec
 from serving.node.dialects.readers import CODEC_MODULES
 from serving.protocols import Dialect
 from tests.end_to_end.models import data
@@ -74,7 +74,7 @@ def add_routine(folder: Path, name: str, text: str, instances: Any) -> None:
 
 def forked(framework: str, folder: Path) -> Any:
     """What the pilot of a framework tells of the nodes in a folder; see `forking`."""
-    spec = pilot_for(framework, False, os.environ)
+    spec = framework_pilot_spec(framework, False, os.environ)
     module = "tests.serving.node.forking"
     command = [sys.executable, "-m", module, str(folder), spec.spare_warmup, *spec.preload]
     temporary = folder / "temporary"
@@ -90,7 +90,7 @@ def test_no_request_has_its_dialect_imported(framework: str) -> None:
     """All that nodes of a pool speak, every pilot has imported; Vertex AI asks nodes alone."""
     spoken = {module for dialect, module in CODEC_MODULES.items() if dialect is not Dialect.VERTEX}
 
-    assert spoken <= {*pilot_for(framework, False, os.environ).preload}
+    assert spoken <= {*framework_pilot_spec(framework, False, os.environ).preload}
 
 
 def test_the_tabular_pilot_leaves_nothing_to_import(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_the_framework_decides_else_the_files(framework: str, tensorflow: bool, 
     if key == "tensorflow" and importlib.util.find_spec("tensorflow") is None:
         key = "tabular"  # nothing can be imported ahead, and the node will say what is missing
 
-    spec = pilot_for(framework, tensorflow, {"HOME": "/home/me", "OMP_NUM_THREADS": "8"})
+    spec = framework_pilot_spec(framework, tensorflow, {"HOME": "/home/me", "OMP_NUM_THREADS": "8"})
 
     assert spec.key == key
     assert spec.environment["HOME"] == "/home/me"
@@ -202,9 +202,9 @@ def test_the_framework_decides_else_the_files(framework: str, tensorflow: bool, 
 
 def test_what_is_not_installed_is_not_preloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pilot would end, and take those with it that could do without."""
-    monkeypatch.setattr(pilots, "_installed", lambda _: False)
+    monkeypatch.setattr(pilots, "_is_installed", lambda _: False)
 
-    spec = pilot_for("TENSORFLOW", True, {})
+    spec = framework_pilot_spec("TENSORFLOW", True, {})
 
     assert spec.key == "tabular"
     assert "serving.runtimes.sklearn" in spec.preload

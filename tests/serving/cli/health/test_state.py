@@ -16,7 +16,7 @@ from serving.cli.health import state
 from serving.cli.health.finding import Level
 from serving.cli.health.state import Process
 from serving.config import ServeConfig
-from serving.gateway.schema import STEPS, open_database
+from serving.gateway.schema import MIGRATIONS, open_database
 
 
 @pytest.fixture
@@ -70,8 +70,8 @@ def test_space(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("version", "level", "said"),
     [
-        (len(STEPS), Level.OK, "the newest"),
-        (1, Level.OK, f"brings it to {len(STEPS)}"),
+        (len(MIGRATIONS), Level.OK, "the newest"),
+        (1, Level.OK, f"brings it to {len(MIGRATIONS)}"),
         (99, Level.FAIL, "schema 99"),
     ],
 )

@@ -16,7 +16,7 @@ from serving.gateway.access.policy import ADMIN
 from serving.gateway.access.start import is_access_control_on, open_token_store
 from serving.gateway.access.tokens import has_token_format, parse_duration
 from serving.gateway.records import ModelRecord, VersionRecord
-from serving.gateway.store import SqlStore
+from serving.gateway.store import SqliteStore
 from serving.names import VersionName
 from serving.resources import Model, RequestLoggingConfig, Version, VersionState
 from tests.serving.gateway.access.world import Api, run
@@ -294,7 +294,7 @@ def test_who_reads_a_request_log_sees_the_own_project_alone(tmp_path: Path) -> N
             file.write(orjson.dumps({**entry, **own}, option=orjson.OPT_APPEND_NEWLINE))
 
     (tmp_path / "state").mkdir()
-    store = SqlStore(tmp_path / "state" / "state.db")
+    store = SqliteStore(tmp_path / "state" / "state.db")
     for project in ("p", "q"):
         name = VersionName(project, "m", "v")
         logging_config = RequestLoggingConfig(bigquery_table_name=str(log), sampling_percentage=1)

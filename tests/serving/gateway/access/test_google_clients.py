@@ -142,15 +142,15 @@ def test_packed_bodies_are_read_for_those_who_may_send_one(tmp_path: Path) -> No
             headers = {"content-encoding": encoding, "authorization": token}
             answer = await api.client.post(MODELS, content=content, headers=headers)
             assert answer.status_code == status, (encoding, answer.text)
-            assert api.gateway._forwarder.held_bytes == 0
+            assert api.gateway._prediction_proxy.held_bytes == 0
         assert answer.headers["accept-encoding"] == "gzip, deflate"
-        api.gateway._forwarder.queue_bytes = 1000
-        api.gateway._forwarder.held_bytes = 900
+        api.gateway._prediction_proxy.queue_bytes = 1000
+        api.gateway._prediction_proxy.held_bytes = 900
         full = await api.client.post(
             MODELS, content=gzip.compress(b" " * 200 + b"{}"), headers={**headers, "content-encoding": "gzip"}
         )
-        assert (full.status_code, api.gateway._forwarder.held_bytes) == (429, 900)
-        api.gateway._forwarder.held_bytes = 0
+        assert (full.status_code, api.gateway._prediction_proxy.held_bytes) == (429, 900)
+        api.gateway._prediction_proxy.held_bytes = 0
 
     run(tmp_path, main)
 
@@ -227,7 +227,7 @@ def test_a_batch_is_bounded(tmp_path: Path) -> None:
         ):
             batches = BatchRequestsApi(
                 api.gateway,
-                api.gateway.handler,
+                api.gateway.prediction_handler,
                 seconds=seconds,
                 max_answer_bytes=most,
                 unsent_bytes=most_of_all,
@@ -249,7 +249,11 @@ def test_nothing_is_done_for_a_client_that_has_left(tmp_path: Path) -> None:
         parts = (post(MODELS, f'{{"name": "m{number}"}}', token) for number in range(5))
         body = "".join(f"--b\r\nContent-Type: application/http\r\n\r\n{part}\r\n" for part in parts) + "--b--"
         batches = BatchRequestsApi(
-            api.gateway, api.gateway.handler, seconds=60, max_answer_bytes=1 << 20, unsent_bytes=1 << 20
+            api.gateway,
+            api.gateway.prediction_handler,
+            seconds=60,
+            max_answer_bytes=1 << 20,
+            unsent_bytes=1 << 20,
         )
         await batches.answer_batch(request_of(body.encode(), asked_before_leaving=2))
         made = (await api.call(OWN, "GET", MODELS))["models"]

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from serving.config import ServeConfig
 from serving.gateway.app import Gateway
-from serving.gateway.methods import PREDICTIONS
-from serving.gateway.store import SqlStore
+from serving.gateway.methods import PREDICTION_METHODS
+from serving.gateway.store import SqliteStore
 from tests.serving.gateway.access.world import Api, run
 from tests.wire.test_discovery import DISCOVERED
 
@@ -215,7 +215,7 @@ def test_every_method_and_every_role(tmp_path: Path) -> None:
 
 def test_no_route_is_outside_the_matrix(tmp_path: Path) -> None:
     """Each route of the gateway is called by it."""
-    gateway = Gateway(ServeConfig(state_dir=tmp_path), SqlStore(tmp_path / "state.db"), {})
+    gateway = Gateway(ServeConfig(state_dir=tmp_path), SqliteStore(tmp_path / "state.db"), {})
     called = {
         *API,
         *BESIDE,
@@ -224,9 +224,9 @@ def test_no_route_is_outside_the_matrix(tmp_path: Path) -> None:
         *((verb, path.replace("%2F", "/")) for verb, path in OTHERS),
     }
 
-    for route in gateway._routes():
+    for route in gateway._build_routes():
         matching = [
             path for verb, path in called if verb in (route.methods or ()) and route.path_regex.match(path)
         ]
         assert matching, route.path
-    assert len(called) == len(gateway._routes()) + sum(len(one.paths) for one in PREDICTIONS)
+    assert len(called) == len(gateway._build_routes()) + sum(len(one.paths) for one in PREDICTION_METHODS)

@@ -15,7 +15,7 @@ from serving.gateway.access.policy import ADMIN, check_principal
 from serving.gateway.access.token_store import TokenStore
 from serving.gateway.access.tokens import mint_token
 from serving.gateway.app import Gateway
-from serving.gateway.store import SqlStore
+from serving.gateway.store import SqliteStore
 from tests.exchanges import through
 
 
@@ -71,13 +71,14 @@ def run(folder: Path, main: Callable[[Api], Awaitable[None]]) -> None:
             state_dir=folder, pilots="off", access="on", api_requests_per_minute=0, default_project="p"
         )
         tokens = TokenStore(folder / "state.db")
-        gateway = Gateway(config, SqlStore(folder / "state.db"), {}, tokens=tokens)
+        gateway = Gateway(config, SqliteStore(folder / "state.db"), {}, tokens=tokens)
         router = gateway._router
         async with (
             asyncio.timeout(60),
             router.router.lifespan_context(router),
             httpx.AsyncClient(
-                transport=httpx.ASGITransport(through(gateway, gateway.handler)), base_url="http://test"
+                transport=httpx.ASGITransport(through(gateway, gateway.prediction_handler)),
+                base_url="http://test",
             ) as client,
         ):
             await main(Api(gateway, tokens, client))

@@ -20,7 +20,7 @@ from serving.gateway.app import Gateway
 from serving.gateway.audit.endpoint import status_from_response
 from serving.gateway.audit.entry import OK_STATUS, CallStatus
 from serving.gateway.audit.folder import audit_log_path, list_log_files
-from serving.gateway.store import SqlStore
+from serving.gateway.store import SqliteStore
 from tests.exchanges import through
 from tests.server import running_server
 
@@ -38,8 +38,10 @@ def run(
 
     async def bounded() -> None:
         config = ServeConfig(state_dir=folder, audit_data_access=data_access, pilots="off")
-        gateway = Gateway(config, SqlStore(folder / "state.db"), {}, tokens=tokens)
-        transport = httpx.ASGITransport(through(gateway, gateway.handler), client=("10.0.0.7", 5000))
+        gateway = Gateway(config, SqliteStore(folder / "state.db"), {}, tokens=tokens)
+        transport = httpx.ASGITransport(
+            through(gateway, gateway.prediction_handler), client=("10.0.0.7", 5000)
+        )
         async with (
             asyncio.timeout(30),
             gateway._lifespan(gateway._router),

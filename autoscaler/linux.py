@@ -150,7 +150,7 @@ def raise_oom_score() -> None:
 def harden_process(open_files: int = 0, nice: int = 0) -> None:
     """Before code runs that is not ours: no dump of memory when it crashes, and no program that gives rights.
 
-    `open_files` is the most descriptors (0: as many as now), `nice` how far others come first.
+    `check_open_files` is the most descriptors (0: as many as now), `nice` how far others come first.
     """
     # One byte is less than any dump has. With 0 the kernel would still start a program that takes dumps.
     resource.setrlimit(resource.RLIMIT_CORE, (1, 1))

@@ -47,7 +47,7 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One attempt at a job. Field values are those of the API's PredictionInput, defaults filled in.
 
     `uid` (letters, digits) tells this job from all others; attempts count from 1. `batch_size` 0: not said.
-    `max_errors` is "" (no limit), a number of records ("100") or a share of them ("0.1" or "10%").
+    `parse_max_errors` is "" (no limit), a number of records ("100") or a share of them ("0.1" or "10%").
     `keys` names fields that pass the model by, `region` is for runners that have some. `pipeline_options`
     are Beam's, as they are typed. `scratch_dir` is a local folder that is this job's alone. With `clean`, no
     work is done: all traces of the job's attempts in the output folder go. `allowed_folders` and

@@ -228,7 +228,7 @@ class PredictionOutput(Resource, frozen=True):
 class BatchOptions(Resource, frozen=True):
     """Pilotlight's own addition to a batch prediction.
 
-    `keys` are fields that pass the model by, `max_errors` how many records may be bad ("100", "10%" or
+    `keys` are fields that pass the model by, `parse_max_errors` how many records may be bad ("100", "10%" or
     "0.1"), `runner` and `pipeline_options` are Beam's.
     """
 

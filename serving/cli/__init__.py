@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from serving import config
 from serving.cli import plain, server
-from serving.cli.lines import complain
+from serving.cli.lines import print_error
 from serving.config import NodeConfig, ServeConfig
 from serving.errors import ServingError
 
@@ -22,25 +22,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 no server answers, 130 interrupted.
     """
     try:
-        _run(sys.argv[1:] if arguments is None else arguments)
+        _run_command(sys.argv[1:] if arguments is None else arguments)
     except ServingError as error:
-        from serving.cli.client import Unreachable  # noqa: PLC0415  start-up time
+        from serving.cli.client import ServerUnreachable  # noqa: PLC0415  start-up time
 
-        complain(error.message)
-        sys.exit(_UNREACHABLE if isinstance(error, Unreachable) else _FAILED)
+        print_error(error.message)
+        sys.exit(_UNREACHABLE if isinstance(error, ServerUnreachable) else _FAILED)
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
 
 
-def _run(words: Sequence[str]) -> None:
+def _run_command(words: Sequence[str]) -> None:
     """Programs have their settings read plainly, if those were typed so; everything else is a command."""
     match words:
-        case ["node", *rest] if typed := plain.read(rest, NodeConfig):
-            sys.exit(server.node(server.node_settings(typed.settings, typed.file)))
-        case ["serve", *rest] if typed := plain.read(rest, ServeConfig):
+        case ["node", *rest] if typed := plain.parse_settings(rest, NodeConfig):
+            sys.exit(server.node(server.load_node_settings(typed.settings, typed.file)))
+        case ["serve", *rest] if typed := plain.parse_settings(rest, ServeConfig):
             sys.exit(server.serve(config.load_config(ServeConfig, typed.settings, typed.file)))
         case _:
-            from serving.cli.app import build, command_tree  # noqa: PLC0415  start-up time
-            from serving.cli.words import arrange  # noqa: PLC0415
+            from serving.cli.app import build, build_command_tree  # noqa: PLC0415  start-up time
+            from serving.cli.words import reorder_arguments  # noqa: PLC0415
 
-            build()(arrange(words, command_tree()), standalone_mode=True)
+            build()(reorder_arguments(words, build_command_tree()), standalone_mode=True)

@@ -34,7 +34,7 @@ from serving.cli import (
 )
 from serving.cli.flags import with_flags
 from serving.cli.settings import with_settings
-from serving.cli.words import Tree
+from serving.cli.words import CommandTree
 from serving.config import NodeConfig, ServeConfig
 
 # Help texts take the width of the terminal, up to that of a line which is still easily read.
@@ -49,94 +49,98 @@ _HELP = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class _CommandGroup:
     """Commands that share their first word, or groups of them."""
 
-    text: str
-    members: Mapping[str, Callable[..., None] | _Group]
+    help_text: str
+    members: Mapping[str, Callable[..., None] | _CommandGroup]
 
 
-_GROUPS: Mapping[str, _Group] = {
-    "models": _Group(
+_GROUPS: Mapping[str, _CommandGroup] = {
+    "models": _CommandGroup(
         "Create, show, change and delete models.",
         {
-            "create": models.create,
+            "create": models.create_model,
             "describe": models.describe_model,
-            "list": models.list_,
-            "update": models.update,
-            "delete": models.delete,
-            **iam.policy_commands("models", "model", "flowers"),
+            "list": models.list_models,
+            "update": models.update_model,
+            "delete": models.delete_model,
+            **iam.build_policy_commands("models", "model", "flowers"),
         },
     ),
-    "versions": _Group(
+    "versions": _CommandGroup(
         "Deploy versions of a model, show, change and delete them.",
         {
-            "create": versions.create,
-            "describe": versions.describe,
-            "schema": versions.schema,
-            "list": versions.list_,
-            "update": versions.update,
-            "set-default": versions.set_default,
-            "delete": versions.delete,
+            "create": versions.create_version,
+            "describe": versions.describe_version,
+            "schema": versions.show_schema,
+            "list": versions.list_versions,
+            "update": versions.update_version,
+            "set-default": versions.set_default_version,
+            "delete": versions.delete_version,
         },
     ),
-    "jobs": _Group(
+    "jobs": _CommandGroup(
         "Predict whole files: start jobs, follow and cancel them.",
         {
-            "submit": _Group("Start a job.", {"prediction": jobs.submit_prediction}),
-            "describe": jobs.describe,
-            "list": jobs.list_,
-            "update": jobs.update,
-            "cancel": jobs.cancel,
+            "submit": _CommandGroup("Start a job.", {"prediction": jobs.submit_prediction}),
+            "describe": jobs.describe_job,
+            "list": jobs.list_jobs,
+            "update": jobs.update_job,
+            "cancel": jobs.cancel_job,
             "stream-logs": jobs.stream_logs,
-            **iam.policy_commands("jobs", "job", "monday"),
+            **iam.build_policy_commands("jobs", "job", "monday"),
         },
     ),
-    "projects": _Group(
-        "Say who may do what in a project.", iam.policy_commands("projects", "project", "my-project")
+    "projects": _CommandGroup(
+        "Say who may do what in a project.", iam.build_policy_commands("projects", "project", "my-project")
     ),
-    "locations": _Group(
-        "Show the locations of the API.", {"list": locations.list_, "describe": locations.describe}
+    "locations": _CommandGroup(
+        "Show the locations of the API.",
+        {"list": locations.list_locations, "describe": locations.describe_location},
     ),
-    "operations": _Group(
+    "operations": _CommandGroup(
         "Follow and cancel long-running changes.",
         {
-            "describe": operations.describe,
-            "wait": operations.wait,
-            "list": operations.list_,
-            "cancel": operations.cancel,
+            "describe": operations.describe_operation,
+            "wait": operations.wait_for_operation,
+            "list": operations.list_operations,
+            "cancel": operations.cancel_operation,
         },
     ),
-    "tokens": _Group(
+    "tokens": _CommandGroup(
         "Make, list and revoke the tokens of a server with access control, in its state folder.",
-        {"create": tokens.create, "list": tokens.list_, "revoke": tokens.revoke},
+        {"create": tokens.create_token, "list": tokens.list_tokens, "revoke": tokens.revoke_token},
     ),
-    "runtimes": _Group(
+    "runtimes": _CommandGroup(
         "Say which interpreters compute models of old runtime versions.",
-        {"add": runtimes.add, "list": runtimes.list_, "remove": runtimes.remove},
+        {"add": runtimes.add_runtime, "list": runtimes.list_runtimes, "remove": runtimes.remove_runtime},
     ),
-    "local": _Group("Work without a server.", {"predict": local.predict, "batch": local_batch.batch}),
+    "local": _CommandGroup(
+        "Work without a server.",
+        {"predict": local.predict_locally, "batch": local_batch.predict_files_locally},
+    ),
 }
 
 
-def command_tree() -> Tree:
+def build_command_tree() -> CommandTree:
     """The groups with their commands, by name; commands outside of groups are left out."""
     return _build_tree(_GROUPS)
 
 
-def _build_tree(members: Mapping[str, Callable[..., None] | _Group]) -> Tree:
+def _build_tree(members: Mapping[str, Callable[..., None] | _CommandGroup]) -> CommandTree:
     return {
-        name: _build_tree(member.members) if isinstance(member, _Group) else None
+        name: _build_tree(member.members) if isinstance(member, _CommandGroup) else None
         for name, member in members.items()
     }
 
 
 def build() -> typer.Typer:
     """The command with all its groups."""
-    app = _typer(_HELP, name="pilotlight")
-    app.callback(help=_HELP)(_common)
+    app = _create_typer(_HELP, name="pilotlight")
+    app.callback(help=_HELP)(_declare_common_flags)
     app.command()(with_settings(ServeConfig)(server.serve))
-    app.command()(with_settings(NodeConfig, server.node_settings)(server.node))
+    app.command()(with_settings(NodeConfig, server.load_node_settings)(server.node))
     app.command()(demo.demo)
     app.command()(with_flags(doctor.doctor))
     app.command()(with_flags(predict.predict))
@@ -147,7 +151,7 @@ def build() -> typer.Typer:
     app.command()(with_flags(audit.audit))
     app.command()(simulate.simulate)
     app.command()(with_flags(parity.parity))
-    _add(app, _GROUPS)
+    _add_commands(app, _GROUPS)
     return app
 
 
@@ -162,21 +166,21 @@ _VERSION = typer.Option(
 )
 
 
-def _common(*, version: Annotated[bool, _VERSION] = False) -> None:
+def _declare_common_flags(*, version: Annotated[bool, _VERSION] = False) -> None:
     """What goes before any command."""
 
 
-def _add(app: typer.Typer, members: Mapping[str, Callable[..., None] | _Group]) -> None:
+def _add_commands(app: typer.Typer, members: Mapping[str, Callable[..., None] | _CommandGroup]) -> None:
     for name, member in members.items():
-        if isinstance(member, _Group):
-            group = _typer(member.text)
-            _add(group, member.members)
+        if isinstance(member, _CommandGroup):
+            group = _create_typer(member.help_text)
+            _add_commands(group, member.members)
             app.add_typer(group, name=name)
         else:
             app.command(name)(with_flags(member))
 
 
-def _typer(text: str, name: str | None = None) -> typer.Typer:
+def _create_typer(text: str, name: str | None = None) -> typer.Typer:
     return typer.Typer(
         name=name,
         help=text,

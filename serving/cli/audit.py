@@ -16,27 +16,27 @@ from typing import Annotated, Any
 import typer
 
 from serving import config
-from serving.cli.lines import note
+from serving.cli.lines import print_note
 from serving.config import ServeConfig
 from serving.errors import RPC_CODES, NotFound, PermissionDenied
 
-_EVERY = 0.5
-_AGO = re.compile(r"(\d+)([smhd])")
+_POLL_SECONDS = 0.5
+_TIME_AGO = re.compile(r"(\d+)([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-_LINE = "{:<19}  {:<19}  {:<28}  {:<24}  {}"
-_NAMES = {code: name for name, code in RPC_CODES.items()}
+_ROW_FORMAT = "{:<19}  {:<19}  {:<28}  {:<24}  {}"
+_STATUS_NAMES = {code: name for name, code in RPC_CODES.items()}
 
-Entry = Mapping[str, Any]
+AuditLogEntry = Mapping[str, Any]
 
 
-class Format(StrEnum):
+class AuditFormat(StrEnum):
     """How entries are written."""
 
     TABLE = "table"
     JSON = "json"
 
 
-class Kind(StrEnum):
+class AuditLogKind(StrEnum):
     """The two audit logs."""
 
     ACTIVITY = "activity"
@@ -59,13 +59,15 @@ def audit(
     since: Annotated[
         Any,
         typer.Option(
-            parser=lambda text: moment(text, datetime.datetime.now(datetime.UTC)),
+            parser=lambda text: parse_time(text, datetime.datetime.now(datetime.UTC)),
             metavar="TIME",
             help="Only from then on: 30m, 12h, 7d ago, or a time like 2030-01-02T03:04:05Z.",
             show_default=False,
         ),
     ] = None,
-    kind: Annotated[Kind | None, typer.Option(help="Only one of the two logs.", show_default=False)] = None,
+    kind: Annotated[
+        AuditLogKind | None, typer.Option(help="Only one of the two logs.", show_default=False)
+    ] = None,
     limit: Annotated[
         int | None, typer.Option(min=1, help="At most this many entries, the last ones.", show_default=False)
     ] = None,
@@ -73,8 +75,8 @@ def audit(
         bool, typer.Option("--follow", help="Go on with what comes, until Ctrl-C.", show_default=False)
     ] = False,
     format_: Annotated[
-        Format, typer.Option("--format", help="json prints the entries as they are, one per line.")
-    ] = Format.TABLE,
+        AuditFormat, typer.Option("--format", help="json prints the entries as they are, one per line.")
+    ] = AuditFormat.TABLE,
     state_dir: Annotated[
         Path | None, typer.Option(help="The server's state folder (setting state_dir).", show_default=False)
     ] = None,
@@ -92,8 +94,12 @@ def audit(
     if not folder.is_dir() and not follow:
         raise NotFound(f"There is no audit log in {folder}: nothing was recorded yet, or see --state-dir.")
     query = AuditQuery(principal, method, resource, kind or "", since)
-    found = _entries(follow_lines(folder, since), query, follow=follow, limit=limit)
-    shown = (line for line, _ in found) if format_ is Format.JSON else rows(entry for _, entry in found)
+    found = _select_entries(follow_lines(folder, since), query, follow=follow, limit=limit)
+    shown = (
+        (line for line, _ in found)
+        if format_ is AuditFormat.JSON
+        else format_rows(entry for _, entry in found)
+    )
     try:
         with contextlib.suppress(KeyboardInterrupt):
             for line in shown:
@@ -104,9 +110,9 @@ def audit(
         ) from error
 
 
-def moment(text: str, now: datetime.datetime) -> datetime.datetime:
+def parse_time(text: str, now: datetime.datetime) -> datetime.datetime:
     """A time, or how long ago: `90m`, `2030-01-02T03:04:05Z`."""
-    if ago := _AGO.fullmatch(text):
+    if ago := _TIME_AGO.fullmatch(text):
         return now - datetime.timedelta(**{_UNITS[ago[2]]: int(ago[1])})
     try:
         found = datetime.datetime.fromisoformat(text)
@@ -117,30 +123,30 @@ def moment(text: str, now: datetime.datetime) -> datetime.datetime:
     return found if found.tzinfo else found.astimezone()
 
 
-def rows(entries: Iterator[Entry]) -> Iterator[str]:
+def format_rows(entries: Iterator[AuditLogEntry]) -> Iterator[str]:
     """A line per call and one per end of what it began, below a heading.
 
     The entry from before a change is shown only if none came after it: nobody knows what became of that.
     """
-    yield _LINE.format("TIME", "RESULT", "PRINCIPAL", "METHOD", "RESOURCE")
-    open_calls: dict[str, Entry] = {}
+    yield _ROW_FORMAT.format("TIME", "RESULT", "PRINCIPAL", "METHOD", "RESOURCE")
+    open_calls: dict[str, AuditLogEntry] = {}
     for entry in entries:
         operation = entry.get("operation", {})
         if operation.get("first"):
             open_calls[operation["id"]] = entry
         else:
             open_calls.pop(operation.get("id", ""), None)
-            yield _row(entry)
+            yield _format_row(entry)
     for entry in open_calls.values():
-        yield _row(entry)
+        yield _format_row(entry)
 
 
-def _entries(
+def _select_entries(
     lines: Iterator[bytes | None], query: Any, *, follow: bool, limit: int | None
-) -> Iterator[tuple[str, Entry]]:
+) -> Iterator[tuple[str, AuditLogEntry]]:
     """The lines that match, with what they say; of those that are there already the last `limit`."""
     unreadable = 0
-    last: deque[tuple[str, Entry]] = deque(maxlen=limit)
+    last: deque[tuple[str, AuditLogEntry]] = deque(maxlen=limit)
     for line in lines:
         if line is None:
             yield from last
@@ -148,7 +154,7 @@ def _entries(
             limit = None
             if not follow:
                 break
-            time.sleep(_EVERY)
+            time.sleep(_POLL_SECONDS)
             continue
         try:
             entry = json.loads(line)
@@ -164,32 +170,34 @@ def _entries(
         else:
             last.append(found)
     if unreadable:
-        note(f"{unreadable} lines of the log are no entries; a machine that stops may leave part of one.")
+        print_note(
+            f"{unreadable} lines of the log are no entries; a machine that stops may leave part of one."
+        )
 
 
-def _row(entry: Entry) -> str:
+def _format_row(entry: AuditLogEntry) -> str:
     payload = entry["protoPayload"]
     local = datetime.datetime.fromisoformat(entry["timestamp"]).astimezone()
-    return _LINE.format(
+    return _ROW_FORMAT.format(
         f"{local:%Y-%m-%d %H:%M:%S}",
-        _result(entry),
+        _format_result(entry),
         payload["authenticationInfo"].get("principalEmail", "-"),
         payload["methodName"].rpartition(".")[2],
-        _plain(payload["resourceName"]),
+        _replace_unprintable(payload["resourceName"]),
     )
 
 
-def _result(entry: Entry) -> str:
+def _format_result(entry: AuditLogEntry) -> str:
     payload, operation = entry["protoPayload"], entry.get("operation", {})
     if "status" not in payload:
         return "UNKNOWN"
     code = payload["status"].get("code", 0)
     if code:
-        return _NAMES.get(code, str(code))
+        return _STATUS_NAMES.get(code, str(code))
     # The call was answered, its work goes on.
     return "OK" if not operation or operation.get("last") else "BEGUN"
 
 
-def _plain(text: str) -> str:
+def _replace_unprintable(text: str) -> str:
     """The text without what a terminal would obey."""
     return "".join(char if char.isprintable() else "?" for char in text)

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from serving.cli.options import absolute, given
-from serving.cli.parsing import choice, choices_of, items, split
+from serving.cli.options import drop_none, make_absolute
+from serving.cli.parsing import format_choices, make_choice_parser, parse_list, parse_lists
 
 _MAX_ERRORS = re.compile(r"\d+|(\d{1,2}(\.\d+)?|100)%|0?\.\d+")
 
@@ -42,14 +42,14 @@ class ResultFormat(StrEnum):
         return self.name
 
 
-def max_errors(text: str) -> str:
+def parse_max_errors(text: str) -> str:
     """`100`, `10%` or `0.1`, as the API takes it."""
     if not _MAX_ERRORS.fullmatch(text):
         raise typer.BadParameter(f"{text!r} is neither a number of records nor a share of them, like 10%.")
     return text
 
 
-def shell_words(text: str) -> tuple[str, ...]:
+def split_shell_words(text: str) -> tuple[str, ...]:
     """A text as a shell would split it."""
     try:
         return tuple(shlex.split(text))
@@ -75,8 +75,8 @@ class BatchFlags:
     data_format: Annotated[
         Any,
         typer.Option(
-            parser=choice(DataFormat),
-            metavar=choices_of(DataFormat),
+            parser=make_choice_parser(DataFormat),
+            metavar=format_choices(DataFormat),
             help="What the input files hold; text is gcloud's word for json, the default.",
         ),
     ] = DataFormat.JSON
@@ -98,7 +98,7 @@ class BatchFlags:
     keys: Annotated[
         Any,
         typer.Option(
-            parser=items,
+            parser=parse_list,
             metavar="NAME,...",
             help="Fields that the model is not shown, passed through to the result lines.",
             show_default=False,
@@ -107,7 +107,7 @@ class BatchFlags:
     max_errors: Annotated[
         Any,
         typer.Option(
-            parser=max_errors,
+            parser=parse_max_errors,
             metavar="N|N%",
             help="Give up when more records, or a greater share of them, are in error.",
             show_default=False,
@@ -123,7 +123,7 @@ class BatchFlags:
     pipeline_options: Annotated[
         Any,
         typer.Option(
-            parser=shell_words,
+            parser=split_shell_words,
             metavar="'--OPTION=VALUE ...'",
             help="Beam's own options, in one string; a server takes those for capacity.",
             show_default=False,
@@ -131,30 +131,30 @@ class BatchFlags:
     ] = None
 
     @property
-    def inputs(self) -> list[str]:
+    def absolute_inputs(self) -> list[str]:
         """The input paths, each one absolute."""
-        return [absolute(uri) for uri in split(self.input_paths)]
+        return [make_absolute(uri) for uri in parse_lists(self.input_paths)]
 
     @property
-    def outputs(self) -> str:
+    def absolute_output(self) -> str:
         """The folder for the results, absolute."""
-        return absolute(self.output_path)
+        return make_absolute(self.output_path)
 
-    def prediction_input(self) -> dict[str, Any]:
+    def build_prediction_input(self) -> dict[str, Any]:
         """Fields of a PredictionInput; those that were not typed are left to the server."""
-        return given(
+        return drop_none(
             dataFormat=self.data_format.wire,
             outputDataFormat=self.output_format and self.output_format.wire,
-            inputPaths=self.inputs,
-            outputPath=self.outputs,
+            inputPaths=self.absolute_inputs,
+            outputPath=self.absolute_output,
             batchSize=self.batch_size and str(self.batch_size),
             maxWorkerCount=self.max_worker_count and str(self.max_worker_count),
             signatureName=self.signature_name,
         )
 
-    def batch_options(self) -> dict[str, Any]:
+    def build_batch_options(self) -> dict[str, Any]:
         """Fields of batchOptions, our addition to a job."""
-        return given(
+        return drop_none(
             keys=self.keys and list(self.keys),
             maxErrors=self.max_errors,
             runner=self.runner,

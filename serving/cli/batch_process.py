@@ -17,48 +17,52 @@ from typing import IO
 import msgspec
 
 from batch.messages import JobOutcome, JobReport, JobRequest
-from serving.cli.client import named_error
-from serving.cli.lines import note
+from serving.cli.client import create_error
+from serving.cli.lines import print_note
 from serving.config import FRAMEWORK_ENVIRONMENT, environment_without_settings
 from serving.errors import Internal
 
 # Seconds: without a report for so long it hangs; after its last one it may take so long to end.
-_SILENCE, _GRACE_SECONDS = 60.0, 10.0
+_SILENCE_SECONDS, _GRACE_SECONDS = 60.0, 10.0
 _POLL_SECONDS = 0.5
-_TAIL = 20
+_TAIL_LINES = 20
 
-Tell = Callable[[JobReport], None]
-Log = Callable[[str], None]
+JobReportCallback = Callable[[JobReport], None]
+LogLineCallback = Callable[[str], None]
 
 
-def run(request: JobRequest, tell: Tell, log: Log) -> JobOutcome:
+def run_batch_process(
+    request: JobRequest, on_report: JobReportCallback, on_log_line: LogLineCallback
+) -> JobOutcome:
     """Run the job; `tell` gets its reports, `log` the lines of its log (in a thread).
 
     Raises the error it fails with. Interrupted or terminated, it leaves nothing in the output folder.
     """
     try:
-        with _terminable():
-            last, end = _attempt(request, tell, log)
+        with _interrupt_on_sigterm():
+            last, end = _run_process(request, on_report, on_log_line)
     except BaseException:
-        _clean(request)
+        _remove_temporary_files(request)
         raise
     if last.done is not None:
         return last.done
     if last.failed is not None:
-        raise named_error(last.failed.status, last.failed.message)
-    _clean(request)
+        raise create_error(last.failed.status, last.failed.message)
+    _remove_temporary_files(request)
     raise Internal(f"The job's process {end}")
 
 
-def _clean(request: JobRequest) -> None:
-    note("Removing temporary files ...")
-    with _terminable():
-        _attempt(msgspec.structs.replace(request, clean=True), lambda _: None, lambda _: None)
+def _remove_temporary_files(request: JobRequest) -> None:
+    print_note("Removing temporary files ...")
+    with _interrupt_on_sigterm():
+        _run_process(msgspec.structs.replace(request, clean=True), lambda _: None, lambda _: None)
 
 
-def _attempt(request: JobRequest, tell: Tell, log: Log) -> tuple[JobReport, str]:
+def _run_process(
+    request: JobRequest, on_report: JobReportCallback, on_log_line: LogLineCallback
+) -> tuple[JobReport, str]:
     """What the process said last, and how it ended; its whole group is gone then."""
-    tail: deque[str] = deque(maxlen=_TAIL)
+    tail: deque[str] = deque(maxlen=_TAIL_LINES)
     remote_lifeline, lifeline = os.pipe()
     try:
         process = subprocess.Popen(
@@ -76,15 +80,15 @@ def _attempt(request: JobRequest, tell: Tell, log: Log) -> tuple[JobReport, str]
     finally:
         os.close(remote_lifeline)
     with process:
-        reader = threading.Thread(target=_read_log, args=(process.stderr, tail, log), daemon=True)
+        reader = threading.Thread(target=_read_log, args=(process.stderr, tail, on_log_line), daemon=True)
         reader.start()
         try:
-            _hand_over(process, request)
-            last = _follow(process, tell)
+            _send_request(process, request)
+            last = _relay_reports(process, on_report)
             try:
                 process.wait(_GRACE_SECONDS)
             except subprocess.TimeoutExpired:
-                return last, f"said nothing for {_SILENCE:.0f} s and was ended."
+                return last, f"said nothing for {_SILENCE_SECONDS:.0f} s and was ended."
         finally:
             os.close(lifeline)
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -96,7 +100,7 @@ def _attempt(request: JobRequest, tell: Tell, log: Log) -> tuple[JobReport, str]
     return last, describe_exit(process.returncode, tail)
 
 
-def _hand_over(process: subprocess.Popen[bytes], request: JobRequest) -> None:
+def _send_request(process: subprocess.Popen[bytes], request: JobRequest) -> None:
     if process.stdin is not None:
         with contextlib.suppress(BrokenPipeError):  # it has ended; how, is told later
             process.stdin.write(msgspec.json.encode(request))
@@ -105,12 +109,12 @@ def _hand_over(process: subprocess.Popen[bytes], request: JobRequest) -> None:
             process.stdin.close()
 
 
-def _follow(process: subprocess.Popen[bytes], tell: Tell) -> JobReport:
+def _relay_reports(process: subprocess.Popen[bytes], on_report: JobReportCallback) -> JobReport:
     """Hand on the reports until the last one, the end of the process, or too long a silence."""
     last = JobReport()
     for line in _read_lines(process):
         last = msgspec.json.decode(line, type=JobReport)
-        tell(last)
+        on_report(last)
         if last.done is not None or last.failed is not None:
             break
     return last
@@ -122,7 +126,7 @@ def _read_lines(process: subprocess.Popen[bytes]) -> Iterator[bytes]:
         return
     rest = b""
     heard = time.monotonic()
-    while time.monotonic() - heard < _SILENCE:
+    while time.monotonic() - heard < _SILENCE_SECONDS:
         ended = process.poll() is not None
         if select.select([process.stdout], [], [], 0 if ended else _POLL_SECONDS)[0]:
             data = os.read(process.stdout.fileno(), 65536)
@@ -135,15 +139,15 @@ def _read_lines(process: subprocess.Popen[bytes]) -> Iterator[bytes]:
             return
 
 
-def _read_log(stream: IO[bytes], tail: deque[str], log: Log) -> None:
+def _read_log(stream: IO[bytes], tail: deque[str], on_log_line: LogLineCallback) -> None:
     for line in stream:
         text = line.decode(errors="replace").rstrip()
         tail.append(text)
-        log(text)
+        on_log_line(text)
 
 
 @contextlib.contextmanager
-def _terminable() -> Iterator[None]:
+def _interrupt_on_sigterm() -> Iterator[None]:
     """Take SIGTERM as Ctrl-C is taken, so that there is time to clean up."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

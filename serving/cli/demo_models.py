@@ -53,7 +53,7 @@ setup(name="iris_routine", version="0.1", py_modules=["iris_routine"])
 """
 
 
-def scikit_learn(folder: Path) -> tuple[list[Any], Any]:
+def train_scikit_learn(folder: Path) -> tuple[list[Any], Any]:
     """A pipeline on the iris flowers."""
     import joblib  # noqa: PLC0415
     from sklearn.datasets import load_iris  # noqa: PLC0415
@@ -64,11 +64,11 @@ def scikit_learn(folder: Path) -> tuple[list[Any], Any]:
     data, target = load_iris(return_X_y=True)
     model = make_pipeline(StandardScaler(), LogisticRegression()).fit(data, target)
     joblib.dump(model, folder / "model.joblib")
-    instances = _some(data)
+    instances = _sample_rows(data)
     return instances, model.predict(instances).tolist()
 
 
-def xgboost(folder: Path) -> tuple[list[Any], Any]:
+def train_xgboost(folder: Path) -> tuple[list[Any], Any]:
     """Boosted trees on the breast cancer data."""
     import xgboost as xgb  # noqa: PLC0415
     from sklearn.datasets import load_breast_cancer  # noqa: PLC0415
@@ -76,11 +76,11 @@ def xgboost(folder: Path) -> tuple[list[Any], Any]:
     data, target = load_breast_cancer(return_X_y=True)
     booster = xgb.train({"objective": "binary:logistic", "max_depth": 4}, xgb.DMatrix(data, target), 30)
     booster.save_model(folder / "model.ubj")
-    instances = _some(data)
+    instances = _sample_rows(data)
     return instances, booster.predict(xgb.DMatrix(np.array(instances))).tolist()
 
 
-def tensorflow(folder: Path) -> tuple[list[Any], Any]:
+def train_tensorflow(folder: Path) -> tuple[list[Any], Any]:
     """A linear softmax model on the handwritten digits, solved rather than trained to be quick."""
     import tensorflow as tf  # noqa: PLC0415
     from sklearn.datasets import load_digits  # noqa: PLC0415
@@ -100,13 +100,13 @@ def tensorflow(folder: Path) -> tuple[list[Any], Any]:
 
     model = Digits()
     tf.saved_model.save(model, str(folder), signatures={"serving_default": model.serve})
-    instances = _some(data)
+    instances = _sample_rows(data)
     answer = model.serve(tf.constant(instances, tf.float32))
     rows = zip(answer["digit"].numpy().tolist(), answer["scores"].numpy().tolist(), strict=True)
     return instances, [{"digit": digit, "scores": scores} for digit, scores in rows]
 
 
-def custom(folder: Path) -> tuple[list[Any], Any]:
+def train_custom_routine(folder: Path) -> tuple[list[Any], Any]:
     """A custom prediction routine in an sdist, with its weights in the model directory."""
     from sklearn.datasets import load_iris  # noqa: PLC0415
     from sklearn.linear_model import LogisticRegression  # noqa: PLC0415
@@ -121,15 +121,15 @@ def custom(folder: Path) -> tuple[list[Any], Any]:
     (source / "setup.py").write_text(_SETUP)
     build = [sys.executable, "setup.py", "--quiet", "sdist", "--dist-dir", str(folder.parent)]
     subprocess.run(build, cwd=source, check=True, capture_output=True)
-    instances = _some(iris.data)
+    instances = _sample_rows(iris.data)
     return instances, [saved["names"][index] for index in (np.array(instances) @ model.coef_.T).argmax(1)]
 
 
-KINDS: dict[str, Callable[[Path], tuple[list[Any], Any]]] = {
-    "scikit-learn": scikit_learn,
-    "xgboost": xgboost,
-    "tensorflow": tensorflow,
-    "custom": custom,
+TRAINERS: dict[str, Callable[[Path], tuple[list[Any], Any]]] = {
+    "scikit-learn": train_scikit_learn,
+    "xgboost": train_xgboost,
+    "tensorflow": train_tensorflow,
+    "custom": train_custom_routine,
 }
 
 
@@ -137,11 +137,11 @@ def main(kind: str, folder: Path) -> None:
     """Train one model."""
     model = folder / "model"
     model.mkdir(parents=True)
-    instances, predictions = KINDS[kind](model)
+    instances, predictions = TRAINERS[kind](model)
     (folder / "expected.json").write_text(json.dumps({"instances": instances, "predictions": predictions}))
 
 
-def _some(data: NDArray[Any]) -> list[Any]:
+def _sample_rows(data: NDArray[Any]) -> list[Any]:
     rows: list[Any] = data[:: len(data) // ROWS][:ROWS].tolist()
     return rows
 

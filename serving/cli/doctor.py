@@ -17,15 +17,15 @@ from serving import config
 from serving.config import ServeConfig, environment_without_settings
 
 if TYPE_CHECKING:
-    from serving.cli.health.finding import Finding
+    from serving.cli.health.finding import CheckResult
 
-Check = Callable[[], "Finding"]
+CheckFunction = Callable[[], "Finding"]
 
-_AT_A_TIME = 4
+_MAX_CONCURRENT = 4
 _FRAMEWORKS = ("scikit-learn", "xgboost", "tensorflow", "apache-beam")
 
 
-class Format(StrEnum):
+class HealthReportFormat(StrEnum):
     """How findings are written."""
 
     TABLE = "table"
@@ -55,8 +55,8 @@ def doctor(
         bool, typer.Option("--quick", help="Import no framework: that takes seconds.", show_default=False)
     ] = False,
     format_: Annotated[
-        Format, typer.Option("--format", help="json prints a list of findings.")
-    ] = Format.TABLE,
+        HealthReportFormat, typer.Option("--format", help="json prints a list of findings.")
+    ] = HealthReportFormat.TABLE,
 ) -> None:
     """Check what a server needs here, and say what to do about what is wrong.
 
@@ -68,16 +68,18 @@ def doctor(
     if write and not bucket:
         raise typer.BadParameter("--write needs a --bucket.")
     settings = config.load_config(ServeConfig, {"state_dir": state_dir, "host": host, "port": port})
-    findings = examine(checks(settings, bucket, write=write, quick=quick))
-    if format_ is Format.JSON:
+    findings = run_checks(collect_checks(settings, bucket, write=write, quick=quick))
+    if format_ is HealthReportFormat.JSON:
         print(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
-        for line in lines(findings):
+        for line in format_results(findings):
             print(line)
     raise typer.Exit(any(finding.level == "fail" for finding in findings))
 
 
-def checks(settings: ServeConfig, bucket: str, *, write: bool, quick: bool) -> Sequence[Check]:
+def collect_checks(
+    settings: ServeConfig, bucket: str, *, write: bool, quick: bool
+) -> Sequence[CheckFunction]:
     """All checks, in the order in which they are shown."""
     from serving.cli.health import (  # noqa: PLC0415  start-up time
         frameworks,
@@ -89,40 +91,40 @@ def checks(settings: ServeConfig, bucket: str, *, write: bool, quick: bool) -> S
     )
 
     folder, environment = settings.state_dir.expanduser().absolute(), environment_without_settings()
-    server = state.server_pid(folder)
-    found: list[Check] = [
-        machine.system,
-        frameworks.python,
-        partial(machine.cores, settings),
-        partial(machine.memory, settings),
-        machine.open_files,
-        partial(machine.clock, state.newest_change(folder)),
-        partial(network.port, settings.host, settings.port, server),
-        partial(network.grpc_port, settings, server),
-        partial(state.writable, folder),
-        partial(state.space, settings, folder),
-        partial(state.schema, folder),
-        lambda: state.leftovers(state.processes()),
-        partial(storage.credentials, environment, bool(bucket)),
+    server = state.find_server_pid(folder)
+    found: list[CheckFunction] = [
+        machine.check_system,
+        frameworks.check_python,
+        partial(machine.check_cores, settings),
+        partial(machine.check_memory, settings),
+        machine.check_open_files,
+        partial(machine.check_clock, state.find_newest_change(folder)),
+        partial(network.check_port, settings.host, settings.port, server),
+        partial(network.check_grpc_port, settings, server),
+        partial(state.check_writable, folder),
+        partial(state.check_free_space, settings, folder),
+        partial(state.check_schema, folder),
+        lambda: state.check_leftovers(state.list_processes()),
+        partial(storage.check_credentials, environment, bool(bucket)),
     ]
     if bucket:
-        found.append(partial(storage.bucket, bucket))
+        found.append(partial(storage.check_bucket, bucket))
     if write:
-        found.append(partial(storage.bucket_writable, bucket))
-    found += [frameworks.pip, *(partial(frameworks.versions, name) for name in _FRAMEWORKS)]
-    found += runtimes.checks(folder, settings.runtime, quick=quick)
+        found.append(partial(storage.check_bucket_writable, bucket))
+    found += [frameworks.check_pip, *(partial(frameworks.check_version, name) for name in _FRAMEWORKS)]
+    found += runtimes.create_runtime_checks(folder, settings.runtime, quick=quick)
     if not quick:
-        found += [partial(frameworks.pilot, name, environment) for name in frameworks.list_pilots()]
+        found += [partial(frameworks.check_pilot, name, environment) for name in frameworks.list_pilots()]
     return found
 
 
-def examine(found: Sequence[Check]) -> list[Finding]:
+def run_checks(checks: Sequence[CheckFunction]) -> list[CheckResult]:
     """What the checks find, some at the same time: those with processes of their own take seconds."""
-    with ThreadPoolExecutor(_AT_A_TIME) as pool:
-        return list(pool.map(_run, found))
+    with ThreadPoolExecutor(_MAX_CONCURRENT) as pool:
+        return list(pool.map(_run_check, checks))
 
 
-def lines(findings: Sequence[Finding]) -> list[str]:
+def format_results(findings: Sequence[CheckResult]) -> list[str]:
     """A line for each finding, its advice below it, and a last line that sums up."""
     shown = []
     for finding in findings:
@@ -134,10 +136,12 @@ def lines(findings: Sequence[Finding]) -> list[str]:
     return [*shown, f"{len(findings)} checks: {failed} failed, {warned} with a warning."]
 
 
-def _run(check: Check) -> Finding:
-    from serving.cli.health.finding import fail  # noqa: PLC0415
+def _run_check(check: CheckFunction) -> CheckResult:
+    from serving.cli.health.finding import report_failure  # noqa: PLC0415
 
     try:
         return check()
     except Exception as error:  # one check that cannot be made must not hide the others
-        return fail("doctor", f"A check failed: {type(error).__name__}: {error}", "Please report this.")
+        return report_failure(
+            "doctor", f"A check failed: {type(error).__name__}: {error}", "Please report this."
+        )

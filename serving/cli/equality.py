@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 # The sizes of the batches that show how far the model agrees with itself.
-BATCHES = (1, 2, 64)
+BATCH_SIZES = (1, 2, 64)
 
 _ULPS = 4
 # With so many significant digits, any float32 can be told from all others.
@@ -28,27 +28,27 @@ _DIGITS = 9
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RowRefusal:
     """A row without a prediction, and why."""
 
     reason: str
 
 
-Answer = Any  # what JSON can hold, or Refused
-Answers = Sequence[Answer]
+RowResult = Any  # what JSON can hold, or Refused
+RowResults = Sequence[RowResult]
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class RowDifference:
     """Where two ways disagree: the row, counted from 0, and what each of them says."""
 
     row: int
-    online: Answer
-    batch: Answer
+    online: RowResult
+    batch: RowResult
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ParityResult:
     """How many rows got equal predictions, how many both ways refuse, and the first difference.
 
     `largest` is the largest difference that was allowed; 0 if all is identical to the bit.
@@ -56,31 +56,33 @@ class Verdict:
 
     equal: int
     refused: int
-    difference: Difference | None = None
-    largest: float = 0.0
+    difference: RowDifference | None = None
+    largest_difference: float = 0.0
 
 
-def judge(online: Answers, batch: Answers, regrouped: Callable[[], Sequence[Answers]] | None) -> Verdict:
+def compare_results(
+    online: RowResults, batch: RowResults, regrouped: Callable[[], Sequence[RowResults]] | None
+) -> ParityResult:
     """Compare the answers to the same rows.
 
     `regrouped` asks online again, in BATCHES; None where nothing may differ. It is only called when needed.
     """
-    meant: Sequence[Answers] = [online, batch]
+    meant: Sequence[RowResults] = [online, batch]
     tolerance = Tolerance()
-    if regrouped is not None and any(_differ(*pair) for pair in zip(online, batch, strict=True)):
-        meant = _meant([online, batch, *regrouped()])
-        tolerance = Tolerance.learned(meant[:2], meant[2:])
+    if regrouped is not None and any(_is_different(*pair) for pair in zip(online, batch, strict=True)):
+        meant = _decode_float32_outputs([online, batch, *regrouped()])
+        tolerance = Tolerance.measure(meant[:2], meant[2:])
     equal = refused = 0
     largest = 0.0
     for row, (one, other) in enumerate(zip(meant[0], meant[1], strict=True)):
-        if isinstance(one, Refused) and isinstance(other, Refused):
+        if isinstance(one, RowRefusal) and isinstance(other, RowRefusal):
             refused += 1
             continue
         if not tolerance.allows(one, other):
-            return Verdict(equal, refused, Difference(row, online[row], batch[row]), largest)
+            return ParityResult(equal, refused, RowDifference(row, online[row], batch[row]), largest)
         equal += 1
-        largest = max([largest, *_distances(one, other)])
-    return Verdict(equal, refused, None, largest)
+        largest = max([largest, *_measure_distances(one, other)])
+    return ParityResult(equal, refused, None, largest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +92,10 @@ class Tolerance:
     allowed: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
-    def learned(cls, ways: Sequence[Answers], regrouped: Sequence[Answers]) -> Tolerance:
+    def measure(cls, compared: Sequence[RowResults], regrouped: Sequence[RowResults]) -> Tolerance:
         """From the answers that are compared, and those of the model to the same rows in BATCHES."""
         numbers: defaultdict[str, list[float]] = defaultdict(list)
-        for answer in (answer for answers in (*ways, *regrouped) for answer in answers):
+        for answer in (answer for answers in (*compared, *regrouped) for answer in answers):
             for output, value in _iterate_leaves(answer):
                 if isinstance(value, float):
                     numbers[output].append(value)
@@ -101,23 +103,25 @@ class Tolerance:
         first, *others = regrouped or [()]
         for answers in others:
             for one, other in zip(first, answers, strict=True):
-                for output, distance in _distances_by_output(one, other):
+                for output, distance in _measure_distances_by_output(one, other):
                     spread[output] = max(spread[output], distance)
-        return cls({output: max(_ULPS * _ulp(found), spread[output]) for output, found in numbers.items()})
+        return cls(
+            {output: max(_ULPS * _compute_ulp(found), spread[output]) for output, found in numbers.items()}
+        )
 
-    def allows(self, one: Answer, other: Answer) -> bool:
+    def allows(self, one: RowResult, other: RowResult) -> bool:
         """Whether two answers to a row are equal."""
-        if not _differ(one, other):
+        if not _is_different(one, other):
             return True
-        if _shape(one) != _shape(other):
+        if _strip_values(one) != _strip_values(other):
             return False
         return all(
-            _same_number(first, second, self.allowed.get(output, 0.0))
+            _is_same_number(first, second, self.allowed.get(output, 0.0))
             for (output, first), (_, second) in zip(_iterate_leaves(one), _iterate_leaves(other), strict=True)
         )
 
 
-def _meant(ways: Sequence[Answers]) -> Sequence[Answers]:
+def _decode_float32_outputs(ways: Sequence[RowResults]) -> Sequence[RowResults]:
     """The answers with the numbers of float32 outputs as what their texts stand for."""
     written = {
         (output, value)
@@ -126,23 +130,25 @@ def _meant(ways: Sequence[Answers]) -> Sequence[Answers]:
         for output, value in _iterate_leaves(answer)
         if isinstance(value, float)
     }
-    longer = {output for output, value in written if _single(value) is None}
-    return [[_exact(answer, longer) for answer in answers] for answers in ways]
+    longer = {output for output, value in written if _to_float32(value) is None}
+    return [[_decode_float32_values(answer, longer) for answer in answers] for answers in ways]
 
 
-def _exact(answer: Answer, longer: Collection[str], output: str = "") -> Answer:
+def _decode_float32_values(answer: RowResult, longer: Collection[str], output: str = "") -> RowResult:
     match answer:
         case dict():
-            return {key: _exact(value, longer, f"{output}.{key}") for key, value in answer.items()}
+            return {
+                key: _decode_float32_values(value, longer, f"{output}.{key}") for key, value in answer.items()
+            }
         case list():
-            return [_exact(value, longer, output) for value in answer]
+            return [_decode_float32_values(value, longer, output) for value in answer]
         case float() if output not in longer:
-            return _single(answer)
+            return _to_float32(answer)
         case _:
             return answer
 
 
-def _single(number: float) -> float | None:
+def _to_float32(number: float) -> float | None:
     """The float32 whose shortest text this number may be; None if it has too many digits, or is too large."""
     if float(f"{number:.{_DIGITS}g}") != number:
         return None
@@ -153,20 +159,20 @@ def _single(number: float) -> float | None:
     return float(single)
 
 
-def _differ(one: Answer, other: Answer) -> bool:
+def _is_different(one: RowResult, other: RowResult) -> bool:
     """Whether two answers are not the same to the bit: 1 is not 1.0, nor 0.0 -0.0."""
-    if isinstance(one, Refused) or isinstance(other, Refused):
-        return not (isinstance(one, Refused) and isinstance(other, Refused))
+    if isinstance(one, RowRefusal) or isinstance(other, RowRefusal):
+        return not (isinstance(one, RowRefusal) and isinstance(other, RowRefusal))
     return json.dumps(one, sort_keys=True) != json.dumps(other, sort_keys=True)
 
 
-def _same_number(one: Any, other: Any, allowed: float) -> bool:
+def _is_same_number(one: Any, other: Any, allowed: float) -> bool:
     if isinstance(one, float) and isinstance(other, float) and allowed:
         return abs(one - other) <= allowed
-    return not _differ(one, other)
+    return not _is_different(one, other)
 
 
-def _iterate_leaves(answer: Answer, output: str = "") -> Iterator[tuple[str, Any]]:
+def _iterate_leaves(answer: RowResult, output: str = "") -> Iterator[tuple[str, Any]]:
     """The values inside an answer, each with the name of its output: the keys that lead to it."""
     match answer:
         case dict():
@@ -179,34 +185,34 @@ def _iterate_leaves(answer: Answer, output: str = "") -> Iterator[tuple[str, Any
             yield output, answer
 
 
-def _shape(answer: Answer) -> Any:
+def _strip_values(answer: RowResult) -> Any:
     """The answer without its values."""
     match answer:
         case dict():
-            return {key: _shape(value) for key, value in answer.items()}
+            return {key: _strip_values(value) for key, value in answer.items()}
         case list():
-            return [_shape(value) for value in answer]
-        case Refused():
-            return Refused
+            return [_strip_values(value) for value in answer]
+        case RowRefusal():
+            return RowRefusal
         case _:
             return None
 
 
-def _distances_by_output(one: Answer, other: Answer) -> Iterable[tuple[str, float]]:
+def _measure_distances_by_output(one: RowResult, other: RowResult) -> Iterable[tuple[str, float]]:
     """How far numbers in the same place are from each other."""
-    if _shape(one) != _shape(other):
+    if _strip_values(one) != _strip_values(other):
         return
     for (output, first), (_, second) in zip(_iterate_leaves(one), _iterate_leaves(other), strict=True):
         if isinstance(first, float) and isinstance(second, float):
             yield output, abs(first - second)
 
 
-def _distances(one: Answer, other: Answer) -> Iterator[float]:
-    for _, distance in _distances_by_output(one, other):
+def _measure_distances(one: RowResult, other: RowResult) -> Iterator[float]:
+    for _, distance in _measure_distances_by_output(one, other):
         yield distance
 
 
-def _ulp(numbers: Iterable[float]) -> float:
+def _compute_ulp(numbers: Iterable[float]) -> float:
     """A unit in the last place of the largest number, in the type that all of them have."""
     numbers = list(numbers)
     largest = max(map(abs, numbers))

@@ -7,17 +7,17 @@ from typing import Annotated
 import typer
 
 from serving.cli import options
-from serving.cli.client import Client
-from serving.cli.instances import Instances
-from serving.cli.output import Output
+from serving.cli.client import ApiClient
+from serving.cli.instances import InstanceFlags
+from serving.cli.output import CommandOutput
 
 
 def explain(
-    client: Client,
-    output: Output,
+    client: ApiClient,
+    output: CommandOutput,
     model: options.ModelOption,
     *,
-    instances: Instances,
+    instances: InstanceFlags,
     version: Annotated[
         str | None, typer.Option(help="The version; the default one when left out.", show_default=False)
     ] = None,
@@ -29,5 +29,7 @@ def explain(
 
     Example: pilotlight explain --model flowers --json-instances instances.jsonl
     """
-    name = client.model(model) if version is None else client.version(model, version)
-    output.show(client.predict(name, instances.body(), verb="explain"))
+    name = (
+        client.resolve_model_name(model) if version is None else client.resolve_version_name(model, version)
+    )
+    output.show(client.predict(name, instances.read_body(), verb="explain"))

@@ -17,11 +17,11 @@ from typing import Annotated, Any
 import typer
 
 from serving import config
-from serving.cli.client import Client
-from serving.cli.lines import Verbosity, configure, warn
-from serving.cli.options import read_token, readable
-from serving.cli.output import Output
-from serving.cli.settings import parameters_of
+from serving.cli.client import ApiClient
+from serving.cli.lines import Verbosity, configure_console, print_warning
+from serving.cli.options import parse_file_path, read_token
+from serving.cli.output import CommandOutput
+from serving.cli.settings import build_parameters
 from serving.config import ClientConfig
 
 _REGION = inspect.Parameter(
@@ -41,7 +41,7 @@ _TOKEN_FILE = inspect.Parameter(
     annotation=Annotated[
         Path | None,
         typer.Option(
-            parser=readable,
+            parser=parse_file_path,
             metavar="FILE",
             help="File with the token, in place of --token.",
             show_default=False,
@@ -59,7 +59,7 @@ _LOG_HTTP = inspect.Parameter(
 )
 
 
-def _unused(name: str) -> inspect.Parameter:
+def _create_unused_flag(name: str) -> inspect.Parameter:
     """A flag of gcloud that says nothing here; who gives it is told so."""
     option = typer.Option(help="Accepted, and not used: as gcloud has it.", hidden=True)
     return inspect.Parameter(
@@ -68,15 +68,16 @@ def _unused(name: str) -> inspect.Parameter:
 
 
 # Who calls is said by the token, and there are no bills and no sets of settings.
-_UNUSED = tuple(
+_UNUSED_FLAGS = tuple(
     map(
-        _unused, ("account", "billing_project", "configuration", "impersonate_service_account", "trace_token")
+        _create_unused_flag,
+        ("account", "billing_project", "configuration", "impersonate_service_account", "trace_token"),
     )
 )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Group:
+class _FlagGroup:
     """Flags that together make one argument of a command."""
 
     parameters: list[inspect.Parameter]
@@ -86,44 +87,46 @@ class _Group:
 def with_flags(command: Callable[..., None]) -> Callable[..., None]:
     """The command with every group of its parameters spread out into flags."""
     hints = typing.get_type_hints(command, include_extras=True)
-    groups: dict[str, _Group] = {}
+    groups: dict[str, _FlagGroup] = {}
     own: list[inspect.Parameter] = []
     common: list[inspect.Parameter] = []
     for parameter in inspect.signature(command).parameters.values():
         hint = hints[parameter.name]
-        if hint is Client or dataclasses.is_dataclass(hint):
-            groups[parameter.name] = _group(hint)
-            flags_of = common if hint in {Client, Output} else own
+        if hint is ApiClient or dataclasses.is_dataclass(hint):
+            groups[parameter.name] = _create_group(hint)
+            flags_of = common if hint in {ApiClient, CommandOutput} else own
             flags_of += groups[parameter.name].parameters
         else:
             own.append(parameter.replace(annotation=hint, kind=inspect.Parameter.KEYWORD_ONLY))
 
-    def run(**flags: Any) -> None:
+    def run_command(**flags: Any) -> None:
         built: dict[str, Any] = {}
         # What is told is chosen before there is something to tell.
-        for name, group in sorted(groups.items(), key=lambda item: item[1].build is not Output):
+        for name, group in sorted(groups.items(), key=lambda item: item[1].build is not CommandOutput):
             given = {parameter.name: flags.pop(parameter.name) for parameter in group.parameters}
             built[name] = argument = group.build(**given)
-            if isinstance(argument, Output):
-                configure(argument.verbosity or Verbosity.WARNING, progress=argument.user_output_enabled)
+            if isinstance(argument, CommandOutput):
+                configure_console(
+                    argument.verbosity or Verbosity.WARNING, progress=argument.user_output_enabled
+                )
         with ExitStack() as stack:
             for argument in built.values():
-                if isinstance(argument, Client):
+                if isinstance(argument, ApiClient):
                     stack.enter_context(argument)
             command(**flags, **built)
 
-    run.__doc__ = command.__doc__
-    run.__name__ = command.__name__
-    run.__signature__ = inspect.Signature([*own, *common])  # type: ignore[attr-defined]
-    return run
+    run_command.__doc__ = command.__doc__
+    run_command.__name__ = command.__name__
+    run_command.__signature__ = inspect.Signature([*own, *common])  # type: ignore[attr-defined]
+    return run_command
 
 
-def _group(kind: Any) -> _Group:
-    if kind is Client:
-        flags = [*parameters_of(ClientConfig), _REGION, _TOKEN_FILE, _LOG_HTTP, *_UNUSED]
-        return _Group(flags, _connect)
+def _create_group(kind: Any) -> _FlagGroup:
+    if kind is ApiClient:
+        flags = [*build_parameters(ClientConfig), _REGION, _TOKEN_FILE, _LOG_HTTP, *_UNUSED_FLAGS]
+        return _FlagGroup(flags, _create_client)
     hints = typing.get_type_hints(kind, include_extras=True)
-    return _Group(
+    return _FlagGroup(
         [
             inspect.Parameter(
                 field.name,
@@ -137,12 +140,12 @@ def _group(kind: Any) -> _Group:
     )
 
 
-def _connect(region: str, access_token_file: Path | None, log_http: bool, **given: Any) -> Client:
-    for flag in _UNUSED:
+def _create_client(region: str, access_token_file: Path | None, log_http: bool, **given: Any) -> ApiClient:
+    for flag in _UNUSED_FLAGS:
         if given.pop(flag.name) is not None:
-            warn(f"{config.flag_of_setting(flag.name)} is not used: the token says who calls.")
+            print_warning(f"{config.flag_of_setting(flag.name)} is not used: the token says who calls.")
     if access_token_file is not None:
         if given.get("token"):
             raise typer.BadParameter("Give either --token or --access-token-file, not both.")
         given["token"] = read_token(access_token_file)
-    return Client(config.load_config(ClientConfig, given), region, log_http=log_http)
+    return ApiClient(config.load_config(ClientConfig, given), region, log_http=log_http)

@@ -9,55 +9,57 @@ from enum import StrEnum
 from typing import Any
 
 from serving.cli import verbs
-from serving.cli.client import Client
-from serving.cli.standing import Standing, added, display
+from serving.cli.client import ApiClient
+from serving.cli.standing import ProgressSnapshot, find_new_lines, open_progress_display
 from serving.errors import Cancelled, Internal
 
-ENDED = frozenset({"SUCCEEDED", "FAILED", "CANCELLED"})
-EVERY = 1.0
+FINAL_STATES = frozenset({"SUCCEEDED", "FAILED", "CANCELLED"})
+POLL_SECONDS = 1.0
 _FIRST_PAUSE = 0.1
 
 
-class Task(StrEnum):
+class JobLogSource(StrEnum):
     """Who writes to the log of a job: the prediction itself, and the server that runs it."""
 
     SERVICE = "service"
     SERVER = "server"
 
 
-_OF_SERVER = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d SERVER ")
+_SERVER_LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d SERVER ")
 
 
-def task_of(line: str) -> Task:
+def parse_log_source(line: str) -> JobLogSource:
     """Who wrote a line of a job's log."""
-    return Task.SERVER if _OF_SERVER.match(line) else Task.SERVICE
+    return JobLogSource.SERVER if _SERVER_LINE.match(line) else JobLogSource.SERVICE
 
 
-def until_end(client: Client, name: str, *, every: float = EVERY, task: Task | None = None) -> dict[str, Any]:
+def follow_job(
+    client: ApiClient, name: str, *, poll_seconds: float = POLL_SECONDS, task: JobLogSource | None = None
+) -> dict[str, Any]:
     """The job once it has ended; tells meanwhile how far it is. `every` is in seconds.
 
     Of its log all lines are told, or those of one task.
     """
-    pause = min(_FIRST_PAUSE, every)
+    pause = min(_FIRST_PAUSE, poll_seconds)
     log: Sequence[str] = ()
-    with display(f"Job {verbs.bare(name)}") as shown:
+    with open_progress_display(f"Job {verbs.extract_id(name)}") as shown:
         while True:
-            live = client.look(f"/jobs/{name}")
-            for line in added(log, live.get("log", ())):
-                if task in (None, task_of(line)):
+            live = client.get_unversioned(f"/jobs/{name}")
+            for line in find_new_lines(log, live.get("log", ())):
+                if task in (None, parse_log_source(line)):
                     shown.log(line)
             log = live.get("log", ())
-            shown.show(standing(live))
-            if live["state"] in ENDED:
+            shown.show(parse_job_progress(live))
+            if live["state"] in FINAL_STATES:
                 break
             time.sleep(pause)
-            pause = min(pause * 1.5, every)
+            pause = min(pause * 1.5, poll_seconds)
     return client.call("GET", name)
 
 
-def standing(live: Mapping[str, Any]) -> Standing:
+def parse_job_progress(live: Mapping[str, Any]) -> ProgressSnapshot:
     """How far a job is, from what `GET /jobs/...` tells."""
-    return Standing(
+    return ProgressSnapshot(
         state=live["state"],
         predictions=live.get("predictions", 0),
         errors=live.get("errors", 0),
@@ -68,7 +70,7 @@ def standing(live: Mapping[str, Any]) -> Standing:
     )
 
 
-def check(job: Mapping[str, Any]) -> None:
+def raise_job_error(job: Mapping[str, Any]) -> None:
     """Raise the error that a job has ended with, if it has not succeeded."""
     if job["state"] == "SUCCEEDED":
         return

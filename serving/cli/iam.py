@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from serving.cli import options, parsing
-from serving.cli.client import Client
-from serving.cli.lines import note
-from serving.cli.options import Selection
-from serving.cli.output import Output
+from serving.cli.client import ApiClient
+from serving.cli.lines import print_note
+from serving.cli.options import SelectionFlags
+from serving.cli.output import CommandOutput
 from serving.cli.yaml_file import read_mapping
 from serving.errors import NotFound
 
@@ -48,7 +48,7 @@ ConditionFileOption = Annotated[
     Path | None,
     typer.Option(
         "--condition-from-file",
-        parser=options.readable,
+        parser=options.parse_file_path,
         metavar="FILE",
         help="YAML file with a condition.",
         show_default=False,
@@ -56,53 +56,55 @@ ConditionFileOption = Annotated[
 ]
 
 
-def policy_commands(group: str, noun: str, example: str) -> Mapping[str, Command]:
+def build_policy_commands(group: str, noun: str, example: str) -> Mapping[str, Command]:
     """The four commands of a group; `noun` is what its resources are, `example` the id of one."""
 
-    def name_of(client: Client, resource: str) -> str:
+    def resolve_name(client: ApiClient, resource: str) -> str:
         match noun:
             case "model":
-                return client.model(resource)
+                return client.resolve_model_name(resource)
             case "job":
-                return client.job(resource)
+                return client.resolve_job_name(resource)
             case _:
-                return client.project_named(resource)
+                return client.resolve_project_name(resource)
 
-    def read(client: Client, name: str) -> dict[str, Any]:
+    def read_policy(client: ApiClient, name: str) -> dict[str, Any]:
         # Google's API for projects asks for policies by POST.
         if noun == "project":
             return client.call("POST", f"{name}:getIamPolicy", {})
         return client.call("GET", f"{name}:getIamPolicy")
 
-    def write(client: Client, output: Output, name: str, policy: Mapping[str, Any]) -> None:
+    def write_policy(client: ApiClient, output: CommandOutput, name: str, policy: Mapping[str, Any]) -> None:
         changed = client.call("POST", f"{name}:setIamPolicy", {"policy": policy})
-        note(f"Updated IAM policy for {noun} [{name.rpartition('/')[2]}].")
+        print_note(f"Updated IAM policy for {noun} [{name.rpartition('/')[2]}].")
         output.show(changed)
 
     def get_iam_policy(
-        client: Client, output: Output, resource: ResourceArgument, selection: Selection
+        client: ApiClient, output: CommandOutput, resource: ResourceArgument, selection: SelectionFlags
     ) -> None:
-        output.show_selected(read(client, name_of(client, resource)), selection)
+        output.show_selected(read_policy(client, resolve_name(client, resource)), selection)
 
     def set_iam_policy(
-        client: Client,
-        output: Output,
+        client: ApiClient,
+        output: CommandOutput,
         resource: ResourceArgument,
         policy_file: Annotated[
             Path,
             typer.Argument(
-                parser=options.readable, metavar="FILE", help="JSON or YAML file with the policy; - is stdin."
+                parser=options.parse_file_path,
+                metavar="FILE",
+                help="JSON or YAML file with the policy; - is stdin.",
             ),
         ],
     ) -> None:
         policy = read_mapping(policy_file, "a policy, such as get-iam-policy prints")
         if "etag" not in policy:
             output.confirm("The policy has no etag: changes that others made meanwhile are lost. Continue?")
-        write(client, output, name_of(client, resource), policy)
+        write_policy(client, output, resolve_name(client, resource), policy)
 
     def add_iam_policy_binding(
-        client: Client,
-        output: Output,
+        client: ApiClient,
+        output: CommandOutput,
         resource: ResourceArgument,
         member: MemberOption,
         role: RoleOption,
@@ -110,14 +112,14 @@ def policy_commands(group: str, noun: str, example: str) -> Mapping[str, Command
         condition: ConditionOption = None,
         condition_from_file: ConditionFileOption = None,
     ) -> None:
-        name = name_of(client, resource)
-        wanted = _condition(condition, condition_from_file)
-        policy = read(client, name)
-        write(client, output, name, with_member(policy, member, role, wanted))
+        name = resolve_name(client, resource)
+        wanted = _parse_condition(condition, condition_from_file)
+        policy = read_policy(client, name)
+        write_policy(client, output, name, add_member(policy, member, role, wanted))
 
     def remove_iam_policy_binding(
-        client: Client,
-        output: Output,
+        client: ApiClient,
+        output: CommandOutput,
         resource: ResourceArgument,
         member: MemberOption,
         role: RoleOption,
@@ -129,10 +131,12 @@ def policy_commands(group: str, noun: str, example: str) -> Mapping[str, Command
             typer.Option("--all", help="Whatever the condition of the binding.", show_default=False),
         ] = False,
     ) -> None:
-        name = name_of(client, resource)
-        wanted = _condition(condition, condition_from_file)
-        policy = read(client, name)
-        write(client, output, name, without_member(policy, member, role, wanted, everywhere=remove_all))
+        name = resolve_name(client, resource)
+        wanted = _parse_condition(condition, condition_from_file)
+        policy = read_policy(client, name)
+        write_policy(
+            client, output, name, remove_member(policy, member, role, wanted, any_condition=remove_all)
+        )
 
     binding = "--member user:ada@example.com --role roles/ml.viewer"
     texts: Mapping[str, tuple[Command, str, str, str]] = {
@@ -163,7 +167,7 @@ def policy_commands(group: str, noun: str, example: str) -> Mapping[str, Command
     return {verb: command for verb, (command, *_) in texts.items()}
 
 
-def with_member(
+def add_member(
     policy: Mapping[str, Any], member: str, role: str, condition: Binding | None = None
 ) -> dict[str, Any]:
     """The policy with a member in the binding of a role."""
@@ -177,19 +181,19 @@ def with_member(
     return {**policy, "bindings": [*bindings, new]}
 
 
-def without_member(
+def remove_member(
     policy: Mapping[str, Any],
     member: str,
     role: str,
     condition: Binding | None = None,
     *,
-    everywhere: bool = False,
+    any_condition: bool = False,
 ) -> dict[str, Any]:
     """The policy without a member in the binding of a role. Raises NotFound if it is in none."""
     bindings: list[Binding] = []
     found = False
     for binding in policy.get("bindings", ()):
-        meant = binding["role"] == role and (everywhere or binding.get("condition") == condition)
+        meant = binding["role"] == role and (any_condition or binding.get("condition") == condition)
         if meant and member in binding["members"]:
             found = True
             kept = [one for one in binding["members"] if one != member]
@@ -202,7 +206,7 @@ def without_member(
     return {**policy, "bindings": bindings}
 
 
-def _condition(text: str | None, file: Path | None) -> Binding | None:
+def _parse_condition(text: str | None, file: Path | None) -> Binding | None:
     """What the two flags say. Raises BadParameter."""
     if text is not None and file is not None:
         raise typer.BadParameter("Give either --condition or --condition-from-file, not both.")
@@ -210,7 +214,7 @@ def _condition(text: str | None, file: Path | None) -> Binding | None:
         return read_mapping(file, "a condition: expression and title")
     if text is None or text == _NO_CONDITION:
         return None
-    condition: Binding = dict(parsing.pairs(text))
+    condition: Binding = dict(parsing.parse_pairs(text))
     if not {"expression", "title"} <= condition.keys() <= {"expression", "title", "description"}:
         raise typer.BadParameter(
             "--condition takes expression=...,title=... and, if you like, description=..."

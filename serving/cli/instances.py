@@ -12,36 +12,37 @@ from typing import Annotated, Any
 import orjson
 import typer
 
-from serving.cli.options import readable
+from serving.cli.options import parse_file_path
 from serving.errors import InvalidArgument
 from serving.media import JSON, NPY
 
 
-def _file(flag: str, text: str) -> Any:
-    return typer.Option(flag, parser=readable, metavar="FILE", help=text, show_default=False)
+def _file_option(flag: str, text: str) -> Any:
+    return typer.Option(flag, parser=parse_file_path, metavar="FILE", help=text, show_default=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Instances:
+class InstanceFlags:
     """The flags that say where the instances are; FILE may be `-` for standard input."""
 
     json_instances: Annotated[
-        Path | None, _file("--json-instances", "One JSON value per line, each an instance; - is stdin.")
+        Path | None,
+        _file_option("--json-instances", "One JSON value per line, each an instance; - is stdin."),
     ] = None
     json_request: Annotated[
         Path | None,
-        _file(
+        _file_option(
             "--json-request",
             'A whole request, {"instances": ...}; - is stdin. It is sent as it is, with all its other fields '
             "(gcloud kept only the instances).",
         ),
     ] = None
     text_instances: Annotated[
-        Path | None, _file("--text-instances", "One text per line, each an instance; - is stdin.")
+        Path | None, _file_option("--text-instances", "One text per line, each an instance; - is stdin.")
     ] = None
     npy: Annotated[
         Path | None,
-        _file(
+        _file_option(
             "--npy",
             "An array as numpy.save writes it, its first dimension that of the instances; - is stdin. It is "
             "sent as it is: the fastest way for many numbers.",
@@ -56,13 +57,13 @@ class Instances:
         """The type of the body."""
         return JSON if self.npy is None else NPY
 
-    def body(self) -> bytes:
+    def read_body(self) -> bytes:
         """The body to send. Raises InvalidArgument naming the file and the line at fault."""
         ways: list[tuple[Path | None, Callable[[str, bytes], bytes]]] = [
-            (self.json_instances, _json_lines),
-            (self.json_request, _whole),
-            (self.text_instances, _text_lines),
-            (self.npy, _as_it_is),
+            (self.json_instances, _encode_json_lines),
+            (self.json_request, _check_request),
+            (self.text_instances, _encode_text_lines),
+            (self.npy, _pass_through),
         ]
         chosen = [(file, read) for file, read in ways if file is not None]
         if len(chosen) != 1:
@@ -72,11 +73,11 @@ class Instances:
         if self.npy is not None and self.signature_name is not None:
             raise typer.BadParameter("--signature-name goes into JSON: an array has no place for it.")
         [(file, read)] = chosen
-        body = read(_title(file), read_file(file))
-        return body if self.signature_name is None else _signed(body, self.signature_name)
+        body = read(_describe_file(file), read_file(file))
+        return body if self.signature_name is None else _add_signature_name(body, self.signature_name)
 
 
-def _title(file: Path) -> str:
+def _describe_file(file: Path) -> str:
     return "Standard input" if str(file) == "-" else str(file)
 
 
@@ -89,9 +90,9 @@ def read_file(file: Path) -> bytes:
         raise InvalidArgument(f"Cannot read {file}: {error.strerror}.") from error
 
 
-def _json_lines(title: str, content: bytes) -> bytes:
+def _encode_json_lines(title: str, content: bytes) -> bytes:
     """The lines themselves, so that every number stays as it was written."""
-    lines = _lines(title, content)
+    lines = _split_lines(title, content)
     for number, line in enumerate(lines, start=1):
         try:
             orjson.loads(line)
@@ -102,15 +103,15 @@ def _json_lines(title: str, content: bytes) -> bytes:
     return b'{"instances":[' + b",".join(lines) + b"]}"
 
 
-def _text_lines(title: str, content: bytes) -> bytes:
-    lines = _lines(title, content)
+def _encode_text_lines(title: str, content: bytes) -> bytes:
+    lines = _split_lines(title, content)
     try:
         return orjson.dumps({"instances": [line.decode() for line in lines]})
     except UnicodeDecodeError as error:
         raise InvalidArgument(f"{title}: not UTF-8 text ({error}).") from error
 
 
-def _whole(title: str, content: bytes) -> bytes:
+def _check_request(title: str, content: bytes) -> bytes:
     try:
         request = orjson.loads(content)
     except orjson.JSONDecodeError as error:
@@ -122,11 +123,11 @@ def _whole(title: str, content: bytes) -> bytes:
     return content
 
 
-def _as_it_is(_: str, content: bytes) -> bytes:
+def _pass_through(_: str, content: bytes) -> bytes:
     return content
 
 
-def _lines(title: str, content: bytes) -> list[bytes]:
+def _split_lines(title: str, content: bytes) -> list[bytes]:
     lines = [line.removesuffix(b"\r") for line in content.removesuffix(b"\n").split(b"\n")]
     if lines == [b""]:
         raise InvalidArgument(f"{title}: there are no instances.")
@@ -136,5 +137,5 @@ def _lines(title: str, content: bytes) -> list[bytes]:
     return lines
 
 
-def _signed(body: bytes, signature: str) -> bytes:
+def _add_signature_name(body: bytes, signature: str) -> bytes:
     return orjson.dumps({**orjson.loads(body), "signature_name": signature})

@@ -10,20 +10,20 @@ import typer
 
 from serving.cli import following, options, verbs
 from serving.cli.batch_flags import BatchFlags
-from serving.cli.client import Client, Unreachable
-from serving.cli.following import Task
-from serving.cli.lines import note
+from serving.cli.client import ApiClient, ServerUnreachable
+from serving.cli.following import JobLogSource
+from serving.cli.lines import print_note
 from serving.cli.nodes import format_duration
-from serving.cli.options import LabelChanges, Listing, given
-from serving.cli.output import Columns, Output
-from serving.cli.parsing import choice, choices_of
+from serving.cli.options import LabelChangeFlags, ListFlags, drop_none
+from serving.cli.output import CommandOutput, TableColumns
+from serving.cli.parsing import format_choices, make_choice_parser
 from serving.cli.tables import print_table
 from serving.errors import FailedPrecondition
 
 # What gcloud takes where nobody can be asked.
-REGION = "us-central1"
+DEFAULT_REGION = "us-central1"
 
-_COLUMNS: Columns = {
+_COLUMNS: TableColumns = {
     "JOB_ID": lambda job: job["jobId"],
     "STATUS": lambda job: job.get("state", ""),
     "CREATED": lambda job: job.get("createTime", "").partition(".")[0].removesuffix("Z"),
@@ -31,8 +31,8 @@ _COLUMNS: Columns = {
 
 
 def submit_prediction(
-    client: Client,
-    output: Output,
+    client: ApiClient,
+    output: CommandOutput,
     job: options.JobArgument,
     *,
     model: Annotated[str | None, typer.Option(help="The model to ask.", show_default=False)] = None,
@@ -54,7 +54,7 @@ def submit_prediction(
             show_default=False,
         ),
     ] = None,
-    labels: options.Labels = None,
+    labels: options.LabelsOption = None,
     stream_logs: Annotated[
         bool,
         typer.Option("--stream-logs", help="Follow the job until it ends.", show_default=False),
@@ -74,30 +74,32 @@ def submit_prediction(
     """
     if stream_logs and asynchronous:
         raise typer.BadParameter("Give either --stream-logs or --async, not both.")
-    source = _source(client, model, version, model_dir)
-    name = client.job(job)
+    source = _build_model_source(client, model, version, model_dir)
+    name = client.resolve_job_name(job)
     parent, _, job_id = name.rpartition("/")
-    body = given(
+    body = drop_none(
         jobId=job_id,
         predictionInput={
             **source,
-            **batch.prediction_input(),
-            **given(region=client.region or REGION, runtimeVersion=runtime_version),
+            **batch.build_prediction_input(),
+            **drop_none(region=client.region or DEFAULT_REGION, runtimeVersion=runtime_version),
         },
-        batchOptions=batch.batch_options() or None,
-        labels=options.merged_labels(labels),
+        batchOptions=batch.build_batch_options() or None,
+        labels=options.merge_labels(labels),
     )
     created = client.call("POST", parent, body)
     if not stream_logs:
-        output.done(f"Submitted job {job_id}. To follow it: pilotlight jobs stream-logs {job_id}", created)
+        output.report_change(
+            f"Submitted job {job_id}. To follow it: pilotlight jobs stream-logs {job_id}", created
+        )
         return
-    note(f"Submitted job {job_id}.")
-    _follow(client, output, name, following.EVERY)
+    print_note(f"Submitted job {job_id}.")
+    _follow_job(client, output, name, following.POLL_SECONDS)
 
 
-def describe(
-    client: Client,
-    output: Output,
+def describe_job(
+    client: ApiClient,
+    output: CommandOutput,
     job: options.JobArgument,
     *,
     summarize: Annotated[
@@ -108,65 +110,69 @@ def describe(
 
     Example: pilotlight jobs describe monday --summarize
     """
-    found = client.call("GET", client.job(job))
+    found = client.call("GET", client.resolve_job_name(job))
     if summarize and output.format is None:
-        print_table(("FIELD", "VALUE"), summary(found, datetime.datetime.now(datetime.UTC)))
+        print_table(("FIELD", "VALUE"), summarize_job(found, datetime.datetime.now(datetime.UTC)))
     else:
         output.show(found)
 
 
-def list_(client: Client, output: Output, listing: Listing) -> None:
+def list_jobs(client: ApiClient, output: CommandOutput, listing: ListFlags) -> None:
     """List the jobs of the project, newest first.
 
     Example: pilotlight jobs list --filter state:RUNNING
     """
-    listing.show(client, output, f"{client.project}/jobs", "jobs", _COLUMNS, parent=f"{client.project}/jobs/")
+    listing.show_resources(
+        client, output, f"{client.project}/jobs", "jobs", _COLUMNS, parent=f"{client.project}/jobs/"
+    )
 
 
-def cancel(client: Client, output: Output, job: options.JobArgument) -> None:
+def cancel_job(client: ApiClient, output: CommandOutput, job: options.JobArgument) -> None:
     """End a job before its time; nothing of its output is kept. One that has ended stays as it is.
 
     Example: pilotlight jobs cancel monday
     """
-    name = client.job(job)
+    name = client.resolve_job_name(job)
     try:
         answer = client.call("POST", f"{name}:cancel", {})
     except FailedPrecondition:
         state = client.call("GET", name).get("state", "")
-        if state not in following.ENDED:
+        if state not in following.FINAL_STATES:
             raise
-        output.done(f"Job {verbs.bare(name)} has ended before: {state}.", {})
+        output.report_change(f"Job {verbs.extract_id(name)} has ended before: {state}.", {})
         return
-    output.done(f"Asked for job {verbs.bare(name)} to be cancelled.", answer)
+    output.report_change(f"Asked for job {verbs.extract_id(name)} to be cancelled.", answer)
 
 
-def update(client: Client, output: Output, job: options.JobArgument, *, labels: LabelChanges) -> None:
+def update_job(
+    client: ApiClient, output: CommandOutput, job: options.JobArgument, *, labels: LabelChangeFlags
+) -> None:
     """Change a job's labels.
 
     Example: pilotlight jobs update monday --update-labels team=roses
     """
     if not labels:
         raise typer.BadParameter("Nothing to update: give at least one flag that says what to change.")
-    name = client.job(job)
+    name = client.resolve_job_name(job)
     current = client.call("GET", name)
-    body = {"labels": labels.applied(current.get("labels", {})), "etag": current.get("etag", "")}
+    body = {"labels": labels.apply_to(current.get("labels", {})), "etag": current.get("etag", "")}
     changed = client.call("PATCH", name, body, {"updateMask": "labels"})
-    output.done(f"Updated job {verbs.bare(name)}.", changed)
+    output.report_change(f"Updated job {verbs.extract_id(name)}.", changed)
 
 
 def stream_logs(
-    client: Client,
-    output: Output,
+    client: ApiClient,
+    output: CommandOutput,
     job: options.JobArgument,
     *,
     polling_interval: Annotated[
         float, typer.Option(min=0.05, help="Seconds between two looks at the job.")
-    ] = following.EVERY,
+    ] = following.POLL_SECONDS,
     task_name: Annotated[
         Any,
         typer.Option(
-            parser=choice(Task),
-            metavar=choices_of(Task),
+            parser=make_choice_parser(JobLogSource),
+            metavar=format_choices(JobLogSource),
             help="Only the log of this task: service (the prediction) or server (who runs it).",
             show_default=False,
         ),
@@ -186,34 +192,38 @@ def stream_logs(
 
     Example: pilotlight jobs stream-logs monday
     """
-    _follow(client, output, client.job(job), polling_interval, task_name)
+    _follow_job(client, output, client.resolve_job_name(job), polling_interval, task_name)
 
 
-def _source(client: Client, model: str | None, version: str | None, model_dir: str | None) -> dict[str, str]:
+def _build_model_source(
+    client: ApiClient, model: str | None, version: str | None, model_dir: str | None
+) -> dict[str, str]:
     """The field that says which model is meant."""
     if (model is None) == (model_dir is None):
         raise typer.BadParameter("Give exactly one of --model and --model-dir.")
     if model_dir is not None:
         if version is not None:
             raise typer.BadParameter("--version goes with --model, not with --model-dir.")
-        return {"uri": options.absolute(model_dir)}
+        return {"uri": options.make_absolute(model_dir)}
     if version is not None:
-        return {"versionName": client.version(str(model), version)}
-    return {"modelName": client.model(str(model))}
+        return {"versionName": client.resolve_version_name(str(model), version)}
+    return {"modelName": client.resolve_model_name(str(model))}
 
 
-def _follow(client: Client, output: Output, name: str, every: float, task: Task | None = None) -> None:
+def _follow_job(
+    client: ApiClient, output: CommandOutput, name: str, poll_seconds: float, task: JobLogSource | None = None
+) -> None:
     """Follow a job to its end; raises the error it ends with."""
     try:
-        job = following.until_end(client, name, every=every, task=task)
-    except (KeyboardInterrupt, Unreachable):
-        note(f"The job goes on. To follow it: pilotlight jobs stream-logs {verbs.bare(name)}")
+        job = following.follow_job(client, name, poll_seconds=poll_seconds, task=task)
+    except (KeyboardInterrupt, ServerUnreachable):
+        print_note(f"The job goes on. To follow it: pilotlight jobs stream-logs {verbs.extract_id(name)}")
         raise
-    following.check(job)
-    output.done(f"Job {job['jobId']} SUCCEEDED: {_counts(job)}.", job)
+    following.raise_job_error(job)
+    output.report_change(f"Job {job['jobId']} SUCCEEDED: {_format_counts(job)}.", job)
 
 
-def _counts(job: Mapping[str, Any]) -> str:
+def _format_counts(job: Mapping[str, Any]) -> str:
     """What has come of a job's records, in words."""
     found = job.get("predictionOutput", {})
     text = f"{int(found.get('predictionCount', 0)):,} predictions"
@@ -221,12 +231,12 @@ def _counts(job: Mapping[str, Any]) -> str:
     return f"{text}, {errors:,} errors" if errors else text
 
 
-def summary(job: Mapping[str, Any], now: datetime.datetime) -> list[tuple[str, str]]:
+def summarize_job(job: Mapping[str, Any], now: datetime.datetime) -> list[tuple[str, str]]:
     """What matters about a job, as rows of a table."""
     given_ = job.get("predictionInput", {})
     found = job.get("predictionOutput", {})
     predictions, errors = (int(found.get(field, 0)) for field in ("predictionCount", "errorCount"))
-    seconds = _seconds(job, now)
+    seconds = _compute_run_seconds(job, now)
     rows = [
         ("job", job["jobId"]),
         ("state", job.get("state", "")),
@@ -242,7 +252,7 @@ def summary(job: Mapping[str, Any], now: datetime.datetime) -> list[tuple[str, s
     return [(field, text) for field, text in rows if text]
 
 
-def _seconds(job: Mapping[str, Any], now: datetime.datetime) -> float | None:
+def _compute_run_seconds(job: Mapping[str, Any], now: datetime.datetime) -> float | None:
     """For how long it has run, or did."""
     if "startTime" not in job:
         return None

@@ -22,46 +22,46 @@ class Verbosity(StrEnum):
 _ORDER = tuple(Verbosity)
 
 
-class _Told:
+class _ConsoleSettings:
     """What of this process's lines is told; `configure` changes it."""
 
     verbosity = Verbosity.WARNING
     progress = True
 
 
-def configure(verbosity: Verbosity, *, progress: bool) -> None:
+def configure_console(verbosity: Verbosity, *, progress: bool) -> None:
     """Choose what is told from now on; `progress` is whether notes are."""
-    _Told.verbosity, _Told.progress = verbosity, progress
+    _ConsoleSettings.verbosity, _ConsoleSettings.progress = verbosity, progress
 
 
-def is_told(level: Verbosity) -> bool:
+def is_enabled(level: Verbosity) -> bool:
     """Whether lines of a level are told."""
-    return _ORDER.index(level) >= _ORDER.index(_Told.verbosity)
+    return _ORDER.index(level) >= _ORDER.index(_ConsoleSettings.verbosity)
 
 
-def note(message: str) -> None:
+def print_note(message: str) -> None:
     """A line about what goes on."""
-    if _Told.progress:
-        _print(message)
+    if _ConsoleSettings.progress:
+        _print_line(message)
 
 
-def debug(message: str) -> None:
+def print_debug(message: str) -> None:
     """A line for who looks for a fault of ours."""
-    if is_told(Verbosity.DEBUG):
-        _print(f"DEBUG: {message}")
+    if is_enabled(Verbosity.DEBUG):
+        _print_line(f"DEBUG: {message}")
 
 
-def warn(message: str) -> None:
+def print_warning(message: str) -> None:
     """What a user should know, though it went well."""
-    if is_told(Verbosity.WARNING):
-        _print(f"WARNING: {message}")
+    if is_enabled(Verbosity.WARNING):
+        _print_line(f"WARNING: {message}")
 
 
-def complain(message: str) -> None:
+def print_error(message: str) -> None:
     """An error, in one line."""
-    if is_told(Verbosity.ERROR):
-        _print(f"ERROR: {message}")
+    if is_enabled(Verbosity.ERROR):
+        _print_line(f"ERROR: {message}")
 
 
-def _print(message: str) -> None:
+def _print_line(message: str) -> None:
     print(escape_lines(message), file=sys.stderr, flush=True)

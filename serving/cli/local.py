@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import orjson
 
 from serving import config
-from serving.cli.instances import Instances
-from serving.cli.lines import note, warn
-from serving.cli.options import ModelCode, ModelDirOption
-from serving.cli.output import Output
-from serving.cli.sources import prepared
+from serving.cli.instances import InstanceFlags
+from serving.cli.lines import print_note, print_warning
+from serving.cli.options import LocalModelFlags, ModelDirOption
+from serving.cli.output import CommandOutput
+from serving.cli.sources import prepare_model
 from serving.config import NodeConfig
 from serving.errors import ModelFailed, ServingError
 from serving.media import NPY
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from serving.runtimes import LoadSpec
 
 
-def predict(
-    output: Output,
+def predict_locally(
+    output: CommandOutput,
     model_dir: ModelDirOption,
     *,
-    instances: Instances,
-    code: ModelCode,
+    instances: InstanceFlags,
+    code: LocalModelFlags,
 ) -> None:
     """Get predictions from a model folder, without a server.
 
@@ -36,15 +36,15 @@ def predict(
 
     Example: pilotlight local predict --model-dir ./flowers --json-instances instances.jsonl
     """
-    body = instances.body()
+    body = instances.read_body()
     # What a model's code prints must not stand among the results.
-    settings = code.settings(model_dir)
-    with redirect_stdout(sys.stderr), prepared(settings, note) as source:
-        answer = _answer(source, settings, body, instances.content_type)
+    settings = code.load_node_settings(model_dir)
+    with redirect_stdout(sys.stderr), prepare_model(settings, print_note) as source:
+        answer = _compute_answer(source, settings, body, instances.content_type)
     output.show_predictions(orjson.loads(answer))
 
 
-def _answer(source: LoadSpec, settings: NodeConfig, body: bytes, content_type: str) -> bytes:
+def _compute_answer(source: LoadSpec, settings: NodeConfig, body: bytes, content_type: str) -> bytes:
     """What a node would answer."""
     config.set_framework_environment()
     from serving.node.dialects import ServedModel  # noqa: PLC0415  start-up time of the other commands
@@ -56,7 +56,7 @@ def _answer(source: LoadSpec, settings: NodeConfig, body: bytes, content_type: s
 
     runtime = load_model(source)
     for warning in getattr(runtime, "warnings", ()):
-        warn(warning)
+        print_warning(warning)
     if content_type == NPY:
         model = ServedModel(runtime, infer_model_schema(runtime, source.model_dir), InstancesDecoder())
         asked = reader(RequestMetadata(content_type=NPY), model).decode_request(body)

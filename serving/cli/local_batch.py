@@ -8,12 +8,12 @@ import time
 from typing import TYPE_CHECKING
 
 from serving.cli.batch_flags import BatchFlags
-from serving.cli.lines import note
-from serving.cli.options import ModelCode, ModelDirOption, absolute, given
-from serving.cli.output import Output
-from serving.cli.parsing import items
-from serving.cli.sources import prepared
-from serving.cli.standing import Standing, display
+from serving.cli.lines import print_note
+from serving.cli.options import LocalModelFlags, ModelDirOption, drop_none, make_absolute
+from serving.cli.output import CommandOutput
+from serving.cli.parsing import parse_list
+from serving.cli.sources import prepare_model
+from serving.cli.standing import ProgressSnapshot, open_progress_display
 from serving.config import NodeConfig
 from serving.errors import FailedPrecondition
 from serving.scratch import scratch_folder
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 _SECONDS_PER_HOUR = 3600
 
 
-def batch(output: Output, model_dir: ModelDirOption, *, code: ModelCode, batch: BatchFlags) -> None:
+def predict_files_locally(
+    output: CommandOutput, model_dir: ModelDirOption, *, code: LocalModelFlags, batch: BatchFlags
+) -> None:
     """Predict whole files with a model folder, without a server.
 
     Ctrl-C ends it and leaves nothing of its output.
@@ -33,15 +35,15 @@ def batch(output: Output, model_dir: ModelDirOption, *, code: ModelCode, batch: 
     Example: pilotlight local batch --model-dir ./flowers --input-paths 'in/*' --output-path out
     """
     start = time.monotonic()
-    outcome = run(code.settings(model_dir), batch)
-    note(f"Results: {batch.outputs}/prediction.results-*")
+    outcome = run_local_batch(code.load_node_settings(model_dir), batch)
+    print_note(f"Results: {batch.absolute_output}/prediction.results-*")
     if outcome.errors:
-        note(f"Errors: {batch.outputs}/prediction.errors-*.jsonl")
-    output.done(
+        print_note(f"Errors: {batch.absolute_output}/prediction.errors-*.jsonl")
+    output.report_change(
         f"{outcome.predictions:,} predictions, {outcome.errors:,} errors in "
         f"{time.monotonic() - start:.1f} s.",
         {
-            "outputPath": batch.outputs,
+            "outputPath": batch.absolute_output,
             "predictionCount": str(outcome.predictions),
             "errorCount": str(outcome.errors),
             "nodeHours": outcome.worker_seconds / _SECONDS_PER_HOUR,
@@ -49,7 +51,7 @@ def batch(output: Output, model_dir: ModelDirOption, *, code: ModelCode, batch: 
     )
 
 
-def run(config: NodeConfig, flags: BatchFlags) -> JobOutcome:
+def run_local_batch(config: NodeConfig, flags: BatchFlags) -> JobOutcome:
     """Run a batch prediction in a process of its own, and show how far it is.
 
     Raises FailedPrecondition without Apache Beam, and whatever error the job fails with.
@@ -61,20 +63,20 @@ def run(config: NodeConfig, flags: BatchFlags) -> JobOutcome:
 
     with (
         scratch_folder("batch") as scratch,
-        prepared(config, note) as source,
+        prepare_model(config, print_note) as source,
     ):
         if not source.framework:
             detect_framework(source.model_dir, source.prediction_class)  # what is no model is refused at once
-        meter = Meter()
-        with display("Batch prediction") as shown:
-            return batch_process.run(
-                request(source, config, flags, str(scratch)),
-                lambda report: shown.show(meter.read(report, time.monotonic())),
+        meter = ProgressEstimator()
+        with open_progress_display("Batch prediction") as shown:
+            return batch_process.run_batch_process(
+                build_batch_request(source, config, flags, str(scratch)),
+                lambda report: shown.show(meter.update(report, time.monotonic())),
                 shown.log,
             )
 
 
-def request(source: LoadSpec, config: NodeConfig, flags: BatchFlags, scratch: str) -> JobRequest:
+def build_batch_request(source: LoadSpec, config: NodeConfig, flags: BatchFlags, scratch: str) -> JobRequest:
     """What the job's process is told; `scratch` is a folder that is its alone."""
     import msgspec  # noqa: PLC0415  start-up time
 
@@ -86,16 +88,16 @@ def request(source: LoadSpec, config: NodeConfig, flags: BatchFlags, scratch: st
         uid=uid,
         model=ModelSource(
             model_dir=str(source.model_dir.absolute()),
-            uri=absolute(config.model_dir),
+            uri=make_absolute(config.model_dir),
             framework=source.framework,
             prediction_class=source.prediction_class,
             method=source.method,
             packages=tuple(str(folder.absolute()) for folder in source.packages),
-            package_uris=tuple(absolute(uri) for uri in items(config.package_uris)),
+            package_uris=tuple(make_absolute(uri) for uri in parse_list(config.package_uris)),
             interpreter="" if source.external is None else source.external.interpreter,
         ),
-        input_paths=tuple(flags.inputs),
-        output_path=flags.outputs,
+        input_paths=tuple(flags.absolute_inputs),
+        output_path=flags.absolute_output,
         data_format=flags.data_format.wire,
         scratch_dir=scratch,
         cache_dir=str(config.cache_dir.expanduser()),
@@ -103,7 +105,7 @@ def request(source: LoadSpec, config: NodeConfig, flags: BatchFlags, scratch: st
         bare=config.single_output == "bare",
         long_decimals=config.long_decimals,
     )
-    options = given(
+    options = drop_none(
         output_format=flags.output_format and flags.output_format.wire,
         batch_size=flags.batch_size,
         max_workers=flags.max_worker_count,
@@ -116,25 +118,25 @@ def request(source: LoadSpec, config: NodeConfig, flags: BatchFlags, scratch: st
     return msgspec.structs.replace(least, **options)
 
 
-class Meter:
+class ProgressEstimator:
     """Makes of a job's reports how far it is, its rate and the time it has left."""
 
     def __init__(self) -> None:
         self._state = "STARTING"
-        self._begun: float | None = None
+        self._start_time: float | None = None
         self._counts: JobCounts | None = None
 
-    def read(self, report: JobReport, now: float) -> Standing:
+    def update(self, report: JobReport, now: float) -> ProgressSnapshot:
         """How far it is after a report; `now` is in seconds since any time."""
         if report.phase is not None:
             self._state = report.phase.value
-            if self._begun is None and self._state == "RUNNING":
-                self._begun = now
+            if self._start_time is None and self._state == "RUNNING":
+                self._start_time = now
         counts = self._counts = report.counts or self._counts
-        seconds = 0.0 if self._begun is None else now - self._begun
+        seconds = 0.0 if self._start_time is None else now - self._start_time
         if counts is None or not seconds:
-            return Standing(self._state)
-        return Standing(
+            return ProgressSnapshot(self._state)
+        return ProgressSnapshot(
             state=self._state,
             predictions=counts.predictions,
             errors=counts.errors,

@@ -8,30 +8,30 @@ from typing import Annotated, Any
 import typer
 
 from serving.cli import verbs
-from serving.cli.client import Client
-from serving.cli.options import Listing
-from serving.cli.output import Columns, Output
+from serving.cli.client import ApiClient
+from serving.cli.options import ListFlags
+from serving.cli.output import CommandOutput, TableColumns
 
-_COLUMNS: Columns = {
+_COLUMNS: TableColumns = {
     "NAME": lambda location: str(location["name"]),
-    "TYPE": lambda location: ", ".join(_each(location, "type")),
+    "TYPE": lambda location: ", ".join(_collect_capabilities(location, "type")),
     "AVAILABLE_ACCELERATORS": lambda location: ", ".join(
-        one for found in _each(location, "availableAccelerators") for one in found
+        one for found in _collect_capabilities(location, "availableAccelerators") for one in found
     ),
 }
 
 
-def list_(client: Client, output: Output, listing: Listing) -> None:
+def list_locations(client: ApiClient, output: CommandOutput, listing: ListFlags) -> None:
     """List the locations that a project can use, with what each can do.
 
     Example: pilotlight locations list
     """
-    listing.show(client, output, f"{client.project}/locations", "locations", _COLUMNS)
+    listing.show_resources(client, output, f"{client.project}/locations", "locations", _COLUMNS)
 
 
-def describe(
-    client: Client,
-    output: Output,
+def describe_location(
+    client: ApiClient,
+    output: CommandOutput,
     location: Annotated[
         str, typer.Argument(metavar="LOCATION", help="The location, such as us-central1.", show_default=False)
     ],
@@ -41,8 +41,8 @@ def describe(
     Example: pilotlight locations describe us-central1
     """
     full = location if location.startswith("projects/") else f"{client.project}/locations/{location}"
-    verbs.describe(client, output, full)
+    verbs.describe_resource(client, output, full)
 
 
-def _each(location: Mapping[str, Any], field: str) -> Iterable[Any]:
+def _collect_capabilities(location: Mapping[str, Any], field: str) -> Iterable[Any]:
     return [one[field] for one in location.get("capabilities", ()) if field in one]

@@ -7,26 +7,26 @@ from typing import Annotated, Any
 import typer
 
 from serving.cli import options, verbs
-from serving.cli.client import Client
-from serving.cli.options import LabelChanges, Listing
-from serving.cli.output import Columns, Output
-from serving.cli.parsing import items
+from serving.cli.client import ApiClient
+from serving.cli.options import LabelChangeFlags, ListFlags
+from serving.cli.output import CommandOutput, TableColumns
+from serving.cli.parsing import parse_list
 
-_COLUMNS: Columns = {
-    "NAME": lambda model: verbs.bare(model["name"]),
-    "DEFAULT_VERSION_NAME": lambda model: verbs.bare(model.get("defaultVersion", {}).get("name", "")),
+_COLUMNS: TableColumns = {
+    "NAME": lambda model: verbs.extract_id(model["name"]),
+    "DEFAULT_VERSION_NAME": lambda model: verbs.extract_id(model.get("defaultVersion", {}).get("name", "")),
 }
 
 
-def create(
-    client: Client,
-    output: Output,
+def create_model(
+    client: ApiClient,
+    output: CommandOutput,
     model: options.ModelArgument,
     *,
     regions: Annotated[
-        Any, typer.Option(parser=items, metavar="REGION", help="Recorded.", show_default=False)
+        Any, typer.Option(parser=parse_list, metavar="REGION", help="Recorded.", show_default=False)
     ] = None,
-    description: options.Description = None,
+    description: options.DescriptionOption = None,
     enable_logging: Annotated[
         bool,
         typer.Option("--enable-logging", help="Log each prediction: when, and how long.", show_default=False),
@@ -37,7 +37,7 @@ def create(
             "--enable-console-logging", help="Log what nodes print; see docs/logging.md.", show_default=False
         ),
     ] = False,
-    labels: options.Labels = None,
+    labels: options.LabelsOption = None,
 ) -> None:
     """Create a model: the name that its versions are served under.
 
@@ -47,53 +47,53 @@ def create(
         raise typer.BadParameter("Give either --region or --regions, not both.")
     if client.region not in {"", "global"}:
         regions = (client.region,)
-    parent, _, model_id = client.model(model).rpartition("/")
-    body = options.given(
+    parent, _, model_id = client.resolve_model_name(model).rpartition("/")
+    body = options.drop_none(
         name=model_id,
         regions=regions,
         description=description,
-        labels=options.merged_labels(labels),
+        labels=options.merge_labels(labels),
         onlinePredictionLogging=enable_logging,
         onlinePredictionConsoleLogging=enable_console_logging,
     )
-    output.done(f"Created model {model_id}.", client.call("POST", parent, body))
+    output.report_change(f"Created model {model_id}.", client.call("POST", parent, body))
 
 
-def describe_model(client: Client, output: Output, model: options.ModelArgument) -> None:
+def describe_model(client: ApiClient, output: CommandOutput, model: options.ModelArgument) -> None:
     """Show a model with its default version.
 
     Example: pilotlight models describe flowers
     """
-    verbs.describe(client, output, client.model(model))
+    verbs.describe_resource(client, output, client.resolve_model_name(model))
 
 
-def list_(client: Client, output: Output, listing: Listing) -> None:
+def list_models(client: ApiClient, output: CommandOutput, listing: ListFlags) -> None:
     """List the models of the project.
 
     Example: pilotlight models list --filter labels.team=garden
     """
-    listing.show(client, output, f"{client.project}/models", "models", _COLUMNS)
+    listing.show_resources(client, output, f"{client.project}/models", "models", _COLUMNS)
 
 
-def update(
-    client: Client,
-    output: Output,
+def update_model(
+    client: ApiClient,
+    output: CommandOutput,
     model: options.ModelArgument,
     *,
-    labels: LabelChanges,
-    description: options.Description = None,
+    labels: LabelChangeFlags,
+    description: options.DescriptionOption = None,
 ) -> None:
     """Change a model's description or labels.
 
     Example: pilotlight models update flowers --update-labels team=roses --description "Roses too"
     """
-    current = client.call("GET", client.model(model))
-    verbs.update(client, output, current, verbs.common_changes(current, description, labels))
+    current = client.call("GET", client.resolve_model_name(model))
+    verbs.update_resource(client, output, current, verbs.build_common_changes(current, description, labels))
 
 
-def delete(client: Client, output: Output, model: options.ModelArgument) -> None:
+def delete_model(client: ApiClient, output: CommandOutput, model: options.ModelArgument) -> None:
     """Delete a model that has no versions.
 
     Example: pilotlight models delete flowers --quiet
     """
-    verbs.delete(client, output, client.model(model))
+    verbs.delete_resource(client, output, client.resolve_model_name(model))

@@ -12,13 +12,20 @@ from typing import Annotated, Any
 import typer
 
 from serving import config, interpreters
-from serving.cli.client import Client
+from serving.cli.client import ApiClient
 from serving.cli.formats.filters import parse_filter
 from serving.cli.formats.projection import parse_sort_keys
-from serving.cli.formats.records import select, sort
-from serving.cli.lines import note
-from serving.cli.output import Columns, Output
-from serving.cli.parsing import at_least_one, choice, choices_of, merge_pairs, refused, split
+from serving.cli.formats.records import select_records, sort_records
+from serving.cli.lines import print_note
+from serving.cli.output import CommandOutput, TableColumns
+from serving.cli.parsing import (
+    format_choices,
+    make_choice_parser,
+    merge_pairs,
+    parse_limit,
+    parse_lists,
+    with_usage_errors,
+)
 from serving.config import NodeConfig, ServeConfig
 from serving.errors import InvalidArgument
 from serving.interpreters import InterpreterRegistry
@@ -26,7 +33,7 @@ from serving.interpreters import InterpreterRegistry
 _PAGE_SIZE = 100
 
 
-class Framework(StrEnum):
+class FrameworkName(StrEnum):
     """Frameworks as gcloud spells them; the API's names, in capitals, are read too."""
 
     TENSORFLOW = "tensorflow"
@@ -34,19 +41,19 @@ class Framework(StrEnum):
     XGBOOST = "xgboost"
 
 
-class SingleOutput(StrEnum):
+class SingleOutputForm(StrEnum):
     """The forms that a SavedModel's only output can have."""
 
     BARE = "bare"
     OBJECT = "object"
 
 
-def absolute(uri: str) -> str:
+def make_absolute(uri: str) -> str:
     """A URI as it is; a path made absolute, because the server stands in a folder of its own."""
     return uri if "://" in uri or not uri else str(Path(uri).expanduser().absolute())
 
 
-def readable(text: str) -> Path:
+def parse_file_path(text: str) -> Path:
     """The path of a file that is there; `-` stands for standard input."""
     path = Path(text)
     if text != "-" and (not path.exists() or path.is_dir()):
@@ -62,7 +69,7 @@ def read_token(file: Path) -> str:
         raise InvalidArgument(f"Cannot read {file}: {error}") from error
 
 
-def given(**fields: Any) -> dict[str, Any]:
+def drop_none(**fields: Any) -> dict[str, Any]:
     """The fields that have a value."""
     return {key: value for key, value in fields.items() if value is not None}
 
@@ -78,10 +85,10 @@ ModelDirOption = Annotated[
     typer.Option("--model-dir", help="The model folder: gs://BUCKET/PATH or a path.", show_default=False),
 ]
 ModelOption = Annotated[str, typer.Option("--model", help="The model.", show_default=False)]
-Description = Annotated[
+DescriptionOption = Annotated[
     str | None, typer.Option("--description", help="What people should know about it.", show_default=False)
 ]
-Labels = Annotated[
+LabelsOption = Annotated[
     list[str] | None,
     typer.Option(
         "--labels",
@@ -94,21 +101,21 @@ FrameworkOption = Annotated[
     Any,
     typer.Option(
         "--framework",
-        parser=choice(Framework),
-        metavar=choices_of(Framework),
+        parser=make_choice_parser(FrameworkName),
+        metavar=format_choices(FrameworkName),
         help="Found out from the files when left out.",
         show_default=False,
     ),
 ]
 
 
-def merged_labels(labels: Sequence[str] | None) -> dict[str, str] | None:
+def merge_labels(labels: Sequence[str] | None) -> dict[str, str] | None:
     """The labels of all `--labels` together."""
     return merge_pairs(labels, "--labels")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelCode:
+class LocalModelFlags:
     """The flags that say, beside its folder, how a model on this machine is loaded."""
 
     framework: FrameworkOption = None
@@ -142,7 +149,7 @@ class ModelCode:
     ] = None
 
     single_output: Annotated[
-        SingleOutput | None,
+        SingleOutputForm | None,
         typer.Option(
             help="How a SavedModel's only output is answered: bare, as on machine types n1-..., or as an "
             "object with its name (the default).",
@@ -158,7 +165,7 @@ class ModelCode:
         ),
     ] = None
 
-    def settings(self, model_dir: str) -> NodeConfig:
+    def load_node_settings(self, model_dir: str) -> NodeConfig:
         """The settings of a node that would serve the model."""
         if self.runtime_version and self.interpreter:
             raise typer.BadParameter("Give either --runtime-version or --interpreter, not both.")
@@ -170,14 +177,14 @@ class ModelCode:
                 "prediction_class": self.prediction_class,
                 "prediction_method": self.prediction_method,
                 "package_uris": self.package_uris,
-                "interpreter": self.interpreter or _interpreter_of(self.runtime_version),
+                "interpreter": self.interpreter or _find_interpreter(self.runtime_version),
                 "single_output": self.single_output,
                 "long_decimals": self.long_decimals,
             },
         )
 
 
-def _interpreter_of(runtime_version: str | None) -> str | None:
+def _find_interpreter(runtime_version: str | None) -> str | None:
     """As a server with the same settings would choose it."""
     if not runtime_version:
         return None
@@ -187,7 +194,7 @@ def _interpreter_of(runtime_version: str | None) -> str | None:
     )
     if found := known.find_interpreter(runtime_version):
         return found
-    note(
+    print_note(
         f"Runtime version {runtime_version} has no interpreter of its own here: this one's libraries compute "
         f"the model. `pilotlight runtimes add {runtime_version}` gives it one."
     )
@@ -195,7 +202,7 @@ def _interpreter_of(runtime_version: str | None) -> str | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LabelChanges:
+class LabelChangeFlags:
     """The flags that change labels; what is cleared or removed goes before what is set."""
 
     update_labels: Annotated[
@@ -219,23 +226,23 @@ class LabelChanges:
     def __bool__(self) -> bool:
         return bool(self.clear_labels or self.update_labels is not None or self.remove_labels is not None)
 
-    def applied(self, labels: Mapping[str, str]) -> dict[str, str]:
+    def apply_to(self, labels: Mapping[str, str]) -> dict[str, str]:
         """The labels after the change."""
         if self.clear_labels and self.remove_labels is not None:
             raise typer.BadParameter("Give either --clear-labels or --remove-labels, not both.")
-        removed = labels if self.clear_labels else split(self.remove_labels or ())
+        removed = labels if self.clear_labels else parse_lists(self.remove_labels or ())
         kept = {key: value for key, value in labels.items() if key not in removed}
         return {**kept, **(merge_pairs(self.update_labels, "--update-labels") or {})}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
+class SelectionFlags:
     """The flags that choose what of a list is shown, in this order: sorted, filtered, limited."""
 
     filter: Annotated[
         Any,
         typer.Option(
-            parser=refused(parse_filter),
+            parser=with_usage_errors(parse_filter),
             metavar="EXPRESSION",
             help="Only what matches, e.g. 'labels.team=ads' or 'state:READY AND -name:test*'.",
             show_default=False,
@@ -244,11 +251,11 @@ class Selection:
     limit: Annotated[
         Any,
         typer.Option(
-            parser=at_least_one, metavar="NUMBER", help="At most this many in all.", show_default=False
+            parser=parse_limit, metavar="NUMBER", help="At most this many in all.", show_default=False
         ),
     ] = None
     page_size: Annotated[
-        Any, typer.Option(parser=at_least_one, metavar="NUMBER", help="How many to ask for at a time.")
+        Any, typer.Option(parser=parse_limit, metavar="NUMBER", help="How many to ask for at a time.")
     ] = None
     sort_by: Annotated[
         list[str] | None,
@@ -258,20 +265,27 @@ class Selection:
     def __call__(self, records: Iterable[Any]) -> Iterable[Any]:
         """The chosen ones of these records."""
         if self.sort_by:
-            records = sort(records, parse_sort_keys(split(self.sort_by)))
-        return select(records, self.filter, self.limit)
+            records = sort_records(records, parse_sort_keys(parse_lists(self.sort_by)))
+        return select_records(records, self.filter, self.limit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listing(Selection):
+class ListFlags(SelectionFlags):
     """The flags of lists of resources."""
 
     uri: Annotated[bool, typer.Option("--uri", help="Print addresses, one per line.", show_default=False)] = (
         False
     )
 
-    def show(
-        self, client: Client, output: Output, path: str, key: str, columns: Columns, *, parent: str = ""
+    def show_resources(
+        self,
+        client: ApiClient,
+        output: CommandOutput,
+        path: str,
+        key: str,
+        columns: TableColumns,
+        *,
+        parent: str = "",
     ) -> None:
         """Print the resources of a list, from as many pages as it takes.
 
@@ -280,10 +294,10 @@ class Listing(Selection):
         size = min(self.page_size or _PAGE_SIZE, _PAGE_SIZE)
         if self.limit and self.filter is None and not self.sort_by:
             size = min(size, self.limit)
-        found: Iterable[Any] = client.pages(path, key, {"pageSize": size})
+        found: Iterable[Any] = client.list_resources(path, key, {"pageSize": size})
         if not self.uri:
             output.show_list(found, columns, self)
             return
         field = "jobId" if parent else "name"
         for resource in self(found):
-            output.line(client.address(f"{parent}{resource[field]}"))
+            output.print_line(client.build_url(f"{parent}{resource[field]}"))

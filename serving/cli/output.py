@@ -9,16 +9,16 @@ from typing import Annotated, Any
 
 import typer
 
-from serving.cli.formats.printers import lines_of
-from serving.cli.formats.projection import FORMATS, Column, Format, parse_format, parse_key
-from serving.cli.formats.records import flatten
-from serving.cli.lines import Verbosity, note
-from serving.cli.parsing import choice, choices_of, refused, split
+from serving.cli.formats.printers import format_lines
+from serving.cli.formats.projection import FORMATS, OutputColumn, OutputFormat, parse_format, parse_key
+from serving.cli.formats.records import flatten_lists
+from serving.cli.lines import Verbosity, print_note
+from serving.cli.parsing import format_choices, make_choice_parser, parse_lists, with_usage_errors
 from serving.cli.tables import print_table
 from serving.log_lines import escape_control_characters
 
-Columns = Mapping[str, Callable[[Mapping[str, Any]], str]]
-Select = Callable[[Iterable[Any]], Iterable[Any]]
+TableColumns = Mapping[str, Callable[[Mapping[str, Any]], str]]
+RecordSelector = Callable[[Iterable[Any]], Iterable[Any]]
 
 _FORMAT_HELP = (
     f"How results are written: {', '.join(FORMATS)}. What is shown may be chosen, as with gcloud: "
@@ -26,18 +26,22 @@ _FORMAT_HELP = (
 )
 
 
-def _everything(records: Iterable[Any]) -> Iterable[Any]:
+def _select_all(records: Iterable[Any]) -> Iterable[Any]:
     return records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Output:
+class CommandOutput:
     """The flags about talking to whoever runs the command, and the one place that does it."""
 
     format: Annotated[
         Any,
         typer.Option(
-            "--format", parser=refused(parse_format), metavar="FORMAT", help=_FORMAT_HELP, show_default=False
+            "--format",
+            parser=with_usage_errors(parse_format),
+            metavar="FORMAT",
+            help=_FORMAT_HELP,
+            show_default=False,
         ),
     ] = None
     flatten: Annotated[
@@ -56,8 +60,8 @@ class Output:
         Any,
         typer.Option(
             "--verbosity",
-            parser=choice(Verbosity),
-            metavar=choices_of(Verbosity),
+            parser=make_choice_parser(Verbosity),
+            metavar=format_choices(Verbosity),
             help="What is told on standard error; debug has the calls of the server. Default: warning.",
             show_default=False,
         ),
@@ -71,31 +75,33 @@ class Output:
 
     def show(self, resource: Any) -> None:
         """One resource, in full."""
-        self._print([resource] if self.flatten else resource)
+        self._print_records([resource] if self.flatten else resource)
 
-    def show_list(self, resources: Iterable[Any], columns: Columns, select: Select = _everything) -> None:
+    def show_list(
+        self, resources: Iterable[Any], columns: TableColumns, select: RecordSelector = _select_all
+    ) -> None:
         """Many resources, a line each: `columns` maps a heading to what stands below it.
 
         `select` sorts and leaves out, after lists are flattened.
         """
         if self.format is not None:
-            self._print(list(resources), select)
+            self._print_records(list(resources), select)
             return
-        rows = list(select(self._flattened(resources)))
+        rows = list(select(self._flatten_records(resources)))
         if not self.user_output_enabled:
             return
         if rows:
             print_table(list(columns), [[cell(row) for cell in columns.values()] for row in rows])
         else:
-            note("Listed 0 items.")
+            print_note("Listed 0 items.")
 
-    def show_selected(self, resource: Any, select: Select) -> None:
+    def show_selected(self, resource: Any, select: RecordSelector) -> None:
         """One resource that may be flattened, and of whose parts some are left out."""
-        self._print([resource] if self.flatten else resource, select)
+        self._print_records([resource] if self.flatten else resource, select)
 
-    def done(self, what: str, resource: Any) -> None:
+    def report_change(self, what: str, resource: Any) -> None:
         """What a command has changed: a note for people, the resource for those who asked for a format."""
-        note(what)
+        print_note(what)
         if self.format is not None:
             self.show(resource)
 
@@ -103,15 +109,18 @@ class Output:
         """The answer to a prediction request, as gcloud has it: a table of objects, else the list."""
         predictions = answer.get("predictions")
         if self.format is not None or not isinstance(predictions, list):
-            self._print(answer, form=self.format or Format("json"))
+            self._print_records(answer, form=self.format or OutputFormat("json"))
         elif predictions and all(isinstance(prediction, dict) for prediction in predictions):
             names = sorted({name for prediction in predictions for name in prediction})
-            self._print(predictions, form=Format("table", columns=tuple(Column((name,)) for name in names)))
+            self._print_records(
+                predictions,
+                form=OutputFormat("table", columns=tuple(OutputColumn((name,)) for name in names)),
+            )
         else:
-            table = Format("table", {"no-heading": ""}, (Column(("predictions",)),))
-            self._print(answer, form=table)
+            table = OutputFormat("table", {"no-heading": ""}, (OutputColumn(("predictions",)),))
+            self._print_records(answer, form=table)
 
-    def line(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """One line of a result that has no format."""
         if self.user_output_enabled:
             print(escape_control_characters(text))
@@ -121,13 +130,17 @@ class Output:
         if not self.quiet and sys.stdin.isatty():
             typer.confirm(question, default=True, abort=True, err=True)
 
-    def _flattened(self, records: Iterable[Any]) -> Iterable[Any]:
-        return flatten(records, [parse_key(key, "--flatten") for key in split(self.flatten or ())])
+    def _flatten_records(self, records: Iterable[Any]) -> Iterable[Any]:
+        return flatten_lists(
+            records, [parse_key(key, "--flatten") for key in parse_lists(self.flatten or ())]
+        )
 
-    def _print(self, found: Any, select: Select = _everything, form: Format | None = None) -> None:
+    def _print_records(
+        self, found: Any, select: RecordSelector = _select_all, form: OutputFormat | None = None
+    ) -> None:
         """One record or a list of them, in the format that was typed if not in another."""
         if isinstance(found, list):
-            found = list(select(self._flattened(found)))
+            found = list(select(self._flatten_records(found)))
         if self.user_output_enabled:
-            for line in lines_of(form or self.format or Format(), found):
+            for line in format_lines(form or self.format or OutputFormat(), found):
                 print(line)

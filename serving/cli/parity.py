@@ -12,34 +12,34 @@ import typer
 
 from serving.cli import following, jobs, local_batch, options, verbs
 from serving.cli.batch_flags import BatchFlags
-from serving.cli.client import Client
-from serving.cli.equality import BATCHES, Difference, Refused, Verdict, judge
+from serving.cli.client import ApiClient
+from serving.cli.equality import BATCH_SIZES, ParityResult, RowDifference, RowRefusal, compare_results
 from serving.cli.instances import read_file
-from serving.cli.lines import note
-from serving.cli.options import ModelCode
-from serving.cli.output import Output
+from serving.cli.lines import print_note
+from serving.cli.options import LocalModelFlags
+from serving.cli.output import CommandOutput
 from serving.cli.parity_ways import (
     REQUEST_ROWS,
-    Online,
-    Row,
-    batch_answers,
-    flags_for,
-    rows_of,
-    running_node,
-    workplace,
+    InputRow,
+    OnlinePredictor,
+    open_batch_folder,
+    parse_rows,
+    prepare_batch_flags,
+    read_batch_results,
+    run_node_process,
 )
 from serving.errors import FailedPrecondition, InvalidArgument
 
 
 def parity(
-    client: Client,
-    output: Output,
+    client: ApiClient,
+    output: CommandOutput,
     *,
     rows: Annotated[
         Path,
         typer.Option(
             "--input",
-            parser=options.readable,
+            parser=options.parse_file_path,
             metavar="FILE",
             help="One JSON value per line, each an instance; - is stdin.",
             show_default=False,
@@ -55,7 +55,7 @@ def parity(
             help="Or a model folder, gs://BUCKET/PATH or a path; no server is needed.", show_default=False
         ),
     ] = None,
-    code: ModelCode,
+    code: LocalModelFlags,
     signature_name: Annotated[
         str | None, typer.Option(help="The signature of a SavedModel to use.", show_default=False)
     ] = None,
@@ -88,58 +88,63 @@ def parity(
     if (model is None) == (model_dir is None):
         raise typer.BadParameter("Give exactly one of --model and --model-dir.")
     data = read_file(rows)
-    found = rows_of(data, text=text)
-    with workplace(output_path) as folder:
-        flags = flags_for(folder, data, signature_name)
+    found = parse_rows(data, text=text)
+    with open_batch_folder(output_path) as folder:
+        flags = prepare_batch_flags(folder, data, signature_name)
         if model_dir is not None:
-            settings = code.settings(model_dir)
-            with running_node(settings) as node:
-                verdict = _compare(
-                    Online(node, "projects/local/models/parity", signature_name, text),
-                    lambda: local_batch.run(settings, flags),
+            settings = code.load_node_settings(model_dir)
+            with run_node_process(settings) as node:
+                verdict = _compare_predictions(
+                    OnlinePredictor(node, "projects/local/models/parity", signature_name, text),
+                    lambda: local_batch.run_local_batch(settings, flags),
                     found,
-                    flags.outputs,
-                    exact=node.look("/stats")["exact"],
+                    flags.absolute_output,
+                    exact=node.get_unversioned("/stats")["exact"],
                 )
         else:
-            name = _version(client, str(model), version)
-            verdict = _compare(
-                Online(client, name, signature_name, text),
+            name = _resolve_version_name(client, str(model), version)
+            verdict = _compare_predictions(
+                OnlinePredictor(client, name, signature_name, text),
                 lambda: _run_job(client, name, flags),
                 found,
-                flags.outputs,
+                flags.absolute_output,
                 exact=_is_exact(client, name),
             )
-    _show(output, verdict, found)
+    _print_result(output, verdict, found)
     if not text and verdict.difference and found[verdict.difference.row].line.startswith(b'"'):
-        note("A SavedModel whose one input is a string gets lines as they are in batch: try --text.")
+        print_note("A SavedModel whose one input is a string gets lines as they are in batch: try --text.")
     raise typer.Exit(0 if verdict.difference is None else 1)
 
 
-def _compare(
-    online: Online, run_batch: Callable[[], object], rows: Sequence[Row], results: str, *, exact: bool
-) -> Verdict:
+def _compare_predictions(
+    online: OnlinePredictor,
+    run_batch: Callable[[], object],
+    rows: Sequence[InputRow],
+    results: str,
+    *,
+    exact: bool,
+) -> ParityResult:
     """Send the rows both ways. `exact`: nothing may differ by a bit.
 
     Raises InvalidArgument if no row is good.
     """
-    answers = online.answers(rows, REQUEST_ROWS)
-    refusals = [answer for answer in answers if isinstance(answer, Refused)]
+    answers = online.predict_rows(rows, REQUEST_ROWS)
+    refusals = [answer for answer in answers if isinstance(answer, RowRefusal)]
     if len(refusals) == len(rows):
         raise InvalidArgument(f"There is nothing to compare: no row is accepted online. {refusals[0].reason}")
     run_batch()
-    return judge(
+    return compare_results(
         answers,
-        batch_answers(results, rows),
-        None if exact else lambda: [online.answers(rows, size) for size in BATCHES],
+        read_batch_results(results, rows),
+        None if exact else lambda: [online.predict_rows(rows, size) for size in BATCH_SIZES],
     )
 
 
-def _version(client: Client, model: str, version: str | None) -> str:
+def _resolve_version_name(client: ApiClient, model: str, version: str | None) -> str:
     """The full name of the version, so that both ways ask the same whatever happens to the default."""
     if version is not None:
-        return client.version(model, version)
-    found = client.call("GET", client.model(model))
+        return client.resolve_version_name(model, version)
+    found = client.call("GET", client.resolve_model_name(model))
     if "defaultVersion" not in found:
         raise FailedPrecondition(
             f"{verbs.format_title(found['name'])} has no default version; give --version."
@@ -148,28 +153,32 @@ def _version(client: Client, model: str, version: str | None) -> str:
     return name
 
 
-def _is_exact(client: Client, version: str) -> bool:
+def _is_exact(client: ApiClient, version: str) -> bool:
     """Whether regrouping rows must not change a bit of the answers of a version, as its runtime says."""
-    found = client.look("/nodes")["versions"]
+    found = client.get_unversioned("/nodes")["versions"]
     return any(one["exact"] for one in found if one["version"] == version)
 
 
-def _run_job(client: Client, version: str, flags: BatchFlags) -> None:
+def _run_job(client: ApiClient, version: str, flags: BatchFlags) -> None:
     """Run a batch prediction on the server. Interrupted, it is cancelled."""
     project, _, _ = version.partition("/models/")
     job_id = f"parity_{secrets.token_hex(6)}"
-    prediction_input = {"versionName": version, **flags.prediction_input(), "region": jobs.REGION}
+    prediction_input = {
+        "versionName": version,
+        **flags.build_prediction_input(),
+        "region": jobs.DEFAULT_REGION,
+    }
     client.call("POST", f"{project}/jobs", {"jobId": job_id, "predictionInput": prediction_input})
     name = f"{project}/jobs/{job_id}"
     try:
-        ended = following.until_end(client, name)
+        ended = following.follow_job(client, name)
     except KeyboardInterrupt:
         client.call("POST", f"{name}:cancel", {})
         raise
-    following.check(ended)
+    following.raise_job_error(ended)
 
 
-def _show(output: Output, verdict: Verdict, rows: Sequence[Row]) -> None:
+def _print_result(output: CommandOutput, verdict: ParityResult, rows: Sequence[InputRow]) -> None:
     difference = verdict.difference
     if output.format is not None:
         output.show(
@@ -177,26 +186,28 @@ def _show(output: Output, verdict: Verdict, rows: Sequence[Row]) -> None:
                 "equal": difference is None,
                 "rowsEqual": verdict.equal,
                 "rowsRefused": verdict.refused,
-                "largestDifference": verdict.largest,
+                "largestDifference": verdict.largest_difference,
             }
-            | ({} if difference is None else {"firstDifference": _shown(difference, rows)})
+            | ({} if difference is None else {"firstDifference": _describe_difference(difference, rows)})
         )
         return
     if difference is None:
         print(f"{verdict.equal} rows equal ({verdict.refused} refused by both).")
-        if verdict.largest:
-            note(f"Not all of them to the bit: the largest difference is {verdict.largest:g}.")
+        if verdict.largest_difference:
+            print_note(
+                f"Not all of them to the bit: the largest difference is {verdict.largest_difference:g}."
+            )
         return
-    found = _shown(difference, rows)
+    found = _describe_difference(difference, rows)
     print(f"Row {found['row']} differs; {verdict.equal} before it are equal.")
     for way in ("online", "batch"):
         print(f"  {way + ':':8}{json.dumps(found[way], ensure_ascii=False)}")
 
 
-def _shown(difference: Difference, rows: Sequence[Row]) -> dict[str, Any]:
+def _describe_difference(difference: RowDifference, rows: Sequence[InputRow]) -> dict[str, Any]:
     """A difference for people and programs: the number of its line, and what each way says."""
     ways = {"online": difference.online, "batch": difference.batch}
     return {"row": rows[difference.row].number} | {
-        way: {"refused": answer.reason} if isinstance(answer, Refused) else answer
+        way: {"refused": answer.reason} if isinstance(answer, RowRefusal) else answer
         for way, answer in ways.items()
     }

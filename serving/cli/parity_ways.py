@@ -14,10 +14,10 @@ from typing import IO
 import orjson
 
 from serving.cli.batch_flags import BatchFlags
-from serving.cli.client import Client
-from serving.cli.equality import Answer, Refused
-from serving.cli.lines import note
-from serving.cli.options import absolute
+from serving.cli.client import ApiClient
+from serving.cli.equality import RowRefusal, RowResult
+from serving.cli.lines import print_note
+from serving.cli.options import make_absolute
 from serving.config import ClientConfig, NodeConfig, environment_without_settings
 from serving.errors import Internal, InvalidArgument, NotFound, Unavailable
 from serving.scratch import scratch_folder
@@ -33,7 +33,7 @@ _STOP_SECONDS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class InputRow:
     """A line of the input: its number from 1, the offset of its first byte, and the line."""
 
     number: int
@@ -41,7 +41,7 @@ class Row:
     line: bytes
 
 
-def rows_of(content: bytes, *, text: bool) -> list[Row]:
+def parse_rows(content: bytes, *, text: bool) -> list[InputRow]:
     """The rows of an input file. A blank line is none, unless lines are texts.
 
     Raises InvalidArgument when there are none.
@@ -50,7 +50,7 @@ def rows_of(content: bytes, *, text: bool) -> list[Row]:
     offset = 0
     for number, line in enumerate(content.removesuffix(b"\n").split(b"\n"), start=1):
         if text or line.strip():
-            rows.append(Row(number, offset, line))
+            rows.append(InputRow(number, offset, line))
         offset += len(line) + 1
     if not content.strip():
         raise InvalidArgument("The input has no rows.")
@@ -58,31 +58,31 @@ def rows_of(content: bytes, *, text: bool) -> list[Row]:
 
 
 @dataclass(frozen=True, slots=True)
-class Online:
+class OnlinePredictor:
     """Asks a model or a version, by its full name, the way clients do."""
 
-    client: Client
+    client: ApiClient
     name: str
     signature: str | None
     text: bool
 
-    def answers(self, rows: Sequence[Row], size: int) -> list[Answer]:
+    def predict_rows(self, rows: Sequence[InputRow], size: int) -> list[RowResult]:
         """The answer to each row, `size` rows in a request.
 
         What refuses a request is found by halving it. Raises what is no row's fault.
         """
-        instances = [self._instance(row) for row in rows]
-        sendable = [instance for instance in instances if not isinstance(instance, Refused)]
+        instances = [self._encode_instance(row) for row in rows]
+        sendable = [instance for instance in instances if not isinstance(instance, RowRefusal)]
         answers = iter(
             [
                 answer
                 for start in range(0, len(sendable), size)
-                for answer in self._ask(sendable[start : start + size])
+                for answer in self._predict_instances(sendable[start : start + size])
             ]
         )
-        return [instance if isinstance(instance, Refused) else next(answers) for instance in instances]
+        return [instance if isinstance(instance, RowRefusal) else next(answers) for instance in instances]
 
-    def _instance(self, row: Row) -> bytes | Refused:
+    def _encode_instance(self, row: InputRow) -> bytes | RowRefusal:
         """What a request holds for a row: the line itself, so that every number stays as it was written."""
         line = row.line.removesuffix(b"\r")
         try:
@@ -90,37 +90,37 @@ class Online:
                 return orjson.dumps(line.decode())
             orjson.loads(line)
         except ValueError as error:
-            return Refused(f"The row cannot be sent: {error}")
+            return RowRefusal(f"The row cannot be sent: {error}")
         return line
 
-    def _ask(self, instances: Sequence[bytes]) -> list[Answer]:
+    def _predict_instances(self, instances: Sequence[bytes]) -> list[RowResult]:
         try:
-            predictions = self.client.predict(self.name, self._body(instances)).get("predictions")
+            predictions = self.client.predict(self.name, self._build_body(instances)).get("predictions")
         except (InvalidArgument, Internal) as error:
             if len(instances) == 1:
-                return [Refused(error.message)]
+                return [RowRefusal(error.message)]
             middle = len(instances) // 2
-            return self._ask(instances[:middle]) + self._ask(instances[middle:])
+            return self._predict_instances(instances[:middle]) + self._predict_instances(instances[middle:])
         if not isinstance(predictions, list) or len(predictions) != len(instances):
             raise Internal(f"{len(instances)} instances were sent, and not as many predictions came back.")
         return predictions
 
-    def _body(self, instances: Sequence[bytes]) -> bytes:
+    def _build_body(self, instances: Sequence[bytes]) -> bytes:
         fields = b"" if self.signature is None else b',"signature_name":' + orjson.dumps(self.signature)
         return b'{"instances":[' + b",".join(instances) + b"]" + fields + b"}"
 
 
 @contextlib.contextmanager
-def workplace(output_path: str | None) -> Iterator[str]:
+def open_batch_folder(output_path: str | None) -> Iterator[str]:
     """A folder for a batch prediction's files: below `output_path`, where they stay, or a temporary one."""
     if output_path is not None:
-        yield absolute(output_path).rstrip("/")
+        yield make_absolute(output_path).rstrip("/")
         return
     with scratch_folder("parity") as folder:
         yield str(folder)
 
 
-def flags_for(folder: str, content: bytes, signature: str | None) -> BatchFlags:
+def prepare_batch_flags(folder: str, content: bytes, signature: str | None) -> BatchFlags:
     """Puts the rows into the folder; what the batch prediction of them is told."""
     from serving.storage import FileStore  # noqa: PLC0415  start-up time of the other commands
 
@@ -129,13 +129,13 @@ def flags_for(folder: str, content: bytes, signature: str | None) -> BatchFlags:
     return BatchFlags(input_paths=[rows], output_path=f"{folder}/results", signature_name=signature)
 
 
-def batch_answers(folder: str, rows: Sequence[Row]) -> list[Answer]:
+def read_batch_results(folder: str, rows: Sequence[InputRow]) -> list[RowResult]:
     """The answer to each row, from a batch prediction's files. Raises Internal if they are not as many."""
     results = _read_lines(f"{folder}/prediction.results-*")
     # Read as the answers of the server are, so that a number is the same number.
     predictions = [orjson.loads(line) for line in results]
     errors = [orjson.loads(line) for line in _read_lines(f"{folder}/prediction.errors-*")]
-    refused = {error["offset"]: Refused(error["reason"]) for error in errors}
+    refused = {error["offset"]: RowRefusal(error["reason"]) for error in errors}
     if len(predictions) + len(refused) != len(rows):
         raise Internal(
             f"The batch prediction wrote {len(predictions)} results and {len(refused)} errors for "
@@ -159,7 +159,7 @@ def _read_lines(pattern: str) -> Iterator[bytes]:
 
 
 @contextlib.contextmanager
-def running_node(config: NodeConfig) -> Iterator[Client]:
+def run_node_process(config: NodeConfig) -> Iterator[ApiClient]:
     """A node that serves a model folder, as a process; a client for it."""
     flags = {
         "--model-dir": config.model_dir,
@@ -184,7 +184,7 @@ def running_node(config: NodeConfig) -> Iterator[Client]:
         )
         with process:
             try:
-                with Client(ClientConfig(server=_ready(process, log))) as client:
+                with ApiClient(ClientConfig(server=_wait_until_ready(process, log))) as client:
                     yield client
             finally:
                 process.terminate()
@@ -194,12 +194,12 @@ def running_node(config: NodeConfig) -> Iterator[Client]:
                     process.kill()
 
 
-def _ready(process: subprocess.Popen[str], log: IO[str]) -> str:
+def _wait_until_ready(process: subprocess.Popen[str], log: IO[str]) -> str:
     """The node's address, once it is ready. Raises Unavailable with what it said last."""
     for line in process.stdout or ():
         if line.startswith("Ready on "):
             return line.removeprefix("Ready on ").rpartition(": ")[0]
-        note(line.rstrip())
+        print_note(line.rstrip())
     process.wait()
     log.seek(0)
     lines = log.read().splitlines()

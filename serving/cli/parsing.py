@@ -17,7 +17,7 @@ from serving.errors import InvalidArgument
 E = TypeVar("E", bound=StrEnum)
 
 
-def items(text: str) -> tuple[str, ...]:
+def parse_list(text: str) -> tuple[str, ...]:
     """`a,b,c` as its parts."""
     delimiter = ","
     if text.startswith("^") and "^" in text[1:]:
@@ -27,14 +27,14 @@ def items(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(delimiter) if part.strip())
 
 
-def split(texts: Iterable[str]) -> tuple[str, ...]:
+def parse_lists(texts: Iterable[str]) -> tuple[str, ...]:
     """The parts of all lists of a flag that was given several times."""
-    return tuple(item for text in texts for item in items(text))
+    return tuple(item for text in texts for item in parse_list(text))
 
 
-def pairs(text: str) -> dict[str, str]:
+def parse_pairs(text: str) -> dict[str, str]:
     """`key=value,key=value` as a mapping."""
-    entries = [entry.partition("=") for entry in items(text)]
+    entries = [entry.partition("=") for entry in parse_list(text)]
     if wrong := [key for key, separator, _ in entries if not separator or not key]:
         raise typer.BadParameter(f"{wrong[0]!r} is not KEY=VALUE.")
     return {key.strip(): value.strip() for key, _, value in entries}
@@ -50,7 +50,7 @@ def merge_pairs(texts: Sequence[str] | None, flag: str) -> dict[str, str] | None
     merged: dict[str, str] = {}
     for text in texts:
         try:
-            found = pairs(text)
+            found = parse_pairs(text)
         except typer.BadParameter as error:
             raise typer.BadParameter(error.message, param_hint=flag) from error
         if twice := sorted(merged.keys() & found.keys()):
@@ -59,26 +59,26 @@ def merge_pairs(texts: Sequence[str] | None, flag: str) -> dict[str, str] | None
     return merged
 
 
-def choice(kind: type[E]) -> Callable[[str], E]:
+def make_choice_parser(kind: type[E]) -> Callable[[str], E]:
     """A parser of choices; capitals and underscores count as small letters and hyphens: SCIKIT_LEARN."""
 
-    def parse(text: str) -> E:
+    def parse_choice(text: str) -> E:
         try:
             return kind(text.lower().replace("_", "-"))
         except ValueError as error:
             allowed = ", ".join(kind)
             raise typer.BadParameter(f"{text!r} is none of {allowed}.") from error
 
-    parse.__name__ = kind.__name__
-    return parse
+    parse_choice.__name__ = kind.__name__
+    return parse_choice
 
 
-def choices_of(kind: type[StrEnum]) -> str:
+def format_choices(kind: type[StrEnum]) -> str:
     """The choices as a help text shows them."""
     return f"[{'|'.join(kind)}]"
 
 
-def refused(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+def with_usage_errors(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     """A parser whose InvalidArgument is wrong usage."""
 
     def parse_or_refuse(text: str) -> Any:
@@ -91,7 +91,7 @@ def refused(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     return parse_or_refuse
 
 
-def at_least_one(text: str) -> int | None:
+def parse_limit(text: str) -> int | None:
     """A number from 1 on; None for `unlimited`."""
     if text == "unlimited":
         return None

@@ -18,14 +18,14 @@ _FILE = "config"
 
 
 @dataclass(frozen=True, slots=True)
-class Typed:
+class ParsedSettings:
     """What was typed: settings by name, and the file that has more of them."""
 
     settings: Mapping[str, Any]
     file: Path | None
 
 
-def read(words: Sequence[str], kind: type[Any]) -> Typed | None:
+def parse_settings(words: Sequence[str], kind: type[Any]) -> ParsedSettings | None:
     """What a command line says about the settings of a class; None if it takes the library to tell."""
     hints = typing.get_type_hints(kind) | {_FILE: Path}
     switches = {config.flag_of_setting(name): (name, True) for name, hint in hints.items() if hint is bool}
@@ -50,4 +50,4 @@ def read(words: Sequence[str], kind: type[Any]) -> Typed | None:
                 return None
         else:
             return None
-    return Typed({name: value for name, value in given.items() if name != _FILE}, given.get(_FILE))
+    return ParsedSettings({name: value for name, value in given.items() if name != _FILE}, given.get(_FILE))

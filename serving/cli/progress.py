@@ -8,33 +8,33 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from serving.cli.client import Client, Unreachable, rpc_error
-from serving.cli.lines import note, warn
+from serving.cli.client import ApiClient, ServerUnreachable, parse_rpc_status
+from serving.cli.lines import print_note, print_warning
 
-Report = Callable[[str], None]
+PhaseCallback = Callable[[str], None]
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 
 
-def wait(client: Client, operation: dict[str, Any], title: str) -> Any:
+def wait_until_done(client: ApiClient, operation: dict[str, Any], title: str) -> Any:
     """What the operation answers once it is done; its warnings are printed.
 
-    Raises the error it ends with, as `rpc_error` makes it.
+    Raises the error it ends with, as `parse_rpc_status` makes it.
     """
     if not operation.get("done"):
-        operation = _follow(client, operation["name"], title)
+        operation = _poll_operation(client, operation["name"], title)
     for warning in operation.get("metadata", {}).get("warnings", ()):
-        warn(warning)
+        print_warning(warning)
     if "error" in operation:
-        raise rpc_error(operation["error"])
+        raise parse_rpc_status(operation["error"])
     return operation.get("response", {})
 
 
-def _follow(client: Client, name: str, title: str) -> dict[str, Any]:
+def _poll_operation(client: ApiClient, name: str, title: str) -> dict[str, Any]:
     """The operation once it is done."""
     pause = _FIRST_PAUSE
     try:
-        with _progress(title) as report:
+        with _show_progress(title) as report:
             while True:
                 operation = client.call("GET", name)
                 report(operation.get("metadata", {}).get("phase", ""))
@@ -42,20 +42,22 @@ def _follow(client: Client, name: str, title: str) -> dict[str, Any]:
                     return operation
                 time.sleep(pause)
                 pause = min(pause * 1.5, _LONGEST_PAUSE)
-    except (KeyboardInterrupt, Unreachable):
-        note(f"The operation goes on. To follow it: pilotlight operations wait {name.rpartition('/')[2]}")
+    except (KeyboardInterrupt, ServerUnreachable):
+        print_note(
+            f"The operation goes on. To follow it: pilotlight operations wait {name.rpartition('/')[2]}"
+        )
         raise
 
 
 @contextmanager
-def _progress(title: str) -> Iterator[Report]:
+def _show_progress(title: str) -> Iterator[PhaseCallback]:
     """A live line where there is a terminal, else one line per phase."""
-    with _live(title) if sys.stderr.isatty() else _plain(title) as report:
+    with _show_spinner(title) if sys.stderr.isatty() else _show_lines(title) as report:
         yield report
 
 
 @contextmanager
-def _live(title: str) -> Iterator[Report]:
+def _show_spinner(title: str) -> Iterator[PhaseCallback]:
     from rich.console import Console  # noqa: PLC0415  start-up time
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
 
@@ -66,15 +68,15 @@ def _live(title: str) -> Iterator[Report]:
 
 
 @contextmanager
-def _plain(title: str) -> Iterator[Report]:
+def _show_lines(title: str) -> Iterator[PhaseCallback]:
     start = time.monotonic()
     shown = ""
-    note(f"{title} ...")
+    print_note(f"{title} ...")
 
-    def report(phase: str) -> None:
+    def report_phase(phase: str) -> None:
         nonlocal shown
         if phase and phase != shown:
             shown = phase
-            note(f"{phase} (after {time.monotonic() - start:.1f} s)")
+            print_note(f"{phase} (after {time.monotonic() - start:.1f} s)")
 
-    yield report
+    yield report_phase

@@ -10,21 +10,21 @@ from typing import Annotated
 import typer
 
 from serving import config, interpreters
-from serving.cli.lines import note, warn
-from serving.cli.tokens import StateFolder
+from serving.cli.lines import print_note, print_warning
+from serving.cli.tokens import StateDirFlags
 from serving.config import ServeConfig
 from serving.errors import InvalidArgument, LoadFailed
 from serving.predictor import environments
 from serving.predictor.releases import RUNTIME_VERSIONS, find_companions
 
-VersionArgument = Annotated[
+RuntimeVersionArgument = Annotated[
     str, typer.Argument(metavar="VERSION", help="The runtime version: 1.15, 2.11.", show_default=False)
 ]
 
 
-def add(
-    version: VersionArgument,
-    folder: StateFolder,
+def add_runtime(
+    version: RuntimeVersionArgument,
+    folder: StateDirFlags,
     *,
     python: Annotated[
         str,
@@ -69,29 +69,29 @@ def add(
         raise typer.BadParameter("--with goes with --create.")
     path = interpreters.resolve_interpreter(python) if python else ""
     if create:
-        path = _created(version, folder.path, path, with_ or ())
+        path = _build_environment(version, folder.path, path, with_ or ())
     from serving.predictor.interpreter_check import check_interpreter  # noqa: PLC0415  start-up time of the others
 
     found = check_interpreter(path)
     file = folder.path / interpreters.INTERPRETERS_FILE
     interpreters.write_interpreters(file, {**interpreters.read_interpreters(file), version: path})
-    note(f"Runtime version {version} is computed by {path}: {found.libraries}.")
+    print_note(f"Runtime version {version} is computed by {path}: {found.libraries}.")
     for name, reason in found.broken.items():
-        warn(f"Its {name} does not work: {reason}")
+        print_warning(f"Its {name} does not work: {reason}")
     if found.threads > 1:
-        warn("Its libraries start threads when they are imported, so nodes start it cold each time.")
+        print_warning("Its libraries start threads when they are imported, so nodes start it cold each time.")
 
 
-def list_(folder: StateFolder) -> None:
+def list_runtimes(folder: StateDirFlags) -> None:
     """Show the interpreters of all runtime versions, and the libraries that they have.
 
     Example: pilotlight runtimes list
     """
     from serving.predictor.interpreter_check import check_interpreter  # noqa: PLC0415  start-up time of the others
 
-    found = known(folder.path)
+    found = collect_interpreters(folder.path)
     if not found:
-        note(
+        print_note(
             "None: all models are computed by the server's own libraries. `pilotlight runtimes add` adds one."
         )
     for version, path in sorted(found.items()):
@@ -102,7 +102,7 @@ def list_(folder: StateFolder) -> None:
         print(f"{version:<8}  {path}  {said}")
 
 
-def remove(version: VersionArgument, folder: StateFolder) -> None:
+def remove_runtime(version: RuntimeVersionArgument, folder: StateDirFlags) -> None:
     """Have models with this runtimeVersion computed by the server's own libraries again.
 
     An environment that was built for it stays as long as versions use it: delete its folder yourself.
@@ -114,10 +114,10 @@ def remove(version: VersionArgument, folder: StateFolder) -> None:
     if left.pop(version, None) is None:
         raise InvalidArgument(f"There is no interpreter for the runtime version {version} in {file}.")
     interpreters.write_interpreters(file, left)
-    note(f"Runtime version {version} is computed by the server's own libraries.")
+    print_note(f"Runtime version {version} is computed by the server's own libraries.")
 
 
-def known(state_dir: Path) -> Mapping[str, str]:
+def collect_interpreters(state_dir: Path) -> Mapping[str, str]:
     """The interpreters by runtime version, those of the setting `runtime` among them."""
     given = config.load_config(ServeConfig, {}).runtime
     return {
@@ -126,7 +126,7 @@ def known(state_dir: Path) -> Mapping[str, str]:
     }
 
 
-def _created(version: str, state_dir: Path, python: str, packages: Sequence[str]) -> str:
+def _build_environment(version: str, state_dir: Path, python: str, packages: Sequence[str]) -> str:
     """Build the environment of a runtime version; returns its interpreter."""
     if packages:
         wanted, besides = find_companions(packages)
@@ -139,4 +139,4 @@ def _created(version: str, state_dir: Path, python: str, packages: Sequence[str]
             f"install: pilotlight runtimes add {version} --create --with scikit-learn==1.3.2"
         )
     base = python or (environments.find_python(wanted) if wanted else sys.executable)
-    return environments.create_environment(version, state_dir / "runtimes", base, requirements, note)
+    return environments.create_environment(version, state_dir / "runtimes", base, requirements, print_note)

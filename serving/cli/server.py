@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from serving import log_lines
-from serving.cli.lines import complain
-from serving.cli.sources import prepared
+from serving.cli.lines import print_error
+from serving.cli.sources import prepare_model
 from serving.config import (
     NodeConfig,
     ServeConfig,
@@ -50,7 +50,7 @@ def serve(config: ServeConfig) -> int:
         gc.enable()
 
 
-def node_settings(given: Mapping[str, Any], file: Path | None) -> NodeConfig:
+def load_node_settings(given: Mapping[str, Any], file: Path | None) -> NodeConfig:
     """The settings of `node`, those of its container's platform among them; what that asks for is told."""
     settings, contract = load_node_config(given, file)
     if asked := ", ".join(
@@ -81,25 +81,25 @@ def node(config: NodeConfig) -> int:
             f"AIP_STORAGE_URI or a model in {MODEL_MOUNT}."
         )
     cross_origin = CrossOriginPolicy.from_settings(config, None if config.uds else config.host, enforced=True)
-    with prepared(config, lambda phase: print(phase, flush=True)) as source:
-        listener = _listen(config)
+    with prepare_model(config, lambda phase: print(phase, flush=True)) as source:
+        listener = _open_listener(config)
         return run_event_loop(
             alone(
                 source,
                 config,
                 listener,
                 cross_origin=cross_origin,
-                acceleration=_acceleration(config, source),
+                acceleration=_create_acceleration(config, source),
                 announce=lambda address: print(f"Listening on {address}", flush=True),
                 on_ready=lambda report: print(
-                    f"Ready on {_address(listener)}: {report.framework}", flush=True
+                    f"Ready on {_format_address(listener)}: {report.framework}", flush=True
                 ),
-                on_failed=lambda error: complain(error.message),
+                on_failed=lambda error: print_error(error.message),
             )
         )
 
 
-def _acceleration(config: NodeConfig, source: LoadSpec) -> AccelerationController | None:
+def _create_acceleration(config: NodeConfig, source: LoadSpec) -> AccelerationController | None:
     """With the verdict in the cache; None where it is switched off."""
     from serving.node.acceleration import AccelerationController, cached_record_location  # noqa: PLC0415
 
@@ -112,7 +112,7 @@ def _acceleration(config: NodeConfig, source: LoadSpec) -> AccelerationControlle
     )
 
 
-def _listen(config: NodeConfig) -> socket.socket:
+def _open_listener(config: NodeConfig) -> socket.socket:
     from serving import http  # noqa: PLC0415
 
     if not config.uds:
@@ -120,6 +120,6 @@ def _listen(config: NodeConfig) -> socket.socket:
     return http.listen_unix(Path(config.uds))
 
 
-def _address(listener: socket.socket) -> str:
+def _format_address(listener: socket.socket) -> str:
     name = listener.getsockname()
     return name if isinstance(name, str) else "http://{}:{}".format(*name)

@@ -17,38 +17,38 @@ from serving import config
 T = TypeVar("T")
 
 
-Load = Callable[[Mapping[str, Any], Path | None], T]
+SettingsLoader = Callable[[Mapping[str, Any], Path | None], T]
 
 
 def with_settings(
-    kind: type[T], load: Load[T] | None = None
+    kind: type[T], load: SettingsLoader[T] | None = None
 ) -> Callable[[Callable[[T], int]], Callable[..., None]]:
     """Give a command one flag per setting, and `--config`; it is called with the settings.
 
     Its result is the exit code. `load` makes the settings of what was typed, if not `config.load`.
     """
-    loaded: Load[T] = load or functools.partial(config.load_config, kind)
+    loaded: SettingsLoader[T] = load or functools.partial(config.load_config, kind)
 
-    def decorate(command: Callable[[T], int]) -> Callable[..., None]:
-        def run(**flags: Any) -> None:
+    def decorate_command(command: Callable[[T], int]) -> Callable[..., None]:
+        def run_command(**flags: Any) -> None:
             file = flags.pop("config")
             raise typer.Exit(command(loaded(flags, file)))
 
-        run.__doc__ = command.__doc__
-        run.__name__ = command.__name__
-        run.__signature__ = inspect.Signature([*parameters_of(kind), _CONFIG])  # type: ignore[attr-defined]
-        return run
+        run_command.__doc__ = command.__doc__
+        run_command.__name__ = command.__name__
+        run_command.__signature__ = inspect.Signature([*build_parameters(kind), _CONFIG])  # type: ignore[attr-defined]
+        return run_command
 
-    return decorate
+    return decorate_command
 
 
-def parameters_of(kind: type[Any]) -> list[inspect.Parameter]:
+def build_parameters(kind: type[Any]) -> list[inspect.Parameter]:
     """A flag for each setting of a class; they are None when they were not typed."""
     hints = typing.get_type_hints(kind)
-    return [_parameter(field, hints[field.name]) for field in dataclasses.fields(kind)]
+    return [_build_parameter(field, hints[field.name]) for field in dataclasses.fields(kind)]
 
 
-def _parameter(field: dataclasses.Field[Any], hint: Any) -> inspect.Parameter:
+def _build_parameter(field: dataclasses.Field[Any], hint: Any) -> inspect.Parameter:
     """A flag without default: what is not typed may come from elsewhere."""
     text = field.metadata["help"]
     if field.default not in ("", ()):

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from serving import config
-from serving.cli.lines import note
-from serving.cli.parsing import items
-from serving.cli.settings import parameters_of
+from serving.cli.lines import print_note
+from serving.cli.parsing import parse_list
+from serving.cli.settings import build_parameters
 from serving.config import ServeConfig
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ _SETTINGS = (
 _STEP = 0.005
 
 
-def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
+def _with_simulation_flags(command: Callable[..., None]) -> Callable[..., None]:
     """The command with flags for the settings it follows; it gets all of them as `settings`."""
     hints = typing.get_type_hints(command, include_extras=True)
     own = [
@@ -54,22 +54,22 @@ def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
         for name, parameter in inspect.signature(command).parameters.items()
         if name != "settings"
     ]
-    followed = [parameter for parameter in parameters_of(ServeConfig) if parameter.name in _SETTINGS]
+    followed = [parameter for parameter in build_parameters(ServeConfig) if parameter.name in _SETTINGS]
 
-    def run(**flags: Any) -> None:
+    def run_command(**flags: Any) -> None:
         settings = config.load_config(ServeConfig, {name: flags.pop(name) for name in _SETTINGS})
         command(settings=settings, **flags)
 
-    run.__doc__ = command.__doc__
-    run.__name__ = command.__name__
-    run.__signature__ = inspect.Signature([*own, *followed])  # type: ignore[attr-defined]
-    return run
+    run_command.__doc__ = command.__doc__
+    run_command.__name__ = command.__name__
+    run_command.__signature__ = inspect.Signature([*own, *followed])  # type: ignore[attr-defined]
+    return run_command
 
 
-def _start_times(text: str) -> tuple[float, ...]:
+def _parse_start_seconds(text: str) -> tuple[float, ...]:
     """`0.2,8` as numbers."""
     try:
-        seconds = tuple(float(item) for item in items(text))
+        seconds = tuple(float(item) for item in parse_list(text))
     except ValueError as error:
         raise typer.BadParameter(f"{text!r} is not SECONDS,...") from error
     if not seconds or not all(0 <= one < math.inf for one in seconds):
@@ -77,7 +77,7 @@ def _start_times(text: str) -> tuple[float, ...]:
     return seconds
 
 
-@_with_settings
+@_with_simulation_flags
 def simulate(
     settings: ServeConfig,
     *,
@@ -93,7 +93,7 @@ def simulate(
     start_seconds: Annotated[
         Any,
         typer.Option(
-            parser=_start_times,
+            parser=_parse_start_seconds,
             metavar="SECONDS,...",
             help="How long a node takes to start, as measured; of several numbers each node takes the next.",
         ),
@@ -135,23 +135,23 @@ def simulate(
 
     if not math.isfinite(service_seconds):
         raise typer.BadParameter(f"--service-seconds must be a number; it is {service_seconds}.")
-    found = _chosen(files.find(trace, seed), versions, seconds)
+    found = _select_traces(files.load_traces(trace, seed), versions, seconds)
     if write is not None:
-        files.write(write, found)
-        note(f"Wrote {write}.")
-    policy = _policy(settings, min_nodes)
-    conditions = _conditions(settings, start_seconds, service_seconds, node_bytes)
+        files.write_traces(write, found)
+        print_note(f"Wrote {write}.")
+    policy = _build_scaling_spec(settings, min_nodes)
+    conditions = _build_conditions(settings, start_seconds, service_seconds, node_bytes)
     began = time.monotonic()
-    with _progress(f"Replaying {trace}") as progress:
+    with _show_progress(f"Replaying {trace}") as progress:
         result = replay(found, policy, conditions, progress)
-    note(f"Simulated {_duration(result.seconds)} in {time.monotonic() - began:.1f} s.")
+    print_note(f"Simulated {_format_duration(result.seconds)} in {time.monotonic() - began:.1f} s.")
     if json_:
         print(json.dumps(_as_json(trace, policy, conditions, result), indent=2))
     else:
-        _print(result)
+        _print_result(result)
 
 
-def _chosen(traces: list[TrafficTrace], versions: int, seconds: float | None) -> list[TrafficTrace]:
+def _select_traces(traces: list[TrafficTrace], versions: int, seconds: float | None) -> list[TrafficTrace]:
     """The part of the traces that is to be replayed."""
     from autoscaler.simulation.traces import replicate_trace  # noqa: PLC0415
 
@@ -162,7 +162,7 @@ def _chosen(traces: list[TrafficTrace], versions: int, seconds: float | None) ->
     return traces if seconds is None else [dataclasses.replace(trace, cut=seconds) for trace in traces]
 
 
-def _policy(settings: ServeConfig, min_nodes: int) -> ScalingSpec:
+def _build_scaling_spec(settings: ServeConfig, min_nodes: int) -> ScalingSpec:
     from autoscaler import machine  # noqa: PLC0415
     from autoscaler.decision import ScalingSpec  # noqa: PLC0415
 
@@ -177,7 +177,7 @@ def _policy(settings: ServeConfig, min_nodes: int) -> ScalingSpec:
     )
 
 
-def _conditions(
+def _build_conditions(
     settings: ServeConfig, start_seconds: tuple[float, ...], service_seconds: float, node_bytes: int
 ) -> SimulationConditions:
     from autoscaler import machine  # noqa: PLC0415
@@ -196,7 +196,7 @@ def _conditions(
 
 
 @contextmanager
-def _progress(title: str) -> Iterator[ProgressCallback]:
+def _show_progress(title: str) -> Iterator[ProgressCallback]:
     """A bar where there is a terminal; elsewhere nothing."""
     if not sys.stderr.isatty():
         yield lambda _: None
@@ -209,13 +209,13 @@ def _progress(title: str) -> Iterator[ProgressCallback]:
         task = bar.add_task(title, total=1.0)
         shown = 0.0
 
-        def show(part: float) -> None:
+        def update_bar(part: float) -> None:
             nonlocal shown
             if part - shown >= _STEP:
                 shown = part
                 bar.update(task, completed=part)
 
-        yield show
+        yield update_bar
 
 
 # ---- what is printed
@@ -233,14 +233,14 @@ def _as_json(
     }
 
 
-def _print(result: SimulationResult) -> None:
+def _print_result(result: SimulationResult) -> None:
     rows = {
         "versions": f"{result.versions:,}",
         "requests": f"{result.requests:,}",
         "refused": f"{result.refused:,}",
         "timed out": f"{result.timed_out:,}",
         "cold starts": f"{result.cold_starts:,}",
-        "waited for a node": f"{result.held:,}{_share(result.held, result.requests)}",
+        "waited for a node": f"{result.held:,}{_format_share(result.held, result.requests)}",
         "median wait": f"{result.wait_p50:.3f} s",
         "99 % waited at most": f"{result.wait_p99:.3f} s",
         "longest wait": f"{result.wait_max:.3f} s",
@@ -254,11 +254,11 @@ def _print(result: SimulationResult) -> None:
         print(f"{name:{width}}{value}")
 
 
-def _share(part: int, whole: int) -> str:
+def _format_share(part: int, whole: int) -> str:
     return f" ({part / whole:.2%})" if part else ""
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02} h"

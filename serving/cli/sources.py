@@ -14,21 +14,21 @@ from serving.scratch import scratch_folder, sweep_scratch
 if TYPE_CHECKING:
     from serving.runtimes import ExternalInterpreter, LoadSpec
 
-Say = Callable[[str], None]
+MessageCallback = Callable[[str], None]
 
 
 @contextmanager
-def prepared(config: NodeConfig, say: Say) -> Iterator[LoadSpec]:
+def prepare_model(config: NodeConfig, on_message: MessageCallback) -> Iterator[LoadSpec]:
     """The model's files on disk for as long as they are used; `say` is told of phases and warnings.
 
     A local folder without packages is used where it is.
     """
     sweep_scratch()
     with scratch_folder("node") as workplace:
-        yield _prepare(config, workplace, say)
+        yield _prepare_source(config, workplace, on_message)
 
 
-def _prepare(config: NodeConfig, workplace: Path, say: Say) -> LoadSpec:
+def _prepare_source(config: NodeConfig, workplace: Path, on_message: MessageCallback) -> LoadSpec:
     from serving.runtimes import LoadSpec  # noqa: PLC0415  start-up time of the other commands
 
     interpreter = resolve_interpreter(config.interpreter) if config.interpreter else ""
@@ -40,7 +40,7 @@ def _prepare(config: NodeConfig, workplace: Path, say: Say) -> LoadSpec:
             framework,
             config.prediction_class,
             threads=config.threads,
-            external=_external(interpreter),
+            external=_create_external(interpreter),
             method=config.prediction_method,
         )
     from serving.prepare import PreparationRequest, prepare_version  # noqa: PLC0415
@@ -53,9 +53,9 @@ def _prepare(config: NodeConfig, workplace: Path, say: Say) -> LoadSpec:
         cache_bytes=config.cache_bytes,
         interpreter=interpreter,
     )
-    ready = prepare_version(request, lambda phase: say(f"{phase.capitalize()} ..."))
+    ready = prepare_version(request, lambda phase: on_message(f"{phase.capitalize()} ..."))
     for warning in ready.warnings:
-        say(f"WARNING: {warning}")
+        on_message(f"WARNING: {warning}")
     folders = tuple(Path(folder) for folder in ready.packages)
     return LoadSpec(
         Path(ready.model_dir),
@@ -63,12 +63,12 @@ def _prepare(config: NodeConfig, workplace: Path, say: Say) -> LoadSpec:
         config.prediction_class,
         folders,
         config.threads,
-        _external(ready.interpreter),
+        _create_external(ready.interpreter),
         method=config.prediction_method,
     )
 
 
-def _external(interpreter: str) -> ExternalInterpreter | None:
+def _create_external(interpreter: str) -> ExternalInterpreter | None:
     from serving.runtimes import ExternalInterpreter  # noqa: PLC0415
 
     return ExternalInterpreter(interpreter, shared_fate=True) if interpreter else None

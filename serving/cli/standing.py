@@ -9,18 +9,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from serving.cli.lines import note
+from serving.cli.lines import print_note
 from serving.cli.nodes import format_duration
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 # Seconds between two lines where nothing but numbers has changed.
-_LINE_EVERY = 5.0
+_LINE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ProgressSnapshot:
     """How far it is: records predicted and refused, input bytes read of all; None is what nobody knows.
 
     `rate` is in records a second.
@@ -52,10 +52,10 @@ class Standing:
         return f"{self.state}: {', '.join(parts)}" if parts else self.state
 
 
-class Display(Protocol):
+class ProgressDisplay(Protocol):
     """What is shown while it runs."""
 
-    def show(self, standing: Standing) -> None:
+    def show(self, standing: ProgressSnapshot) -> None:
         """Tell how far it is."""
 
     def log(self, line: str) -> None:
@@ -63,11 +63,11 @@ class Display(Protocol):
 
 
 @contextmanager
-def display(title: str) -> Iterator[Display]:
+def open_progress_display(title: str) -> Iterator[ProgressDisplay]:
     """A live line with a bar where there is a terminal, else lines."""
     if not sys.stderr.isatty():
-        note(f"{title} ...")
-        yield _Lines()
+        print_note(f"{title} ...")
+        yield _LineDisplay()
         return
     from rich.console import Console  # noqa: PLC0415  start-up time
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
@@ -80,32 +80,32 @@ def display(title: str) -> Iterator[Display]:
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        yield _Bar(title, progress, progress.add_task(f"{title} ...", total=None))
+        yield _BarDisplay(title, progress, progress.add_task(f"{title} ...", total=None))
 
 
-class _Lines:
+class _LineDisplay:
     def __init__(self) -> None:
         self._state = ""
         self._shown = ""
         self._next = 0.0
 
-    def show(self, standing: Standing) -> None:
+    def show(self, standing: ProgressSnapshot) -> None:
         text, now = str(standing), time.monotonic()
         if standing.state != self._state or (text != self._shown and now >= self._next):
-            self._state, self._shown, self._next = standing.state, text, now + _LINE_EVERY
-            note(text)
+            self._state, self._shown, self._next = standing.state, text, now + _LINE_SECONDS
+            print_note(text)
 
     def log(self, line: str) -> None:
-        note(line)
+        print_note(line)
 
 
-class _Bar:
+class _BarDisplay:
     def __init__(self, title: str, progress: Progress, task: TaskID) -> None:
         self._title = title
         self._progress = progress
         self._task = task
 
-    def show(self, standing: Standing) -> None:
+    def show(self, standing: ProgressSnapshot) -> None:
         self._progress.update(
             self._task,
             description=f"{self._title} ... {standing}",
@@ -118,7 +118,7 @@ class _Bar:
         self._progress.console.print(line, markup=False, highlight=False, emoji=False)
 
 
-def added(before: Sequence[str], after: Sequence[str]) -> list[str]:
+def find_new_lines(before: Sequence[str], after: Sequence[str]) -> list[str]:
     """The lines that a log has got, by its last lines at two times."""
     for shared in range(min(len(before), len(after)), 0, -1):
         if list(before[-shared:]) == list(after[:shared]):

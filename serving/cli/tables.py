@@ -16,15 +16,15 @@ _Alignment = Literal["left", "center", "right"]
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """A table without lines, as wide as its content."""
-    for line in table_lines(headings, rows):
+    for line in format_table(headings, rows):
         print(line)
 
 
-def table_lines(
+def format_table(
     headings: Sequence[str],
     rows: Iterable[Sequence[str]],
     *,
-    aligned: Sequence[str] = (),
+    alignments: Sequence[str] = (),
     no_heading: bool = False,
     boxed: bool = False,
     title: str = "",
@@ -44,7 +44,7 @@ def table_lines(
         # Two blanks between columns.
         padding=(0, 1) if boxed else (0, 2, 0, 0),
     )
-    for heading, justify in zip(headings, aligned or ["left"] * len(headings), strict=True):
+    for heading, justify in zip(headings, alignments or ["left"] * len(headings), strict=True):
         table.add_column(
             escape_control_characters(heading), overflow="fold", justify=cast(_Alignment, justify)
         )

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from serving import config
-from serving.cli.lines import note
-from serving.cli.output import Output
+from serving.cli.lines import print_note
+from serving.cli.output import CommandOutput
 from serving.config import ServeConfig
 from serving.errors import InvalidArgument
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StateFolder:
+class StateDirFlags:
     """The flag that says which server's tokens are meant."""
 
     state_dir: Annotated[
@@ -44,14 +44,14 @@ class StateFolder:
             config.load_config(ServeConfig, {"state_dir": self.state_dir}).state_dir.expanduser().absolute()
         )
 
-    def record(self, change: str, token: str, **about: str) -> None:
+    def record_change(self, change: str, token: str, **about: str) -> None:
         """Have it in the audit log that a token is about to be changed. Raises Unavailable."""
         from serving.gateway.audit.recorder import record_command  # noqa: PLC0415
 
         record_command(self.path, f"pilotlight.tokens.{change}", f"tokens/{token}", about)
 
     @contextmanager
-    def tokens(self) -> Iterator[TokenStore]:
+    def open_token_store(self) -> Iterator[TokenStore]:
         """The tokens in it."""
         from serving.gateway.access.token_store import TokenStore  # noqa: PLC0415
 
@@ -67,11 +67,11 @@ class StateFolder:
             store.close()
 
 
-def create(
+def create_token(
     principal: Annotated[
         str, typer.Argument(help="Who shows it: user:ann@example.com, serviceAccount:ci@example.com.")
     ],
-    folder: StateFolder,
+    folder: StateDirFlags,
     *,
     expires: Annotated[
         str, typer.Option(metavar="30d", help="How long it is good: 30d, 12h, 90m.", show_default=False)
@@ -89,23 +89,25 @@ def create(
 
     seconds = parse_duration(expires) if expires else None
     token, record = mint_token(check_principal(principal), time.time(), title=name, seconds=seconds)
-    with folder.tokens() as tokens:
-        folder.record("create", record.name, principal=record.principal)
+    with folder.open_token_store() as tokens:
+        folder.record_change("create", record.name, principal=record.principal)
         tokens.put(record)
-    note(f"Created token [{record.name}] of {record.principal}, {_until(record)}. Keep it: it is shown once.")
+    print_note(
+        f"Created token [{record.name}] of {record.principal}, {_format_expiry(record)}. Keep it: it is shown once."
+    )
     print(token)
 
 
-def list_(folder: StateFolder, output: Output) -> None:
+def list_tokens(folder: StateDirFlags, output: CommandOutput) -> None:
     """List tokens, those that are expired or revoked too. None can be shown again.
 
     Example: pilotlight tokens list
     """
-    with folder.tokens() as tokens:
+    with folder.open_token_store() as tokens:
         found = tokens.load()
     now = time.time()
     output.show_list(
-        [_shown(record, now) for record in found],
+        [_describe_token(record, now) for record in found],
         {
             "ID": lambda token: str(token["id"]),
             "PRINCIPAL": lambda token: str(token["principal"]),
@@ -117,38 +119,38 @@ def list_(folder: StateFolder, output: Output) -> None:
     )
 
 
-def revoke(
+def revoke_token(
     token: Annotated[str, typer.Argument(metavar="ID", help="The token's id.", show_default=False)],
-    folder: StateFolder,
+    folder: StateDirFlags,
 ) -> None:
     """Make a token worthless, within a second.
 
     Example: pilotlight tokens revoke 3f2a9c0d1b7e
     """
-    with folder.tokens() as tokens:
+    with folder.open_token_store() as tokens:
         if any(record.name == token for record in tokens.load()):
-            folder.record("revoke", token)
+            folder.record_change("revoke", token)
         record = tokens.revoke(token, time.time())
-    note(f"Revoked token [{record.name}] of {record.principal}.")
+    print_note(f"Revoked token [{record.name}] of {record.principal}.")
 
 
-def _shown(record: TokenRecord, now: float) -> dict[str, Any]:
+def _describe_token(record: TokenRecord, now: float) -> dict[str, Any]:
     shown = {
         "id": record.name,
         "principal": record.principal,
         "state": record.describe_invalidity(now) or "good",
-        "createTime": _time(record.created),
+        "createTime": _format_time(record.created),
     }
     if record.expires is not None:
-        shown["expireTime"] = _time(record.expires)
+        shown["expireTime"] = _format_time(record.expires)
     if record.title:
         shown["name"] = record.title
     return shown
 
 
-def _until(record: TokenRecord) -> str:
-    return "good for ever" if record.expires is None else f"good until {_time(record.expires)}"
+def _format_expiry(record: TokenRecord) -> str:
+    return "good for ever" if record.expires is None else f"good until {_format_time(record.expires)}"
 
 
-def _time(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

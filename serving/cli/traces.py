@@ -19,10 +19,10 @@ from serving.errors import InvalidArgument
 _SECOND, _REQUESTS, _VERSION = "second", "requests", "version"
 
 # A line of a file with its number, for messages.
-_Row = tuple[int, dict[str, str | None]]
+_CsvRow = tuple[int, dict[str, str | None]]
 
 
-def find(name: str, seed: int) -> list[TrafficTrace]:
+def load_traces(name: str, seed: int) -> list[TrafficTrace]:
     """A trace that is made up by this name, else what is in the file or folder; one trace per version.
 
     Raises InvalidArgument saying what is wrong, and where.
@@ -43,13 +43,13 @@ def find(name: str, seed: int) -> list[TrafficTrace]:
     return traces
 
 
-def write(path: Path, traces: Sequence[TrafficTrace]) -> None:
+def write_traces(path: Path, traces: Sequence[TrafficTrace]) -> None:
     """Save the load as CSV; `find` reads it again. Raises InvalidArgument when that cannot be done."""
     several = len(traces) > 1
     rows = sorted(
         (second, number, requests)
         for number, trace in enumerate(traces)
-        for second, requests in _with_ends(trace)
+        for second, requests in _pad_load(trace)
     )
     try:
         with path.open("w", newline="") as file:
@@ -61,7 +61,7 @@ def write(path: Path, traces: Sequence[TrafficTrace]) -> None:
         raise InvalidArgument(f"Cannot write {path}: {error}") from error
 
 
-def _with_ends(trace: TrafficTrace) -> Iterable[tuple[int, int]]:
+def _pad_load(trace: TrafficTrace) -> Iterable[tuple[int, int]]:
     """Requests per second, the first and the last second also when there are none in them."""
     last = max(0, math.ceil(trace.length) - 1)
     return ({0: 0, last: 0} | trace.count_by_second()).items()
@@ -72,9 +72,9 @@ def _with_ends(trace: TrafficTrace) -> Iterable[tuple[int, int]]:
 
 def _read_csv(path: Path, seed: int) -> list[TrafficTrace]:
     loads: dict[str, list[tuple[int, int]]] = {}
-    for number, row in _rows(path):
+    for number, row in _read_rows(path):
         where = f"{path}, line {number}"
-        second, requests = _number(where, row, _SECOND), _number(where, row, _REQUESTS)
+        second, requests = _parse_number(where, row, _SECOND), _parse_number(where, row, _REQUESTS)
         version = row.get(_VERSION, path.stem)
         if not version:
             raise InvalidArgument(f"{where}: the version is missing.")
@@ -86,10 +86,10 @@ def _read_csv(path: Path, seed: int) -> list[TrafficTrace]:
         load.append((second, requests))
     if not loads:
         raise InvalidArgument(f"{path}: there are no rows in it.")
-    return _as_traces(loads, seed)
+    return _build_traces(loads, seed)
 
 
-def _rows(path: Path) -> Iterator[_Row]:
+def _read_rows(path: Path) -> Iterator[_CsvRow]:
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.DictReader(file, strict=True)
         columns = [column.strip() for column in reader.fieldnames or ()]
@@ -104,7 +104,7 @@ def _rows(path: Path) -> Iterator[_Row]:
             yield reader.line_num, row
 
 
-def _number(where: str, row: dict[str, str | None], column: str) -> int:
+def _parse_number(where: str, row: dict[str, str | None], column: str) -> int:
     text = row[column]
     try:
         number = int(text or "")
@@ -115,7 +115,7 @@ def _number(where: str, row: dict[str, str | None], column: str) -> int:
     return number
 
 
-def _as_traces(loads: dict[str, list[tuple[int, int]]], seed: int) -> list[TrafficTrace]:
+def _build_traces(loads: dict[str, list[tuple[int, int]]], seed: int) -> list[TrafficTrace]:
     first = min(load[0][0] for load in loads.values())
     seconds = max(load[-1][0] for load in loads.values()) + 1 - first
     traces = []

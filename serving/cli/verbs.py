@@ -7,18 +7,20 @@ from typing import Any
 
 import typer
 
-from serving.cli.client import Client
-from serving.cli.options import LabelChanges
-from serving.cli.output import Output
-from serving.cli.progress import wait
+from serving.cli.client import ApiClient
+from serving.cli.options import LabelChangeFlags
+from serving.cli.output import CommandOutput
+from serving.cli.progress import wait_until_done
 
 
-def describe(client: Client, output: Output, name: str) -> None:
+def describe_resource(client: ApiClient, output: CommandOutput, name: str) -> None:
     """Show one resource."""
     output.show(client.call("GET", name))
 
 
-def update(client: Client, output: Output, current: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
+def update_resource(
+    client: ApiClient, output: CommandOutput, current: Mapping[str, Any], changes: Mapping[str, Any]
+) -> None:
     """Patch a resource that was just read; `changes` maps paths of the update mask to new values."""
     if not changes:
         raise typer.BadParameter("Nothing to update: give at least one flag that says what to change.")
@@ -30,27 +32,27 @@ def update(client: Client, output: Output, current: Mapping[str, Any], changes: 
             place = place.setdefault(part, {})
         place[last] = value
     operation = client.call("PATCH", current["name"], body, {"updateMask": ",".join(changes)})
-    response = wait(client, operation, f"Updating {format_title(current['name'])}")
-    output.done(f"Updated {format_title(current['name'])}.", response)
+    response = wait_until_done(client, operation, f"Updating {format_title(current['name'])}")
+    output.report_change(f"Updated {format_title(current['name'])}.", response)
 
 
-def common_changes(
-    current: Mapping[str, Any], description: str | None, labels: LabelChanges
+def build_common_changes(
+    current: Mapping[str, Any], description: str | None, labels: LabelChangeFlags
 ) -> dict[str, Any]:
     """The changes that every resource has flags for."""
     changes: dict[str, Any] = {}
     if description is not None:
         changes["description"] = description
     if labels:
-        changes["labels"] = labels.applied(current.get("labels", {}))
+        changes["labels"] = labels.apply_to(current.get("labels", {}))
     return changes
 
 
-def delete(client: Client, output: Output, name: str) -> None:
+def delete_resource(client: ApiClient, output: CommandOutput, name: str) -> None:
     """Delete a resource, after asking."""
     output.confirm(f"This will delete {format_title(name)}. Continue?")
-    response = wait(client, client.call("DELETE", name), f"Deleting {format_title(name)}")
-    output.done(f"Deleted {format_title(name)}.", response)
+    response = wait_until_done(client, client.call("DELETE", name), f"Deleting {format_title(name)}")
+    output.report_change(f"Deleted {format_title(name)}.", response)
 
 
 def format_title(name: str) -> str:
@@ -59,6 +61,6 @@ def format_title(name: str) -> str:
     return f"version {rest[1]} of model {model}" if rest else f"model {model}"
 
 
-def bare(name: str) -> str:
+def extract_id(name: str) -> str:
     """The id at the end of a full name."""
     return name.rpartition("/")[2]

@@ -10,15 +10,15 @@ from serving.cli.yaml_file import read_mapping
 from serving.errors import InvalidArgument
 
 # Source: section 8 of the AI Platform contract.
-FOR_CREATE = (
+CREATE_FIELDS = (
     "autoScaling", "container", "deploymentUri", "description", "framework", "labels", "machineType",
     "manualScaling", "packageUris", "predictionClass", "predictionMethod", "pythonVersion", "routes",
     "runtimeVersion", "serviceAccount",
 )  # fmt: skip
-FOR_UPDATE = ("autoScaling", "description", "manualScaling", "requestLoggingConfig")
+UPDATE_FIELDS = ("autoScaling", "description", "manualScaling", "requestLoggingConfig")
 
 
-def read(file: Path | None, allowed: Collection[str]) -> dict[str, Any]:
+def read_version_file(file: Path | None, allowed: Collection[str]) -> dict[str, Any]:
     """The fields of a version that the file gives; {} without a file.
 
     Raises InvalidArgument naming the file and the field at fault.
@@ -30,11 +30,11 @@ def read(file: Path | None, allowed: Collection[str]) -> dict[str, Any]:
         raise InvalidArgument(
             f"{file}: invalid fields {', '.join(unknown)}; allowed are {', '.join(sorted(allowed))}."
         )
-    _check(file, content)
+    _check_fields(file, content)
     return {field: value for field, value in content.items() if value is not None}
 
 
-def _check(file: Path, content: dict[str, Any]) -> None:
+def _check_fields(file: Path, content: dict[str, Any]) -> None:
     from serving.resources import Version, resource_from_json  # noqa: PLC0415  start-up time
 
     for field in ("runtimeVersion", "pythonVersion"):

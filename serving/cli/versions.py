@@ -12,46 +12,53 @@ from typing import Annotated, Any
 import typer
 
 from serving.cli import options, verbs, version_file
-from serving.cli.client import Client, Unreachable
-from serving.cli.lines import note
-from serving.cli.options import LabelChanges, Listing, given
-from serving.cli.output import Columns, Output
-from serving.cli.parsing import choice, choices_of, items, merge_pairs, pairs, split
-from serving.cli.progress import wait
+from serving.cli.client import ApiClient, ServerUnreachable
+from serving.cli.lines import print_note
+from serving.cli.options import LabelChangeFlags, ListFlags, drop_none
+from serving.cli.output import CommandOutput, TableColumns
+from serving.cli.parsing import (
+    format_choices,
+    make_choice_parser,
+    merge_pairs,
+    parse_list,
+    parse_lists,
+    parse_pairs,
+)
+from serving.cli.progress import wait_until_done
 from serving.errors import ServingError
 
-_COLUMNS: Columns = {
-    "NAME": lambda version: verbs.bare(version["name"]),
+_COLUMNS: TableColumns = {
+    "NAME": lambda version: verbs.extract_id(version["name"]),
     "DEPLOYMENT_URI": lambda version: version.get("deploymentUri", ""),
     "STATE": lambda version: version.get("state", ""),
 }
-_PERCENT, _MAX_PORT = 100, 65535
+_MAX_PERCENT, _MAX_PORT = 100, 65535
 _METRICS = {"cpu-usage": "CPU_USAGE", "gpu-duty-cycle": "GPU_DUTY_CYCLE"}
 
 
-def metric_targets(texts: Sequence[str] | None) -> list[dict[str, Any]] | None:
+def parse_metric_targets(texts: Sequence[str] | None) -> list[dict[str, Any]] | None:
     """All `--metric-targets cpu-usage=60` together as the API's list of metrics."""
     flag = "--metric-targets"
     targets = merge_pairs(texts, flag)
     if targets is None:
         return None
     for name, target in targets.items():
-        if name not in _METRICS or not target.isdecimal() or int(target) > _PERCENT:
+        if name not in _METRICS or not target.isdecimal() or int(target) > _MAX_PERCENT:
             text = f"{name}={target} is not one of {'=N, '.join(_METRICS)}=N, with N from 0 to 100."
             raise typer.BadParameter(text, param_hint=flag)
     return [{"name": _METRICS[name], "target": int(target)} for name, target in targets.items()]
 
 
-def accelerator(text: str) -> dict[str, str]:
+def parse_accelerator(text: str) -> dict[str, str]:
     """`type=nvidia-tesla-t4,count=1` as the API has it."""
-    parts = pairs(text)
+    parts = parse_pairs(text)
     if "type" not in parts or parts.keys() - {"type", "count"}:
         raise typer.BadParameter("Write it as type=TYPE,count=N.")
     return {"type": parts["type"].upper().replace("-", "_"), "count": parts.get("count", "1")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Nodes:
+class NodeCountFlags:
     """The flags that bound the number of nodes."""
 
     min_nodes: Annotated[
@@ -61,13 +68,13 @@ class Nodes:
         int | None, typer.Option(min=0, help="Most nodes under load.", show_default=False)
     ] = None
 
-    def fields(self) -> dict[str, Any]:
+    def build_fields(self) -> dict[str, Any]:
         """Fields of autoScaling."""
-        return given(minNodes=self.min_nodes, maxNodes=self.max_nodes)
+        return drop_none(minNodes=self.min_nodes, maxNodes=self.max_nodes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewVersion:
+class VersionFlags:
     """The flags that describe a version; they go before what the file says."""
 
     origin: Annotated[
@@ -91,7 +98,9 @@ class NewVersion:
     ] = None
     accelerator: Annotated[
         Any,
-        typer.Option(parser=accelerator, metavar="type=TYPE,count=N", help="Recorded.", show_default=False),
+        typer.Option(
+            parser=parse_accelerator, metavar="type=TYPE,count=N", help="Recorded.", show_default=False
+        ),
     ] = None
     metric_targets: Annotated[
         list[str] | None,
@@ -115,14 +124,14 @@ class NewVersion:
     ] = None
     package_uris: Annotated[
         Any,
-        typer.Option(parser=items, metavar="URI,...", help="Archives of user code.", show_default=False),
+        typer.Option(parser=parse_list, metavar="URI,...", help="Archives of user code.", show_default=False),
     ] = None
-    description: options.Description = None
-    labels: options.Labels = None
+    description: options.DescriptionOption = None
+    labels: options.LabelsOption = None
 
-    def fields(self) -> dict[str, Any]:
+    def build_fields(self) -> dict[str, Any]:
         """Fields of a version."""
-        return given(
+        return drop_none(
             deploymentUri=self.origin,
             framework=self.framework and self.framework.upper().replace("-", "_"),
             runtimeVersion=self.runtime_version,
@@ -134,7 +143,7 @@ class NewVersion:
             predictionMethod=self.prediction_method,
             packageUris=self.package_uris,
             description=self.description,
-            labels=options.merged_labels(self.labels),
+            labels=options.merge_labels(self.labels),
         )
 
 
@@ -147,14 +156,14 @@ class ExplanationMethod(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Explanations:
+class ExplanationFlags:
     """The flags about explanations; servers record them and give none."""
 
     explanation_method: Annotated[
         Any,
         typer.Option(
-            parser=choice(ExplanationMethod),
-            metavar=choices_of(ExplanationMethod),
+            parser=make_choice_parser(ExplanationMethod),
+            metavar=format_choices(ExplanationMethod),
             help="Recorded; see `pilotlight explain`.",
             show_default=False,
         ),
@@ -162,7 +171,7 @@ class Explanations:
     num_integral_steps: Annotated[int, typer.Option(min=1, help="Recorded.")] = 50
     num_paths: Annotated[int, typer.Option(min=1, help="Recorded.")] = 50
 
-    def fields(self) -> dict[str, Any]:
+    def build_fields(self) -> dict[str, Any]:
         """Fields of a version."""
         match self.explanation_method:
             case None:
@@ -176,12 +185,12 @@ class Explanations:
         return {"explanationConfig": config}
 
 
-def _several(flag: str, metavar: str, text: str) -> Any:
+def _repeatable_option(flag: str, metavar: str, text: str) -> Any:
     return typer.Option(flag, metavar=metavar, help=f"{text} May be given several times.", show_default=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Container:
+class ContainerFlags:
     """The flags of a version that a container serves, in place of a framework's files."""
 
     image: Annotated[
@@ -192,14 +201,18 @@ class Container:
         ),
     ] = None
     command: Annotated[
-        list[str] | None, _several("--command", "WORD,...", "What it runs in place of its entrypoint.")
+        list[str] | None,
+        _repeatable_option("--command", "WORD,...", "What it runs in place of its entrypoint."),
     ] = None
-    args: Annotated[list[str] | None, _several("--args", "WORD,...", "Arguments of its command.")] = None
+    args: Annotated[
+        list[str] | None, _repeatable_option("--args", "WORD,...", "Arguments of its command.")
+    ] = None
     env_vars: Annotated[
-        list[str] | None, _several("--env-vars", "KEY=VALUE,...", "Variables of its environment.")
+        list[str] | None, _repeatable_option("--env-vars", "KEY=VALUE,...", "Variables of its environment.")
     ] = None
     ports: Annotated[
-        list[str] | None, _several("--ports", "PORT,...", "Where it listens: the first one counts; 8080.")
+        list[str] | None,
+        _repeatable_option("--ports", "PORT,...", "Where it listens: the first one counts; 8080."),
     ] = None
     predict_route: Annotated[
         str | None, typer.Option(help="The path that it predicts at.", show_default=False)
@@ -208,36 +221,36 @@ class Container:
         str | None, typer.Option(help="The path that it tells its health at.", show_default=False)
     ] = None
 
-    def fields(self) -> dict[str, Any]:
+    def build_fields(self) -> dict[str, Any]:
         """Fields of a version."""
         env = merge_pairs(self.env_vars, "--env-vars")
-        container = given(
+        container = drop_none(
             image=self.image,
-            command=self.command and list(split(self.command)),
-            args=self.args and list(split(self.args)),
+            command=self.command and list(parse_lists(self.command)),
+            args=self.args and list(parse_lists(self.args)),
             env=env and [{"name": name, "value": value} for name, value in env.items()],
-            ports=self.ports and [{"containerPort": _port(text)} for text in split(self.ports)],
+            ports=self.ports and [{"containerPort": _parse_port(text)} for text in parse_lists(self.ports)],
         )
-        routes = given(predict=self.predict_route, health=self.health_route)
-        return given(container=container or None, routes=routes or None)
+        routes = drop_none(predict=self.predict_route, health=self.health_route)
+        return drop_none(container=container or None, routes=routes or None)
 
 
-def _port(text: str) -> int:
+def _parse_port(text: str) -> int:
     if not text.isdecimal() or not 0 < int(text) <= _MAX_PORT:
         raise typer.BadParameter(f"{text!r} is not a port from 1 to {_MAX_PORT}.", param_hint="--ports")
     return int(text)
 
 
-def create(
-    client: Client,
-    output: Output,
+def create_version(
+    client: ApiClient,
+    output: CommandOutput,
     version: options.VersionArgument,
     model: options.ModelOption,
     *,
-    new: NewVersion,
-    nodes: Nodes,
-    explanations: Explanations,
-    container: Container,
+    new: VersionFlags,
+    nodes: NodeCountFlags,
+    explanations: ExplanationFlags,
+    container: ContainerFlags,
     staging_bucket: Annotated[
         str | None,
         typer.Option(
@@ -249,9 +262,9 @@ def create(
     config: Annotated[
         Path | None,
         typer.Option(
-            parser=options.readable,
+            parser=options.parse_file_path,
             metavar="FILE",
-            help=f"YAML file with any of {', '.join(version_file.FOR_CREATE)}. Flags go before it.",
+            help=f"YAML file with any of {', '.join(version_file.CREATE_FIELDS)}. Flags go before it.",
             show_default=False,
         ),
     ] = None,
@@ -265,42 +278,44 @@ def create(
 
     Example: pilotlight versions create v1 --model flowers --origin gs://my-bucket/flowers
     """
-    name = client.version(model, version)
+    name = client.resolve_version_name(model, version)
     parent, _, version_id = name.rpartition("/")
     body = {
-        **version_file.read(config, version_file.FOR_CREATE),
-        **new.fields(),
-        **explanations.fields(),
+        **version_file.read_version_file(config, version_file.CREATE_FIELDS),
+        **new.build_fields(),
+        **explanations.build_fields(),
         "name": version_id,
     }
-    for field, value in container.fields().items():
+    for field, value in container.build_fields().items():
         body[field] = {**body.get(field, {}), **value}
     if staging_bucket is not None and "://" not in body.get("deploymentUri", "://"):
-        note(f"--staging-bucket is not needed: the server reads {body['deploymentUri']} itself.")
-    scaling = given(metrics=metric_targets(new.metric_targets)) | nodes.fields()
+        print_note(f"--staging-bucket is not needed: the server reads {body['deploymentUri']} itself.")
+    scaling = drop_none(metrics=parse_metric_targets(new.metric_targets)) | nodes.build_fields()
     if scaling:
         body["autoScaling"] = {**body.get("autoScaling", {}), **scaling}
     if "deploymentUri" in body:
-        body["deploymentUri"] = options.absolute(body["deploymentUri"])
+        body["deploymentUri"] = options.make_absolute(body["deploymentUri"])
     if "packageUris" in body:
-        body["packageUris"] = [options.absolute(uri) for uri in body["packageUris"]]
+        body["packageUris"] = [options.make_absolute(uri) for uri in body["packageUris"]]
     start = time.monotonic()
     operation = client.call("POST", parent, body)
     if asynchronous:
         output.show(operation)
         return
     try:
-        response = wait(client, operation, f"Creating {verbs.format_title(name)}")
-    except Unreachable:
+        response = wait_until_done(client, operation, f"Creating {verbs.format_title(name)}")
+    except ServerUnreachable:
         raise
     except ServingError:
-        note(f"It stays as FAILED. To try again: pilotlight versions delete {version_id} --model {model}")
+        print_note(
+            f"It stays as FAILED. To try again: pilotlight versions delete {version_id} --model {model}"
+        )
         raise
-    output.done(f"Created {verbs.format_title(name)} in {time.monotonic() - start:.1f} s.", response)
+    output.report_change(f"Created {verbs.format_title(name)} in {time.monotonic() - start:.1f} s.", response)
 
 
-def describe(
-    client: Client, output: Output, version: options.VersionArgument, model: options.ModelOption
+def describe_version(
+    client: ApiClient, output: CommandOutput, version: options.VersionArgument, model: options.ModelOption
 ) -> None:
     """Show a version, and how it computes its predictions.
 
@@ -309,46 +324,50 @@ def describe(
 
     Example: pilotlight versions describe v1 --model flowers
     """
-    name = client.version(model, version)
+    name = client.resolve_version_name(model, version)
     resource = client.call("GET", name)
-    ways = client.look(f"/acceleration/{name}")
+    ways = client.get_unversioned(f"/acceleration/{name}")
     del ways["version"]
     output.show({**resource, "acceleration": ways})
 
 
-def schema(
-    client: Client, output: Output, version: options.VersionArgument, model: options.ModelOption
+def show_schema(
+    client: ApiClient, output: CommandOutput, version: options.VersionArgument, model: options.ModelOption
 ) -> None:
     """Show what a version takes and answers, with an instance that predicts.
 
     Example: pilotlight versions schema v1 --model flowers
     """
-    output.show(client.call("GET", f"{client.version(model, version)}:schema"))
+    output.show(client.call("GET", f"{client.resolve_version_name(model, version)}:schema"))
 
 
-def list_(client: Client, output: Output, model: options.ModelOption, listing: Listing) -> None:
+def list_versions(
+    client: ApiClient, output: CommandOutput, model: options.ModelOption, listing: ListFlags
+) -> None:
     """List the versions of a model.
 
     Example: pilotlight versions list --model flowers --filter state:READY
     """
-    listing.show(client, output, f"{client.model(model)}/versions", "versions", _COLUMNS)
+    listing.show_resources(
+        client, output, f"{client.resolve_model_name(model)}/versions", "versions", _COLUMNS
+    )
 
 
-def update(
-    client: Client,
-    output: Output,
+def update_version(
+    client: ApiClient,
+    output: CommandOutput,
     version: options.VersionArgument,
     model: options.ModelOption,
     *,
-    labels: LabelChanges,
-    nodes: Nodes,
-    description: options.Description = None,
+    labels: LabelChangeFlags,
+    nodes: NodeCountFlags,
+    description: options.DescriptionOption = None,
     config: Annotated[
         Path | None,
         typer.Option(
-            parser=options.readable,
+            parser=options.parse_file_path,
             metavar="FILE",
-            help=f"YAML file with any of {', '.join(version_file.FOR_UPDATE)}. Flags go before it.",
+            help=f"YAML file with any of {', '.join(version_file.UPDATE_FIELDS)}. Flags go before it.",
             show_default=False,
         ),
     ] = None,
@@ -368,39 +387,39 @@ def update(
 
     Example: pilotlight versions update v1 --model flowers --min-nodes 1 --max-nodes 4
     """
-    current = client.call("GET", client.version(model, version))
-    fields = version_file.read(config, version_file.FOR_UPDATE)
+    current = client.call("GET", client.resolve_version_name(model, version))
+    fields = version_file.read_version_file(config, version_file.UPDATE_FIELDS)
     text = fields.get("description") if description is None else description
-    changes = verbs.common_changes(current, text, labels)
+    changes = verbs.build_common_changes(current, text, labels)
     changes |= {f"autoScaling.{key}": value for key, value in fields.get("autoScaling", {}).items()}
-    changes |= {f"autoScaling.{key}": value for key, value in nodes.fields().items()}
+    changes |= {f"autoScaling.{key}": value for key, value in nodes.build_fields().items()}
     changes |= {f"manualScaling.{key}": value for key, value in fields.get("manualScaling", {}).items()}
-    logging = fields.get("requestLoggingConfig", {}) | given(
+    logging = fields.get("requestLoggingConfig", {}) | drop_none(
         bigqueryTableName=bigquery_table_name, samplingPercentage=sampling_percentage
     )
     if logging:
         changes["requestLoggingConfig"] = {**current.get("requestLoggingConfig", {}), **logging}
-    verbs.update(client, output, current, changes)
+    verbs.update_resource(client, output, current, changes)
 
 
-def set_default(
-    client: Client, output: Output, version: options.VersionArgument, model: options.ModelOption
+def set_default_version(
+    client: ApiClient, output: CommandOutput, version: options.VersionArgument, model: options.ModelOption
 ) -> None:
     """Make a version the one that answers predictions addressed to its model.
 
     Example: pilotlight versions set-default v2 --model flowers
     """
-    name = client.version(model, version)
-    output.done(
+    name = client.resolve_version_name(model, version)
+    output.report_change(
         f"The default is now {verbs.format_title(name)}.", client.call("POST", f"{name}:setDefault", {})
     )
 
 
-def delete(
-    client: Client, output: Output, version: options.VersionArgument, model: options.ModelOption
+def delete_version(
+    client: ApiClient, output: CommandOutput, version: options.VersionArgument, model: options.ModelOption
 ) -> None:
     """Delete a version, its nodes and the server's copy of its files.
 
     Example: pilotlight versions delete v1 --model flowers --quiet
     """
-    verbs.delete(client, output, client.version(model, version))
+    verbs.delete_resource(client, output, client.resolve_version_name(model, version))

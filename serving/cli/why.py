@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from serving.cli import verbs
-from serving.cli.client import Client
+from serving.cli.client import ApiClient
 from serving.cli.nodes import format_duration
-from serving.cli.output import Output
+from serving.cli.output import CommandOutput
 from serving.cli.tables import print_table
 from serving.log_lines import escape_control_characters
 
@@ -19,8 +19,8 @@ Json = Mapping[str, Any]
 
 
 def why(
-    client: Client,
-    output: Output,
+    client: ApiClient,
+    output: CommandOutput,
     name: Annotated[
         str,
         typer.Argument(
@@ -36,11 +36,11 @@ def why(
 
     Example: pilotlight why flowers/v1
     """
-    story = client.look(f"/why/{_full(client, name)}")
+    story = client.get_unversioned(f"/why/{_resolve_name(client, name)}")
     if output.format is not None:
         output.show(story)
         return
-    for line in _now(story):
+    for line in _describe_status(story):
         print(escape_control_characters(line))
     _print_table(
         "What was decided, newest last:",
@@ -54,15 +54,15 @@ def why(
     )
 
 
-def _full(client: Client, name: str) -> str:
+def _resolve_name(client: ApiClient, name: str) -> str:
     """The full name of what is asked about."""
     if name.startswith("projects/"):
-        return client.model(name)
+        return client.resolve_model_name(name)
     model, _, version = name.partition("/")
-    return client.version(model, version) if version else client.model(model)
+    return client.resolve_version_name(model, version) if version else client.resolve_model_name(model)
 
 
-def _now(story: Json) -> Iterator[str]:
+def _describe_status(story: Json) -> Iterator[str]:
     """How it is at present, a sentence or two per line."""
     yield f"{_capitalize_first(verbs.format_title(story['version']))}. {story['summary']}"
     if story.get("reason") and story["state"] != "failing":
@@ -71,12 +71,12 @@ def _now(story: Json) -> Iterator[str]:
         known = " or ".join(f"{format_duration(seconds)} ({how})" for how, seconds in starts.items())
         yield f"A node takes about {known} to start."
     if failures := story.get("failures"):
-        yield from _failures(failures)
+        yield from _describe_failures(failures)
     for warning in story.get("warnings", ()):
         yield f"Warning: {warning}"
 
 
-def _failures(failures: Json) -> Iterator[str]:
+def _describe_failures(failures: Json) -> Iterator[str]:
     count, wait = failures["count"], failures["nextTrySeconds"]
     times = "Once" if count == 1 else f"{count} times in a row"
     yield f"{times} a node could not start. {failures['reason']}"
@@ -86,10 +86,10 @@ def _failures(failures: Json) -> Iterator[str]:
 def _print_table(title: str, headings: tuple[str, str, str], rows: list[tuple[int, str, str]]) -> None:
     if rows:
         print(f"\n{title}")
-        print_table(headings, [(_local(time), str(count), reason) for count, reason, time in rows])
+        print_table(headings, [(_format_time(time), str(count), reason) for count, reason, time in rows])
 
 
-def _local(timestamp: str) -> str:
+def _format_time(timestamp: str) -> str:
     """A moment as the clock on the wall has it; with the date, unless that is today's."""
     moment = datetime.datetime.fromisoformat(timestamp).astimezone()
     today = datetime.datetime.now(moment.tzinfo).date()

@@ -11,37 +11,37 @@ from typing import Any
 
 from serving.errors import InvalidArgument
 
-_VALUED = frozenset({
+_VALUE_FLAGS = frozenset({
     "--access-token-file", "--account", "--billing-project", "--ca-cert", "--configuration", "--flags-file",
     "--flatten", "--format", "--impersonate-service-account", "--project", "--server", "--token",
     "--trace-token", "--verbosity",
 })  # fmt: skip
-_SWITCHES = frozenset({
+_SWITCH_FLAGS = frozenset({
     "--log-http", "--no-log-http", "--no-user-output-enabled", "--quiet", "--user-output-enabled", "-q",
 })  # fmt: skip
 _FLAGS_FILE = "--flags-file"
 # Files may name others, but not without end.
-_MOST_FILES = 20
+_MAX_FILES = 20
 
 # The words of commands: a mapping for a group, anything else for a command.
-Tree = Mapping[str, Any]
+CommandTree = Mapping[str, Any]
 
 
-def arrange(words: Sequence[str], tree: Tree) -> list[str]:
+def reorder_arguments(words: Sequence[str], tree: CommandTree) -> list[str]:
     """The words with flags that stand before the command moved behind it.
 
     Those of files that `--flags-file` names take its place. Raises InvalidArgument for such a file.
     """
-    words = _with_files(words)
+    words = _expand_flags_files(words)
     path: list[str] = []
     moved: list[str] = []
     position = 0
     while position < len(words):
         word = words[position]
         flag, equals, _ = word.partition("=")
-        if word in _SWITCHES or (flag in _VALUED and equals):
+        if word in _SWITCH_FLAGS or (flag in _VALUE_FLAGS and equals):
             moved.append(word)
-        elif word in _VALUED and position + 1 < len(words):
+        elif word in _VALUE_FLAGS and position + 1 < len(words):
             moved += words[position : position + 2]
             position += 1
         elif word.startswith("-"):
@@ -57,7 +57,7 @@ def arrange(words: Sequence[str], tree: Tree) -> list[str]:
     return [*path, *moved, *words[position:]] if path else list(words)
 
 
-def _with_files(words: Sequence[str]) -> list[str]:
+def _expand_flags_files(words: Sequence[str]) -> list[str]:
     found: list[str] = []
     waiting = list(reversed(words))
     files = 0
@@ -70,13 +70,13 @@ def _with_files(words: Sequence[str]) -> list[str]:
             found.append(word)
             continue
         files += 1
-        if files > _MOST_FILES:
-            raise InvalidArgument(f"--flags-file names over {_MOST_FILES} files; do they name each other?")
-        waiting += reversed(_flags_of(Path(value if equals else waiting.pop())))
+        if files > _MAX_FILES:
+            raise InvalidArgument(f"--flags-file names over {_MAX_FILES} files; do they name each other?")
+        waiting += reversed(_read_flags_file(Path(value if equals else waiting.pop())))
     return found
 
 
-def _flags_of(file: Path) -> list[str]:
+def _read_flags_file(file: Path) -> list[str]:
     """The flags that a file maps to values, as words."""
     from serving.cli.yaml_file import read_yaml  # noqa: PLC0415  start-up time
 
@@ -86,11 +86,11 @@ def _flags_of(file: Path) -> list[str]:
         if not isinstance(mapping, Mapping) or not all(str(flag).startswith("-") for flag in mapping):
             raise InvalidArgument(f"{file} must map flags to values: --project: my-project.")
         for flag, value in mapping.items():
-            found += _words_of(str(flag), value)
+            found += _format_flag(str(flag), value)
     return found
 
 
-def _words_of(flag: str, value: Any) -> list[str]:
+def _format_flag(flag: str, value: Any) -> list[str]:
     if value is None or value is True:
         return [flag]
     if value is False:

@@ -1,6 +1,6 @@
 """What a node asks itself as its clients over gRPC do; see `serving.node.practice`.
 
-Imported only where gRPC is switched on (setting `grpc_port`).
+Imported only where gRPC is switched on (setting `check_grpc_port`).
 """
 
 from __future__ import annotations

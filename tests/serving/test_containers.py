@@ -144,11 +144,11 @@ def test_a_start_says_what_the_platform_has_asked_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Above all that others reach the node; outside of containers it says nothing."""
-    server.node_settings({}, None)
+    server.load_node_settings({}, None)
     assert capsys.readouterr().out == ""
 
     monkeypatch.setenv("PORT", "9000")
-    server.node_settings({}, None)
+    server.load_node_settings({}, None)
     assert capsys.readouterr().out == (
         "As the container's platform asks for (PORT): --port 9000, --host 0.0.0.0, --allowed-hosts *\n"
     )

@@ -17,16 +17,16 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from serving.cli.formats.keys import Key, get
-from serving.cli.formats.projection import read_value
+from serving.cli.formats.keys import Key, get_value
+from serving.cli.formats.projection import read_transformed_key
 from serving.cli.formats.scanner import Scanner
 from serving.cli.formats.transforms import Transform
 from serving.errors import InvalidArgument
 
-Matches = Callable[[Any], bool]
+RecordPredicate = Callable[[Any], bool]
 
 # Parentheses and NOTs nest, and Python's stack is finite.
-_MOST_NESTED = 100
+_MAX_DEPTH = 100
 _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d")
 _ORDERS: Mapping[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
@@ -38,7 +38,7 @@ _ORDERS: Mapping[str, Callable[[Any, Any], bool]] = {
 _OPERATORS = ("!=", "!~", "<=", ">=", "<", ">", "=", ":", "~")
 
 
-def parse_filter(text: str) -> Matches:
+def parse_filter(text: str) -> RecordPredicate:
     """The test that a filter describes; an empty one matches everything. Raises InvalidArgument."""
     scanner = Scanner(text, "--filter")
     if scanner.is_at_end():
@@ -49,9 +49,9 @@ def parse_filter(text: str) -> Matches:
     return matches
 
 
-def _parse_all(scanner: Scanner, depth: int) -> Matches:
-    if depth > _MOST_NESTED:
-        raise InvalidArgument(f"--filter: it is nested over {_MOST_NESTED} levels deep.")
+def _parse_all(scanner: Scanner, depth: int) -> RecordPredicate:
+    if depth > _MAX_DEPTH:
+        raise InvalidArgument(f"--filter: it is nested over {_MAX_DEPTH} levels deep.")
     parts = [_parse_term(scanner, depth)]
     used: set[str] = set()
     while not scanner.is_at_end() and scanner.peek() != ")":
@@ -64,9 +64,9 @@ def _parse_all(scanner: Scanner, depth: int) -> Matches:
     return lambda record: all(part(record) for part in parts)
 
 
-def _parse_term(scanner: Scanner, depth: int) -> Matches:
+def _parse_term(scanner: Scanner, depth: int) -> RecordPredicate:
     if scanner.take_word("NOT") or scanner.take("-"):
-        inner = _parse_term(scanner, depth + 1) if depth < _MOST_NESTED else _parse_all(scanner, depth + 1)
+        inner = _parse_term(scanner, depth + 1) if depth < _MAX_DEPTH else _parse_all(scanner, depth + 1)
         return lambda record: not inner(record)
     if scanner.take("("):
         inner = _parse_all(scanner, depth + 1)
@@ -77,22 +77,22 @@ def _parse_term(scanner: Scanner, depth: int) -> Matches:
     return _parse_comparison(scanner)
 
 
-def _parse_comparison(scanner: Scanner) -> Matches:
+def _parse_comparison(scanner: Scanner) -> RecordPredicate:
     start = scanner.position
     if scanner.peek() in "'\"":
-        return _containing(scanner.read_quoted())
-    key, transforms = read_value(scanner)
+        return _build_word_test(scanner.read_quoted())
+    key, transforms = read_transformed_key(scanner)
     sign = scanner.take(*_OPERATORS)
     if not sign:
         word = scanner.text[start : scanner.position].strip()
         if transforms:
             raise scanner.error("an operator such as = is expected")
-        return _containing(word)
+        return _build_word_test(word)
     values = _read_values(scanner)
-    test = _test_of(sign, values)
+    test = _build_test(sign, values)
 
     def matches(record: Any) -> bool:
-        return test(_found(record, key, transforms))
+        return test(_evaluate_key(record, key, transforms))
 
     return matches
 
@@ -115,37 +115,42 @@ def _read_values(scanner: Scanner) -> tuple[str, ...]:
     return tuple(values)
 
 
-def _found(record: Any, key: Key, transforms: tuple[Transform, ...]) -> Any:
-    value = get(record, key)
+def _evaluate_key(record: Any, key: Key, transforms: tuple[Transform, ...]) -> Any:
+    value = get_value(record, key)
     for transform in transforms:
         value = transform.apply(value)
     return value
 
 
-def _test_of(sign: str, values: tuple[str, ...]) -> Matches:
+def _build_test(sign: str, values: tuple[str, ...]) -> RecordPredicate:
     if sign in ("~", "!~"):
         try:
             patterns = [re.compile(value) for value in values]
         except re.error as error:
             raise InvalidArgument(f"--filter: {values} is no regular expression: {error}.") from error
-        return _negated(
+        return _negate_test(
             sign == "!~",
-            lambda found: any(pattern.search(_text(one)) for one in _each(found) for pattern in patterns),
+            lambda found: any(
+                pattern.search(_format_text(one)) for one in _iterate_values(found) for pattern in patterns
+            ),
         )
     if sign in _ORDERS:
         order = _ORDERS[sign]
-        return lambda found: any(_is_ordered(order, one, value) for one in _each(found) for value in values)
-    same = _contains if sign == ":" else _equals
-    return _negated(
-        sign == "!=", lambda found: any(same(one, value) for one in _each(found) for value in values)
+        return lambda found: any(
+            _is_ordered(order, one, value) for one in _iterate_values(found) for value in values
+        )
+    same = _contains if sign == ":" else _is_equal
+    return _negate_test(
+        sign == "!=",
+        lambda found: any(same(one, value) for one in _iterate_values(found) for value in values),
     )
 
 
-def _negated(negative: bool, test: Matches) -> Matches:
+def _negate_test(negative: bool, test: RecordPredicate) -> RecordPredicate:
     return (lambda found: not test(found)) if negative else test
 
 
-def _each(found: Any) -> Iterator[Any]:
+def _iterate_values(found: Any) -> Iterator[Any]:
     """The values that one must match: those of a list, the keys and values of a mapping."""
     if isinstance(found, Mapping):
         yield from found
@@ -156,24 +161,24 @@ def _each(found: Any) -> Iterator[Any]:
         yield found
 
 
-def _equals(found: Any, value: str) -> bool:
+def _is_equal(found: Any, value: str) -> bool:
     if found is None:
         return not value
-    return _number_equals(found, value) or any(name.lower() == value.lower() for name in _names(found))
+    return _is_equal_number(found, value) or any(name.lower() == value.lower() for name in _list_names(found))
 
 
 def _contains(found: Any, value: str) -> bool:
     if found is None:
         return not value
-    if _number_equals(found, value):
+    if _is_equal_number(found, value):
         return True
     if "*" not in value:
-        return value.lower() in _text(found).lower()
+        return value.lower() in _format_text(found).lower()
     pattern = ".*".join(map(re.escape, value.split("*")))
-    return any(re.fullmatch(pattern, name, re.IGNORECASE | re.DOTALL) for name in _names(found))
+    return any(re.fullmatch(pattern, name, re.IGNORECASE | re.DOTALL) for name in _list_names(found))
 
 
-def _number_equals(found: Any, value: str) -> bool:
+def _is_equal_number(found: Any, value: str) -> bool:
     if isinstance(found, bool) or not isinstance(found, int | float):
         return False
     try:
@@ -189,33 +194,33 @@ def _is_ordered(order: Callable[[Any, Any], bool], found: Any, value: str) -> bo
         return order(float(found), float(value))
     except (TypeError, ValueError):
         pass
-    text = _text(found)
+    text = _format_text(found)
     if _TIMESTAMP.match(text):
         try:
-            return order(_moment(text), _moment(value))
+            return order(_parse_timestamp(text), _parse_timestamp(value))
         except ValueError:
             pass
     return order(text, value)
 
 
-def _moment(text: str) -> datetime.datetime:
+def _parse_timestamp(text: str) -> datetime.datetime:
     moment = datetime.datetime.fromisoformat(text)
     return moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
 
 
-def _names(found: Any) -> tuple[str, ...]:
+def _list_names(found: Any) -> tuple[str, ...]:
     """A value as text; of a resource's full name the last part too."""
-    text = _text(found)
+    text = _format_text(found)
     return (text, text.rpartition("/")[2]) if text.startswith("projects/") else (text,)
 
 
-def _text(found: Any) -> str:
+def _format_text(found: Any) -> str:
     if isinstance(found, bool):
         return "true" if found else "false"
     return "" if found is None else str(found)
 
 
-def _containing(word: str) -> Matches:
+def _build_word_test(word: str) -> RecordPredicate:
     wanted = word.lower()
 
     def matches(record: Any) -> bool:
@@ -223,6 +228,6 @@ def _containing(word: str) -> Matches:
             return any(map(matches, record.values()))
         if isinstance(record, list):
             return any(map(matches, record))
-        return wanted in _text(record).lower()
+        return wanted in _format_text(record).lower()
 
     return matches

@@ -12,26 +12,26 @@ _CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _SNAKE = re.compile(r"_([a-z0-9])")
 
 
-def get(record: Any, key: Key) -> Any:
+def get_value(record: Any, key: Key) -> Any:
     """What a record has at a key, None if there is nothing; names may be in camelCase or snake_case."""
     for position, part in enumerate(key):
         rest = key[position + 1 :]
         if isinstance(record, Mapping):
             if part is None:
-                return [get(value, rest) for value in record.values()] if rest else record
-            record = _member(record, str(part))
+                return [get_value(value, rest) for value in record.values()] if rest else record
+            record = _get_member(record, str(part))
         elif isinstance(record, list):
             if part is None:
-                return [get(value, rest) for value in record] if rest else record
+                return [get_value(value, rest) for value in record] if rest else record
             if not isinstance(part, int):
-                return [get(value, key[position:]) for value in record]
+                return [get_value(value, key[position:]) for value in record]
             record = record[part] if -len(record) <= part < len(record) else None
         else:
             return None
     return record
 
 
-def put(record: dict[str, Any], key: Key, value: Any) -> None:
+def set_value(record: dict[str, Any], key: Key, value: Any) -> None:
     """Have a record hold a value at a key, lists left out: they become their elements' keys."""
     names = [str(part) for part in key if isinstance(part, str)]
     for name in names[:-1]:
@@ -39,7 +39,7 @@ def put(record: dict[str, Any], key: Key, value: Any) -> None:
     record[names[-1]] = value
 
 
-def label(key: Key) -> str:
+def format_heading(key: Key) -> str:
     """The heading of a key's column: DEFAULT_VERSION_NAME."""
     names = (part for part in key if isinstance(part, str))
     return "_".join(_CAPITAL.sub("_", name) for name in names).replace("-", "_").upper()
@@ -50,7 +50,7 @@ def last_name(key: Key) -> str:
     return next((part for part in reversed(key) if isinstance(part, str)), "")
 
 
-def _member(record: Mapping[str, Any], name: str) -> Any:
+def _get_member(record: Mapping[str, Any], name: str) -> Any:
     if name in record:
         return record[name]
     return record.get(_SNAKE.sub(lambda match: match[1].upper(), name))

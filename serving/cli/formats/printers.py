@@ -11,60 +11,60 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from serving.cli.formats.keys import put
-from serving.cli.formats.projection import Column, Format
-from serving.cli.formats.records import sort
-from serving.cli.formats.transforms import text_of
-from serving.cli.tables import table_lines
+from serving.cli.formats.keys import set_value
+from serving.cli.formats.projection import OutputColumn, OutputFormat
+from serving.cli.formats.records import sort_records
+from serving.cli.formats.transforms import format_text
+from serving.cli.tables import format_table
 from serving.log_lines import escape_control_characters
 
 
-def lines_of(form: Format, found: Any) -> Iterable[str]:
+def format_lines(form: OutputFormat, found: Any) -> Iterable[str]:
     """The lines of one record, or of a list of them."""
     several = isinstance(found, list)
     records = found if several else [found]
     if columns := [column for column in form.columns if column.sort]:
-        records = list(sort(records, sorted(columns, key=lambda column: column.sort)))
+        records = list(sort_records(records, sorted(columns, key=lambda column: column.sort)))
     return _PRINTERS[form.name](form, records, several)
 
 
-def shown(value: Any) -> str:
+def format_cell(value: Any) -> str:
     """A value in a cell of a table: a text as it is, lists and mappings as Python writes them."""
     return "" if value is None else str(value)
 
 
-def _whole(form: Format, records: Sequence[Any]) -> list[Any]:
+def _project_records(form: OutputFormat, records: Sequence[Any]) -> list[Any]:
     """The records with nothing but what the columns name."""
     if not form.columns:
         return list(records)
-    return [_projected(form.columns, record) for record in records]
+    return [_project_record(form.columns, record) for record in records]
 
 
-def _projected(columns: Sequence[Column], record: Any) -> dict[str, Any]:
+def _project_record(columns: Sequence[OutputColumn], record: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for column in columns:
-        value = column.value(record)
+        value = column.extract_value(record)
         if value is not None:
-            put(found, column.key, value)
+            set_value(found, column.key, value)
     return found
 
 
-def _json(form: Format, records: Sequence[Any], several: bool) -> Iterator[str]:
-    whole = _whole(form, records)
+def _format_json(form: OutputFormat, records: Sequence[Any], several: bool) -> Iterator[str]:
+    whole = _project_records(form, records)
     yield json.dumps(whole if several else whole[0], indent=2, ensure_ascii=False)
 
 
-def _yaml(form: Format, records: Sequence[Any], several: bool) -> Iterator[str]:
+def _format_yaml(form: OutputFormat, records: Sequence[Any], several: bool) -> Iterator[str]:
     import yaml  # noqa: PLC0415  start-up time
 
-    for record in _whole(form, records):
+    for record in _project_records(form, records):
         if several and "no-separator" not in form.attributes:
             yield "---"
         yield yaml.safe_dump(record, sort_keys=False, allow_unicode=True).removesuffix("\n")
 
 
-def _format_table(form: Format, records: Sequence[Any], several: bool) -> Iterable[str]:
-    cells = [[column.value(record) for column in form.columns] for record in records]
+def _format_table(form: OutputFormat, records: Sequence[Any], several: bool) -> Iterable[str]:
+    cells = [[column.extract_value(record) for column in form.columns] for record in records]
     # An optional column in which nothing stands is left out.
     kept = [
         number
@@ -72,36 +72,39 @@ def _format_table(form: Format, records: Sequence[Any], several: bool) -> Iterab
         if not column.optional or any(row[number] not in (None, "") for row in cells)
     ]
     columns = [form.columns[number] for number in kept]
-    return table_lines(
+    return format_table(
         [column.heading for column in columns],
-        [[shown(row[number]) for number in kept] for row in cells],
-        aligned=[column.align for column in columns],
+        [[format_cell(row[number]) for number in kept] for row in cells],
+        alignments=[column.align for column in columns],
         no_heading="no-heading" in form.attributes,
         boxed=not form.attributes.keys().isdisjoint({"box", "all-box"}),
         title=form.attributes.get("title", ""),
     )
 
 
-def _value(form: Format, records: Sequence[Any], several: bool) -> Iterator[str]:
+def _format_value(form: OutputFormat, records: Sequence[Any], several: bool) -> Iterator[str]:
     separator = form.attributes.get("separator", "\t")
     for record in records:
         yield separator.join(_format_cells(form, record))
 
 
-def _csv(form: Format, records: Sequence[Any], several: bool) -> Iterator[str]:
+def _format_csv(form: OutputFormat, records: Sequence[Any], several: bool) -> Iterator[str]:
     if "no-heading" not in form.attributes:
-        yield _csv_line(form, [column.name for column in form.columns])
+        yield _format_csv_line(form, [column.name for column in form.columns])
     for record in records:
-        yield _csv_line(form, _format_cells(form, record))
+        yield _format_csv_line(form, _format_cells(form, record))
 
 
-def _format_cells(form: Format, record: Any) -> list[str]:
+def _format_cells(form: OutputFormat, record: Any) -> list[str]:
     delimiter = form.attributes.get("delimiter", ";")
-    cells = [escape_control_characters(text_of(column.value(record), delimiter)) for column in form.columns]
+    cells = [
+        escape_control_characters(format_text(column.extract_value(record), delimiter))
+        for column in form.columns
+    ]
     return [f'"{cell}"' for cell in cells] if form.name == "value" and "quote" in form.attributes else cells
 
 
-def _csv_line(form: Format, cells: Sequence[str]) -> str:
+def _format_csv_line(form: OutputFormat, cells: Sequence[str]) -> str:
     separator = form.attributes.get("separator", ",")
     if len(separator) != 1:
         return separator.join(cells)
@@ -110,25 +113,25 @@ def _csv_line(form: Format, cells: Sequence[str]) -> str:
     return line.getvalue()
 
 
-def _list(form: Format, records: Sequence[Any], several: bool) -> Iterator[str]:
+def _format_list(form: OutputFormat, records: Sequence[Any], several: bool) -> Iterator[str]:
     if title := form.attributes.get("title"):
         yield escape_control_characters(title)
     for record in records:
         if form.columns:
-            values = [shown(column.value(record)) for column in form.columns]
+            values = [format_cell(column.extract_value(record)) for column in form.columns]
         elif isinstance(record, Mapping):
-            values = [f"{key}: {shown(record[key])}" for key in sorted(record)]
+            values = [f"{key}: {format_cell(record[key])}" for key in sorted(record)]
         else:
-            values = [shown(record)]
+            values = [format_cell(record)]
         if "compact" in form.attributes:
             values = [" ".join(filter(None, values))]
         for number, value in enumerate(values):
             yield escape_control_characters(f" - {value}" if number == 0 else f"   {value}")
 
 
-def _flattened(form: Format, records: Sequence[Any], several: bool) -> Iterator[str]:
+def _format_flattened(form: OutputFormat, records: Sequence[Any], several: bool) -> Iterator[str]:
     separator = form.attributes.get("separator", ": ")
-    for record in _whole(form, records):
+    for record in _project_records(form, records):
         if several:
             yield "---"
         pairs = list(_iterate_leaves(record, ""))
@@ -145,43 +148,43 @@ def _iterate_leaves(value: Any, path: str) -> Iterator[tuple[str, str]]:
         for number, one in enumerate(value):
             yield from _iterate_leaves(one, f"{path}[{number}]")
     else:
-        yield path, shown(value)
+        yield path, format_cell(value)
 
 
-def _config(form: Format, records: Sequence[Any], several: bool) -> Iterator[str]:
-    for record in _whole(form, records):
-        for line in _section(record, ""):
+def _format_config(form: OutputFormat, records: Sequence[Any], several: bool) -> Iterator[str]:
+    for record in _project_records(form, records):
+        for line in _format_section(record, ""):
             yield escape_control_characters(line)
 
 
-def _section(value: Any, path: str) -> Iterator[str]:
+def _format_section(value: Any, path: str) -> Iterator[str]:
     """The plain values of a mapping or a list, then each that holds others as a section of its own."""
     members = sorted(value.items()) if isinstance(value, Mapping) else list(enumerate(value))
     nested = [(key, one) for key, one in members if isinstance(one, Mapping | list)]
     for key, one in members:
         if not isinstance(one, Mapping | list):
-            yield f"{key} = {shown(one)}"
+            yield f"{key} = {format_cell(one)}"
     for key, one in nested:
         name = f"{path}.{key}" if path else str(key)
         yield f"[{name}]"
-        yield from _section(one, name)
+        yield from _format_section(one, name)
 
 
-def _nothing(form: Format, records: Sequence[Any], several: bool) -> tuple[()]:
+def _format_nothing(form: OutputFormat, records: Sequence[Any], several: bool) -> tuple[()]:
     return ()
 
 
-_PRINTERS: Mapping[str, Callable[[Format, Sequence[Any], bool], Iterable[str]]] = {
-    "config": _config,
-    "csv": _csv,
-    "default": _yaml,
-    "disable": _nothing,
-    "flattened": _flattened,
-    "json": _json,
-    "list": _list,
-    "none": _nothing,
+_PRINTERS: Mapping[str, Callable[[OutputFormat, Sequence[Any], bool], Iterable[str]]] = {
+    "config": _format_config,
+    "csv": _format_csv,
+    "default": _format_yaml,
+    "disable": _format_nothing,
+    "flattened": _format_flattened,
+    "json": _format_json,
+    "list": _format_list,
+    "none": _format_nothing,
     "table": _format_table,
-    "text": _flattened,
-    "value": _value,
-    "yaml": _yaml,
+    "text": _format_flattened,
+    "value": _format_value,
+    "yaml": _format_yaml,
 }

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from serving.cli.formats.keys import Key, get, label, last_name
+from serving.cli.formats.keys import Key, format_heading, get_value, last_name
 from serving.cli.formats.scanner import Scanner
-from serving.cli.formats.transforms import MAP, Transform, check
+from serving.cli.formats.transforms import MAP, Transform, check_transform
 from serving.errors import InvalidArgument
 
 # Attributes of columns and of formats, by what they take.
@@ -16,7 +16,7 @@ _COLUMN_FLAGS = frozenset({"reverse", "wrap", "optional"})
 _COLUMN_VALUES = frozenset({"label", "sort", "align"})
 _ALIGNMENTS = ("left", "right", "center")
 # The formats that need to be told what to show.
-_OF_COLUMNS = frozenset({"csv", "table", "value"})
+_COLUMN_FORMATS = frozenset({"csv", "table", "value"})
 _ATTRIBUTES: Mapping[str, frozenset[str]] = {
     "config": frozenset(),
     "csv": frozenset({"no-heading", "separator", "delimiter", "quote"}),
@@ -35,7 +35,7 @@ FORMATS = tuple(_ATTRIBUTES)
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class OutputColumn:
     """A key, what is done with its value, and how it is shown. `sort` counts from 1; 0: not sorted by it."""
 
     key: Key
@@ -46,9 +46,9 @@ class Column:
     align: str = "left"
     optional: bool = False
 
-    def value(self, record: Any) -> Any:
+    def extract_value(self, record: Any) -> Any:
         """What a record has in this column."""
-        value = get(record, self.key)
+        value = get_value(record, self.key)
         for transform in self.transforms:
             value = transform.apply(value)
         return value
@@ -56,7 +56,7 @@ class Column:
     @property
     def heading(self) -> str:
         """What stands above it in a table."""
-        return label(self.key) if self.label is None else self.label
+        return format_heading(self.key) if self.label is None else self.label
 
     @property
     def name(self) -> str:
@@ -65,15 +65,15 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
+class OutputFormat:
     """The name of a format, its attributes, and the columns: none for whole records."""
 
     name: str = "default"
     attributes: Mapping[str, str] = field(default_factory=dict)
-    columns: tuple[Column, ...] = ()
+    columns: tuple[OutputColumn, ...] = ()
 
 
-def parse_format(text: str) -> Format:
+def parse_format(text: str) -> OutputFormat:
     """The format that a text describes. Raises InvalidArgument that says where it cannot be read."""
     scanner = Scanner(text, "--format")
     name = scanner.read_name()
@@ -83,21 +83,21 @@ def parse_format(text: str) -> Format:
     columns = _read_columns(scanner) if scanner.take("(") else ()
     if not scanner.is_at_end():
         raise scanner.error("nothing more is expected")
-    if name in _OF_COLUMNS and not columns:
+    if name in _COLUMN_FORMATS and not columns:
         raise InvalidArgument(f"--format: {name} needs to be told what to show: {name}(name, labels.team).")
-    return Format(name, attributes, columns)
+    return OutputFormat(name, attributes, columns)
 
 
-def parse_sort_keys(texts: tuple[str, ...]) -> tuple[Column, ...]:
+def parse_sort_keys(texts: tuple[str, ...]) -> tuple[OutputColumn, ...]:
     """What `--sort-by` says; `~` before a key reverses. Raises InvalidArgument."""
     found = []
     for text in texts:
         scanner = Scanner(text, "--sort-by")
         reverse = bool(scanner.take("~"))
-        key, transforms = read_value(scanner)
+        key, transforms = read_transformed_key(scanner)
         if not scanner.is_at_end():
             raise scanner.error("nothing more is expected")
-        found.append(Column(key, transforms, reverse=reverse))
+        found.append(OutputColumn(key, transforms, reverse=reverse))
     return tuple(found)
 
 
@@ -110,7 +110,7 @@ def parse_key(text: str, what: str) -> Key:
     return key
 
 
-def read_value(scanner: Scanner) -> tuple[Key, tuple[Transform, ...]]:
+def read_transformed_key(scanner: Scanner) -> tuple[Key, tuple[Transform, ...]]:
     """A key with the transforms that follow it. Raises InvalidArgument."""
     key, name = scanner.read_key()
     transforms: list[Transform] = []
@@ -123,9 +123,9 @@ def read_value(scanner: Scanner) -> tuple[Key, tuple[Transform, ...]]:
         else:
             transform = Transform(name, arguments, named, over)
             try:
-                check(transform)
+                check_transform(transform)
             except InvalidArgument as error:
-                raise InvalidArgument(f"{scanner.what}: {error.message}") from error
+                raise InvalidArgument(f"{scanner.flag_name}: {error.message}") from error
             transforms.append(transform)
             over = 0
         name = scanner.read_name() if scanner.take(".") else ""
@@ -164,8 +164,8 @@ def _read_attributes(scanner: Scanner, name: str) -> dict[str, str]:
     return found
 
 
-def _read_columns(scanner: Scanner) -> tuple[Column, ...]:
-    found: list[Column] = []
+def _read_columns(scanner: Scanner) -> tuple[OutputColumn, ...]:
+    found: list[OutputColumn] = []
     while not scanner.take(")"):
         found.append(_read_column(scanner))
         if not scanner.take(",") and scanner.peek() != ")":
@@ -173,8 +173,8 @@ def _read_columns(scanner: Scanner) -> tuple[Column, ...]:
     return tuple(found)
 
 
-def _read_column(scanner: Scanner) -> Column:
-    key, transforms = read_value(scanner)
+def _read_column(scanner: Scanner) -> OutputColumn:
+    key, transforms = read_transformed_key(scanner)
     given: dict[str, str] = {}
     while scanner.take(":"):
         attribute = scanner.read_name()
@@ -191,7 +191,7 @@ def _read_column(scanner: Scanner) -> Column:
     align, sort = given.get("align", "left"), given.get("sort", "0")
     if align not in _ALIGNMENTS or not sort.isdecimal():
         raise scanner.error("align is left, right or center, and sort a number")
-    return Column(
+    return OutputColumn(
         key,
         transforms,
         label=given.get("label"),

@@ -16,13 +16,13 @@ class Scanner:
 
     def __init__(self, text: str, what: str) -> None:
         self.text = text
-        self.what = what
+        self.flag_name = what
         self.position = 0
 
     def error(self, problem: str) -> InvalidArgument:
         """An error that points at this place."""
         before, after = self.text[: self.position].strip(), self.text[self.position :].strip()
-        return InvalidArgument(f"{self.what}: {problem} at *HERE* in: {before} *HERE* {after}".rstrip())
+        return InvalidArgument(f"{self.flag_name}: {problem} at *HERE* in: {before} *HERE* {after}".rstrip())
 
     def skip_space(self) -> None:
         """Go to the next character that is not white space."""

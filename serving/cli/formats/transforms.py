@@ -25,11 +25,11 @@ class Transform:
     name: str
     arguments: tuple[str, ...] = ()
     named: tuple[tuple[str, str], ...] = ()
-    over: int = 0
+    list_depth: int = 0
 
     def apply(self, value: Any) -> Any:
         """The transformed value. Raises InvalidArgument for arguments that cannot be."""
-        return self._apply(value, self.over)
+        return self._apply(value, self.list_depth)
 
     def _apply(self, value: Any, depth: int) -> Any:
         if depth and isinstance(value, list):
@@ -40,7 +40,7 @@ class Transform:
             raise InvalidArgument(f"{self.name}() cannot be done: {error}.") from error
 
 
-def check(transform: Transform) -> None:
+def check_transform(transform: Transform) -> None:
     """Raises InvalidArgument for a transform that is unknown, or called with wrong arguments."""
     function = _TRANSFORMS.get(transform.name)
     if function is None:
@@ -51,14 +51,14 @@ def check(transform: Transform) -> None:
         raise InvalidArgument(f"Wrong arguments for {transform.name}(): {error}.") from error
 
 
-def text_of(value: Any, separator: str = ";") -> str:
+def format_text(value: Any, separator: str = ";") -> str:
     """A value as a text of one line; lists and mappings are joined."""
     if value is None:
         return ""
     if isinstance(value, Mapping):
-        return separator.join(f"{key}={text_of(value[key], separator)}" for key in sorted(value))
+        return separator.join(f"{key}={format_text(value[key], separator)}" for key in sorted(value))
     if isinstance(value, list):
-        return separator.join(text_of(one, separator) for one in value)
+        return separator.join(format_text(one, separator) for one in value)
     return str(value)
 
 
@@ -91,15 +91,15 @@ def _list(value: Any, show: str = "", undefined: str = "", separator: str = ",")
             case "keys":
                 return separator.join(keys)
             case "values":
-                return separator.join(text_of(value[key], separator) for key in keys)
-        return separator.join(f"{key}={text_of(value[key], separator)}" for key in keys)
+                return separator.join(format_text(value[key], separator) for key in keys)
+        return separator.join(f"{key}={format_text(value[key], separator)}" for key in keys)
     if isinstance(value, list):
-        return separator.join(text_of(one, separator) for one in value)
+        return separator.join(format_text(one, separator) for one in value)
     return undefined if value is None else value
 
 
 def _join(value: Any, sep: str = "/", undefined: str = "") -> Any:
-    return sep.join(map(text_of, value)) if isinstance(value, list) else undefined
+    return sep.join(map(format_text, value)) if isinstance(value, list) else undefined
 
 
 def _split(value: Any, sep: str = "/", undefined: str = "") -> Any:
@@ -118,7 +118,9 @@ def _slice(value: Any, op: str = ":", undefined: str = "") -> Any:
 def _sort(value: Any, attr: str = "") -> Any:
     if not isinstance(value, list):
         return value
-    return sorted(value, key=lambda one: text_of(one.get(attr) if attr and isinstance(one, Mapping) else one))
+    return sorted(
+        value, key=lambda one: format_text(one.get(attr) if attr and isinstance(one, Mapping) else one)
+    )
 
 
 def _extract(value: Any, *keys: str) -> Any:
@@ -133,7 +135,7 @@ def _first_of(value: Any, *keys: str) -> Any:
 def _count(value: Any) -> Any:
     if not isinstance(value, list | str):
         return 0
-    return {text_of(one): value.count(one) for one in value}
+    return {format_text(one): value.count(one) for one in value}
 
 
 def _len(value: Any) -> int:
@@ -149,20 +151,20 @@ def _yes_no(value: Any, yes: str = "", no: str = "No") -> Any:
 
 
 def _upper(value: Any) -> Any:
-    return text_of(value).upper() if value else ""
+    return format_text(value).upper() if value else ""
 
 
 def _lower(value: Any) -> Any:
-    return text_of(value).lower() if value else ""
+    return format_text(value).lower() if value else ""
 
 
 def _sub(value: Any, pattern: str, replacement: str, count: str = "0", ignorecase: str = "true") -> Any:
     flags = re.IGNORECASE if ignorecase.lower() != "false" else 0
-    return re.sub(pattern, replacement, text_of(value), count=int(count), flags=flags)
+    return re.sub(pattern, replacement, format_text(value), count=int(count), flags=flags)
 
 
 def _trail_off(value: Any, character_limit: str, undefined: str = "") -> Any:
-    limit, text = int(character_limit), text_of(value)
+    limit, text = int(character_limit), format_text(value)
     return undefined if value is None else text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
@@ -177,7 +179,7 @@ def _size(value: Any, zero: str = "0", precision: str = "1") -> Any:
     try:
         number = float(value or 0)
     except (TypeError, ValueError):
-        return text_of(value)
+        return format_text(value)
     if not number:
         return zero
     unit = 0
@@ -193,7 +195,7 @@ def _date(value: Any, format: str = "%Y-%m-%dT%H:%M:%S", undefined: str = "", tz
     except ValueError:
         return undefined
     if tz:
-        moment = moment.astimezone(None if tz.upper() == "LOCAL" else _zone(tz))
+        moment = moment.astimezone(None if tz.upper() == "LOCAL" else _load_time_zone(tz))
     return moment.strftime(format)
 
 
@@ -213,7 +215,7 @@ def _duration(value: Any, start: str = "", end: str = "", undefined: str = "") -
     )
 
 
-def _zone(name: str) -> datetime.tzinfo:
+def _load_time_zone(name: str) -> datetime.tzinfo:
     import zoneinfo  # noqa: PLC0415  start-up time
 
     try:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Level(StrEnum):
+class CheckLevel(StrEnum):
     """How bad it is: nothing, something that may hurt one day, something that does not work."""
 
     OK = "ok"
@@ -15,30 +15,30 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     """`check` is the name of what was looked at, `message` what was seen, `advice` what to do about it."""
 
     check: str
-    level: Level
+    level: CheckLevel
     message: str
     advice: str = ""
 
 
-def ok(check: str, message: str) -> Finding:
+def report_ok(check: str, message: str) -> CheckResult:
     """All is well."""
-    return Finding(check, Level.OK, message)
+    return CheckResult(check, CheckLevel.OK, message)
 
 
-def warn(check: str, message: str, advice: str) -> Finding:
+def report_warning(check: str, message: str, advice: str) -> CheckResult:
     """It works, and may not always."""
-    return Finding(check, Level.WARN, message, advice)
+    return CheckResult(check, CheckLevel.WARN, message, advice)
 
 
-def fail(check: str, message: str, advice: str) -> Finding:
+def report_failure(check: str, message: str, advice: str) -> CheckResult:
     """It does not work."""
-    return Finding(check, Level.FAIL, message, advice)
+    return CheckResult(check, CheckLevel.FAIL, message, advice)
 
 
-def size(count: int) -> str:
+def format_size(count: int) -> str:
     """A number of bytes as people say it."""
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"

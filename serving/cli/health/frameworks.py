@@ -15,12 +15,12 @@ import msgspec
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from serving.cli.health.finding import Finding, fail, ok, size, warn
+from serving.cli.health.finding import CheckResult, format_size, report_failure, report_ok, report_warning
 from serving.gateway.pilots import framework_pilot_spec
 
 _PROBE = "serving.cli.health.probe"
 _SECONDS = 120
-_OURS = "pilotlight"
+_PACKAGE = "pilotlight"
 # What models and jobs stand on: distributions, and what they are for.
 _FRAMEWORKS: Mapping[str, str] = {
     "scikit-learn": "scikit-learn models and custom routines",
@@ -32,7 +32,7 @@ _EXTRAS: Mapping[str, str] = {"tensorflow": "tensorflow", "apache-beam": "batch"
 _LAST_LINES = 3
 
 
-class Probed(msgspec.Struct, frozen=True, kw_only=True):
+class ForkProbeResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a process tells that has imported what a pilot imports; see `serving.cli.health.probe`."""
 
     seconds: float
@@ -42,27 +42,29 @@ class Probed(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
 
 
-def python() -> Finding:
+def check_python() -> CheckResult:
     """Which Python runs."""
-    return ok("python", f"Python {platform.python_version()} at {sys.executable}.")
+    return report_ok("python", f"Python {platform.python_version()} at {sys.executable}.")
 
 
-def versions(name: str) -> Finding:
+def check_version(name: str) -> CheckResult:
     """Whether a framework is there, in a version that is supported."""
     purpose = _FRAMEWORKS[name]
     wanted = _requirement(name)
     try:
         found = metadata.version(name)
     except metadata.PackageNotFoundError:
-        package = f"{_OURS}[{_EXTRAS[name]}]" if name in _EXTRAS else str(wanted or name)
-        return warn(name, f"It is not installed: no {purpose}.", f"If you need them: pip install '{package}'")
+        package = f"{_PACKAGE}[{_EXTRAS[name]}]" if name in _EXTRAS else str(wanted or name)
+        return report_warning(
+            name, f"It is not installed: no {purpose}.", f"If you need them: pip install '{package}'"
+        )
     if wanted is not None and not wanted.specifier.contains(found, prereleases=True):
-        return warn(
+        return report_warning(
             name,
             f"{found} is installed; {wanted.specifier} is supported.",
             f"pip install '{wanted.name}{wanted.specifier}'",
         )
-    return ok(name, f"{found}, for {purpose}.")
+    return report_ok(name, f"{found}, for {purpose}.")
 
 
 def list_pilots() -> list[str]:
@@ -70,7 +72,7 @@ def list_pilots() -> list[str]:
     return ["SCIKIT_LEARN", *(["TENSORFLOW"] if find_spec("tensorflow") else [])]
 
 
-def pilot(framework: str, environment: Mapping[str, str]) -> Finding:
+def check_pilot(framework: str, environment: Mapping[str, str]) -> CheckResult:
     """Whether a pilot of a framework's nodes could be lit and forked, found out in a process like one."""
     spec = framework_pilot_spec(framework, framework == "TENSORFLOW", environment)
     check = f"pilot {spec.key}"
@@ -85,60 +87,62 @@ def pilot(framework: str, environment: Mapping[str, str]) -> Finding:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return fail(
+        return report_failure(
             check,
             f"Importing what it needs took over {_SECONDS} s.",
             "Is the disk with the Python environment a slow network one, or memory being swapped?",
         )
     try:
-        probed = msgspec.json.decode(done.stdout.rpartition("\n")[2] or done.stdout, type=Probed)
+        probed = msgspec.json.decode(done.stdout.rpartition("\n")[2] or done.stdout, type=ForkProbeResult)
     except msgspec.DecodeError:
         said = " ".join(done.stderr.strip().splitlines()[-_LAST_LINES:])
-        return fail(
+        return report_failure(
             check,
             f"Importing what it needs ended the process (exit code {done.returncode}). {said}".rstrip(),
             "Install the framework again. -4: it was built for another processor; -9: memory ran out.",
         )
-    return judge(check, probed)
+    return evaluate_fork_probe(check, probed)
 
 
-def judge(check: str, probed: Probed) -> Finding:
+def evaluate_fork_probe(check: str, probed: ForkProbeResult) -> CheckResult:
     """What it means for a pilot."""
     if probed.error:
-        return fail(check, f"It cannot be imported: {probed.error}", "Install the framework again.")
-    seen = f"lit in {probed.seconds:.1f} s with {size(probed.memory)}"
+        return report_failure(check, f"It cannot be imported: {probed.error}", "Install the framework again.")
+    seen = f"lit in {probed.seconds:.1f} s with {format_size(probed.memory)}"
     cold = "Nodes start cold instead, in seconds. Set --pilots off if the cause cannot be removed."
     if len(probed.threads) > 1:
-        return warn(
+        return report_warning(
             check,
             f"{seen}, but it has more than one thread and must not fork: {', '.join(probed.threads)}.",
             f"{cold} Something in the Python environment starts a thread when it is imported.",
         )
     if not probed.forked:
-        return warn(check, f"{seen}, but what it forked did not live.", cold)
-    return ok(check, f"{seen}, has one thread and can be forked.")
+        return report_warning(check, f"{seen}, but what it forked did not live.", cold)
+    return report_ok(check, f"{seen}, has one thread and can be forked.")
 
 
-def pip(command: Sequence[str] = (sys.executable, "-m", "pip", "--version")) -> Finding:
+def check_pip(command: Sequence[str] = (sys.executable, "-m", "pip", "--version")) -> CheckResult:
     """Whether packages of custom routines can be built and installed."""
     advice = f"{sys.executable} -m ensurepip; pip install setuptools wheel"
     missing = [name for name in ("setuptools", "wheel") if find_spec(name) is None]
     if missing:
-        return warn("pip", f"{' and '.join(missing)} is missing: packageUris cannot be built.", advice)
+        return report_warning(
+            "pip", f"{' and '.join(missing)} is missing: packageUris cannot be built.", advice
+        )
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return warn("pip", f"It does not run: {error}", advice)
+        return report_warning("pip", f"It does not run: {error}", advice)
     if done.returncode:
         said = " ".join(done.stderr.strip().splitlines()[-1:])
-        return warn("pip", f"It does not run, so packageUris cannot be installed: {said}", advice)
-    return ok("pip", f"{' '.join(done.stdout.split()[:2])} installs packages of custom routines.")
+        return report_warning("pip", f"It does not run, so packageUris cannot be installed: {said}", advice)
+    return report_ok("pip", f"{' '.join(done.stdout.split()[:2])} installs packages of custom routines.")
 
 
 def _requirement(name: str) -> Requirement | None:
     """The versions of a distribution that this one is made for, as its own metadata has them."""
     with contextlib.suppress(metadata.PackageNotFoundError):
-        for line in metadata.requires(_OURS) or ():
+        for line in metadata.requires(_PACKAGE) or ():
             requirement = Requirement(line)
             if canonicalize_name(requirement.name) == name:
                 return requirement

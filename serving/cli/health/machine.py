@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from autoscaler import linux, machine
-from serving.cli.health.finding import Finding, fail, ok, size, warn
+from serving.cli.health.finding import CheckResult, format_size, report_failure, report_ok, report_warning
 from serving.config import ServeConfig
 
 _ROOT = Path("/")
@@ -18,23 +18,23 @@ _ROOT = Path("/")
 _LEAST_MEMORY, _GOOD_MEMORY = 256 << 20, 1 << 30
 _LEAST_FILES, _GOOD_FILES = 256, 4096
 # Nothing of this version can run before its day.
-_BUILT = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
-_FAR = datetime.timedelta(days=50 * 365)
+_EARLIEST_TIME = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+_MAX_AGE = datetime.timedelta(days=50 * 365)
 _JUMP = 0.5
 
 
-def system() -> Finding:
+def check_system() -> CheckResult:
     """Whether nodes can be forked and watched as on Linux."""
     if linux.AVAILABLE:
-        return ok("system", f"Linux {os.uname().release}: nodes are forked from pilots.")
-    return warn(
+        return report_ok("system", f"Linux {os.uname().release}: nodes are forked from pilots.")
+    return report_warning(
         "system",
         f"{os.uname().sysname} lacks what forking nodes takes: they start cold, in seconds.",
         "Run the server on Linux, or keep nodes awake with minNodes.",
     )
 
 
-def cores(config: ServeConfig, root: Path = _ROOT) -> Finding:
+def check_cores(config: ServeConfig, root: Path = _ROOT) -> CheckResult:
     """The processors we may use, beside what the settings ask for."""
     usable, there = machine.count_cores(root), os.cpu_count() or 1
     seen = f"{usable} of {there} processors may be used"
@@ -43,57 +43,59 @@ def cores(config: ServeConfig, root: Path = _ROOT) -> Finding:
     asked = {"max_nodes": config.max_nodes, "threads": config.threads}
     for setting, value in asked.items():
         if value > usable:
-            return warn(
+            return report_warning(
                 "cores",
                 f"{seen}, and the setting {setting} asks for {value}.",
                 f"Set {setting} to {usable} at most, or give the server more processors.",
             )
-    return ok("cores", f"{seen}.")
+    return report_ok("cores", f"{seen}.")
 
 
-def memory(config: ServeConfig, root: Path = _ROOT) -> Finding:
+def check_memory(config: ServeConfig, root: Path = _ROOT) -> CheckResult:
     """The memory that processes may still take, beside what the settings promise to nodes."""
     left = machine.available_memory(root)
-    seen = f"{size(left)} of memory may be taken"
+    seen = f"{format_size(left)} of memory may be taken"
     if left < _LEAST_MEMORY:
-        return fail(
+        return report_failure(
             "memory",
             f"{seen}: too little for a server with one node.",
             "End other processes, or raise the container's memory limit.",
         )
     if config.memory_bytes > left:
-        return warn(
+        return report_warning(
             "memory",
-            f"{seen}, and the setting memory_bytes promises {size(config.memory_bytes)} to nodes.",
+            f"{seen}, and the setting memory_bytes promises {format_size(config.memory_bytes)} to nodes.",
             "Lower memory_bytes, or set it to 0: then nodes get what there is.",
         )
     if left < _GOOD_MEMORY:
-        return warn(
+        return report_warning(
             "memory",
             f"{seen}: not enough for TensorFlow, whose pilot alone takes 620 MiB.",
             "Give the server more memory, or serve scikit-learn and XGBoost models only.",
         )
-    return ok("memory", f"{seen}.")
+    return report_ok("memory", f"{seen}.")
 
 
-def open_files() -> Finding:
+def check_open_files() -> CheckResult:
     """The limit of open files: each connection, node and model file is one."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY or hard >= _GOOD_FILES:
-        return ok("open files", f"{'any number' if hard == resource.RLIM_INFINITY else hard} may be open.")
+        return report_ok(
+            "open files", f"{'any number' if hard == resource.RLIM_INFINITY else hard} may be open."
+        )
     advice = f"Raise the hard limit to {_GOOD_FILES} or more: `ulimit -Hn`, LimitNOFILE= of systemd."
     seen = f"{hard} files may be open at a time (hard limit)"
     if hard < _LEAST_FILES:
-        return fail("open files", f"{seen}: too few for a server.", advice)
-    return warn("open files", f"{seen}: about as many clients may be connected.", advice)
+        return report_failure("open files", f"{seen}: too few for a server.", advice)
+    return report_warning("open files", f"{seen}: about as many clients may be connected.", advice)
 
 
-def clock(
+def check_clock(
     newest: datetime.datetime | None,
     wall: Callable[[], float] = time.time,
     steady: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
-) -> Finding:
+) -> CheckResult:
     """Whether the clock tells a likely time and goes steadily; `newest` is the last change of the state."""
     start, steady_start = wall(), steady()
     pause(0.05)
@@ -103,12 +105,12 @@ def clock(
     advice = (
         "Set the clock and keep it right (chrony, systemd-timesyncd): tokens, TLS and Google's API need it."
     )
-    if not _BUILT < now < _BUILT + _FAR:
-        return fail("clock", f"{told}, which cannot be.", advice)
+    if not _EARLIEST_TIME < now < _EARLIEST_TIME + _MAX_AGE:
+        return report_failure("clock", f"{told}, which cannot be.", advice)
     if abs(jump) > _JUMP:
-        return warn("clock", f"{told}; it jumped by {jump:.1f} s while it was looked at.", advice)
+        return report_warning("clock", f"{told}; it jumped by {jump:.1f} s while it was looked at.", advice)
     if newest is not None and newest > now + datetime.timedelta(minutes=5):
-        return warn(
+        return report_warning(
             "clock", f"{told}; the state was last changed later, at {newest:%Y-%m-%d %H:%M:%S} UTC.", advice
         )
-    return ok("clock", f"{told}.")
+    return report_ok("clock", f"{told}.")

@@ -7,26 +7,26 @@ import importlib.util
 import socket
 
 from serving import config
-from serving.cli.health.finding import Finding, fail, ok, warn
+from serving.cli.health.finding import CheckResult, report_failure, report_ok, report_warning
 from serving.config import ServeConfig
 
 _GRPC = ("grpc", "grpc_health", "grpc_reflection")
 
 
-def grpc_port(settings: ServeConfig, server: int | None) -> Finding:
+def check_grpc_port(settings: ServeConfig, server: int | None) -> CheckResult:
     """Whether gRPC is there and its port can be had; `server` as in `port`."""
     if settings.grpc_port == config.OFF:
-        return ok("grpc port", "gRPC is switched off (setting grpc_port).")
+        return report_ok("grpc port", "gRPC is switched off (setting grpc_port).")
     if missing := [name for name in _GRPC if importlib.util.find_spec(name) is None]:
-        return fail(
+        return report_failure(
             "grpc port",
             f"The setting grpc_port takes gRPC, of which is not installed: {', '.join(missing)}.",
             "pip install 'pilotlight[grpc]'.",
         )
-    return port(settings.host, int(settings.grpc_port), server, setting="grpc_port")
+    return check_port(settings.host, int(settings.grpc_port), server, setting="grpc_port")
 
 
-def port(host: str, number: int, server: int | None, *, setting: str = "port") -> Finding:
+def check_port(host: str, number: int, server: int | None, *, setting: str = "port") -> CheckResult:
     """Whether the port can be had; `server` is the pid of the server that uses the state folder, if any."""
     check, flag = setting.replace("_", " "), config.flag_of_setting(setting)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -36,16 +36,18 @@ def port(host: str, number: int, server: int | None, *, setting: str = "port") -
             listener.bind((host, number))
     except OSError as error:
         if error.errno == errno.EADDRINUSE and server is not None:
-            return ok(check, f"{host}:{number} is in use; a server runs on this state folder (pid {server}).")
+            return report_ok(
+                check, f"{host}:{number} is in use; a server runs on this state folder (pid {server})."
+            )
         if error.errno == errno.EADDRINUSE:
-            return warn(
+            return report_warning(
                 check,
                 f"{host}:{number} is in use by another program.",
                 f"Find it (`ss -ltnp 'sport = :{number}'`) and end it, or choose another {flag}.",
             )
-        return fail(
+        return report_failure(
             check,
             f"The server could not listen on {host}:{number}: {error.strerror or error}.",
             f"Choose another --host or {flag}; ports below 1024 take special rights.",
         )
-    return ok(check, f"{host}:{number} is free." if number else "A free port will be picked.")
+    return report_ok(check, f"{host}:{number} is free." if number else "A free port will be picked.")

@@ -31,11 +31,11 @@ def main(argument: str) -> None:
         told["seconds"] = time.perf_counter() - begin
         told["memory"] = machine.measure_memory(os.getpid()).private
         told["threads"] = linux.thread_names()
-        told["forked"] = len(told["threads"]) == 1 and _forks()
+        told["forked"] = len(told["threads"]) == 1 and _can_fork()
     print(json.dumps(told))
 
 
-def _forks() -> bool:
+def _can_fork() -> bool:
     """Whether a fork lives and ends as it should."""
     child = os.fork()
     if child == 0:

@@ -7,12 +7,14 @@ from functools import partial
 from pathlib import Path
 
 from serving import interpreters
-from serving.cli.health.finding import Finding, fail, ok, warn
+from serving.cli.health.finding import CheckResult, report_failure, report_ok, report_warning
 from serving.errors import InvalidArgument, LoadFailed
 from serving.predictor.interpreter_check import check_interpreter
 
 
-def checks(state_dir: Path, given: Sequence[str], *, quick: bool) -> list[Callable[[], Finding]]:
+def create_runtime_checks(
+    state_dir: Path, given: Sequence[str], *, quick: bool
+) -> list[Callable[[], CheckResult]]:
     """One for each runtime version of the setting and of the state folder."""
     try:
         known = {
@@ -20,32 +22,32 @@ def checks(state_dir: Path, given: Sequence[str], *, quick: bool) -> list[Callab
             **interpreters.parse_interpreters(given),
         }
     except InvalidArgument as error:
-        finding = fail(
+        finding = report_failure(
             "runtimes", error.message, "Correct the setting, or `pilotlight runtimes add` it again."
         )
         return [lambda: finding]
-    return [partial(runtime, version, python, quick=quick) for version, python in sorted(known.items())]
+    return [partial(check_runtime, version, python, quick=quick) for version, python in sorted(known.items())]
 
 
-def runtime(version: str, python: str, *, quick: bool) -> Finding:
+def check_runtime(version: str, python: str, *, quick: bool) -> CheckResult:
     """Whether an interpreter works; `quick`: only whether it is there."""
     name = f"runtime {version}"
     again = f"pilotlight runtimes add {version} --python PATH, or --create"
     try:
         interpreters.resolve_interpreter(python)
         if quick:
-            return ok(name, f"{python} is there.")
+            return report_ok(name, f"{python} is there.")
         found = check_interpreter(python)
     except (InvalidArgument, LoadFailed) as error:
-        return fail(name, error.message, again)
+        return report_failure(name, error.message, again)
     seen = f"{python}, {found.libraries}"
     if found.broken:
         broken = "; ".join(f"{library}: {reason}" for library, reason in found.broken.items())
-        return warn(name, f"{seen}, but cannot import all it has: {broken}", again)
+        return report_warning(name, f"{seen}, but cannot import all it has: {broken}", again)
     if found.threads > 1:
-        return warn(
+        return report_warning(
             name,
             f"{seen}, but has {found.threads} threads once these are imported, and must not be forked.",
             "Nodes start it cold instead, in seconds.",
         )
-    return ok(name, f"{seen}, can be forked.")
+    return report_ok(name, f"{seen}, can be forked.")

@@ -18,89 +18,93 @@ from pathlib import Path
 
 import psutil
 
-from serving.cli.health.finding import Finding, fail, ok, size, warn
+from serving.cli.health.finding import CheckResult, format_size, report_failure, report_ok, report_warning
 from serving.config import ServeConfig
 from serving.gateway.schema import MIGRATIONS
 
 _LEAST_FREE, _GOOD_FREE = 256 << 20, 2 << 30
 # Seconds; every change of the API waits for some.
 _SLOW_FSYNC = 0.1
-_PROBES = 5
+_WRITE_COUNT = 5
 _DATABASE = "state.db"
-_PARTS = re.compile(
+_CHILD_COMMAND = re.compile(
     r"-m (autoscaler\.(pilot|launch)|serving\.gateway\.child|serving\.(prepare|sinks)|batch)\b"
 )
-_SERVER = re.compile(r"(pilotlight|serving\.cli).* serve\b")
+_SERVER_COMMAND = re.compile(r"(pilotlight|serving\.cli).* serve\b")
 
 
-def writable(folder: Path) -> Finding:
+def check_writable(folder: Path) -> CheckResult:
     """Whether files can be written and synced, and how quickly."""
-    there = _existing(folder)
+    there = _find_existing(folder)
     try:
         with tempfile.TemporaryDirectory(prefix=".doctor-", dir=there) as probe:
-            seconds = statistics.median(_write(Path(probe) / str(number)) for number in range(_PROBES))
+            seconds = statistics.median(
+                _time_write(Path(probe) / str(number)) for number in range(_WRITE_COUNT)
+            )
     except OSError as error:
-        return fail(
+        return report_failure(
             "state folder",
             f"Nothing can be written in {there}: {error.strerror}.",
             f"Make {folder} a folder that the server's user may write, or choose another --state-dir.",
         )
     seen = f"{folder} can be written; a small file is on disk in {seconds * 1000:.1f} ms"
     if seconds > _SLOW_FSYNC:
-        return warn(
+        return report_warning(
             "state folder",
             f"{seen}: slow, and each change of the API waits for several.",
             "Use a local disk, not a network file system, or choose another --state-dir.",
         )
-    return ok("state folder", f"{seen}.")
+    return report_ok("state folder", f"{seen}.")
 
 
-def space(config: ServeConfig, folder: Path) -> Finding:
+def check_free_space(config: ServeConfig, folder: Path) -> CheckResult:
     """The free space, beside what the cache of models may take."""
-    free = shutil.disk_usage(_existing(folder)).free
-    seen = f"{size(free)} are free for {folder}"
+    free = shutil.disk_usage(_find_existing(folder)).free
+    seen = f"{format_size(free)} are free for {folder}"
     if free < _LEAST_FREE:
-        return fail("disk space", f"{seen}.", "Free some space, or choose another --state-dir.")
-    room = free + _size_of(folder / "cache")
+        return report_failure("disk space", f"{seen}.", "Free some space, or choose another --state-dir.")
+    room = free + _measure_folder_size(folder / "cache")
     if free < _GOOD_FREE:
-        return warn("disk space", f"{seen}: a few models.", "Free some space, or choose another --state-dir.")
+        return report_warning(
+            "disk space", f"{seen}: a few models.", "Free some space, or choose another --state-dir."
+        )
     if config.cache_bytes > room:
-        return warn(
+        return report_warning(
             "disk space",
-            f"{seen}, and the setting cache_bytes allows a cache of {size(config.cache_bytes)}.",
+            f"{seen}, and the setting cache_bytes allows a cache of {format_size(config.cache_bytes)}.",
             f"Set --cache-bytes to {room // 2} or less, or the disk fills up before the cache is cleaned.",
         )
-    return ok("disk space", f"{seen}.")
+    return report_ok("disk space", f"{seen}.")
 
 
-def schema(folder: Path) -> Finding:
+def check_schema(folder: Path) -> CheckResult:
     """Whether this version can read the state file."""
     file = folder / _DATABASE
     if not file.exists():
-        return ok("state file", f"There is no {file} yet; the first start makes it.")
+        return report_ok("state file", f"There is no {file} yet; the first start makes it.")
     try:
         with contextlib.closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True, timeout=2)) as database:
             (found,) = database.execute("PRAGMA user_version").fetchone()
             (verdict,) = database.execute("PRAGMA quick_check(1)").fetchone()
     except sqlite3.Error as error:
-        return _damaged(file, str(error))
+        return _report_damage(file, str(error))
     if verdict != "ok":
-        return _damaged(file, verdict)
+        return _report_damage(file, verdict)
     if found > len(MIGRATIONS):
-        return fail(
+        return report_failure(
             "state file",
             f"{file} has schema {found}; this version knows {len(MIGRATIONS)}.",
             f"Install the newer version again, or put back {file.name}.v{len(MIGRATIONS)} if it is there.",
         )
     if found < len(MIGRATIONS):
-        return ok(
+        return report_ok(
             "state file",
             f"{file} has schema {found}; the next start brings it to {len(MIGRATIONS)} and keeps a copy.",
         )
-    return ok("state file", f"{file} is whole and has schema {found}, the newest.")
+    return report_ok("state file", f"{file} is whole and has schema {found}, the newest.")
 
 
-def newest_change(folder: Path) -> datetime.datetime | None:
+def find_newest_change(folder: Path) -> datetime.datetime | None:
     """When the state was last changed, by the clock of then."""
     times = []
     for name in (_DATABASE, f"{_DATABASE}-wal"):
@@ -109,7 +113,7 @@ def newest_change(folder: Path) -> datetime.datetime | None:
     return datetime.datetime.fromtimestamp(max(times), datetime.UTC) if times else None
 
 
-def server_pid(folder: Path) -> int | None:
+def find_server_pid(folder: Path) -> int | None:
     """The pid of the server that uses the folder; 0 if it cannot be told, None if there is none."""
     try:
         with (folder / "lock").open() as file:
@@ -124,7 +128,7 @@ def server_pid(folder: Path) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class ProcessInfo:
     """A process of this machine."""
 
     pid: int
@@ -132,56 +136,58 @@ class Process:
     command: str
 
 
-def processes() -> Iterator[Process]:
+def list_processes() -> Iterator[ProcessInfo]:
     """All that we may see."""
     for process in psutil.process_iter(["pid", "ppid", "cmdline"]):
         command = " ".join(process.info["cmdline"] or ())
-        yield Process(process.info["pid"], process.info["ppid"], command)
+        yield ProcessInfo(process.info["pid"], process.info["ppid"], command)
 
 
-def leftovers(found: Iterable[Process]) -> Finding:
+def check_leftovers(found: Iterable[ProcessInfo]) -> CheckResult:
     """Processes of a server that is no more: pilots, nodes and jobs that no server is above."""
     known = {process.pid: process for process in found}
     left = [
-        pid for pid, process in known.items() if _PARTS.search(process.command) and not _served(pid, known)
+        pid
+        for pid, process in known.items()
+        if _CHILD_COMMAND.search(process.command) and not _has_server_above(pid, known)
     ]
     if not left:
-        return ok("leftovers", "No process of an ended server is left.")
+        return report_ok("leftovers", "No process of an ended server is left.")
     pids = " ".join(map(str, sorted(left)))
-    return warn(
+    return report_warning(
         "leftovers",
         f"{len(left)} processes of a server that has ended are left: {pids}.",
         f"See what they are (`ps -fp {pids.replace(' ', ',')}`) and end them: `kill {pids}`.",
     )
 
 
-def _served(pid: int, known: dict[int, Process]) -> bool:
+def _has_server_above(pid: int, known: dict[int, ProcessInfo]) -> bool:
     """Whether a server is above a process."""
     seen: set[int] = set()
     while (process := known.get(pid)) is not None and pid not in seen:
-        if _SERVER.search(process.command):
+        if _SERVER_COMMAND.search(process.command):
             return True
         seen.add(pid)
         pid = process.parent
     return False
 
 
-def _damaged(file: Path, reason: str) -> Finding:
+def _report_damage(file: Path, reason: str) -> CheckResult:
     copies = ", ".join(sorted(path.name for path in file.parent.glob(f"{file.name}.v*")))
     there = f" ({copies} is there)" if copies else ""
-    return fail(
+    return report_failure(
         "state file",
         f"{file} is damaged or no database: {reason}.",
         f"Put back a copy of it{there}, or choose another --state-dir.",
     )
 
 
-def _existing(folder: Path) -> Path:
+def _find_existing(folder: Path) -> Path:
     """The folder, or what of the way to it there is."""
     return next(path for path in (folder, *folder.parents) if path.exists())
 
 
-def _write(file: Path) -> float:
+def _time_write(file: Path) -> float:
     """Seconds to have 4 KiB on disk."""
     begin = time.perf_counter()
     with file.open("wb") as stream:
@@ -191,7 +197,7 @@ def _write(file: Path) -> float:
     return time.perf_counter() - begin
 
 
-def _size_of(folder: Path) -> int:
+def _measure_folder_size(folder: Path) -> int:
     found = 0
     for path in folder.rglob("*"):
         with contextlib.suppress(OSError):

@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Mapping
 
-from serving.cli.health.finding import Finding, fail, ok, warn
+from serving.cli.health.finding import CheckResult, report_failure, report_ok, report_warning
 from serving.errors import ServingError
 from serving.storage import FileStore, emulator_host
 from serving.storage.gcs import GcsClient, bucket_not_found
@@ -22,7 +22,7 @@ _METADATA_SECONDS = 0.5
 _SECONDS = 30
 _PATIENCE = 5.0
 # Tells whose credentials Google's library finds, without a request to anybody.
-_FIND = """
+_FIND_CREDENTIALS_CODE = """
 import json, warnings
 warnings.simplefilter("ignore")
 import google.auth, google.auth.exceptions
@@ -39,48 +39,52 @@ _ADVICE = (
 )
 
 
-def credentials(
+def check_credentials(
     environment: Mapping[str, str], needed: bool, metadata: tuple[str, int] = _METADATA
-) -> Finding:
+) -> CheckResult:
     """Whether Google's library finds credentials; it looks for them in a process with `environment`.
 
     `needed` is whether a bucket is to be used. Without any, it is not waited for the metadata server.
     """
     if host := emulator_host():
-        return ok("credentials", f"None are needed: STORAGE_EMULATOR_HOST is {host}.")
-    found = _find(environment)
+        return report_ok("credentials", f"None are needed: STORAGE_EMULATOR_HOST is {host}.")
+    found = _find_credentials(environment)
     if "error" not in found:
         of = f" of {found['account']}" if found["account"] else ""
-        return ok("credentials", f"Google credentials are there ({found['kind']}){of}.")
-    if _answers(metadata):
-        return ok("credentials", "Google credentials are those of this machine (metadata server).")
+        return report_ok("credentials", f"Google credentials are there ({found['kind']}){of}.")
+    if _has_metadata_server(metadata):
+        return report_ok("credentials", "Google credentials are those of this machine (metadata server).")
     if environment.get("GOOGLE_APPLICATION_CREDENTIALS") or needed:
-        return fail("credentials", f"There are no Google credentials that work: {found['error']}", _ADVICE)
-    return ok("credentials", "There are no Google credentials; only gs:// needs them.")
+        return report_failure(
+            "credentials", f"There are no Google credentials that work: {found['error']}", _ADVICE
+        )
+    return report_ok("credentials", "There are no Google credentials; only gs:// needs them.")
 
 
-def bucket(uri: str) -> Finding:
+def check_bucket(uri: str) -> CheckResult:
     """Whether what a bucket holds can be listed."""
     check = "bucket"
     begin = time.perf_counter()
     try:
         name, prefix = parse_storage_uri(uri)
         if not name:
-            return fail(check, f"{uri} is no bucket.", "Write --bucket gs://BUCKET or gs://BUCKET/FOLDER.")
+            return report_failure(
+                check, f"{uri} is no bucket.", "Write --bucket gs://BUCKET or gs://BUCKET/FOLDER."
+            )
         gcs = GcsClient(_PATIENCE)
         with gcs.translate_errors(uri, bucket_not_found(name)):
             found = len(
                 list(gcs.google_client.list_blobs(name, prefix=prefix, max_results=1, **gcs.call_options))
             )
     except ServingError as error:
-        return fail(check, error.message, "The models in it cannot be deployed until this works.")
+        return report_failure(check, error.message, "The models in it cannot be deployed until this works.")
     took = f"{(time.perf_counter() - begin) * 1000:.0f} ms"
     if not found:
-        return warn(check, f"{uri} can be listed ({took}) and is empty.", "Is it the right one?")
-    return ok(check, f"{uri} can be listed ({took}).")
+        return report_warning(check, f"{uri} can be listed ({took}) and is empty.", "Is it the right one?")
+    return report_ok(check, f"{uri} can be listed ({took}).")
 
 
-def bucket_writable(uri: str) -> Finding:
+def check_bucket_writable(uri: str) -> CheckResult:
     """Whether an object can be written there, read again and removed."""
     check = "bucket write"
     files = FileStore(retry_seconds=_PATIENCE)
@@ -93,20 +97,22 @@ def bucket_writable(uri: str) -> Finding:
         finally:
             files.delete(probe)
     except ServingError as error:
-        return fail(check, error.message, "Results of batch jobs and request logs cannot be written there.")
+        return report_failure(
+            check, error.message, "Results of batch jobs and request logs cannot be written there."
+        )
     took = f"{(time.perf_counter() - begin) * 1000:.0f} ms"
     if not whole:
-        return fail(
+        return report_failure(
             check, f"{probe} did not hold what was written to it.", "Something changes objects there."
         )
-    return ok(check, f"{uri} can be written ({took}).")
+    return report_ok(check, f"{uri} can be written ({took}).")
 
 
-def _find(environment: Mapping[str, str]) -> Mapping[str, str]:
+def _find_credentials(environment: Mapping[str, str]) -> Mapping[str, str]:
     # In a process of its own: the library reads the environment, and waits 20 s for a metadata server.
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _FIND],
+            [sys.executable, "-c", _FIND_CREDENTIALS_CODE],
             env={**environment, "NO_GCE_CHECK": "true"},
             capture_output=True,
             text=True,
@@ -121,7 +127,7 @@ def _find(environment: Mapping[str, str]) -> Mapping[str, str]:
     return found
 
 
-def _answers(address: tuple[str, int]) -> bool:
+def _has_metadata_server(address: tuple[str, int]) -> bool:
     """Whether a metadata server of Google Cloud is there."""
     connection = http.client.HTTPConnection(*address, timeout=_METADATA_SECONDS)
     try:

@@ -66,7 +66,7 @@ def tensor_to_json(name: str, array: NDArray[Any]) -> bytes:
 
 
 def rows_to_json(name: str, array: NDArray[Any]) -> list[bytes]:
-    """The JSON of each row of an output. Raises as `tensor_to_json` does."""
+    """The JSON of each row of an output. Raises as `format_text` does."""
     if array.dtype.kind in "OS":
         return [tensor_to_json(name, row) for row in array] if array.ndim > 1 else _texts_to_json(name, array)
     if not array.size:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import typer
 
-from serving.cli.audit import moment
+from serving.cli.audit import parse_time
 from serving.gateway.audit.entry import (
     OK_STATUS,
     AuditedCall,
@@ -234,11 +234,11 @@ def test_following(tmp_path: Path) -> None:
 
 def test_times() -> None:
     """Ago, or a moment; without a zone it is the machine's own."""
-    assert moment("90m", NOW) == NOW - datetime.timedelta(minutes=90)
-    assert moment("7d", NOW) == NOW - datetime.timedelta(days=7)
-    assert moment("2030-01-02T12:00:00Z", NOW) == NOW
+    assert parse_time("90m", NOW) == NOW - datetime.timedelta(minutes=90)
+    assert parse_time("7d", NOW) == NOW - datetime.timedelta(days=7)
+    assert parse_time("2030-01-02T12:00:00Z", NOW) == NOW
     local = datetime.datetime(2030, 1, 2, 12).timestamp()
-    assert moment("2030-01-02T12:00:00", NOW).timestamp() == local
-    assert time.time() - moment("0s", datetime.datetime.now(datetime.UTC)).timestamp() < 60
+    assert parse_time("2030-01-02T12:00:00", NOW).timestamp() == local
+    assert time.time() - parse_time("0s", datetime.datetime.now(datetime.UTC)).timestamp() < 60
     with pytest.raises(typer.BadParameter, match="neither"):
-        moment("yesterday", NOW)
+        parse_time("yesterday", NOW)

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from serving.cli.client import Client, Unreachable, rpc_error
+from serving.cli.client import ApiClient, ServerUnreachable, parse_rpc_status
 from serving.config import ClientConfig
 from serving.errors import DeadlineExceeded, Internal, InvalidArgument, NotFound, ServingError
 from tests.serving.cli.conftest import Run
@@ -61,7 +61,7 @@ def test_answers_that_are_errors(status: int, body: bytes, kind: type[ServingErr
     """Whatever a server says, it becomes a typed error with its message."""
     with (
         answering(status, body) as url,
-        Client(ClientConfig(server=url)) as client,
+        ApiClient(ClientConfig(server=url)) as client,
         pytest.raises(kind, match=re.escape(message)),
     ):
         client.call("GET", "projects/p/models")
@@ -79,7 +79,10 @@ def test_a_silent_server() -> None:
     """A call ends after its time."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         config = ClientConfig(server=f"http://127.0.0.1:{listener.getsockname()[1]}")
-        with Client(config) as client, pytest.raises(DeadlineExceeded, match=r"did not answer within 0\.1 s"):
+        with (
+            ApiClient(config) as client,
+            pytest.raises(DeadlineExceeded, match=r"did not answer within 0\.1 s"),
+        ):
             client.call("GET", "projects/p/models", timeout=0.1)
 
 
@@ -104,19 +107,22 @@ def test_no_server(offline: Run, line: str) -> None:
 @pytest.mark.parametrize("server", ["nonsense", "ftp://host", "http://", "http://host:port"])
 def test_addresses_that_are_none(server: str) -> None:
     """What cannot be an address is told as such."""
-    with Client(ClientConfig(server=server)) as client, pytest.raises((InvalidArgument, Unreachable)):
+    with (
+        ApiClient(ClientConfig(server=server)) as client,
+        pytest.raises((InvalidArgument, ServerUnreachable)),
+    ):
         client.call("GET", "projects/p/models")
 
 
 def test_a_proxy_is_not_asked_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """The proxy of the environment is for other machines."""
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
-    with answering(200, b'{"fine": 1}') as url, Client(ClientConfig(server=url)) as client:
+    with answering(200, b'{"fine": 1}') as url, ApiClient(ClientConfig(server=url)) as client:
         assert client.call("GET", "projects/p") == {"fine": 1}
 
 
 def test_errors_of_operations() -> None:
     """A google.rpc.Status becomes the error of its code."""
-    assert isinstance(rpc_error({"code": 5, "message": "none"}), NotFound)
-    assert rpc_error({"code": 5, "message": "none"}).message == "none"
-    assert isinstance(rpc_error({"code": 99}), Internal)
+    assert isinstance(parse_rpc_status({"code": 5, "message": "none"}), NotFound)
+    assert parse_rpc_status({"code": 5, "message": "none"}).message == "none"
+    assert isinstance(parse_rpc_status({"code": 99}), Internal)

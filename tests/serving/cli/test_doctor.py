@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from serving.cli import doctor
-from serving.cli.health.finding import Finding, Level, ok, warn
+from serving.cli.health.finding import CheckLevel, CheckResult, report_ok, report_warning
 from tests.emulator import Emulator
 from tests.serving.cli.conftest import Run
 
@@ -43,19 +43,19 @@ def test_wrong_usage(offline: Run) -> None:
 def test_a_check_that_breaks_hides_no_other() -> None:
     """It is told of as a failure."""
 
-    def broken() -> Finding:
+    def broken() -> CheckResult:
         raise RuntimeError("oh")
 
-    first, second = doctor.examine([broken, lambda: ok("a", "b")])
+    first, second = doctor.run_checks([broken, lambda: report_ok("a", "b")])
 
-    assert first.level is Level.FAIL
+    assert first.level is CheckLevel.FAIL
     assert "RuntimeError: oh" in first.message
-    assert second.level is Level.OK
+    assert second.level is CheckLevel.OK
 
 
 def test_advice_stands_below_its_finding() -> None:
     """And the last line sums up."""
-    found, advice, summary = doctor.lines([warn("disk", "Little.", "Buy one.")])
+    found, advice, summary = doctor.format_results([report_warning("disk", "Little.", "Buy one.")])
 
     assert found.split() == ["warn", "disk", "Little."]
     assert advice.strip() == "-> Buy one."

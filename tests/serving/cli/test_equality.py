@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving.cli.equality import Difference, Refused, Verdict, judge
+from serving.cli.equality import ParityResult, RowDifference, RowRefusal, compare_results
 
 
 def float32(number: float) -> float:
@@ -40,43 +40,45 @@ def unanimous(answers: Sequence[Any]) -> list[Sequence[Any]]:
         ({"a": 1.0}, {"b": 1.0}),
         ({"a": "x", "b": 0.1}, {"a": "y", "b": 0.1}),
         (1.0, [1.0]),
-        (1.0, Refused("no")),
-        (Refused("no"), 1.0),
+        (1.0, RowRefusal("no")),
+        (RowRefusal("no"), 1.0),
     ],
 )
 def test_what_is_no_float_is_identical_or_different(online: Any, batch: Any) -> None:
     """Types, labels and shapes must be the same, and so must be what is refused."""
-    verdict = judge([[2], online], [[2], batch], None)
+    verdict = compare_results([[2], online], [[2], batch], None)
 
-    assert verdict == Verdict(1, 0, Difference(1, online, batch))
+    assert verdict == ParityResult(1, 0, RowDifference(1, online, batch))
     if (online, batch) != (0.0, -0.0):
-        assert judge([online], [batch], lambda: unanimous([online])).difference is not None
+        assert compare_results([online], [batch], lambda: unanimous([online])).difference is not None
 
 
 def test_the_order_of_keys_says_nothing() -> None:
     """Objects are equal when their members are."""
-    assert judge([{"a": 1, "b": [2.5]}], [{"b": [2.5], "a": 1}], None) == Verdict(1, 0)
+    assert compare_results([{"a": 1, "b": [2.5]}], [{"b": [2.5], "a": 1}], None) == ParityResult(1, 0)
 
 
 def test_rows_that_both_refuse() -> None:
     """They are counted apart, whatever the reasons."""
-    verdict = judge([1, Refused("x"), 2], [1, Refused("y"), 2], None)
+    verdict = compare_results([1, RowRefusal("x"), 2], [1, RowRefusal("y"), 2], None)
 
-    assert verdict == Verdict(2, 1)
+    assert verdict == ParityResult(2, 1)
 
 
 def test_nothing_may_differ_where_answers_are_exact() -> None:
     """One bit is a difference."""
-    assert judge([THIRD], [THIRD + UNIT32], None).difference == Difference(0, THIRD, THIRD + UNIT32)
+    assert compare_results([THIRD], [THIRD + UNIT32], None).difference == RowDifference(
+        0, THIRD, THIRD + UNIT32
+    )
 
 
 def test_four_units_of_float32() -> None:
     """Where all numbers are float32 values, the unit is theirs."""
-    within = judge([THIRD], [THIRD + 4 * UNIT32], lambda: unanimous([THIRD]))
-    beyond = judge([THIRD], [THIRD + 5 * UNIT32], lambda: unanimous([THIRD]))
+    within = compare_results([THIRD], [THIRD + 4 * UNIT32], lambda: unanimous([THIRD]))
+    beyond = compare_results([THIRD], [THIRD + 5 * UNIT32], lambda: unanimous([THIRD]))
 
-    assert within == Verdict(1, 0, None, 4 * UNIT32)
-    assert beyond == Verdict(0, 0, Difference(0, THIRD, THIRD + 5 * UNIT32))
+    assert within == ParityResult(1, 0, None, 4 * UNIT32)
+    assert beyond == ParityResult(0, 0, RowDifference(0, THIRD, THIRD + 5 * UNIT32))
 
 
 def text32(number: float) -> float:
@@ -91,23 +93,23 @@ def test_four_units_of_float32_by_their_texts(start: float) -> None:
     unit = float(np.spacing(first))
     written, four, five = (text32(float(first) - steps * unit) for steps in (0, 4, 5))
 
-    within = judge([written], [four], lambda: unanimous([written]))
-    beyond = judge([written], [five], lambda: unanimous([written]))
+    within = compare_results([written], [four], lambda: unanimous([written]))
+    beyond = compare_results([written], [five], lambda: unanimous([written]))
 
-    assert within == Verdict(1, 0, None, 4 * unit)
-    assert beyond == Verdict(0, 0, Difference(0, written, five))
+    assert within == ParityResult(1, 0, None, 4 * unit)
+    assert beyond == ParityResult(0, 0, RowDifference(0, written, five))
 
 
 def test_four_units_of_float64() -> None:
     """One number that is no float32 value makes its output float64."""
     number = 1 / 3
-    within = judge([number], [number + 4 * UNIT64], lambda: unanimous([number]))
-    beyond = judge([number], [number + 6 * UNIT64], lambda: unanimous([number]))
-    mixed = judge([number, THIRD], [number, THIRD + UNIT32], lambda: unanimous([number, THIRD]))
+    within = compare_results([number], [number + 4 * UNIT64], lambda: unanimous([number]))
+    beyond = compare_results([number], [number + 6 * UNIT64], lambda: unanimous([number]))
+    mixed = compare_results([number, THIRD], [number, THIRD + UNIT32], lambda: unanimous([number, THIRD]))
 
     assert within.difference is None
     assert beyond.difference is not None
-    assert mixed.difference == Difference(1, THIRD, THIRD + UNIT32)
+    assert mixed.difference == RowDifference(1, THIRD, THIRD + UNIT32)
 
 
 def test_the_unit_is_that_of_the_largest_number_of_the_output() -> None:
@@ -115,9 +117,11 @@ def test_the_unit_is_that_of_the_largest_number_of_the_output() -> None:
     large, small = float32(1000.1), float32(0.001)
     moved = float32(small + 0.0001)
 
-    assert judge([large, small], [large, moved], lambda: unanimous([large, small])).difference is None
+    assert (
+        compare_results([large, small], [large, moved], lambda: unanimous([large, small])).difference is None
+    )
     apart = [{"a": large, "b": small}], [{"a": large, "b": moved}]
-    assert judge(*apart, lambda: unanimous(apart[0])).difference is not None
+    assert compare_results(*apart, lambda: unanimous(apart[0])).difference is not None
 
 
 def test_what_the_model_itself_shows() -> None:
@@ -127,12 +131,12 @@ def test_what_the_model_itself_shows() -> None:
         return [{"a": [value, 1.5], "b": THIRD}]
 
     groupings = [answer(0.5), answer(0.5), answer(0.5 + 0.001)]
-    within = judge(answer(0.5), answer(0.5 + 0.0009), lambda: groupings)
-    beyond = judge(answer(0.5), answer(0.5 + 0.0011), lambda: groupings)
-    elsewhere = judge(answer(0.5), [{"a": [0.5, 1.5], "b": THIRD + 0.0009}], lambda: groupings)
+    within = compare_results(answer(0.5), answer(0.5 + 0.0009), lambda: groupings)
+    beyond = compare_results(answer(0.5), answer(0.5 + 0.0011), lambda: groupings)
+    elsewhere = compare_results(answer(0.5), [{"a": [0.5, 1.5], "b": THIRD + 0.0009}], lambda: groupings)
 
     assert within.difference is None
-    assert 0.00089 < within.largest < 0.00091
+    assert 0.00089 < within.largest_difference < 0.00091
     assert beyond.difference is not None
     assert elsewhere.difference is not None
 
@@ -143,10 +147,13 @@ def test_the_model_is_asked_again_only_when_something_differs() -> None:
     def never() -> list[Sequence[Any]]:
         raise AssertionError("asked again")
 
-    assert judge([0.1, Refused("x")], [0.1, Refused("y")], never) == Verdict(1, 1)
+    assert compare_results([0.1, RowRefusal("x")], [0.1, RowRefusal("y")], never) == ParityResult(1, 1)
 
 
 def test_numbers_beyond_float32() -> None:
     """They are float64."""
-    assert judge([1e300], [1e300], None) == Verdict(1, 0)
-    assert judge([1e300, THIRD], [1.1e300, THIRD], lambda: unanimous([1e300, THIRD])).difference is not None
+    assert compare_results([1e300], [1e300], None) == ParityResult(1, 0)
+    assert (
+        compare_results([1e300, THIRD], [1.1e300, THIRD], lambda: unanimous([1e300, THIRD])).difference
+        is not None
+    )

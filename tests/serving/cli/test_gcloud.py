@@ -11,10 +11,10 @@ import typer
 import yaml
 
 from serving.cli import versions
-from serving.cli.app import build, command_tree
+from serving.cli.app import build, build_command_tree
 from serving.cli.formats.projection import FORMATS
 from serving.cli.lines import Verbosity
-from serving.cli.words import arrange
+from serving.cli.words import reorder_arguments
 from serving.errors import InvalidArgument
 from tests.server import Server
 from tests.serving.cli.conftest import Run
@@ -118,14 +118,14 @@ def test_values_of_flags_of_all_commands() -> None:
 )
 def test_flags_before_the_command(typed: str, arranged: str) -> None:
     """gcloud's flags for all commands may stand before it, and between its words."""
-    assert arrange(shlex.split(typed), command_tree()) == shlex.split(arranged)
+    assert reorder_arguments(shlex.split(typed), build_command_tree()) == shlex.split(arranged)
 
 
 def test_flags_file(tmp_path: Path) -> None:
     """A file of flags stands for what it holds; one that names itself ends."""
     file = tmp_path / "flags.yaml"
     file.write_text("--project: p\n--quiet: true\n--labels: {a: b, c: d}\n--user-output-enabled: false\n")
-    words = arrange(["models", "create", "m", "--flags-file", str(file)], command_tree())
+    words = reorder_arguments(["models", "create", "m", "--flags-file", str(file)], build_command_tree())
     endless = tmp_path / "endless.yaml"
     endless.write_text(f"--flags-file: {endless}\n")
     wrong = tmp_path / "wrong.yaml"
@@ -141,9 +141,9 @@ def test_flags_file(tmp_path: Path) -> None:
         "--no-user-output-enabled",
     ]
     with pytest.raises(InvalidArgument, match="do they name each other"):
-        arrange(["models", f"--flags-file={endless}"], command_tree())
+        reorder_arguments(["models", f"--flags-file={endless}"], build_command_tree())
     with pytest.raises(InvalidArgument, match="must map flags to values"):
-        arrange(["models", f"--flags-file={wrong}"], command_tree())
+        reorder_arguments(["models", f"--flags-file={wrong}"], build_command_tree())
 
 
 def test_the_tree_is_that_of_the_commands() -> None:
@@ -151,7 +151,7 @@ def test_the_tree_is_that_of_the_commands() -> None:
     command: Any = typer.main.get_command(build())
     groups = {name for name, one in command.commands.items() if hasattr(one, "commands")}
 
-    assert command_tree().keys() == groups
+    assert build_command_tree().keys() == groups
 
 
 def test_repeated_flags(pilotlight: Run) -> None:
@@ -330,10 +330,10 @@ def test_container_flags(pilotlight: Run) -> None:
     assert "container_engine" in refused.err
     assert wrong.code == 2
     assert "'70000' is not a port" in wrong.err
-    fields = versions.Container(
+    fields = versions.ContainerFlags(
         image="i", command=["serve,--fast"], args=["a", "^:^b,c:d"], env_vars=["A=1", "B=2"], ports=["80,81"],
         predict_route="/p", health_route="/h",
-    ).fields()  # fmt: skip
+    ).build_fields()  # fmt: skip
     assert fields == {
         "container": {
             "image": "i",

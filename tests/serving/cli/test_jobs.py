@@ -10,7 +10,7 @@ from typing import Any
 import joblib
 import pytest
 
-from serving.cli.jobs import summary
+from serving.cli.jobs import summarize_job
 from tests.end_to_end.models import data
 from tests.server import Server, until
 from tests.serving.cli.conftest import Run
@@ -229,15 +229,15 @@ def test_a_summary() -> None:
     failed = {**running, "state": "FAILED", "endTime": "2026-01-01T12:00:20.5Z", "errorMessage": "why"}
 
     always = [("job", "j"), ("model", "m"), ("input", "a, b"), ("output", "out")]
-    assert sorted(summary(waiting, now)) == sorted(
+    assert sorted(summarize_job(waiting, now)) == sorted(
         [*always, ("state", "QUEUED"), ("predictions", "0"), ("errors", "0")]
     )
-    assert dict(summary(running, now)) == dict(always) | {
+    assert dict(summarize_job(running, now)) == dict(always) | {
         "state": "RUNNING",
         "predictions": "1,999",
         "errors": "1",
         "rate": "20 records/s",
         "duration": "1m40s",
     }
-    assert dict(summary(failed, now))["duration"] == "20s"
-    assert summary(failed, now)[-1] == ("error", "why")
+    assert dict(summarize_job(failed, now))["duration"] == "20s"
+    assert summarize_job(failed, now)[-1] == ("error", "why")

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from serving.cli.nodes import format_duration, show
-from serving.cli.output import Output
+from serving.cli.nodes import format_duration, show_nodes
+from serving.cli.output import CommandOutput
 from tests.server import Server
 from tests.serving.cli.conftest import Run
 
@@ -60,7 +60,7 @@ FLEET: dict[str, Any] = {
 
 def test_nodes_pilots_and_sums(capsys: pytest.CaptureFixture[str]) -> None:
     """A row per node, the version's own columns once; what is shared is told apart; sums at the end."""
-    show(FLEET, "projects/local", Output())
+    show_nodes(FLEET, "projects/local", CommandOutput())
     lines = capsys.readouterr().out.splitlines()
 
     assert [" ".join(line.split()) for line in lines[:9]] == [
@@ -84,7 +84,7 @@ def test_nodes_pilots_and_sums(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_server_without_versions(capsys: pytest.CaptureFixture[str]) -> None:
     """The heading, and what the server itself takes."""
-    show({**FLEET, "versions": [], "pilots": []}, "projects/local", Output())
+    show_nodes({**FLEET, "versions": [], "pilots": []}, "projects/local", CommandOutput())
 
     heading, *rest = capsys.readouterr().out.splitlines()
     assert heading.startswith("VERSION")

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from serving.cli.formats.projection import Format
-from serving.cli.lines import complain, note
-from serving.cli.output import Output
+from serving.cli.formats.projection import OutputFormat
+from serving.cli.lines import print_error, print_note
+from serving.cli.output import CommandOutput
 from serving.log_lines import escape_control_characters
 
 # Clears the screen, begins a line, sets a colour by one byte, and turns what follows around.
@@ -14,12 +14,12 @@ HARMLESS = r"a\x1b[2J\r\nv2  READY\x9b31m\u202eb"
 
 def test_what_others_wrote_controls_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     """A table has a line for each resource, whatever is in it; so have notes and errors."""
-    output = Output()
+    output = CommandOutput()
     output.show_list([{"name": EVIL}], {"NAME": lambda row: row["name"]})
     output.show_predictions({"predictions": [{"kind": EVIL}]})
     output.show_predictions({"predictions": [EVIL]})
-    note(f"one\n{EVIL[:5]}")
-    complain(EVIL[:5])
+    print_note(f"one\n{EVIL[:5]}")
+    print_error(EVIL[:5])
 
     shown = capsys.readouterr()
     assert shown.out.splitlines() == ["NAME", HARMLESS, "KIND", HARMLESS, repr([EVIL])]
@@ -28,7 +28,7 @@ def test_what_others_wrote_controls_no_terminal(capsys: pytest.CaptureFixture[st
 
 def test_a_format_is_as_the_server_sent_it(capsys: pytest.CaptureFixture[str]) -> None:
     """Programs read it, and JSON has escapes of its own."""
-    Output(format=Format("json")).show("\x1b")
+    CommandOutput(format=OutputFormat("json")).show("\x1b")
     assert capsys.readouterr().out == '"\\u001b"\n'
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serving.cli.equality import Refused
-from serving.cli.parity_ways import Row, batch_answers, rows_of
+from serving.cli.equality import RowRefusal
+from serving.cli.parity_ways import InputRow, parse_rows, read_batch_results
 from serving.errors import Internal, InvalidArgument
 from tests.end_to_end.models import data, write_sklearn, write_tensorflow, write_xgboost
 from tests.serving.cli.conftest import Run
@@ -170,21 +170,21 @@ def test_rows() -> None:
     """A row knows where it begins. Blank lines are rows only where lines are texts."""
     content = b"1\n\n \r\n[2]"
 
-    assert rows_of(content, text=False) == [Row(1, 0, b"1"), Row(4, 6, b"[2]")]
-    assert [row.number for row in rows_of(content, text=True)] == [1, 2, 3, 4]
+    assert parse_rows(content, text=False) == [InputRow(1, 0, b"1"), InputRow(4, 6, b"[2]")]
+    assert [row.number for row in parse_rows(content, text=True)] == [1, 2, 3, 4]
     with pytest.raises(InvalidArgument, match="no rows"):
-        rows_of(b" \n", text=True)
+        parse_rows(b" \n", text=True)
 
 
 def test_answers_from_files(tmp_path: Path) -> None:
     """Results of all shards in the order of their names stand for the rows that are not in error."""
-    rows = [Row(1, 0, b"1"), Row(2, 2, b"x"), Row(3, 4, b"3")]
+    rows = [InputRow(1, 0, b"1"), InputRow(2, 2, b"x"), InputRow(3, 4, b"3")]
     (tmp_path / "prediction.results-00001-of-00002").write_text("30\n")
     (tmp_path / "prediction.results-00000-of-00002").write_text("10\n")
     error = {"file": "f", "offset": 2, "reason": "no", "snippet": "x"}
     (tmp_path / "prediction.errors-00000-of-00002.jsonl").write_text(json.dumps(error) + "\n")
     (tmp_path / "prediction.errors_stats-00000-of-00001").write_text("('no', 1)\n")
 
-    assert batch_answers(str(tmp_path), rows) == [10, Refused("no"), 30]
+    assert read_batch_results(str(tmp_path), rows) == [10, RowRefusal("no"), 30]
     with pytest.raises(Internal, match="2 results and 1 errors for 2 rows"):
-        batch_answers(str(tmp_path), rows[:2])
+        read_batch_results(str(tmp_path), rows[:2])

@@ -39,11 +39,11 @@ def by_the_library(line: str, command: str) -> dict[str, Any]:
 )
 def test_what_is_typed_is_read_the_same_way(command: str, line: str) -> None:
     """Values, spellings, switches, repetitions and the file."""
-    typed = plain.read(shlex.split(line), {"node": NodeConfig, "serve": ServeConfig}[command])
+    typed = plain.parse_settings(shlex.split(line), {"node": NodeConfig, "serve": ServeConfig}[command])
     theirs = by_the_library(line, command)
     file = theirs.pop("config", None)
 
-    assert typed == plain.Typed(theirs, file)
+    assert typed == plain.ParsedSettings(theirs, file)
     assert file is None or isinstance(file, Path)
 
 
@@ -55,7 +55,10 @@ def test_every_setting_can_be_typed(kind: type[Any]) -> None:
         option for one in COMMANDS.commands[command].params for option in (*one.opts, *one.secondary_opts)
     }
 
-    assert all(plain.read([flag], kind) or plain.read([flag, "1"], kind) for flag in flags - {"-h", "--help"})
+    assert all(
+        plain.parse_settings([flag], kind) or plain.parse_settings([flag, "1"], kind)
+        for flag in flags - {"-h", "--help"}
+    )
     assert config.flag_of_setting("port") in flags
 
 
@@ -68,7 +71,7 @@ def test_every_setting_can_be_typed(kind: type[Any]) -> None:
 )  # fmt: skip
 def test_the_rest_is_left_to_the_library(line: str) -> None:
     """Help, mistakes, and what is not settings with their values."""
-    assert plain.read(shlex.split(line), NodeConfig) is None
+    assert plain.parse_settings(shlex.split(line), NodeConfig) is None
 
 
 def test_a_program_starts_without_the_library(tmp_path: Path) -> None:

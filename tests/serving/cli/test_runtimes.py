@@ -13,8 +13,8 @@ import pytest
 
 from serving import interpreters
 from serving.cli import runtimes
-from serving.cli.health.finding import Level
-from serving.cli.health.runtimes import checks
+from serving.cli.health.finding import CheckLevel
+from serving.cli.health.runtimes import create_runtime_checks
 from serving.predictor import environments
 from serving.predictor.releases import RUNTIME_VERSIONS, find_companions, suggest_runtime
 from tests.end_to_end.models import wheel
@@ -162,18 +162,30 @@ def test_doctor_looks_at_each(tmp_path: Path) -> None:
     known = {"1.15": sys.executable, "2.1": "/gone", "2.2": python, "2.3": broken, "2.4": "/bin/false"}
     interpreters.write_interpreters(tmp_path / interpreters.INTERPRETERS_FILE, known)
 
-    found = [check() for check in checks(tmp_path, (), quick=False)]
+    found = [check() for check in create_runtime_checks(tmp_path, (), quick=False)]
 
     assert [one.check for one in found] == [f"runtime {version}" for version in known]
-    assert [one.level for one in found] == [Level.OK, Level.FAIL, Level.WARN, Level.WARN, Level.FAIL]
+    assert [one.level for one in found] == [
+        CheckLevel.OK,
+        CheckLevel.FAIL,
+        CheckLevel.WARN,
+        CheckLevel.WARN,
+        CheckLevel.FAIL,
+    ]
     assert "2 threads" in found[2].message
     assert "xgboost: OSError: x" in found[3].message
-    quick = [check() for check in checks(tmp_path, (), quick=True)]
-    assert [one.level for one in quick] == [Level.OK, Level.FAIL, Level.OK, Level.OK, Level.OK]
+    quick = [check() for check in create_runtime_checks(tmp_path, (), quick=True)]
+    assert [one.level for one in quick] == [
+        CheckLevel.OK,
+        CheckLevel.FAIL,
+        CheckLevel.OK,
+        CheckLevel.OK,
+        CheckLevel.OK,
+    ]
 
     (tmp_path / interpreters.INTERPRETERS_FILE).write_text("[")
-    (finding,) = [check() for check in checks(tmp_path, (), quick=True)]
-    assert finding.level is Level.FAIL
+    (finding,) = [check() for check in create_runtime_checks(tmp_path, (), quick=True)]
+    assert finding.level is CheckLevel.FAIL
 
 
 def test_a_setting_that_names_nothing_stops_the_server_from_starting(tmp_path: Path) -> None:
@@ -195,4 +207,4 @@ def test_a_setting_that_names_nothing_stops_the_server_from_starting(tmp_path: P
 def test_the_commands_are_shown() -> None:
     """`--help` teaches them."""
     assert {"add", "list", "remove"} <= set(pilotlight(Path("/nowhere"), "--help").stdout.split())
-    assert runtimes.add.__doc__ is not None
+    assert runtimes.add_runtime.__doc__ is not None

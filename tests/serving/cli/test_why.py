@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from serving.cli import why
-from serving.cli.client import Client
-from serving.cli.output import Output
+from serving.cli.client import ApiClient
+from serving.cli.output import CommandOutput
 from serving.config import ClientConfig
 from tests.server import Server
 from tests.serving.cli.conftest import Run
@@ -36,7 +36,7 @@ STORY: dict[str, Any] = {
 }
 
 
-class Told(Client):
+class Told(ApiClient):
     """A client whose server always tells the same story."""
 
     def __init__(self, story: dict[str, Any]) -> None:
@@ -44,13 +44,13 @@ class Told(Client):
         self.story = story
         self.asked = ""
 
-    def look(self, path: str, query: Any = None) -> dict[str, Any]:
+    def get_unversioned(self, path: str, query: Any = None) -> dict[str, Any]:
         self.asked = path
         return self.story
 
 
 def tell(capsys: pytest.CaptureFixture[str], story: dict[str, Any], limit: int = 20) -> list[str]:
-    why.why(Told(story), Output(), "flowers/v1", limit=limit)
+    why.why(Told(story), CommandOutput(), "flowers/v1", limit=limit)
     return capsys.readouterr().out.splitlines()
 
 
@@ -121,7 +121,7 @@ def test_a_version_that_is_not_served(capsys: pytest.CaptureFixture[str]) -> Non
 def test_names(capsys: pytest.CaptureFixture[str], name: str, path: str) -> None:
     """A model or a version, by id or by full name."""
     client = Told(STORY)
-    why.why(client, Output(), name)
+    why.why(client, CommandOutput(), name)
 
     assert client.asked == path
     assert capsys.readouterr().out

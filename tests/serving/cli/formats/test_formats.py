@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from serving.cli.formats.filters import parse_filter
-from serving.cli.formats.printers import lines_of
+from serving.cli.formats.printers import format_lines
 from serving.cli.formats.projection import parse_format, parse_key, parse_sort_keys
-from serving.cli.formats.records import flatten, sort
+from serving.cli.formats.records import flatten_lists, sort_records
 from serving.errors import InvalidArgument
 
 RECORDS: list[dict[str, Any]] = [
@@ -27,7 +27,7 @@ RECORDS: list[dict[str, Any]] = [
 
 def printed(text: str, found: Any = RECORDS) -> list[str]:
     """The lines that a format makes of records."""
-    return list(lines_of(parse_format(text), found))
+    return list(format_lines(parse_format(text), found))
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_sorting() -> None:
     rows = [{"n": 2, "a": "x"}, {"n": 10, "a": "x"}, {"n": 1, "a": "y"}, {"a": "z"}]
 
     def order(*keys: str) -> list[Any]:
-        return [row.get("n") for row in sort(rows, parse_sort_keys(keys))]
+        return [row.get("n") for row in sort_records(rows, parse_sort_keys(keys))]
 
     assert order("n") == [None, 1, 2, 10]
     assert order("~n") == [10, 2, 1, None]
@@ -295,7 +295,7 @@ def test_flattening() -> None:
     }
 
     def flat(key: str) -> list[Any]:
-        return list(flatten([policy], [parse_key(key, "--flatten")]))
+        return list(flatten_lists([policy], [parse_key(key, "--flatten")]))
 
     assert [one["bindings"]["role"] for one in flat("bindings")] == ["r", "s"]
     assert [one["bindings"]["role"] for one in flat("bindings[]")] == ["r", "s"]

@@ -9,10 +9,10 @@ import pytest
 from packaging.requirements import Requirement
 
 from serving.cli.health import frameworks
-from serving.cli.health.finding import Level
-from serving.cli.health.frameworks import Probed
+from serving.cli.health.finding import CheckLevel
+from serving.cli.health.frameworks import ForkProbeResult
 
-GOOD = Probed(seconds=1.5, memory=100 << 20, threads=["MainThread"], forked=True)
+GOOD = ForkProbeResult(seconds=1.5, memory=100 << 20, threads=["MainThread"], forked=True)
 
 
 def environment(tmp_path: Path, code: str) -> dict[str, str]:
@@ -23,9 +23,9 @@ def environment(tmp_path: Path, code: str) -> dict[str, str]:
 
 def test_a_pilot_that_can_be_forked() -> None:
     """In a process like a pilot: the one for scikit-learn and XGBoost."""
-    finding = frameworks.pilot("SCIKIT_LEARN", os.environ)
+    finding = frameworks.check_pilot("SCIKIT_LEARN", os.environ)
 
-    assert finding.level is Level.OK, finding
+    assert finding.level is CheckLevel.OK, finding
     assert finding.check == "pilot tabular"
     assert "can be forked" in finding.message
 
@@ -35,9 +35,9 @@ def test_a_process_with_threads_is_not_forked(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("serving.gateway.pilots._preload", lambda _: ("json",))
     thread = "threading.Thread(target=time.sleep, args=(60,), name='busy', daemon=True)"
     code = f"import threading, time\n{thread}.start()"
-    finding = frameworks.pilot("SCIKIT_LEARN", environment(tmp_path, code))
+    finding = frameworks.check_pilot("SCIKIT_LEARN", environment(tmp_path, code))
 
-    assert finding.level is Level.WARN, finding
+    assert finding.level is CheckLevel.WARN, finding
     assert "busy" in finding.message
     assert "--pilots off" in finding.advice
 
@@ -45,9 +45,9 @@ def test_a_process_with_threads_is_not_forked(tmp_path: Path, monkeypatch: pytes
 def test_a_framework_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error is told."""
     monkeypatch.setattr("serving.gateway.pilots._preload", lambda _: ("json", "no.such.module"))
-    finding = frameworks.pilot("SCIKIT_LEARN", os.environ)
+    finding = frameworks.check_pilot("SCIKIT_LEARN", os.environ)
 
-    assert finding.level is Level.FAIL
+    assert finding.level is CheckLevel.FAIL
     assert "No module named 'no'" in finding.message
 
 
@@ -55,33 +55,33 @@ def test_a_framework_that_kills_the_process(tmp_path: Path, monkeypatch: pytest.
     """As one does that was built for another processor."""
     (tmp_path / "deadly.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGILL)")
     monkeypatch.setattr("serving.gateway.pilots._preload", lambda _: ("deadly",))
-    finding = frameworks.pilot("SCIKIT_LEARN", environment(tmp_path, ""))
+    finding = frameworks.check_pilot("SCIKIT_LEARN", environment(tmp_path, ""))
 
-    assert finding.level is Level.FAIL
+    assert finding.level is CheckLevel.FAIL
     assert "exit code -4" in finding.message
 
 
 def test_a_fork_that_dies() -> None:
     """The process is fine, what it forks is not."""
-    probed = Probed(seconds=1, memory=1, threads=["MainThread"], forked=False)
+    probed = ForkProbeResult(seconds=1, memory=1, threads=["MainThread"], forked=False)
 
-    assert frameworks.judge("pilot", GOOD).level is Level.OK
-    assert frameworks.judge("pilot", probed).level is Level.WARN
+    assert frameworks.evaluate_fork_probe("pilot", GOOD).level is CheckLevel.OK
+    assert frameworks.evaluate_fork_probe("pilot", probed).level is CheckLevel.WARN
 
 
 @pytest.mark.parametrize("name", ["scikit-learn", "xgboost"])
 def test_versions(name: str) -> None:
     """Those that the tests run with are supported."""
-    assert frameworks.versions(name).level is Level.OK
-    assert metadata.version(name) in frameworks.versions(name).message
+    assert frameworks.check_version(name).level is CheckLevel.OK
+    assert metadata.version(name) in frameworks.check_version(name).message
 
 
 def test_a_version_that_is_not_supported(monkeypatch: pytest.MonkeyPatch) -> None:
     """It says which are."""
     monkeypatch.setattr(frameworks, "_requirement", lambda _: Requirement("xgboost>=99,<100"))
-    finding = frameworks.versions("xgboost")
+    finding = frameworks.check_version("xgboost")
 
-    assert finding.level is Level.WARN
+    assert finding.level is CheckLevel.WARN
     assert ">=99" in finding.message
     assert finding.advice == "pip install 'xgboost<100,>=99'"
 
@@ -93,23 +93,23 @@ def test_what_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "version", version)
-    finding = frameworks.versions("apache-beam")
+    finding = frameworks.check_version("apache-beam")
 
-    assert finding.level is Level.WARN
+    assert finding.level is CheckLevel.WARN
     assert "batch predictions" in finding.message
     assert finding.advice.endswith("pip install 'pilotlight[batch]'")
 
 
 def test_pip(tmp_path: Path) -> None:
     """One that does not run is told of."""
-    assert frameworks.pip().level is Level.OK
-    broken = frameworks.pip([sys.executable, "-c", "raise SystemExit('broken pip')"])
-    missing = frameworks.pip([str(tmp_path / "none")])
+    assert frameworks.check_pip().level is CheckLevel.OK
+    broken = frameworks.check_pip([sys.executable, "-c", "raise SystemExit('broken pip')"])
+    missing = frameworks.check_pip([str(tmp_path / "none")])
 
-    assert broken.level is missing.level is Level.WARN
+    assert broken.level is missing.level is CheckLevel.WARN
     assert "broken pip" in broken.message
 
 
 def test_python() -> None:
     """Which one it is."""
-    assert sys.executable in frameworks.python().message
+    assert sys.executable in frameworks.check_python().message

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from serving.cli.health import machine
-from serving.cli.health.finding import Level
+from serving.cli.health.finding import CheckLevel
 from serving.config import ServeConfig
 
 NOW = datetime.datetime(2030, 1, 2, tzinfo=datetime.UTC)
@@ -39,7 +39,7 @@ def memory_of(folder: Path, limit: int) -> Path:
 
 def test_the_system() -> None:
     """Where these tests run nodes can be forked."""
-    assert machine.system().level is Level.OK
+    assert machine.check_system().level is CheckLevel.OK
 
 
 @pytest.mark.parametrize(
@@ -57,26 +57,26 @@ def test_the_system() -> None:
 def test_settings_that_ask_for_more_cores_than_the_cgroup_has(files: dict[str, str], tmp_path: Path) -> None:
     """In both versions of cgroups; the setting is named."""
     limited = root(tmp_path, files)
-    asking = machine.cores(ServeConfig(max_nodes=3), limited)
+    asking = machine.check_cores(ServeConfig(max_nodes=3), limited)
 
-    assert machine.cores(ServeConfig(), limited).level is Level.OK
-    assert asking.level is Level.WARN
+    assert machine.check_cores(ServeConfig(), limited).level is CheckLevel.OK
+    assert asking.level is CheckLevel.WARN
     assert "1 of" in asking.message
     assert "max_nodes" in asking.message
-    assert "threads" in machine.cores(ServeConfig(threads=2), limited).message
+    assert "threads" in machine.check_cores(ServeConfig(threads=2), limited).message
 
 
 @pytest.mark.parametrize(
     ("limit", "level", "said"),
     [
-        (100 << 20, Level.FAIL, "too little"),
-        (700 << 20, Level.WARN, "TensorFlow"),
-        (1100 << 20, Level.OK, "may be taken"),
+        (100 << 20, CheckLevel.FAIL, "too little"),
+        (700 << 20, CheckLevel.WARN, "TensorFlow"),
+        (1100 << 20, CheckLevel.OK, "may be taken"),
     ],
 )
-def test_the_memory_that_the_cgroup_leaves(limit: int, level: Level, said: str, tmp_path: Path) -> None:
+def test_the_memory_that_the_cgroup_leaves(limit: int, level: CheckLevel, said: str, tmp_path: Path) -> None:
     """Less than a node takes fails."""
-    finding = machine.memory(ServeConfig(), memory_of(tmp_path, limit))
+    finding = machine.check_memory(ServeConfig(), memory_of(tmp_path, limit))
 
     assert finding.level is level
     assert said in finding.message
@@ -84,9 +84,9 @@ def test_the_memory_that_the_cgroup_leaves(limit: int, level: Level, said: str, 
 
 def test_more_memory_promised_than_there_is(tmp_path: Path) -> None:
     """The setting is named."""
-    finding = machine.memory(ServeConfig(memory_bytes=4 << 30), memory_of(tmp_path, 2 << 30))
+    finding = machine.check_memory(ServeConfig(memory_bytes=4 << 30), memory_of(tmp_path, 2 << 30))
 
-    assert finding.level is Level.WARN
+    assert finding.level is CheckLevel.WARN
     assert "memory_bytes" in finding.advice
 
 
@@ -94,7 +94,9 @@ def test_more_memory_promised_than_there_is(tmp_path: Path) -> None:
 def test_open_files(limit: int, level: str) -> None:
     """A process with a low limit is told of it."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    assert machine.open_files().level is (Level.OK if hard >= 4096 or hard < 0 else Level.WARN)
+    assert machine.check_open_files().level is (
+        CheckLevel.OK if hard >= 4096 or hard < 0 else CheckLevel.WARN
+    )
     done = subprocess.run(
         [sys.executable, "-c", OPEN_FILES, str(limit)], capture_output=True, text=True, check=True, timeout=60
     )
@@ -103,28 +105,28 @@ def test_open_files(limit: int, level: str) -> None:
 
 def test_the_clock() -> None:
     """A likely time that goes steadily is fine."""
-    assert machine.clock(None).level is Level.OK
+    assert machine.check_clock(None).level is CheckLevel.OK
 
 
 def test_a_clock_that_says_what_cannot_be() -> None:
     """Neither the beginning of time nor a day in a hundred years."""
     for seconds in (0.0, (NOW + datetime.timedelta(days=40_000)).timestamp()):
-        finding = machine.clock(None, wall=lambda seconds=seconds: seconds)  # type: ignore[misc]
-        assert finding.level is Level.FAIL
+        finding = machine.check_clock(None, wall=lambda seconds=seconds: seconds)  # type: ignore[misc]
+        assert finding.level is CheckLevel.FAIL
 
 
 def test_a_clock_that_jumps() -> None:
     """Whatever the steady clock says."""
     times = itertools.count(NOW.timestamp(), 3600)
-    finding = machine.clock(None, wall=lambda: next(times), steady=lambda: 0.0, pause=lambda _: None)
+    finding = machine.check_clock(None, wall=lambda: next(times), steady=lambda: 0.0, pause=lambda _: None)
 
-    assert finding.level is Level.WARN
+    assert finding.level is CheckLevel.WARN
     assert "jumped by 3600" in finding.message
 
 
 def test_a_clock_that_went_back() -> None:
     """The state was changed in its future."""
-    finding = machine.clock(NOW + datetime.timedelta(hours=1), wall=NOW.timestamp)
+    finding = machine.check_clock(NOW + datetime.timedelta(hours=1), wall=NOW.timestamp)
 
-    assert finding.level is Level.WARN
+    assert finding.level is CheckLevel.WARN
     assert "2030-01-02 01:00:00" in finding.message

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from serving.cli.health import storage
-from serving.cli.health.finding import Level
+from serving.cli.health.finding import CheckLevel
 from tests.emulator import Emulator, Front
 
 KEY = """{"type": "service_account", "project_id": "p", "client_email": "models@p.iam.gserviceaccount.com",
@@ -66,18 +66,18 @@ def key() -> str:
 
 def test_an_emulator_needs_no_credentials(emulator: Emulator) -> None:
     """It is named."""
-    finding = storage.credentials({}, True)
+    finding = storage.check_credentials({}, True)
 
-    assert finding.level is Level.OK
+    assert finding.level is CheckLevel.OK
     assert emulator.url in finding.message
 
 
 def test_no_credentials(environment: dict[str, str], nowhere: tuple[str, int]) -> None:
     """They are missed only if a bucket is to be used."""
-    assert storage.credentials(environment, False, nowhere).level is Level.OK
-    finding = storage.credentials(environment, True, nowhere)
+    assert storage.check_credentials(environment, False, nowhere).level is CheckLevel.OK
+    finding = storage.check_credentials(environment, True, nowhere)
 
-    assert finding.level is Level.FAIL
+    assert finding.level is CheckLevel.FAIL
     assert "GOOGLE_APPLICATION_CREDENTIALS" in finding.advice
 
 
@@ -85,41 +85,41 @@ def test_a_key_file(environment: dict[str, str], tmp_path: Path, nowhere: tuple[
     """Its account is named; one that cannot be read fails."""
     file = tmp_path / "key.json"
     environment["GOOGLE_APPLICATION_CREDENTIALS"] = str(file)
-    missing = storage.credentials(environment, False, nowhere)
+    missing = storage.check_credentials(environment, False, nowhere)
     file.write_text(key())
-    there = storage.credentials(environment, True, nowhere)
+    there = storage.check_credentials(environment, True, nowhere)
 
-    assert missing.level is Level.FAIL
+    assert missing.level is CheckLevel.FAIL
     assert str(file) in missing.message
-    assert there.level is Level.OK
+    assert there.level is CheckLevel.OK
     assert "models@p.iam.gserviceaccount.com" in there.message
 
 
 def test_a_machine_in_google_cloud(environment: dict[str, str], metadata: tuple[str, int]) -> None:
     """Its metadata server has credentials."""
-    finding = storage.credentials(environment, True, metadata)
+    finding = storage.check_credentials(environment, True, metadata)
 
-    assert finding.level is Level.OK
+    assert finding.level is CheckLevel.OK
     assert "metadata" in finding.message
 
 
 def test_a_bucket(emulator: Emulator) -> None:
     """It can be listed; an empty one may be the wrong one."""
     bucket = emulator.bucket()
-    assert storage.bucket(f"gs://{bucket}").level is Level.WARN
+    assert storage.check_bucket(f"gs://{bucket}").level is CheckLevel.WARN
     emulator.put(f"gs://{bucket}/models/m/model.joblib", b"x")
 
-    assert storage.bucket(f"gs://{bucket}/models").level is Level.OK
-    assert storage.bucket(f"gs://{bucket}").level is Level.OK
+    assert storage.check_bucket(f"gs://{bucket}/models").level is CheckLevel.OK
+    assert storage.check_bucket(f"gs://{bucket}").level is CheckLevel.OK
 
 
 def test_a_bucket_that_is_missing(emulator: Emulator) -> None:
     """And what is no bucket at all."""
-    missing = storage.bucket("gs://nobodys-bucket")
+    missing = storage.check_bucket("gs://nobodys-bucket")
 
-    assert missing.level is Level.FAIL
+    assert missing.level is CheckLevel.FAIL
     assert "nobodys-bucket" in missing.message
-    assert storage.bucket("/tmp").level is Level.FAIL
+    assert storage.check_bucket("/tmp").level is CheckLevel.FAIL
 
 
 @pytest.mark.parametrize("status", [403, 503])
@@ -131,13 +131,13 @@ def test_a_bucket_that_refuses(
     bucket = emulator.bucket()
     front.fail(status, times=1000)
 
-    assert storage.bucket(f"gs://{bucket}").level is Level.FAIL
-    assert storage.bucket_writable(f"gs://{bucket}").level is Level.FAIL
+    assert storage.check_bucket(f"gs://{bucket}").level is CheckLevel.FAIL
+    assert storage.check_bucket_writable(f"gs://{bucket}").level is CheckLevel.FAIL
 
 
 def test_writing(emulator: Emulator) -> None:
     """Nothing stays there."""
     bucket = emulator.bucket()
 
-    assert storage.bucket_writable(f"gs://{bucket}/results/").level is Level.OK
-    assert storage.bucket(f"gs://{bucket}").level is Level.WARN  # empty
+    assert storage.check_bucket_writable(f"gs://{bucket}/results/").level is CheckLevel.OK
+    assert storage.check_bucket(f"gs://{bucket}").level is CheckLevel.WARN  # empty

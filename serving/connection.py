@@ -88,7 +88,7 @@ class HttpConnection(HttpToolsProtocol):
         handler: HttpPredictionHandler | None = None,
         **uvicorn_arguments: Any,
     ) -> None:
-        super().__init__(**uvicorns)
+        super().__init__(**uvicorn_arguments)
         self._limiter = limiter
         self._has_handler = handler is not None
         if handler is not None:

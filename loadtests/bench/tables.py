@@ -113,7 +113,7 @@ def costs_table(found: BenchResults) -> str:
             )
             cells.append("" if whole is None else f"{whole:,.0f} / {front or 0:,.0f}")
         rows.append([_format_peer(peer), *cells])
-    return format_table(["µs of CPU per request, all / in front", *found.workloads()], rows) if rows else ""
+    return format_table(["µs of CPU per request, all / in front", *found.list_workloads()], rows) if rows else ""
 
 
 def in_front_table(found: BenchResults) -> str:

@@ -19,7 +19,7 @@ from serving.config import ServeConfig, environment_without_settings
 if TYPE_CHECKING:
     from serving.cli.health.finding import CheckResult
 
-CheckFunction = Callable[[], "Finding"]
+CheckFunction = Callable[[], "CheckResult"]
 
 _MAX_CONCURRENT = 4
 _FRAMEWORKS = ("scikit-learn", "xgboost", "tensorflow", "apache-beam")

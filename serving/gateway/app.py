@@ -122,7 +122,7 @@ class Gateway:
             drain=config.request_timeout,
             supervisor=self._supervisor,
             starts=config.node_starts or 2 * machine.count_cores(),
-            list_pilots=config.pilots,
+            pilots=config.pilots,
             on_line=self._on_node_output,
         )
         self._autoscaler = Autoscaler(

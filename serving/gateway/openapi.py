@@ -327,7 +327,7 @@ def _build_components() -> Mapping[str, Json]:
     return {**found, **predictions.COMPONENTS}
 
 
-def build_document(*, tokens: bool, project: str, old_errors: bool) -> Json:
+def build_server_document(*, tokens: bool, project: str, old_errors: bool) -> Json:
     """The document without the versions there are.
 
     `tokens` says whether callers have some, `project` is that of protocols that know none, and `old_errors`

@@ -77,7 +77,7 @@ def run(main: Main, *, drain: float = 10, pilots: str | float = "auto", starts: 
     async def bounded() -> None:
         history = History()
         supervisor = Supervisor()
-        pool = LocalPool(history, drain=drain, supervisor=supervisor, starts=starts, list_pilots=pilots)
+        pool = LocalPool(history, drain=drain, supervisor=supervisor, starts=starts, pilots=pilots)
         async with asyncio.timeout(SECONDS):
             async with supervisor, pool:
                 await main(pool, history)

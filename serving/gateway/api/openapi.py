@@ -14,7 +14,7 @@ from serving.gateway.access.caller import Caller, get_caller
 from serving.gateway.access.gate import AccessControl
 from serving.gateway.api.paging import decode_page_token, encode_page_token, parse_page_size
 from serving.gateway.api.requests import json_response
-from serving.gateway.openapi import build_document, iter_prediction_paths
+from serving.gateway.openapi import build_server_document, iter_prediction_paths
 from serving.gateway.records import CatalogState, VersionRecord
 from serving.gateway.thread_pool import ThreadPool
 from serving.names import ModelName, VersionName, check_project, parse_model_or_version_name
@@ -38,7 +38,7 @@ class OpenApiDocumentApi:
         self._threads = ThreadPool("openapi", 1, queue=_QUEUE)
         self._old_errors = config.legacy_model_errors
         self._single_output = config.single_output
-        self._base_document = build_document(
+        self._base_document = build_server_document(
             tokens=access is not None, project=config.default_project, old_errors=self._old_errors
         )
 

@@ -22,7 +22,7 @@ from serving.gateway.methods import ApiMethod
 from serving.resources import to_camel_case
 
 # Names that are wanted, each with what is wanted of it; nothing: all of it.
-FieldMask = dict[str, "Mask"]
+FieldMask = dict[str, "FieldMask"]
 
 _WILDCARD = "*"
 _TOKEN = re.compile(r"[A-Za-z0-9_@.-]+|[*/,()]")

@@ -9,7 +9,7 @@ import pytest
 
 from serving.gateway.access.policy import ADMIN
 from serving.gateway.methods import METHODS
-from serving.gateway.openapi import build_document
+from serving.gateway.openapi import build_server_document
 from serving.gateway.records import DeploymentInfo, ModelRecord, VersionRecord
 from serving.gateway.store import SqliteStore
 from serving.names import VersionName
@@ -65,7 +65,7 @@ def told(folder: Path, *queries: str, principal: str = ADMIN.principal, reader_o
 
 
 def test_every_method_is_told_at_every_path() -> None:
-    paths = build_document(tokens=True, project="p", old_errors=False)["paths"]
+    paths = build_server_document(tokens=True, project="p", old_errors=False)["paths"]
 
     for method in METHODS.values():
         for path in method.paths:
@@ -77,7 +77,7 @@ def test_every_method_is_told_at_every_path() -> None:
 
 
 def test_what_is_open_to_all_says_so() -> None:
-    document = build_document(tokens=True, project="p", old_errors=False)
+    document = build_server_document(tokens=True, project="p", old_errors=False)
     open_to_all = {
         path
         for path, told in document["paths"].items()
@@ -89,12 +89,12 @@ def test_what_is_open_to_all_says_so() -> None:
         *("/", "/healthz", "/readyz", "/docs", "/v2", "/v2/health/live", "/v2/health/ready"),
         *("/$discovery/rest", "/discovery/v1/apis", "/discovery/v1/apis/{api}/{version}/rest"),
     }
-    assert "security" not in build_document(tokens=False, project="p", old_errors=False)
+    assert "security" not in build_server_document(tokens=False, project="p", old_errors=False)
 
 
 def test_errors_in_the_old_form_are_told_too() -> None:
     """Of predictions, with 200."""
-    paths = build_document(tokens=False, project="p", old_errors=True)["paths"]
+    paths = build_server_document(tokens=False, project="p", old_errors=True)["paths"]
     post = paths["/v1/projects/{project}/models/{model}:predict"]["post"]
 
     _, text = post["responses"]["200"]["content"]["application/json"]["schema"]["anyOf"]

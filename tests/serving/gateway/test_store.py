@@ -139,8 +139,8 @@ def test_what_is_committed_is_loaded_by_the_next(store: SqliteStore, file: Path)
 
     (_, model), (_, version), (_, operation), (_, job) = records
     assert state == CatalogState(
-        {MODEL: model}, {VERSION: version}, {operation.name: operation}, {job.name: job}
-    )  # type: ignore[dict-item]
+        {MODEL: model}, {VERSION: version}, {operation.name: operation}, {job.name: job}  # type: ignore[dict-item]
+    )
 
 
 def test_a_commit_replaces_and_removes(store: SqliteStore) -> None:

@@ -221,8 +221,8 @@ def test_a_request_may_be_alone_and_may_ask_for_times(tmp_path: Path) -> None:
             frame(0, [1]),
             frame(1, [2], flags=NEVER_BATCH),
             frame(2, [3], flags=WANTS_TIMING),
-            frame(3, [[4]]),
-        )  # type: ignore[list-item]
+            frame(3, [[4]]),  # type: ignore[list-item]
+        )
         gateway.writer.write(b"".join(frames))
         answers = {number: rest for number, *rest in [await gateway.answer() for _ in range(4)]}
 
